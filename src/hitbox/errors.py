@@ -1,0 +1,114 @@
+"""Every error that hitbox raises, with the place in the text and, for a name, the nearest valid one.
+
+All derive from `HitboxError`, so one `except` catches them. An error never follows a partial change:
+whoever raises has checked before touching anything.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HitboxError(Exception):
+    """Base of all hitbox errors."""
+
+
+class HitboxWarning(UserWarning):
+    """Base of all hitbox warnings."""
+
+
+class NeverMatches(HitboxWarning):
+    """A predicate was accepted that can never hold."""
+
+
+class PredicateError(HitboxError):
+    """A predicate's text is wrong; carries the position and prints a caret under it."""
+
+    def __init__(self, message: str, text: str = "", position: int | None = None):
+        self.message, self.text, self.position = message, text, position
+        super().__init__(message if position is None else f"{message}\n{caret(text, position)}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.text, self.position))
+
+
+class SyntaxProblem(PredicateError):
+    """The text is not in the language."""
+
+
+class TypeProblem(PredicateError):
+    """A literal does not fit the attribute that it is compared with."""
+
+
+class LimitExceeded(PredicateError):
+    """A predicate is longer, deeper or wider than the limits allow."""
+
+
+class UnknownAttribute(PredicateError):
+    """A name that the schema does not have."""
+
+
+class SchemaError(HitboxError):
+    """A schema, role, domain or precision is wrong."""
+
+
+class ValueProblem(HitboxError):
+    """An event's or a subscription's value does not fit its attribute."""
+
+
+class UnknownSubscription(HitboxError, KeyError):
+    """An id that the index does not hold."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0])
+
+
+class MatcherError(HitboxError):
+    """A matcher is unknown, not installed, or asked for something that it cannot do."""
+
+
+class TableError(HitboxError):
+    """A table's columns or rows do not fit; `rows` lists (row number, message)."""
+
+    def __init__(self, message: str, rows: list[tuple[int, str]] | None = None):
+        self.message, self.rows = message, rows or []
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.rows))
+
+
+class SnapshotError(HitboxError):
+    """A snapshot is damaged, newer than this version, or cannot be written."""
+
+
+def caret(text: str, position: int, width: int = 72) -> str:
+    """The line of `text` around `position` with a caret below it.
+
+    >>> print(caret("price > > 3", 8))
+      price > > 3
+              ^
+    """
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    end = len(text) if end < 0 else end
+    column = position - start
+    left = max(0, column - width // 2)
+    right = left + width
+    line = text[start:end][left:right].replace("\t", " ")
+    head, tail = "…" if left else "", "…" if start + right < end else ""
+    return f"  {head}{line}{tail}\n  {' ' * (len(head) + column - left)}^"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A trailing hint, `; did you mean 'price'?`, or nothing.
+
+    >>> nearest("prise", ["price", "qty"])
+    "; did you mean 'price'?"
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.6)
+    if not close:
+        close = [n for n in names if n.lower() == name.lower()][:1]
+    return f"; did you mean {close[0]!r}?" if close else ""
