@@ -14,6 +14,7 @@ from hitbox.matchers.base import BoxStore, Matcher
 
 REGISTRY: dict[str, str] = {
     "brute": "hitbox.matchers.brute:Brute",
+    "simple": "hitbox.matchers.simple:Simple",
 }
 
 AUTO = "brute"

@@ -1,0 +1,267 @@
+"""What the Numba matchers share: bit sets over box numbers, lists in one arena, stamps, collecting the result.
+
+    bit set    uint64 words, bit (number & 63) of word (number >> 6)
+    Living     `dead`: bit set, 1 where no box lives, so that a match starts with `dead.copy()` and whatever is
+               unmarked at the end is a living hit
+    Lists      start  size  room          one of each a list
+                 |      |
+    numbers    [ 3 8 9 . . | 1 4 . | ... ]    int32, contiguous within a list: sweeping one is a linear read
+    values     [ . . . . . | . . . | ... ]    int64 beside them (none in lists that are not `valued`)
+
+A list that is full moves to the end of the arena with twice the room; the arena is packed again when half of it is
+waste, and when as much comes in as is there already (a bulk load leaves no slack at all). Cost: append O(1) amortised,
+O(list) where lists are kept `ordered` by value; delete O(list).
+
+Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
+match was determined goes into `stamps[k]` (nanoseconds of `time.perf_counter_ns`'s clock). NO_STAMPS turns it off.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from hitbox.boxes import I32, I64
+
+U64 = NDArray[np.uint64]
+
+NO_STAMPS: I64 = np.zeros(0, np.int64)
+CLOCK = int(time.CLOCK_MONOTONIC)
+FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@intrinsic
+def now(typing_context: Any) -> Any:
+    """Nanoseconds of the monotonic clock, read without leaving the kernel."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        i64, i32 = ir.IntType(64), ir.IntType(32)
+        moment = builder.alloca(ir.ArrayType(i64, 2))  # struct timespec
+        signature = ir.FunctionType(i32, [i32, moment.type])
+        module = builder.module
+        clock = module.globals.get("clock_gettime") or ir.Function(module, signature, "clock_gettime")
+        builder.call(clock, [i32(CLOCK), moment])
+        parts = builder.load(moment)
+        seconds, nanoseconds = builder.extract_value(parts, 0), builder.extract_value(parts, 1)
+        return builder.add(builder.mul(seconds, i64(1_000_000_000)), nanoseconds)
+
+    return types.int64(), generate
+
+
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def ones(typing_context: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
+@njit(cache=True, nogil=True)
+def set_bits(bits: U64, numbers: I64) -> None:
+    for number in numbers:
+        bits[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
+
+
+@njit(cache=True, nogil=True)
+def clear_bits(bits: U64, numbers: I64) -> None:
+    for number in numbers:
+        bits[number >> 6] &= ~(np.uint64(1) << np.uint64(number & 63))
+
+
+@njit(cache=True, nogil=True)
+def grown(array: Any, size: int) -> Any:
+    """`array` itself where it has `size` places, else a copy with at least twice the room."""
+    if size <= len(array):
+        return array
+    bigger = np.empty(max(size, 2 * len(array)), array.dtype)
+    bigger[: len(array)] = array
+    return bigger
+
+
+@njit(cache=True, nogil=True)
+def unmarked(marks: U64, found: I64, used: int, stamps: I64) -> tuple[I64, int]:
+    """Append the numbers whose bit is 0 to `found[:used]`; the (possibly moved) array and its new end."""
+    count = 0
+    for word in marks:
+        count += ones(~word)
+    found = grown(found, used + count)
+    for place in range(len(marks)):
+        rest = ~marks[place]
+        while rest != 0:
+            found[used] = place * 64 + trailing_zeros(rest)
+            if len(stamps):
+                stamps[used] = now()
+            used += 1
+            rest &= rest - np.uint64(1)
+    return found, used
+
+
+class Living:
+    """Which numbers are in use, as the bit set `dead`."""
+
+    def __init__(self) -> None:
+        self.dead: U64 = np.zeros(0, np.uint64)
+
+    def insert(self, numbers: I64) -> None:
+        if not len(numbers):
+            return
+        words = (int(numbers.max()) >> 6) + 1
+        if words > len(self.dead):
+            extra = max(words, len(self.dead) * 3 // 2) - len(self.dead)
+            self.dead = np.concatenate([self.dead, np.full(extra, FULL)])
+        clear_bits(self.dead, numbers)
+
+    def delete(self, numbers: I64) -> None:
+        set_bits(self.dead, numbers)
+
+
+class Lists:
+    """`count` growing lists of (number, value) in one arena."""
+
+    def __init__(self, count: int, *, valued: bool = True, ordered: bool = False):
+        self.valued, self.ordered = valued, ordered
+        self.start, self.size, self.room = (np.zeros(count, np.int64) for _ in range(3))
+        self.numbers: I32 = np.zeros(0, np.int32)
+        self.values: I64 = np.zeros(0, np.int64)
+        self.used = self.live = 0
+
+    @property
+    def arrays(self) -> tuple[I64, I64, I32, I64]:
+        """What kernels read: start, size, numbers, values."""
+        return self.start, self.size, self.numbers, self.values
+
+    def insert(self, lists: I64, numbers: I64, values: I64) -> None:
+        more = numbers.astype(np.int32)
+        if len(lists) > self.live // 2:
+            self._pack(lists, more, values)
+            return
+        self.numbers, self.values, self.used = append(
+            *self._all(), self.used, lists, more, values, self.valued, self.ordered
+        )
+        self.live += len(lists)
+        self._tidy()
+
+    def delete(self, lists: I64, numbers: I64) -> None:
+        remove(*self._all(), lists, numbers.astype(np.int32), self.valued, self.ordered)
+        self.live -= len(lists)
+        self._tidy()
+
+    def extend(self, count: int) -> None:
+        """Make room for `count` lists altogether."""
+        extra = max(count, len(self.start) * 3 // 2) - len(self.start)
+        if count > len(self.start):
+            grow = np.zeros(extra, np.int64)
+            self.start, self.size, self.room = (np.concatenate([a, grow]) for a in (self.start, self.size, self.room))
+
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self._all())
+
+    def _all(self) -> tuple[I64, I64, I64, I32, I64]:
+        return self.start, self.size, self.room, self.numbers, self.values
+
+    def _tidy(self) -> None:
+        if self.used > 2 * self.live + 8 * len(self.start):
+            self._pack(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
+
+    def _pack(self, lists: I64, numbers: I32, values: I64) -> None:
+        if self.ordered:  # placing is stable, so what comes in by rising value stays so within each list
+            place = np.repeat(self.start - np.cumsum(self.size) + self.size, self.size) + np.arange(self.size.sum())
+            lists = np.concatenate([np.repeat(np.arange(len(self.size)), self.size), lists])
+            numbers = np.concatenate([self.numbers[place], numbers])
+            values = np.concatenate([self.values[place], values])
+            order = np.argsort(values)
+            lists, numbers, values = lists[order], numbers[order], values[order]
+            self.size = np.zeros_like(self.size)
+        self.start, self.size, self.numbers, self.values = pack(*self.arrays, lists, numbers, values, self.valued)
+        self.room = self.size.copy()
+        self.used = self.live = len(self.numbers)
+
+
+@njit(cache=True, nogil=True)
+def pack(
+    start: I64, size: I64, numbers: I32, values: I64, lists: I64, more: I32, their: I64, valued: bool
+) -> tuple[I64, I64, I32, I64]:
+    """A new arena without slack that holds what was there and `more` (with `their` values) at the end of `lists`."""
+    total = size.copy()
+    for one in lists:
+        total[one] += 1
+    begin, end = np.empty_like(size), np.empty_like(size)
+    used = 0
+    for one in range(len(size)):
+        begin[one], end[one] = used, used + size[one]
+        used += total[one]
+    numbers_new = np.empty(used, np.int32)
+    values_new = np.empty(used if valued else 0, np.int64)
+    for one in range(len(size)):
+        numbers_new[begin[one] : end[one]] = numbers[start[one] : start[one] + size[one]]
+        if valued:
+            values_new[begin[one] : end[one]] = values[start[one] : start[one] + size[one]]
+    for i in range(len(lists)):
+        place = end[lists[i]]
+        numbers_new[place] = more[i]
+        if valued:
+            values_new[place] = their[i]
+        end[lists[i]] += 1
+    return begin, total, numbers_new, values_new
+
+
+@njit(cache=True, nogil=True)
+def append(
+    start: I64, size: I64, room: I64, numbers: I32, values: I64, used: int,
+    lists: I64, more: I32, their: I64, valued: bool, ordered: bool,
+) -> tuple[I32, I64, int]:  # fmt: skip
+    """Add one by one; a full list moves to the end of the arena. The (possibly moved) arena and its new end."""
+    for i in range(len(lists)):
+        one = lists[i]
+        if size[one] == room[one]:
+            room[one] = max(4, 2 * room[one])
+            numbers = grown(numbers, used + room[one])
+            numbers[used : used + size[one]] = numbers[start[one] : start[one] + size[one]]
+            if valued:
+                values = grown(values, len(numbers))
+                values[used : used + size[one]] = values[start[one] : start[one] + size[one]]
+            start[one] = used
+            used += room[one]
+        place = start[one] + size[one]
+        while ordered and place > start[one] and values[place - 1] > their[i]:
+            numbers[place], values[place] = numbers[place - 1], values[place - 1]
+            place -= 1
+        numbers[place] = more[i]
+        if valued:
+            values[place] = their[i]
+        size[one] += 1
+    return numbers, values, used
+
+
+@njit(cache=True, nogil=True)
+def remove(
+    start: I64, size: I64, room: I64, numbers: I32, values: I64, lists: I64, gone: I32, valued: bool, ordered: bool
+) -> None:
+    """Take `gone[i]` out of `lists[i]`: the last one fills its place, or all behind it move up where order counts."""
+    for i in range(len(lists)):
+        one = lists[i]
+        place, last = start[one], start[one] + size[one] - 1
+        while numbers[place] != gone[i]:
+            place += 1
+        if ordered:
+            numbers[place:last] = numbers[place + 1 : last + 1].copy()
+            values[place:last] = values[place + 1 : last + 1].copy()
+        else:
+            numbers[place] = numbers[last]
+            if valued:
+                values[place] = values[last]
+        size[one] -= 1
