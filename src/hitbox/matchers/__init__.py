@@ -15,6 +15,7 @@ from hitbox.matchers.base import BoxStore, Matcher
 REGISTRY: dict[str, str] = {
     "brute": "hitbox.matchers.brute:Brute",
     "simple": "hitbox.matchers.simple:Simple",
+    "rein": "hitbox.matchers.rein:Rein",
 }
 
 AUTO = "brute"

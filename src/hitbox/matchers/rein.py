@@ -1,0 +1,231 @@
+"""rein: mark every subscription that fails somewhere; what stays unmarked matches.
+
+S. Qian, J. Cao, Y. Zhu, M. Li: "REIN: A fast event matching approach for content-based publish/subscribe systems",
+INFOCOM 2014. Boxes are rectangles and the event is a small cube; a rectangle misses the cube where, on some attribute,
+its high end lies below the cube or its low end above it. Two bucket lists an attribute hold the low and the high ends:
+
+    attribute a   low ends    [ b0 | b1 | b2 | ... ]   a bucket is a list of (number, end) in the arena of `Lists`
+                  high ends   [ b0 | b1 | b2 | ... ]
+    event key v in cell c     low:  ends of cells > c fail, those of cell c are compared
+                              high: ends of cells < c fail, those of cell c are compared
+    marks         bit set over numbers, begun as "not alive"; unmarked bits are the result
+
+Doubling of the domain: the paper doubles all values so that the event can grow to an odd cube [2v - 1, 2v + 1] that
+touches no even end. On integers 2 high < 2v - 1 is high < v, so the doubling is left to logic and no key overflows.
+The cube may as well be an interval: events with ranges match by the same two comparisons.
+
+Missing values need no case of their own: MISSING lies below every end, so all low ends fail; an end at MISSING (low) or
+HIGHEST (high) can never fail and is not stored. `IS NULL` is the high end MISSING: any present value marks it.
+
+Left open by the paper: where no domain is declared, cells span the middle 99% of the ends of the first bulk insert and
+what lies outside goes to the end cells; the cells are chosen anew whenever the set has grown fourfold. With
+`sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search.
+
+Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 24 bytes a constraint
+(two ends of 12), 48 m b for the bucket heads. b buckets, k constraints a box, m attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
+from hitbox.errors import MatcherError
+from hitbox.matchers.base import BoxStore, Matcher
+from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked
+
+LOW, HIGH = 0, 1
+
+
+class Grid:
+    """Each attribute's domain cut into cells of equal width; keys outside fall into the first or the last cell."""
+
+    def __init__(self, space: Space, cells: int):
+        self.cells = cells
+        self.low, self.high = space.low.copy(), space.high.copy()
+        self.undeclared = np.flatnonzero((self.low == LOWEST) | (self.high == HIGHEST))
+        self.width = self._width()
+
+    def _width(self) -> U64:
+        span = self.high.view(np.uint64) - self.low.view(np.uint64)  # wraps to the right distance
+        return span // np.uint64(self.cells) + np.uint64(1)
+
+    @property
+    def arrays(self) -> tuple[I64, I64, U64]:
+        return self.low, self.high, self.width
+
+    def fit(self, boxes: Boxes) -> None:
+        """Choose the range of the attributes that declare none from the ends of `boxes`."""
+        for attribute in self.undeclared:
+            rows = boxes.attribute == attribute
+            ends = np.concatenate([boxes.low[rows], boxes.high[rows]])
+            ends = np.sort(ends[(ends > LOWEST) & (ends < HIGHEST)])
+            if len(ends):
+                cut = len(ends) // 200
+                self.low[attribute], self.high[attribute] = ends[cut], ends[-1 - cut]
+        self.width = self._width()
+
+    def share(self, boxes: Boxes) -> Any:
+        """The share of the domain that each constraint of `boxes` covers."""
+        low, high = self.low[boxes.attribute].astype(float), self.high[boxes.attribute].astype(float)
+        begin, end = np.maximum(boxes.low.astype(float), low), np.minimum(boxes.high.astype(float), high)
+        return np.clip((end - begin + 1) / (high - low + 1), 0, 1)
+
+
+class Rein(Matcher):
+    intervals = True
+
+    def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False):
+        if buckets < 1:
+            raise MatcherError(f"buckets must be at least 1, got {buckets}")
+        self.space = space
+        self.store = BoxStore()
+        self.living = Living()
+        self.grid = Grid(space, buckets)
+        self.lists = self._empty_lists(sorted_buckets)
+        self.fitted = 0
+
+    def _empty_lists(self, ordered: bool) -> Lists:
+        return Lists(2 * self.space.attributes * self.grid.cells, ordered=ordered)
+
+    def insert(self, numbers: I64, boxes: Boxes) -> None:
+        self.store.insert(numbers, boxes)
+        self.living.insert(numbers)
+        if len(self.grid.undeclared) and self.store.count > 4 * self.fitted:
+            self._refit()
+        else:
+            self.lists.insert(*self._entries(numbers, boxes))
+
+    def _refit(self) -> None:
+        numbers = self.store.living()
+        boxes = self.store.boxes(numbers)
+        self.fitted = len(numbers)
+        self.grid.fit(boxes)
+        self.lists = self._empty_lists(self.lists.ordered)
+        self.lists.insert(*self._entries(numbers, boxes))
+
+    def delete(self, numbers: I64) -> None:
+        lists, owners, _ = self._entries(numbers, self.store.boxes(numbers))
+        self.lists.delete(lists, owners)
+        self.living.delete(numbers)
+        self.store.delete(numbers)
+
+    def _entries(self, numbers: I64, boxes: Boxes) -> tuple[I64, I64, I64]:
+        """(list, number, end) of everything that `boxes` put into the bucket lists."""
+        owners = np.repeat(numbers, np.diff(boxes.offsets))
+        low, high = boxes.low != MISSING, boxes.high != HIGHEST
+        args = (self.grid.cells, *self.grid.arrays)
+        lists = [
+            buckets(boxes.attribute[low], boxes.low[low], LOW, *args),
+            buckets(boxes.attribute[high], boxes.high[high], HIGH, *args),
+        ]
+        ends = [boxes.low[low], boxes.high[high]]
+        return np.concatenate(lists), np.concatenate([owners[low], owners[high]]), np.concatenate(ends)
+
+    def match(self, points: Points) -> Hits:
+        return self.stamped(points, NO_STAMPS)
+
+    def stamped(self, points: Points, stamps: I64) -> Hits:
+        return Hits(*match_points(points.low, points.high, self.living.dead, *self._index(), stamps))
+
+    def _index(self) -> tuple[Any, ...]:
+        return self.grid.cells, self.grid.arrays, self.lists.arrays, self.lists.ordered
+
+    def marked(self, key: int, attribute: int, side: int) -> I64:
+        """The numbers that `key` on `attribute` marks in the bucket list of its LOW or HIGH ends."""
+        alive = np.full(len(self.living.dead), 0, np.uint64)
+        mark_side(alive, attribute, side, key, *self._index())
+        found: I64 = unmarked(~alive, np.empty(0, np.int64), 0, NO_STAMPS)[0]
+        return found
+
+    def boxes(self, numbers: I64) -> Boxes:
+        return self.store.boxes(numbers)
+
+    def __len__(self) -> int:
+        return self.store.count
+
+    def nbytes(self) -> int:
+        return self.lists.nbytes() + self.living.dead.nbytes
+
+
+@njit(cache=True, nogil=True)
+def cell(key: int, low: int, high: int, width: int) -> int:
+    if key <= low:
+        return 0
+    return np.int64((np.uint64(min(key, high)) - np.uint64(low)) // width)  # type: ignore[return-value]
+
+
+@njit(cache=True, nogil=True)
+def buckets(attribute: I32, keys: I64, side: int, cells: int, low: I64, high: I64, width: U64) -> I64:
+    found = np.empty(len(keys), np.int64)
+    for i in range(len(keys)):
+        a = attribute[i]
+        found[i] = (2 * a + side) * cells + cell(keys[i], low[a], high[a], width[a])
+    return found
+
+
+@njit(cache=True, nogil=True)
+def mark(marks: U64, numbers: I32) -> None:
+    for number in numbers:
+        marks[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
+
+
+@njit(cache=True, nogil=True)
+def cut(values: I64, key: int) -> int:
+    """How many of the rising `values` are at most `key`."""
+    first, last = 0, len(values)
+    while first < last:
+        middle = (first + last) >> 1
+        if values[middle] <= key:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@njit(cache=True, nogil=True)
+def mark_side(
+    marks: U64, attribute: int, side: int, key: int, cells: int, grid: Any, lists: Any, ordered: bool
+) -> None:
+    """Mark the boxes whose low end lies above `key`, or whose high end lies below it."""
+    start, size, numbers, values = lists
+    low, high, width = grid
+    base = (2 * attribute + side) * cells
+    at = base + cell(key, low[attribute], high[attribute], width[attribute])
+    sweep = range(at + 1, base + cells) if side == LOW else range(base, at)
+    for one in sweep:
+        mark(marks, numbers[start[one] : start[one] + size[one]])
+    begin, end = start[at], start[at] + size[at]
+    if ordered and side == LOW:
+        mark(marks, numbers[begin + cut(values[begin:end], key) : end])
+    elif ordered:
+        mark(marks, numbers[begin : begin + cut(values[begin:end], key - 1)] if key > MISSING else numbers[:0])
+    else:
+        for i in range(begin, end):
+            if (values[i] > key) if side == LOW else (values[i] < key):
+                marks[numbers[i] >> 6] |= np.uint64(1) << np.uint64(numbers[i] & 63)
+
+
+@njit(cache=True, nogil=True)
+def mark_point(marks: U64, event: int, lows: I64, highs: I64, cells: int, grid: Any, lists: Any, ordered: bool) -> None:
+    for attribute in range(lows.shape[1]):
+        mark_side(marks, attribute, HIGH, lows[event, attribute], cells, grid, lists, ordered)
+        mark_side(marks, attribute, LOW, highs[event, attribute], cells, grid, lists, ordered)
+
+
+@njit(cache=True, nogil=True)
+def match_points(
+    lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool, stamps: I64
+) -> tuple[I64, I64]:
+    offsets = np.zeros(len(lows) + 1, np.int64)
+    found = np.empty(64, np.int64)
+    used = 0
+    for event in range(len(lows)):
+        marks = dead.copy()
+        mark_point(marks, event, lows, highs, cells, grid, lists, ordered)
+        found, used = unmarked(marks, found, used, stamps)
+        offsets[event + 1] = used
+    return offsets, found[:used].copy()
