@@ -16,6 +16,10 @@ REGISTRY: dict[str, str] = {
     "brute": "hitbox.matchers.brute:Brute",
     "simple": "hitbox.matchers.simple:Simple",
     "rein": "hitbox.matchers.rein:Rein",
+    "pri-rein": "hitbox.matchers.pri_rein:PriRein",
+    "pri-rein-s": "hitbox.matchers.pri_rein:PriReinS",
+    "opindex": "hitbox.matchers.opindex:OpIndex",
+    "tama": "hitbox.matchers.tama:Tama",
 }
 
 AUTO = "brute"
