@@ -9,9 +9,9 @@
 
 The smallest int64 is the key of "missing"; the int value -2^63 is therefore the one value that cannot be held.
 
-A codec turns values into keys, one by one or a whole Arrow column, and answers one question for predicates: `cut(literal)`
-is the pair (greatest key whose value is below the literal, smallest key whose value is above it), from which every
-comparison becomes closed intervals: `< v` is [LOWEST, last], `= v` is [last + 1, first - 1], and so on.
+A codec turns values into keys, one by one or a whole Arrow column, and answers one question for predicates:
+`cut(literal)` is the pair (greatest key whose value is below the literal, smallest key whose value is above it), from
+which every comparison becomes closed intervals: `< v` is [LOWEST, last], `= v` is [last + 1, first - 1], and so on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -65,6 +65,11 @@ class Codec(ABC):
     @abstractmethod
     def column(self, array: pa.Array) -> I64:
         """The keys of an Arrow array or chunked array; null is MISSING."""
+
+    def normal(self, value: object) -> object:
+        """A value as the predicate language compares it: plain Python, None for missing."""
+        plain = value.item() if isinstance(value, np.generic) else value
+        return None if isinstance(plain, float) and plain != plain else plain
 
     def domain(self) -> tuple[int, int]:
         """The declared domain in keys."""
@@ -145,7 +150,8 @@ class GridCodec(Codec):
     """An int or float attribute with a declared domain and precision: numbers as steps of a grid."""
 
     def __init__(self, attribute: Attribute):
-        assert attribute.domain and attribute.precision
+        if attribute.domain is None or attribute.precision is None:
+            raise SchemaError("a grid needs a domain and a precision")
         self.plain = IntCodec() if attribute.type == "int" else FloatCodec()
         self.type = pa.int64() if attribute.type == "int" else pa.float64()
         self.step, (self.low, self.high) = attribute.precision, attribute.domain
@@ -183,13 +189,15 @@ class GridCodec(Codec):
             keys = 2 * np.clip(at, self.first - 1, self.last + 1) + (rest != 0)
             return _masked(np.clip(keys, 2 * (self.first - 1), 2 * (self.last + 1)), null)
         nan = np.isnan(values)
+        if nan.any():
+            values = np.where(nan, 0, values)
         over, under = self.step.numerator, self.step.denominator
         with np.errstate(over="ignore"):
-            scaled = np.clip(np.where(nan, 0, values) * under / over, self.first - 1, self.last + 1)
-        at = np.rint(scaled)
+            at = np.rint(values * (under / over))
+        np.clip(at, self.first - 1, self.last + 1, out=at)
         grid = at * over / under  # exact integers divided once: the double nearest to the step
-        keys = 2 * at.astype(np.int64) + np.sign(np.where(nan, 0, values) - grid).astype(np.int64)
-        keys = np.clip(keys, 2 * (self.first - 1), 2 * (self.last + 1))
+        keys = at.astype(np.int64) * 2 + (values > grid) - (values < grid)
+        np.clip(keys, 2 * (self.first - 1), 2 * (self.last + 1), out=keys)
         return _masked(keys, nan if null is None else nan | null)
 
     def domain(self) -> tuple[int, int]:
@@ -236,6 +244,9 @@ class TimestampCodec(Codec):
             raise self.wrong(value)
         aware = value if value.tzinfo else value.replace(tzinfo=UTC)
         return (aware - EPOCH) // MICROSECOND
+
+    def normal(self, value: object) -> object:
+        return None if value is None else self.value(self.present(value))
 
     def value(self, key: int) -> object:
         try:
@@ -288,6 +299,14 @@ class StringCodec(Codec):
         return self.dictionary.column(array)
 
 
+PLAIN: dict[str, Callable[[], Codec]] = {
+    "int": IntCodec,
+    "float": FloatCodec,
+    "bool": BoolCodec,
+    "timestamp": TimestampCodec,
+}
+
+
 class Keys:
     """The codecs of a schema, one an attribute."""
 
@@ -326,8 +345,7 @@ def _codec(attribute: Attribute, dictionary: Dictionary | None) -> Codec:
         return GridCodec(attribute)
     if attribute.type == "string":
         return StringCodec(dictionary)
-    plain = {"int": IntCodec, "float": FloatCodec, "bool": BoolCodec, "timestamp": TimestampCodec}
-    return plain[attribute.type]()
+    return PLAIN[attribute.type]()
 
 
 def float_key(number: float) -> int:
@@ -355,7 +373,7 @@ def _as_written(value: object) -> Fraction:
     """A number as people write it: the float 0.3 is the decimal 0.3."""
     if isinstance(value, np.generic):
         value = value.item()
-    return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)  # type: ignore[call-overload,no-any-return]
+    return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)  # type: ignore[call-overload]
 
 
 def _cast(array: pa.Array, to: pa.DataType, codec: Codec) -> pa.Array:

@@ -26,7 +26,7 @@ from hitbox.errors import SchemaError, UnknownAttribute, nearest
 TYPES = ("int", "float", "string", "bool", "timestamp")
 ROLES = ("criteria", "information")
 MAX_ATTRIBUTES = 1000
-MAX_STEPS = 2**50
+MAX_STEPS = 2**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _grid(
     if kind == "int" and step.denominator != 1:
         raise SchemaError(f"the precision {precision} of an int attribute is not a whole number")
     if max(abs(low), abs(high)) / step > MAX_STEPS or max(abs(low), abs(high)) * step.denominator > 2**53:
-        raise SchemaError(f"domain {domain!r} with precision {precision} has more steps than 2^50")
+        raise SchemaError(f"domain {domain!r} with precision {precision} has more steps than 2^48")
     return (low, high), step
 
 

@@ -11,6 +11,7 @@ Priority order, several boxes of one subscription, ids and residual checks live 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +28,9 @@ class Matcher(ABC):
 
     ordered: ClassVar[bool] = False
     """Whether the numbers of each point come out most urgent priority first."""
+
+    threaded: ClassVar[bool] = False
+    """Whether `match` takes `threads`."""
 
     space: Space
 
@@ -53,6 +57,17 @@ class Matcher(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes held by the matcher's own structures (as its paper counts them)."""
+
+    def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
+        """One event's numbers level by level, most urgent first; levels without a match are left out."""
+        numbers = self.match(points).numbers
+        priority = self.boxes(numbers).priority
+        for level in np.unique(priority)[::-1].tolist():
+            yield level, numbers[priority == level]
+
+    def prepare(self) -> Callable[[], None] | None:
+        """Tidy up after changes, while others match but nobody changes; what comes back is called to switch over."""
+        return None
 
     def require_points(self, points: Points) -> None:
         if points.intervals and not self.intervals:

@@ -1,0 +1,93 @@
+"""Columns that grow at their end: plain numbers, and Arrow values on a frozen (perhaps memory-mapped) base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+LATE = 20_000
+
+
+class Numbers:
+    """A NumPy array that grows at its end."""
+
+    def __init__(self, values: NDArray[Any]):
+        self._values = values
+        self._size = len(values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def array(self) -> NDArray[Any]:
+        return self._values[: self._size]
+
+    def nbytes(self) -> int:
+        return self._values.nbytes
+
+    def extend(self, values: Any) -> None:
+        more = len(values)
+        if self._size + more > len(self._values):
+            room = np.zeros(max(self._size + more, self._size * 3 // 2, 64), self._values.dtype)
+            room[: self._size] = self.array
+            self._values = room
+        self._values[self._size : self._size + more] = values
+        self._size += more
+
+    def fill_to(self, size: int, value: Any) -> None:
+        if size > self._size:
+            self.extend(np.full(size - self._size, value, self._values.dtype))
+
+
+class Values:
+    """Ids or texts: a frozen Arrow array, then a list of what came later."""
+
+    def __init__(self, base: pa.Array):
+        self.base = base
+        self._late: list[Any] = []
+        self._late_array: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.base) + len(self._late)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.base[at].as_py() if at < len(self.base) else self._late[at - len(self.base)]
+
+    def nbytes(self) -> int:
+        return int(self.base.nbytes) + 60 * len(self._late)
+
+    def append(self, value: Any) -> None:
+        self._late.append(value)
+        self._late_array = None
+
+    def full(self) -> bool:
+        """So much came later that it should be frozen."""
+        return len(self._late) > max(LATE, len(self.base) // 8)
+
+    def freeze(self, more: pa.Array | None = None) -> None:
+        """Fold what came later, and `more`, into the base."""
+        parts = [self.base, *([self._tail()] if self._late else []), *([] if more is None else [more])]
+        self.base = pa.concat_arrays(parts) if len(parts) > 1 else self.base
+        self._late, self._late_array = [], None
+
+    def take(self, at: NDArray[np.int64]) -> pa.Array:
+        if not self._late:
+            return self.base.take(pa.array(at))
+        if len(at) and at.max() < len(self.base):
+            return self.base.take(pa.array(at))
+        late = at >= len(self.base)
+        if late.all():
+            return self._tail().take(pa.array(at - len(self.base)))
+        place = np.empty(len(at), np.int64)
+        place[~late] = np.arange(len(at) - late.sum())
+        place[late] = np.arange(late.sum()) + len(at) - late.sum()
+        parts = [self.base.take(pa.array(at[~late])), self._tail().take(pa.array(at[late] - len(self.base)))]
+        return pa.concat_arrays(parts).take(pa.array(place))
+
+    def _tail(self) -> pa.Array:
+        if self._late_array is None:
+            self._late_array = pa.array(self._late, self.base.type)
+        return self._late_array
