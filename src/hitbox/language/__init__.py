@@ -1,1 +1,36 @@
+"""The subscription language: text -> tree -> boxes, and why an event matched or did not.
 
+    parse      text -> Predicate, checked against a schema           lexer, literals, parser, tree
+    compile    Predicate -> boxes of keys                            normal, sets, patterns
+    evaluate   Predicate, event -> true, false or unknown            truth
+    explain    Predicate, event -> a tree of reasons                 explanation
+
+It is a subset of SQL's WHERE; ARCHITECTURE.md lists where it differs on purpose.
+"""
+
+from __future__ import annotations
+
+from hitbox.language.limits import DEFAULT_LIMITS, Limits
+from hitbox.language.normal import Compiled, compile, never, strings
+from hitbox.language.parser import parse
+from hitbox.language.patterns import Pattern, like
+from hitbox.language.tree import Branch, Leaf, Predicate
+from hitbox.language.truth import evaluate
+from hitbox.schema import Schema
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "Branch",
+    "Compiled",
+    "Leaf",
+    "Limits",
+    "Pattern",
+    "Predicate",
+    "Schema",
+    "compile",
+    "evaluate",
+    "like",
+    "never",
+    "parse",
+    "strings",
+]

@@ -1,0 +1,117 @@
+"""Text -> tokens, by one regular expression whose alternatives never overlap, so that each character is read once.
+
+    price >= 10.5 AND city IN ('Paris', 'Rome')
+    name  op number AND name IN ( string , string ) end
+
+A token is (kind, text, position), kept as three parallel lists. Keywords are their own kind; the last token is `end`.
+Cost: about half a microsecond a token.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+from hitbox.errors import SyntaxProblem
+
+KEYWORDS = frozenset(["AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
+
+_TOKEN = re.compile(
+    r"""[ \t\r\n]*+(?:
+        (?P<name>[^\W\d]\w*+)
+      | (?P<op><=|>=|<>|!=|=(?!=)|<|>)
+      | (?P<number>[+-]?[ \t\r\n]*+(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?(?![\w.]))
+      | (?P<string>'[^']*+(?:''[^']*+)*+')
+      | (?P<mark>[(),])
+      | (?P<quoted>"[^"]*+(?:""[^"]*+)*+")
+      | (?P<end>\Z)
+      | (?P<bad>.)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_NAME = re.compile(r"[^\W\d]\w*+")
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
+
+_MENDS = {
+    "'": "the string that starts here has no closing quote (a quote inside a string is written twice: 'it''s')",
+    '"': 'the quoted name that starts here has no closing "',
+    "--": "comments are not part of the language",
+    "/*": "comments are not part of the language",
+    "==": "'==' is not an operator: write '='",
+    "&&": "'&&' is not an operator: write AND",
+    "||": "'||' is not an operator: write OR",
+    ";": "';' does not belong here: a predicate is one condition, without an end mark",
+    "!": "'!' is not an operator: write NOT, or <> between two sides",
+    "`": 'names are quoted with double quotes: "name"',
+    "[": 'names are quoted with double quotes: "name"',
+    "‘": "strings are quoted with plain single quotes: 'text'",
+    "’": "strings are quoted with plain single quotes: 'text'",
+    "“": "strings are quoted with plain single quotes: 'text'",
+    "”": "strings are quoted with plain single quotes: 'text'",
+    "?": "parameters are not part of the language: write the value itself",
+    "$": "parameters are not part of the language: write the value itself",
+    ":": "parameters are not part of the language: write the value itself",
+    ".": 'a name that holds a dot is quoted: "a.b"',
+}
+
+
+class Tokens(NamedTuple):
+    kinds: list[str]
+    texts: list[str]
+    starts: list[int]
+
+
+def tokens(text: str) -> Tokens:
+    """Cut `text` into tokens.
+
+    >>> tokens("qty <> -5").kinds
+    ['name', 'op', 'number', 'end']
+    """
+    if found := _FORBIDDEN.search(text):
+        raise _forbidden(text, found.start())
+    kinds: list[str] = []
+    texts: list[str] = []
+    starts: list[int] = []
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "end"
+        piece = match[kind]
+        if kind == "name":
+            upper = piece.upper()
+            if upper in KEYWORDS:
+                kind = upper
+        elif kind == "mark":
+            kind = piece
+        elif kind == "bad":
+            raise _bad(text, match.start("bad"))
+        kinds.append(kind)
+        texts.append(piece)
+        starts.append(match.start(match.lastgroup or "end"))
+        if kind == "end":
+            break
+    return Tokens(kinds, texts, starts)
+
+
+def is_plain(name: str) -> bool:
+    """May this name stand without quotes?"""
+    return _NAME.fullmatch(name) is not None and name.upper() not in KEYWORDS
+
+
+def _forbidden(text: str, position: int) -> SyntaxProblem:
+    what = "the character NUL" if text[position] == "\0" else f"the lone surrogate U+{ord(text[position]):04X}"
+    shown = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)  # the error itself must be printable
+    return SyntaxProblem(f"{what} cannot be part of a predicate: remove it", shown, position)
+
+
+def _bad(text: str, position: int) -> SyntaxProblem:
+    character = text[position]
+    mend = _MENDS.get(text[position : position + 2]) or _MENDS.get(character)
+    if character.isascii() and (character.isdigit() or text[position + 1 : position + 2].isdigit()):
+        mend = "malformed number: write digits with at most one point and an exponent, as in -12.5e3"
+    if mend is None and character in "+-*/%^&|~":
+        mend = f"{character!r} does not belong here: arithmetic is not part of the language, and a sign needs a number"
+    if mend is None:
+        name = unicodedata.name(character, "a control character")
+        shown = f"{character!r} " if character.isprintable() else ""
+        mend = f"unexpected character {shown}(U+{ord(character):04X}, {name.lower()})"
+    return SyntaxProblem(mend, text, position)

@@ -1,0 +1,26 @@
+"""How large a predicate may be: checked when a subscription is made, never when an event arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from hitbox.errors import HitboxError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`text` characters, `depth` of nested parentheses and NOTs, `boxes` a predicate, `values` in one IN list."""
+
+    text: int = 500_000
+    depth: int = 100
+    boxes: int = 10_000
+    values: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise HitboxError(f"limit {field.name} is a whole number of at least 1, not {value!r}")
+
+
+DEFAULT_LIMITS = Limits()
