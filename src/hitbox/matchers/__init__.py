@@ -18,8 +18,10 @@ REGISTRY: dict[str, str] = {
     "rein": "hitbox.matchers.rein:Rein",
     "pri-rein": "hitbox.matchers.pri_rein:PriRein",
     "pri-rein-s": "hitbox.matchers.pri_rein:PriReinS",
+    "dexin": "hitbox.matchers.dexin:Dexin",
     "opindex": "hitbox.matchers.opindex:OpIndex",
     "tama": "hitbox.matchers.tama:Tama",
+    "h-tree": "hitbox.matchers.h_tree:HTree",
 }
 
 AUTO = "brute"

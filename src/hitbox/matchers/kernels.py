@@ -70,6 +70,22 @@ def ones(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of a contiguous array's item (flat index) that will be read soon."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        i32, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        hint = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(builder.module, kind, "llvm.prefetch.p0")
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
+        builder.call(hint, [address, i32(0), i32(3), i32(1)])  # for reading, keep near, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
 @njit(cache=True, nogil=True)
 def set_bits(bits: U64, numbers: I64) -> None:
     for number in numbers:

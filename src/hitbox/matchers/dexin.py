@@ -1,0 +1,237 @@
+"""dexin: plan a pipeline for each event; first exclude by sweeping ends, then look at the few that are left.
+
+W. Fan, Y. Liu, B. Tang: "DEXIN: A fast content-based multi-attribute event matching algorithm using dynamic exclusive
+and inclusive methods", Future Generation Computer Systems, 2017. One attribute after the other shrinks the partial
+result, each by one of two methods:
+
+    exclusive   sweep the slots of ends that fail, as REIN does; slots are kept in order, so no end is compared
+                cost: the share of boxes in the slots swept, delta = 1 - rho (rho: the event's matching rate, read off
+                the slot counts)
+    inclusive   look at each box that is left          cost: the share that is left, the product of the rho before it
+
+    slots       REIN's bucket lists, contents rising       partial result   bit set (exclusive part), then a dense
+    bounds      [attribute][number] -> (low, high)                          list that is filtered in place (inclusive)
+
+Plans: `near-optimal` is the paper's Low-Matching-Rate-First-Fit: attributes by rising rho, exclusive while the
+accumulated rho exceeds the next delta, inclusive from there on. `exclusive` and `inclusive` use one method throughout;
+`optimal` tries every choice of exclusive attributes that the paper's observations 1-3 allow (2^m of them, so at most 22
+attributes).
+
+Choices: a slot is a sorted run of an array in place of a red-black tree (the search in it costs the same, insertion
+moves the run's tail). Open bounds are closed ones of the neighbouring key; a missing bound (one-sided constraints) is
+not stored, as in the paper; `<>` is two boxes. The partial result is a bit set and then a list in place of a hash map
+with a linked list. Both methods count 1 for each box that they traverse, as in the paper, although on today's machines
+looking at a box costs several times more than sweeping past it: at high matching rates `exclusive` can be faster.
+
+Cost: match O(cheapest plan); insert and delete O(k n / slots); memory 24 bytes a constraint and 16 bytes a box and
+attribute (the paper's subscriptions constrain every attribute).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from hitbox.boxes import HIGHEST, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.errors import MatcherError, nearest
+from hitbox.matchers.kernels import U64, now, prefetch, unmarked
+from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side
+
+F64 = NDArray[np.float64]
+
+NEAR_OPTIMAL, EXCLUSIVE, INCLUSIVE, OPTIMAL = range(4)
+PLANS = {"near-optimal": NEAR_OPTIMAL, "exclusive": EXCLUSIVE, "inclusive": INCLUSIVE, "optimal": OPTIMAL}
+MOST_FOR_OPTIMAL = 22
+AHEAD = 64
+"""How far ahead the inclusive method asks for bounds: a candidate's are never in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The pipeline of one event: the first `exclusive` attributes of `sequence` exclude, the others include."""
+
+    sequence: I64
+    exclusive: int
+    rates: F64
+    cost: float
+
+
+class Dexin(Rein):
+    def __init__(self, space: Space, *, slots: int = 1500, plan: str = "near-optimal"):
+        if plan not in PLANS:
+            raise MatcherError(f"dexin has no plan {plan!r}{nearest(plan, PLANS)} (has: {', '.join(PLANS)})")
+        if plan == "optimal" and space.attributes > MOST_FOR_OPTIMAL:
+            raise MatcherError(
+                f"plan='optimal' tries 2^attributes plans an event: at most {MOST_FOR_OPTIMAL} attributes, "
+                f"not {space.attributes}; use plan='near-optimal'"
+            )
+        if slots < 1:
+            raise MatcherError(f"slots must be at least 1, got {slots}")
+        super().__init__(space, buckets=slots, sorted_buckets=True)
+        self.planner = PLANS[plan]
+        self.bounds: I64 = np.zeros((space.attributes, 0, 2), np.int64)
+
+    def insert(self, numbers: I64, boxes: Boxes) -> None:
+        super().insert(numbers, boxes)
+        extra = self.store.capacity - self.bounds.shape[1]
+        if extra > 0:
+            more = np.zeros((self.space.attributes, extra, 2), np.int64)
+            self.bounds = np.concatenate([self.bounds, more], axis=1)
+        fill_bounds(self.bounds, numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
+
+    def stamped(self, points: Points, stamps: I64) -> Hits:
+        index = (self.grid.cells, self.grid.arrays, self.lists.arrays)
+        state = (self.living.dead, self.store.count, self.bounds, self.planner)
+        return Hits(*match_planned(points.low, points.high, *index, *state, stamps))
+
+    def plan(self, points: Points) -> Plan:
+        """The plan of the first event, its matching rates and what the paper's model says that it costs."""
+        index = (self.grid.cells, self.grid.arrays, self.lists.arrays)
+        rates = matching_rates(0, points.low, points.high, *index, self.store.count)
+        sequence, exclusive = make_plan(rates, self.planner)
+        return Plan(sequence, exclusive, rates, plan_cost(rates, sequence, exclusive))
+
+    def nbytes(self) -> int:
+        return super().nbytes() + self.bounds.nbytes
+
+
+@njit(cache=True, nogil=True)
+def fill_bounds(bounds: I64, numbers: I64, offsets: I64, attribute: Any, low: I64, high: I64) -> None:
+    for i in range(len(numbers)):
+        for a in range(len(bounds)):
+            bounds[a, numbers[i], 0], bounds[a, numbers[i], 1] = MISSING, HIGHEST
+        for row in range(offsets[i], offsets[i + 1]):
+            bounds[attribute[row], numbers[i], 0] = low[row]
+            bounds[attribute[row], numbers[i], 1] = high[row]
+
+
+@njit(cache=True, nogil=True)
+def matching_rates(event: int, lows: I64, highs: I64, cells: int, grid: Any, lists: Any, count: int) -> F64:
+    """Formula (3): one minus the share of boxes in the slots that the exclusive method would sweep."""
+    low, high, width = grid
+    size = lists[1]
+    rates = np.ones(lows.shape[1])
+    for a in range(lows.shape[1]):
+        first = cell(highs[event, a], low[a], high[a], width[a])
+        last = cell(lows[event, a], low[a], high[a], width[a])
+        swept = 0
+        for one in range(2 * a * cells + first, (2 * a + 1) * cells):
+            swept += size[one]
+        for one in range((2 * a + 1) * cells, (2 * a + 1) * cells + last + 1):
+            swept += size[one]
+        if count:
+            rates[a] = max(0.0, 1 - swept / count)
+    return rates
+
+
+@njit(cache=True, nogil=True)
+def make_plan(rates: F64, planner: int) -> tuple[I64, int]:
+    """The sequence of attributes, and how many of them from the front use the exclusive method."""
+    sequence = np.arange(len(rates))
+    for i in range(1, len(rates)):  # insertion sort by rising rate: attributes are few
+        one, k = sequence[i], i
+        while k and rates[sequence[k - 1]] > rates[one]:
+            sequence[k] = sequence[k - 1]
+            k -= 1
+        sequence[k] = one
+    if planner == EXCLUSIVE:
+        return sequence, len(rates)
+    if planner == INCLUSIVE:
+        return sequence, 0
+    if planner == OPTIMAL:
+        sequence, exclusive = best_plan(rates, sequence)
+        return sequence, exclusive
+    left, exclusive = 1.0, min(1, len(rates))
+    while exclusive and exclusive < len(rates):
+        left *= rates[sequence[exclusive - 1]]
+        if left <= 1 - rates[sequence[exclusive]]:
+            break
+        exclusive += 1
+    return sequence, exclusive
+
+
+@njit(cache=True, nogil=True)
+def best_plan(rates: F64, rising: I64) -> tuple[I64, int]:
+    """The cheapest of all plans that exclude first (at least one attribute) and include by rising rate."""
+    attributes = len(rates)
+    best, chosen = np.inf, 0
+    for choice in range(1, 1 << attributes):
+        cost, left = 0.0, 1.0
+        for k in range(attributes):
+            if choice >> k & 1:
+                cost += 1 - rates[rising[k]]
+                left *= rates[rising[k]]
+        for k in range(attributes):
+            if not choice >> k & 1:
+                cost += left
+                left *= rates[rising[k]]
+        if cost < best:
+            best, chosen = cost, choice
+    sequence = np.empty(attributes, np.int64)
+    exclusive = 0
+    for k in range(attributes):
+        if chosen >> k & 1:
+            sequence[exclusive] = rising[k]
+            exclusive += 1
+    place = exclusive
+    for k in range(attributes):
+        if not chosen >> k & 1:
+            sequence[place] = rising[k]
+            place += 1
+    return sequence, exclusive
+
+
+@njit(cache=True, nogil=True)
+def plan_cost(rates: F64, sequence: I64, exclusive: int) -> float:
+    """Formula (6): what the pipeline traverses, as a multiple of the number of boxes."""
+    cost, left = 0.0, 1.0
+    for k in range(len(sequence)):
+        cost += 1 - rates[sequence[k]] if k < exclusive else left
+        left *= rates[sequence[k]]
+    return cost
+
+
+@njit(cache=True, nogil=True)
+def include(found: I64, begin: int, end: int, bounds: I64, low: int, high: int, stamps: I64) -> int:
+    """Keep those of `found[begin:end]` whose bounds meet [low, high]; the new end."""
+    kept = begin
+    for i in range(begin, end):
+        number = found[i]
+        prefetch(bounds, 2 * found[min(i + AHEAD, end - 1)])
+        meets = (bounds[number, 0] <= high) & (bounds[number, 1] >= low)
+        found[kept] = number  # stays only if `kept` moves on: no branch to mispredict
+        if len(stamps) and meets:
+            stamps[kept] = now()
+        kept += meets
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def match_planned(
+    lows: I64, highs: I64, cells: int, grid: Any, lists: Any,
+    dead: U64, count: int, bounds: I64, planner: int, stamps: I64,
+) -> tuple[I64, I64]:  # fmt: skip
+    offsets = np.zeros(len(lows) + 1, np.int64)
+    found = np.empty(64, np.int64)
+    used = 0
+    attributes = lows.shape[1]
+    for event in range(len(lows)):
+        rates = matching_rates(event, lows, highs, cells, grid, lists, count)
+        sequence, exclusive = make_plan(rates, planner)
+        marks = dead.copy()
+        for k in range(exclusive):
+            a = sequence[k]
+            mark_side(marks, a, HIGH, lows[event, a], cells, grid, lists, True)
+            mark_side(marks, a, LOW, highs[event, a], cells, grid, lists, True)
+        begin = used
+        found, used = unmarked(marks, found, used, stamps if exclusive == attributes else stamps[:0])
+        for k in range(exclusive, attributes):
+            a = sequence[k]
+            last = stamps if k == attributes - 1 else stamps[:0]  # only the last one determines a match
+            used = include(found, begin, used, bounds[a], lows[event, a], highs[event, a], last)
+        offsets[event + 1] = used
+    return offsets, found[:used].copy()
