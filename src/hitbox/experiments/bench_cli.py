@@ -1,0 +1,169 @@
+"""`hitbox bench`: the harness on the command line.
+
+Mounted with `app.command("bench", context_settings=CONTEXT)(bench)`. Whatever is not an option of the command itself
+is a parameter of the workload (`--n 200k --width 0.1`), so each workload's parameters are options by their own names;
+`--list` prints them, and an unknown one is an error with the nearest that exists.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hitbox import workloads
+from hitbox.errors import BenchError, HitboxError
+from hitbox.experiments import bench_report
+from hitbox.experiments.bench import Settings, favourites, grow, run, steps
+from hitbox.experiments.contestants import contestants
+
+CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(context_settings=CONTEXT)
+def bench(
+    context: typer.Context,
+    workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ...; see --list")] = "w1",
+    matchers: Annotated[str, typer.Option(help="comma-separated; the first is what ratios refer to")] = "",
+    events: Annotated[int, typer.Option(help="single events to time")] = 400,
+    batches: Annotated[str, typer.Option(help="batch sizes")] = "1,64,1024,4096",
+    repeats: Annotated[int, typer.Option(help="repetitions, the matchers taking turns")] = 5,
+    updates: Annotated[int, typer.Option(help="subscriptions in a bulk insert and delete")] = 10_000,
+    check: Annotated[int, typer.Option(help="events to compare with the oracle first")] = 20,
+    threads: Annotated[int, typer.Option(help="above 1: wall-clock time instead of CPU time")] = 1,
+    budget: Annotated[float, typer.Option(help="seconds a measurement")] = 5.0,
+    build_budget: Annotated[float, typer.Option(help="seconds a build")] = 300.0,
+    memory: Annotated[float, typer.Option(help="GB that the run may take (0: what is free)")] = 0.0,
+    growth: Annotated[str, typer.Option(help="run at each of these sizes, such as 200k,1M,5M,10M")] = "",
+    out: Annotated[Path | None, typer.Option(help="write the record to this JSON file")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the record into this file")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the record instead of tables")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="print workloads, their parameters and matchers")] = False,
+) -> None:
+    """Time matchers side by side. Any other --NAME VALUE is a parameter of the workload: --n 1M --width 0.1."""
+    try:
+        if listing:
+            _list(Console())
+            return
+        name, parameters = workload_options([workload, *context.args])
+        settings = Settings(
+            events=events,
+            batches=tuple(_counts("batches", batches)),
+            repeats=repeats,
+            updates=updates,
+            check=check,
+            threads=threads,
+            budget=budget,
+            build_budget=build_budget,
+            memory=memory * 1e9,
+        )
+        for path in (out, plot):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise BenchError(f"cannot write {path}: {path.absolute().parent} is not a directory")
+        chosen = split_matchers(matchers) or favourites(name)
+        record = _run(name, chosen, parameters, settings, _counts("growth", growth) if growth else [])
+        _deliver(record, out, plot, as_json)
+    except HitboxError as problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+def workload_options(words: list[str]) -> tuple[str, dict[str, str]]:
+    """The workload's name and its parameters out of `w1 --n 200k --width=0.1`, in any order.
+
+    >>> workload_options(["--free-ends", "--n", "200k", "w1"])
+    ('w1', {'free_ends': 'true', 'n': '200k'})
+    """
+    flags = {key for name in workloads.names() for key, value in workloads.options(name).items() if value is False}
+    names: list[str] = []
+    parameters: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            names.append(word)
+            continue
+        key, equals, value = word[2:].partition("=")
+        key = key.replace("-", "_")
+        if not equals:
+            value = "true" if key in flags else next(rest, "")
+        if not value:
+            raise BenchError(f"option {word} needs a value")
+        parameters[key] = value
+    if len(names) > 1:
+        raise BenchError(f"one workload at a time, but {' and '.join(names)} were given")
+    return (names or ["w1"])[0], parameters
+
+
+def split_matchers(text: str) -> list[str]:
+    """Comma-separated names, where an option of a matcher may follow a comma too.
+
+    >>> split_matchers("hitbox,rein:buckets=500,sorted_buckets=true,dexin")
+    ['hitbox', 'rein:buckets=500,sorted_buckets=true', 'dexin']
+    """
+    names: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if "=" in part and ":" not in part and names:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    return names
+
+
+def _counts(option: str, text: str) -> list[int]:
+    try:
+        return [workloads.count(part.strip()) for part in text.split(",")]
+    except (ValueError, OverflowError):
+        raise BenchError(f"--{option} {text!r} is not a list of whole numbers such as 200k,1M") from None
+
+
+def _run(
+    name: str, chosen: list[str], parameters: dict[str, str], settings: Settings, sizes: list[int]
+) -> dict[str, Any]:
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("preparing", total=steps(chosen, settings) * max(1, len(sizes)))
+
+        def tell(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        if sizes:
+            return grow(name, sizes, chosen, dict(parameters), settings, tell)
+        return run(name, chosen, dict(parameters), settings, tell)
+
+
+def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:
+    text = json.dumps(record, indent=1)
+    if out is not None:
+        try:
+            out.write_text(text + "\n")
+        except OSError as problem:
+            raise BenchError(f"cannot write {out}: {problem}") from None
+    if as_json:
+        typer.echo(text)
+    else:
+        bench_report.show(record, Console())
+    if plot is not None:
+        bench_report.plot(record, plot)
+
+
+def _list(console: Console) -> None:
+    table = Table("workload", "what", "parameters", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in workloads.names():
+        values = ", ".join(f"{key}={value}" for key, value in workloads.options(name).items())
+        table.add_row(name, workloads.PRESETS[name].about, values)
+    console.print(table)
+    console.print(f"matchers: {', '.join(contestants())}", highlight=False)
