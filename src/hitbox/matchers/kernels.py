@@ -10,7 +10,7 @@
 
 A list that is full moves to the end of the arena with twice the room; the arena is packed again when half of it is
 waste, and when as much comes in as is there already (a bulk load leaves no slack at all). Cost: append O(1) amortised,
-O(list) where lists are kept `ordered` by value; delete O(list).
+O(list) where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once.
 
 Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
 match was determined goes into `stamps[k]` (nanoseconds of `time.perf_counter_ns`'s clock). NO_STAMPS turns it off.
@@ -176,6 +176,17 @@ class Lists:
         self.live -= len(lists)
         self._tidy()
 
+    def purge(self, lists: I64, numbers: I64) -> None:
+        """`delete` for numbers that leave every list they are in: one pass over all where that reads less."""
+        if self.size[lists].sum() < 2 * self.live:
+            self.delete(lists, numbers)
+            return
+        gone = np.zeros((int(numbers.max()) >> 6) + 1, np.uint64)
+        set_bits(gone, numbers)
+        sift(*self.arrays, gone, self.valued)
+        self.live -= len(lists)
+        self._tidy()
+
     def extend(self, count: int) -> None:
         """Make room for `count` lists altogether."""
         extra = max(count, len(self.start) * 3 // 2) - len(self.start)
@@ -281,3 +292,19 @@ def remove(
             if valued:
                 values[place] = values[last]
         size[one] -= 1
+
+
+@njit(cache=True, nogil=True)
+def sift(start: I64, size: I64, numbers: I32, values: I64, gone: U64, valued: bool) -> None:
+    """Take the numbers whose bit is set out of every list; what stays keeps its order."""
+    top = len(gone) * 64
+    for one in range(len(size)):
+        kept = start[one]
+        for i in range(start[one], start[one] + size[one]):
+            number = numbers[i]
+            if number >= top or (gone[number >> 6] >> np.uint64(number & 63)) & np.uint64(1) == 0:
+                numbers[kept] = number
+                if valued:
+                    values[kept] = values[i]
+                kept += 1
+        size[one] = kept - start[one]

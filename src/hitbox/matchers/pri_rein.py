@@ -32,9 +32,6 @@ from hitbox.errors import MatcherError
 from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, grown, now
 from hitbox.matchers.rein import Rein, mark_point
 
-MANY = 64
-"""Deleting more than this at once writes the lists anew rather than searching them for each."""
-
 
 class PriRein(Rein):
     ordered = True
@@ -65,12 +62,7 @@ class PriRein(Rein):
 
     def delete(self, numbers: I64) -> None:
         super().delete(numbers)
-        if len(numbers) <= MANY:
-            self.order.delete(self._levels(numbers), numbers)
-        else:
-            left = self.store.living()
-            self.order = Lists(LEVELS, ordered=True)
-            self.order.insert(self._levels(left), left, self.rank[left])
+        self.order.purge(self._levels(numbers), numbers)
 
     def stamped(self, points: Points, stamps: I64) -> Hits:
         order = (self.order.start, self.order.size, self.order.numbers)

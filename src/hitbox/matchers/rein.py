@@ -109,7 +109,7 @@ class Rein(Matcher):
 
     def delete(self, numbers: I64) -> None:
         lists, owners, _ = self._entries(numbers, self.store.boxes(numbers))
-        self.lists.delete(lists, owners)
+        self.lists.purge(lists, owners)
         self.living.delete(numbers)
         self.store.delete(numbers)
 
