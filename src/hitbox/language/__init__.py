@@ -10,6 +10,7 @@ It is a subset of SQL's WHERE; ARCHITECTURE.md lists where it differs on purpose
 
 from __future__ import annotations
 
+from hitbox.language.explanation import Change, Explanation, Reason, explain
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.normal import Compiled, compile, never, strings
 from hitbox.language.parser import parse
@@ -21,14 +22,18 @@ from hitbox.schema import Schema
 __all__ = [
     "DEFAULT_LIMITS",
     "Branch",
+    "Change",
     "Compiled",
+    "Explanation",
     "Leaf",
     "Limits",
     "Pattern",
     "Predicate",
+    "Reason",
     "Schema",
     "compile",
     "evaluate",
+    "explain",
     "like",
     "never",
     "parse",

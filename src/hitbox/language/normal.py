@@ -33,8 +33,9 @@ from hitbox.language.sets import (
     union,
     within,
 )
-from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, without_not
+from hitbox.language.tree import Leaf, Literal, Node, Predicate, fold, leaves, without_not
 
+BOOLS: Set = ((0, 1),)  # no key above or below, so `<> TRUE` is one interval
 WORK = 8  # a product may be this many times over the limit before empty and equal terms are dropped
 FEW = 32  # terms that are compared pair by pair
 MANY = 20_000  # terms times attributes that are searched for partners to unite with
@@ -111,7 +112,30 @@ def terms(predicate: Predicate, keys: Keys, limits: Limits = DEFAULT_LIMITS) -> 
         return found
 
     root = predicate.root
-    return fold(root if _plain(root) else without_not(root), visit)
+    found = fold(root if _plain(root) else without_not(root), visit)
+    if not any(term.rest for term in found):
+        return found
+    labels = _labels(predicate, codecs)
+    settled = (_settle(term, labels) for term in found)
+    return _tidy([term for term in settled if all(term.sets.values())])
+
+
+def _settle(term: Term, labels: dict[int, dict[int, str]]) -> Term:
+    """Where only a few strings are left, the patterns can be tried on them: `s IN ('ab', 'cd') AND s LIKE '%b'`."""
+    sets, rest = dict(term.sets), []
+    for leaf in term.rest:
+        known = labels.get(leaf.number, {})
+        if all(low == high and low in known for low, high in sets[leaf.number]):
+            wanted = leaf.op == "LIKE"
+            sets[leaf.number] = tuple(i for i in sets[leaf.number] if leaf.pattern(known[i[0]]) == wanted)
+        else:
+            rest.append(leaf)
+    return Term(sets, tuple(rest))
+
+
+def _labels(predicate: Predicate, codecs: Sequence[Codec]) -> dict[int, dict[int, str]]:
+    """The keys of the predicate's strings, by attribute number."""
+    return {n: {codecs[n].cut(text)[0] + 1: text for text in texts} for n, texts in strings(predicate).items()}
 
 
 def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
@@ -121,17 +145,22 @@ def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
         return (ABSENT if op == "IS NULL" else PRESENT), True
     if op.endswith("LIKE"):
         return _like_set(leaf, codec)
+    found = _literal_set(op, leaf.values, codec)
+    return (found if leaf.type != "bool" else intersection((found, BOOLS))), True
+
+
+def _literal_set(op: str, values: Sequence[Literal], codec: Codec) -> Set:
     if op.endswith("IN"):
-        cuts = map(codec.cut, set(leaf.values))
+        cuts = map(codec.cut, set(values))
         found = union(span(last + 1, first - 1) for last, first in cuts)
-        return (found if op == "IN" else complement(found, LOWEST)), True
+        return found if op == "IN" else complement(found, LOWEST)
     if op.endswith("BETWEEN"):
-        (last, _), (_, first) = codec.cut(leaf.values[0]), codec.cut(leaf.values[1])
+        (last, _), (_, first) = codec.cut(values[0]), codec.cut(values[1])
         if op == "BETWEEN":
-            return span(last + 1, first - 1), True
-        return union((span(LOWEST, last), span(first, HIGHEST))), True
-    last, first = codec.cut(leaf.values[0])
-    return _comparison(op, last, first), True
+            return span(last + 1, first - 1)
+        return union((span(LOWEST, last), span(first, HIGHEST)))
+    last, first = codec.cut(values[0])
+    return _comparison(op, last, first)
 
 
 def _comparison(op: str, last: int, first: int) -> Set:

@@ -77,7 +77,7 @@ class Leaf:
         return f"{name} {op} {' ESCAPE '.join(texts)}"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Branch:
     """`op` is AND, OR (two children or more), NOT (one), TRUE or FALSE (none)."""
 
@@ -87,6 +87,8 @@ class Branch:
 
     def __str__(self) -> str:
         return fold(self, _text)
+
+    __repr__ = __str__
 
 
 Node = Leaf | Branch

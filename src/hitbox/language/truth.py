@@ -20,6 +20,7 @@ import numpy as np
 
 from hitbox.boxes import HIGHEST, LOWEST
 from hitbox.keys import Codec, Keys, TimestampCodec
+from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.normal import Term, strings, terms
 from hitbox.language.sets import Set
 from hitbox.language.tree import Leaf, Node, Predicate, fold
@@ -63,13 +64,20 @@ def truth(node: Node, done: Sequence[bool | None], values: Mapping[str, object])
 
 def leaf_truth(leaf: Leaf, value: object) -> bool | None:
     """The truth of a leaf for a value; None and NaN are missing, a (low, high) tuple is an interval."""
-    missing = value is None or value != value
+    missing = is_missing(value)
     op = leaf.op
     if op == "IS NULL" or op == "IS NOT NULL":
         return missing == (op == "IS NULL")
     if missing:
         return None
     return _test(leaf, plain(value, leaf.type))
+
+
+def is_missing(value: object) -> bool:
+    """None and NaN, whoever made it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value is None or (isinstance(value, (float, Decimal)) and value != value)
 
 
 def _test(leaf: Leaf, value: Any) -> bool:
@@ -100,11 +108,12 @@ def plain(value: object, type_: str) -> object:
 class Facts:
     """An event against the terms of a predicate, on keys made for the occasion."""
 
-    def __init__(self, predicate: Predicate, values: Mapping[str, object]):
-        self.values, self.names = values, predicate.schema.names
+    def __init__(self, predicate: Predicate, values: Mapping[str, object], limits: Limits = DEFAULT_LIMITS):
+        self.values, self.names, self.limits = values, predicate.schema.names, limits
+        self.intervals = any(isinstance(value, tuple) for value in values.values())
         self.keys = Keys(predicate.schema)
         self.keys.admit(strings(predicate))
-        self.terms = terms(predicate, self.keys)
+        self.terms = terms(predicate, self.keys, limits)
 
     def holds(self) -> bool:
         return any(not self.wrong(term) for term in self.terms)

@@ -1,0 +1,251 @@
+"""Why an event matched or did not: the tree with the truth of every node, and the nearest change that would match.
+
+    no match: price BETWEEN 10 AND 20 AND city = 'Paris'
+    ✗ AND
+    |- ✗ price BETWEEN 10 AND 20      price is 9.5
+    `- ✓ city = 'Paris'               city is 'Paris'
+    nearest change: price: 9.5 -> at least 10
+
+The nearest change comes from the normal form, not from single leaves, so that it really leads to a match: of all terms
+the one with the fewest attributes to change, then the one with the smallest steps. Cost: one compilation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+
+from hitbox.boxes import HIGHEST, MISSING
+from hitbox.keys import Codec
+from hitbox.language.limits import DEFAULT_LIMITS, Limits
+from hitbox.language.normal import Term
+from hitbox.language.phrases import Edges, distance
+from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, literal, quoted, without_not
+from hitbox.language.truth import Facts, is_missing, leaf_truth, truth
+
+MARKS = {True: "✓", False: "✗", None: "?"}
+WORDS = {True: "true", False: "false", None: "unknown"}
+LONG = 80
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reason:
+    """One node of the predicate: an operator with its children, or a leaf with the event's value."""
+
+    text: str
+    truth: bool | None
+    children: tuple[Reason, ...] = ()
+    attribute: str | None = None
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value that had to be different: `wanted` in words, `nearest` as a value where one can be named."""
+
+    attribute: str
+    value: object
+    wanted: str
+    nearest: object = None
+
+    def __str__(self) -> str:
+        return f"{self.attribute}: {show(self.value)} -> {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """`truth` of the whole (only True is a match), the reasons, and for a miss the changes; `never`: nothing would do.
+
+    `distance` orders misses: whole part, how many attributes are wrong; fraction, how far they are off.
+    """
+
+    predicate: str
+    truth: bool | None
+    root: Reason
+    changes: tuple[Change, ...] = ()
+    distance: float = 0.0
+    never: bool = False
+
+    @property
+    def matched(self) -> bool:
+        return self.truth is True
+
+    def __str__(self) -> str:
+        verdict = "match" if self.matched else "no match" if self.truth is False else "no match (unknown)"
+        lines = [f"{verdict}: {_short(self.predicate)}", *_lines(self.root)]
+        if self.never:
+            lines.append("no event can match this predicate")
+        elif self.changes:
+            lines.append(f"nearest change: {'; '.join(map(str, self.changes))}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and values, ready for JSON."""
+        return {
+            "predicate": self.predicate,
+            "matched": self.matched,
+            "truth": WORDS[self.truth],
+            "never": self.never,
+            "changes": [
+                {"attribute": c.attribute, "value": _json(c.value), "wanted": c.wanted, "nearest": _json(c.nearest)}
+                for c in self.changes
+            ],
+            "tree": _reason_dict(self.root),
+        }
+
+
+def explain(predicate: Predicate, values: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> Explanation:
+    """Why `values` make the predicate true, false or unknown.
+
+    >>> from hitbox.language import Schema, parse
+    >>> print(explain(parse("qty > 3 AND ok", Schema({"qty": "int", "ok": "bool"})), {"qty": 2, "ok": True}))
+    no match: qty > 3 AND ok = TRUE
+    ✗ AND
+    |- ✗ qty > 3          qty is 2
+    `- ✓ ok = TRUE        ok is TRUE
+    nearest change: qty: 2 -> more than 3
+    """
+    facts = Facts(predicate, values, limits)
+    root = _interval_reasons(predicate, facts) if facts.intervals else _point_reasons(predicate.root, values)
+    if root.truth is True:
+        return Explanation(str(predicate), True, root)
+    if not facts.terms:
+        return Explanation(str(predicate), root.truth, root, never=True, distance=math.inf)
+    changes, far = _nearest_change(predicate, facts)
+    return Explanation(str(predicate), root.truth, root, changes, far)
+
+
+def show(value: object) -> str:
+    """An event's value in words."""
+    if isinstance(value, tuple):
+        low, high = ("any" if end is None else show(end) for end in value)
+        return f"{low} to {high}"
+    if is_missing(value):
+        return "missing"
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
+        value = value.item()
+    return _short(literal(value) if isinstance(value, (bool, str, datetime)) else str(value))
+
+
+def _point_reasons(root: Node, values: Mapping[str, object]) -> Reason:
+    def visit(node: Node, done: Sequence[Reason]) -> Reason:
+        return _reason(node, truth(node, [reason.truth for reason in done], values), done, values)
+
+    return fold(root, visit)
+
+
+def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
+    """Each node is asked as a whole whether some point of the event makes it true; NOTs are in the leaves."""
+
+    def visit(node: Node, done: Sequence[Reason]) -> Reason:
+        part = Facts(Predicate(node, predicate.text, predicate.schema), facts.values, facts.limits)
+        return _reason(node, part.holds(), done, facts.values)
+
+    return fold(without_not(predicate.root), visit)
+
+
+def _reason(node: Node, verdict: bool | None, done: Sequence[Reason], values: Mapping[str, object]) -> Reason:
+    if isinstance(node, Leaf):
+        return Reason(str(node), verdict, (), node.name, values.get(node.name))
+    return Reason(node.op, verdict, tuple(done))
+
+
+def _nearest_change(predicate: Predicate, facts: Facts) -> tuple[tuple[Change, ...], float]:
+    edges: dict[int, Edges] = {}
+    for leaf in leaves(predicate.root):
+        if leaf.number not in edges:
+            edges[leaf.number] = Edges(facts.keys.codecs[leaf.number])
+        edges[leaf.number].add(leaf)
+    wrong = [(facts.wrong(term), term) for term in facts.terms]
+    fewest = min(len(numbers) for numbers, _ in wrong)
+    candidates = [_changes(term, numbers, facts, edges) for numbers, term in wrong if len(numbers) == fewest]
+    changes, far = min(candidates, key=lambda found: found[1])
+    return changes, fewest + far / (fewest + far + 1)
+
+
+def _changes(
+    term: Term, numbers: list[int], facts: Facts, edges: Mapping[int, Edges]
+) -> tuple[tuple[Change, ...], float]:
+    found = [_change(term, number, facts, edges[number]) for number in numbers]
+    return tuple(change for change, _ in found), sum(far for _, far in found)
+
+
+def _change(term: Term, number: int, facts: Facts, edges: Edges) -> tuple[Change, float]:
+    """The smallest change of one attribute that suits a term, and how far it is."""
+    name = facts.names[number]
+    value = facts.values.get(name)
+    rest = [leaf for leaf in term.rest if leaf.number == number]
+    wanted: list[str] = []
+    nearest, far = None, 1.0
+    if facts.meets(number, term.sets[number]):
+        unlike = [leaf for leaf in rest if not facts.like(leaf)]
+    else:
+        low, high = facts.interval(number)
+        far, interval = min((_gap(edges.codec, low, high, one), one) for one in term.sets[number])
+        phrase, nearest = edges.phrase(interval, low, high)
+        wanted.append(phrase)
+        unlike = [leaf for leaf in rest if nearest is None or not leaf_truth(leaf, nearest)]
+    wanted += [str(leaf).removeprefix(f"{quoted(leaf.name)} ") for leaf in unlike]
+    return Change(name, value, " and ".join(wanted), None if unlike else nearest), far
+
+
+def _gap(codec: Codec, low: int, high: int, interval: tuple[int, int]) -> float:
+    """How far the event's interval of keys lies from another one, from 0 to 1."""
+    if low == MISSING or interval[1] == MISSING:
+        return 1.0
+    one, other = (high, interval[0]) if high < interval[0] else (low, min(interval[1], HIGHEST))
+    return distance(codec.value(one), codec.value(other))
+
+
+def _lines(root: Reason) -> list[str]:
+    """The tree, one node a line, with the event's values in a column of their own."""
+    rows: list[tuple[str, str]] = []
+    stack: list[tuple[Reason, str, str]] = [(root, "", "")]
+    while stack:
+        reason, first, rest = stack.pop()
+        value = "" if reason.attribute is None else f"{reason.attribute} is {show(reason.value)}"
+        rows.append((f"{first}{MARKS[reason.truth]} {_short(reason.text)}", value))
+        last = len(reason.children) - 1
+        for n in range(last, -1, -1):
+            branch = ("`- ", "   ") if n == last else ("|- ", "|  ")
+            stack.append((reason.children[n], rest + branch[0], rest + branch[1]))
+    width = max((len(text) for text, value in rows if value), default=0) + 8
+    return [f"{text:<{width}}{value}" if value else text for text, value in rows]
+
+
+def _reason_dict(root: Reason) -> dict[str, Any]:
+    whole: list[dict[str, Any]] = []
+    stack = [(root, whole)]
+    while stack:
+        reason, place = stack.pop()
+        found: dict[str, Any] = {"text": reason.text, "truth": WORDS[reason.truth]}
+        if reason.attribute is not None:
+            found |= {"attribute": reason.attribute, "value": _json(reason.value)}
+        if reason.children:
+            found["children"] = []
+            stack.extend((child, found["children"]) for child in reversed(reason.children))
+        place.append(found)
+    return whole[0]
+
+
+def _json(value: object) -> Any:
+    if isinstance(value, tuple):
+        return [_json(end) for end in value]
+    if is_missing(value):
+        return None
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
+        value = value.item()
+    if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONG else text[: LONG - 1] + "…"
