@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, HitboxWarning
+from hitbox.index import Index, LoadReport
+from hitbox.language import Limits
 from hitbox.matchers import matchers
+from hitbox.matches import Matches
+from hitbox.schema import Attribute, Schema
 
 __version__ = "0.1.0"
-__all__ = ["HitboxError", "matchers"]
+__all__ = [
+    "Attribute",
+    "HitboxError",
+    "HitboxWarning",
+    "Index",
+    "Limits",
+    "LoadReport",
+    "Matches",
+    "Schema",
+    "matchers",
+]

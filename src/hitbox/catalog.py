@@ -160,7 +160,7 @@ class Catalog:
     def remove(self, slots: I64) -> I64:
         """Forget some living slots; the box numbers that they give back."""
         numbers = self.boxes_of(slots)
-        self._alive.array[slots] = False
+        self._alive.put(slots, False)
         self.living -= len(slots)
         for slot in slots[slots >= len(self.ids.base)].tolist():
             del self._late[self.ids[slot]]
@@ -207,8 +207,8 @@ class Catalog:
         if len(numbers):
             self._owner.fill_to(int(numbers[-1]) + 1, -1)
             self._exact.fill_to(int(numbers[-1]) + 1, True)
-            self._owner.array[numbers] = slots
-            self._exact.array[numbers] = exact
+            self._owner.put(numbers, slots)
+            self._exact.put(numbers, exact)
             self.plain = self.plain and bool(exact.all())
 
     # ---- as flat arrays

@@ -28,6 +28,11 @@ class Numbers:
     def nbytes(self) -> int:
         return self._values.nbytes
 
+    def put(self, at: Any, values: Any) -> None:
+        if not self._values.flags.writeable:  # memory-mapped from a snapshot
+            self._values = self._values.copy()
+        self._values[at] = values
+
     def extend(self, values: Any) -> None:
         more = len(values)
         if self._size + more > len(self._values):

@@ -18,7 +18,7 @@ of strings that came later, merged into the base when it has grown. UTF-8 bytes 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,6 +145,10 @@ class Dictionary:
             "offsets": self._offsets,
             "labels": self._base,
         }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Dictionary:
+        return cls(arrays["data"].data, arrays["offsets"], arrays["labels"])
 
     def _look_up(self, values: pa.Array) -> I64:
         return np.array([MISSING if v is None else self.key(v) for v in values.to_pylist()], np.int64)

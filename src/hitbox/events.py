@@ -141,6 +141,29 @@ def normal(keys: Keys, event: Event) -> dict[str, Any]:
     return found
 
 
+def row_of(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
+    """One row of an event table as a mapping."""
+    found = {}
+    for name in keys.schema.with_role("criteria"):
+        if name in table.column_names:
+            found[name] = table[name][row].as_py()
+        elif f"{name}_low" in table.column_names:
+            low, high = (table[f"{name}_{end}"][row].as_py() for end in ("low", "high"))
+            found[name] = None if low is None else (low, high)
+    return found
+
+
+def told(keys: Keys, box: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
+    """What a subscription says about itself, read back from its box."""
+    found: dict[str, Any] = {}
+    for number in keys.space.information:
+        low, high = box.get(number, (MISSING, MISSING))
+        value = keys.codecs[number].value
+        if high != MISSING:
+            found[keys.schema.names[number]] = value(low) if low == high else (value(low), value(high))
+    return found
+
+
 def _blank(keys: Keys, rows: int) -> I64:
     return np.full((rows, len(keys.schema)), MISSING, np.int64)
 

@@ -93,6 +93,11 @@ def read(
     return manifest, arrays
 
 
+def part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    """The arrays whose names begin with `name.`, without it."""
+    return {key[len(name) + 1 :]: array for key, array in arrays.items() if key.startswith(f"{name}.")}
+
+
 def _publish(root: Path, draft: Path) -> int:
     number = max([0, *versions(root)]) + 1
     while True:

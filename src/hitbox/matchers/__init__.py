@@ -6,7 +6,11 @@ Modules are imported when first used, so that importing hitbox costs neither num
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
+
+from numpy.typing import NDArray
 
 from hitbox.boxes import Space
 from hitbox.errors import MatcherError, nearest
@@ -15,6 +19,9 @@ from hitbox.matchers.base import BoxStore, Matcher
 REGISTRY: dict[str, str] = {
     "brute": "hitbox.matchers.brute:Brute",
     "simple": "hitbox.matchers.simple:Simple",
+    "counting": "hitbox.matchers.counting:Counting",
+    "index-count": "hitbox.matchers.index_count:IndexCount",
+    "siena": "hitbox.matchers.siena:Siena",
     "rein": "hitbox.matchers.rein:Rein",
     "pri-rein": "hitbox.matchers.pri_rein:PriRein",
     "pri-rein-s": "hitbox.matchers.pri_rein:PriReinS",
@@ -22,6 +29,7 @@ REGISTRY: dict[str, str] = {
     "opindex": "hitbox.matchers.opindex:OpIndex",
     "tama": "hitbox.matchers.tama:Tama",
     "h-tree": "hitbox.matchers.h_tree:HTree",
+    "be-tree": "hitbox.matchers.be_tree:BeTree",
 }
 
 AUTO = "brute"
@@ -36,11 +44,34 @@ def matchers() -> list[str]:
     return list(REGISTRY)
 
 
-def make(name: str, space: Space, **options: object) -> Matcher:
-    """The matcher called `name`; `auto` picks the engine."""
+def resolve_name(name: str) -> str:
+    """A matcher's own name, checked; `auto` picks the engine."""
     name = AUTO if name == "auto" else name
     if name not in REGISTRY:
-        raise MatcherError(f"unknown matcher {name!r}{nearest(name, REGISTRY)} (have: {', '.join(REGISTRY)})")
+        raise MatcherError(f"unknown matcher {name!r}{nearest(str(name), REGISTRY)} (have: {', '.join(REGISTRY)})")
+    return name
+
+
+def make(name: str, space: Space, **options: object) -> Matcher:
+    """The matcher called `name`, empty."""
+    return _class(name, options)(space, **options)  # type: ignore[call-arg]
+
+
+def restore(
+    stored: str, arrays: Mapping[str, NDArray[Any]], wanted: str, space: Space, options: Mapping[str, object]
+) -> Matcher:
+    """The matcher `wanted` with the boxes of the matcher `stored`, whose arrays a snapshot holds."""
+    if wanted == stored:
+        return _class(wanted, options).from_arrays(space, arrays, **options)
+    source = _class(stored, {}).from_arrays(space, arrays)
+    matcher = make(wanted, space, **options)
+    numbers = source.numbers()
+    matcher.insert(numbers, source.boxes(numbers))
+    return matcher
+
+
+def _class(name: str, options: Mapping[str, object]) -> type[Matcher]:
+    name = resolve_name(name)
     module, _, cls_name = REGISTRY[name].partition(":")
     try:
         cls: type[Matcher] = getattr(import_module(module), cls_name)
@@ -56,7 +87,7 @@ def make(name: str, space: Space, **options: object) -> Matcher:
             raise MatcherError(
                 f"matcher {name!r} has no option {option!r}{nearest(option, known)} (has: {', '.join(known) or 'none'})"
             )
-    return cls(space, **options)  # type: ignore[call-arg]
+    return cls
 
 
-__all__ = ["AUTO", "REGISTRY", "BoxStore", "Matcher", "make", "matchers"]
+__all__ = ["AUTO", "REGISTRY", "BoxStore", "Matcher", "make", "matchers", "resolve_name", "restore"]

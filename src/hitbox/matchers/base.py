@@ -11,10 +11,11 @@ Priority order, several boxes of one subscription, ids and residual checks live 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hitbox.boxes import I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
@@ -34,6 +35,9 @@ class Matcher(ABC):
 
     space: Space
 
+    store: BoxStore
+    """The exact boxes, where the matcher keeps them in one; otherwise it says `numbers` and `arrays` itself."""
+
     @abstractmethod
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         """Add `boxes[i]` under `numbers[i]`, none of which is in use."""
@@ -49,6 +53,10 @@ class Matcher(ABC):
     @abstractmethod
     def boxes(self, numbers: I64) -> Boxes:
         """The boxes under `numbers`, exactly as they were inserted."""
+
+    def numbers(self) -> I64:
+        """The numbers in use."""
+        return self.store.living()
 
     @abstractmethod
     def __len__(self) -> int:
@@ -68,6 +76,27 @@ class Matcher(ABC):
     def prepare(self) -> Callable[[], None] | None:
         """Tidy up after changes, while others match but nobody changes; what comes back is called to switch over."""
         return None
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The complete state as flat arrays, for a snapshot."""
+        numbers = self.numbers()
+        boxes = self.boxes(numbers)
+        return {
+            "numbers": numbers,
+            "offsets": boxes.offsets,
+            "attribute": boxes.attribute,
+            "low": boxes.low,
+            "high": boxes.high,
+            "priority": boxes.priority,
+        }
+
+    @classmethod
+    def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
+        """The matcher whose `arrays` these were."""
+        matcher = cls(space, **options)  # type: ignore[call-arg]
+        parts = [arrays[name] for name in ("offsets", "attribute", "low", "high", "priority")]
+        matcher.insert(arrays["numbers"], Boxes(*parts))
+        return matcher
 
     def require_points(self, points: Points) -> None:
         if points.intervals and not self.intervals:
