@@ -6,9 +6,11 @@ import json
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hitbox import workloads
 from hitbox.boxes import Hits, Points, Space
 from hitbox.errors import BenchError, HitboxError, MatcherError
 from hitbox.experiments import bench, bench_report
@@ -172,6 +174,8 @@ def test_slow_builders_are_left_out(monkeypatch):
 
 
 def test_words_of_the_command_line():
+    own = {option.name for option in typer.main.get_command(app).params}
+    assert not own & {key for name in workloads.names() for key in workloads.options(name)}
     assert workload_options(["w2", "--width-max=0.5", "--n", "1k"]) == ("w2", {"width_max": "0.5", "n": "1k"})
     assert workload_options(["classbench", "--path", "a-b--c=d.gz"]) == ("classbench", {"path": "a-b--c=d.gz"})
     assert workload_options(["classbench", "--path=a-b=c.gz"]) == ("classbench", {"path": "a-b=c.gz"})

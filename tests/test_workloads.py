@@ -20,9 +20,9 @@ from hitbox.workloads.draws import choose, shaped, words, zipf_ranks
 VARIANTS = [
     ("w1", {}),
     ("w1", {"intervals": 0.1}),
-    ("w1", {"selectivity": 0.01, "distribution": "normal", "events": "pareto"}),
+    ("w1", {"selectivity": 0.01, "distribution": "normal", "event_distribution": "pareto"}),
     ("w2", {}),
-    ("w2", {"distribution": "zipf", "events": "zipf"}),
+    ("w2", {"distribution": "zipf", "event_distribution": "zipf"}),
     ("w2", {"match_rate": 0.01}),
     ("w3", {}),
     ("w4", {}),

@@ -162,8 +162,14 @@ def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_jso
 
 def _list(console: Console) -> None:
     table = Table("workload", "what", "parameters", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown: dict[type, str] = {}
     for name in workloads.names():
-        values = ", ".join(f"{key}={value}" for key, value in workloads.options(name).items())
-        table.add_row(name, workloads.PRESETS[name].about, values)
+        preset, values = workloads.PRESETS[name], workloads.options(name)
+        like = shown.setdefault(preset.kind, name)
+        if like != name:
+            known = workloads.options(like)
+            values = {key: value for key, value in values.items() if value != known[key]}
+        text = ", ".join(f"{key}={value}" for key, value in values.items())
+        table.add_row(name, preset.about, text if like == name else f"those of {like}, but {text}" if text else like)
     console.print(table)
     console.print(f"matchers: {', '.join(contestants())}", highlight=False)

