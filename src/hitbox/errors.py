@@ -104,9 +104,14 @@ def caret(text: str, position: int, width: int = 72) -> str:
     column = position - start
     left = max(0, column - width // 2)
     right = left + width
-    line = text[start:end][left:right].replace("\t", " ")
+    line = printable(text[start:end][left:right])
     head, tail = "…" if left else "", "…" if start + right < end else ""
     return f"  {head}{line}{tail}\n  {' ' * (len(head) + column - left)}^"
+
+
+def printable(text: str) -> str:
+    """The text with a mark in place of each character that a terminal would obey or hide; a tab becomes a space."""
+    return "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

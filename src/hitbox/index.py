@@ -397,8 +397,8 @@ def _check_priority(priority: object) -> None:
 def _refuse(errors: Mapping[int, str], on_error: str) -> None:
     if errors and on_error == "raise":
         rows = sorted(errors.items())
-        more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-        raise TableError(f"row {rows[0][0]}: {rows[0][1]}{more}; nothing was loaded", rows)
+        more = f" ({len(rows)} bad rows)" if len(rows) > 1 else ""
+        raise TableError(f"nothing was loaded{more}: row {rows[0][0]}: {rows[0][1]}", rows)
 
 
 def _warn_never(message: str) -> None:

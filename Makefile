@@ -1,0 +1,55 @@
+# hitbox: `make demo` and `make test` set everything up by themselves; the second time is quick.
+PY := .venv/bin/python
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*)
+
+.PHONY: help demo test quick lint format bench setup lock clean
+
+help:            ## what can be made
+	@grep -hE '^[a-z]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+demo: setup      ## set up, then run the main job on Spark end to end
+	@tools/need java
+	@$(PY) -m hitbox demo
+
+test: setup lint ## set up, then format check, lint, types and all tests
+	@tools/need java
+	@tools/need chromium
+	$(PY) -m pytest
+
+quick: setup     ## the fast tests only
+	$(PY) -m pytest -m "not slow and not spark"
+
+lint: setup      ## format check, lint, types
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: setup    ## format and mend what can be mended
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: setup     ## the engine against REIN and a plain scan (options: make bench ARGS="w2 --n 200k")
+	@$(PY) -m hitbox bench $(ARGS)
+
+setup: .venv/installed .venv/built
+
+.venv/installed: requirements.lock
+	@tools/need python
+	@test -x $(PY) || $$(tools/need python --print) -m venv .venv
+	@echo "installing dependencies into .venv ..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+.venv/built: .venv/installed $(NATIVE)
+	@tools/need compiler
+	@echo "building the native engine ..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+lock:            ## renew requirements.lock from pyproject.toml
+	@$(PY) -m pip install --quiet uv
+	@$(PY) -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+
+clean:           ## remove what was built
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m hitbox` is `hitbox`."""
+
+from hitbox.cli import main
+
+main()

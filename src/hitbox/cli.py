@@ -1,0 +1,178 @@
+"""The `hitbox` command. Each command is thin: it reads, calls the library, prints.
+
+Errors go to stderr, with exit status 2. What Spark, the experiments and the broker add is imported only when it is
+called, so that the others start quickly and work without those extras.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+    import typer.core
+    import typer.main
+    from rich.console import Console
+    from rich.table import Table
+except ModuleNotFoundError as missing:  # the core installs without them
+    sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
+
+from hitbox import Index, files
+from hitbox.errors import HitboxError, HitboxWarning, ValueProblem
+
+ELSEWHERE = {
+    "bench": ("hitbox.experiments.bench_cli", "bench", "Time matchers side by side, after checking them.", "bench"),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Commands of this module, and those of ELSEWHERE on demand."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *ELSEWHERE]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module, name, summary, extra = ELSEWHERE[cmd_name]
+        if ctx.resilient_parsing or not any(word == cmd_name for word in sys.argv[1:2]):
+            return typer.core.TyperCommand(cmd_name, help=summary)  # only to be listed
+        try:
+            group = typer.main.get_group(import_module(module).app)
+        except ModuleNotFoundError as missing:
+            sys.exit(f"hitbox {cmd_name} needs {missing.name}: pip install 'hitbox[{extra}]'")
+        return group.commands[name]
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    help="hitbox: which of my millions of standing subscriptions want this event?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Subscriptions = Annotated[
+    Path | None, typer.Option("--subscriptions", "-s", help="table of subscriptions (CSV, JSON lines, Parquet)")
+]
+Snapshot = Annotated[Path | None, typer.Option("--snapshot", help="snapshot to open instead")]
+SchemaText = Annotated[str | None, typer.Option("--schema", help="price:float,city:string or a JSON file")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines")]
+Where = Annotated[str | None, typer.Option(help="what the event asks of the subscriptions (symmetric matching)")]
+Matcher = Annotated[str | None, typer.Option(help="the algorithm; the engine where not given")]
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """HitboxError -> stderr and exit status 2; warnings -> stderr, in one line."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", HitboxWarning)
+        try:
+            yield
+        except HitboxError as problem:
+            print(f"hitbox: {problem}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        finally:
+            for warning in seen:
+                print(f"hitbox: warning: {warning.message}", file=sys.stderr)
+
+
+def _open(
+    subscriptions: Path | None, snapshot: Path | None, schema: str | None, matcher: str | None, events: Any
+) -> Index:
+    """The index that the options name."""
+    if (subscriptions is None) == (snapshot is None):
+        raise ValueProblem("give either --subscriptions FILE or --snapshot DIR")
+    if snapshot is not None:
+        return Index.open(snapshot, matcher=matcher)
+    wanted = files.read_schema(schema) if schema else files.infer_schema(events)
+    index = Index(wanted, matcher or "auto")
+    index.load(files.read_table(subscriptions or ""))
+    return index
+
+
+@app.command()
+def match(
+    events: Annotated[Path, typer.Argument(help="table of events (CSV, JSON lines, Parquet)")],
+    subscriptions: Subscriptions = None,
+    snapshot: Snapshot = None,
+    schema: SchemaText = None,
+    where: Where = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="write the matches to this file")] = None,
+    threads: Annotated[int, typer.Option(help="threads for matching")] = 1,
+    matcher: Matcher = None,
+    as_json: AsJson = False,
+) -> None:
+    """Match the events of a file, in this process: which subscriptions does each one hit?"""
+    with plain_errors():
+        table = files.read_table(events)
+        index = _open(subscriptions, snapshot, schema, matcher, table)
+        matches = index.match_batch(table, where, threads=threads)
+        total = len(matches.ids)
+        if out is not None:
+            files.write_matches(out, matches)
+            print(f"{len(matches)} events, {total} matches -> {out}", file=sys.stderr)
+        elif as_json:
+            for event in range(len(matches)):
+                print(json.dumps({"event": event, "subscriptions": matches[event]}, ensure_ascii=False))
+        else:
+            _show(matches)
+            print(f"{len(matches)} events, {len(index)} subscriptions, {total} matches", file=sys.stderr)
+
+
+def _show(matches: Any) -> None:
+    table = Table("event", "subscriptions")
+    shown = min(len(matches), 50)
+    for event in range(shown):
+        ids = matches[event]
+        more = f" and {len(ids) - 10} more" if len(ids) > 10 else ""
+        table.add_row(str(event), ", ".join(map(str, ids[:10])) + more)
+    if len(matches) > shown:
+        table.add_row("…", f"{len(matches) - shown} more events; use --out or --json for all")
+    Console().print(table)
+
+
+@app.command()
+def explain(
+    event: Annotated[str, typer.Argument(help="one event as JSON: '{\"price\": 12.5}'")],
+    id: Annotated[str | None, typer.Option(help="the subscription; without it the matches are listed")] = None,
+    subscriptions: Subscriptions = None,
+    snapshot: Snapshot = None,
+    schema: SchemaText = None,
+    where: Where = None,
+    misses: Annotated[int, typer.Option(help="without --id: how many of the nearest misses to explain")] = 0,
+    matcher: Matcher = None,
+    as_json: AsJson = False,
+) -> None:
+    """Why did a subscription match, or not, predicate by predicate, and what would have made it match?"""
+    with plain_errors():
+        values = _event(event)
+        if subscriptions is not None and schema is None:
+            raise ValueProblem("--subscriptions needs --schema here, such as --schema price:float,city:string")
+        index = _open(subscriptions, snapshot, schema, matcher, None)
+        known: Any = id
+        if id is not None and id not in index and id.lstrip("-").isdigit():
+            known = int(id)
+        answer = index.explain(values, known, where, misses=misses)
+        print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=1, default=str) if as_json else str(answer))
+
+
+def _event(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as problem:
+        raise ValueProblem(f"the event is not JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise ValueProblem("the event is not a JSON object, such as '{\"price\": 12.5}'")
+    return found
+
+
+def main() -> None:
+    app()
