@@ -52,7 +52,7 @@ class PointsOnly(Brute):
 
 @pytest.fixture(autouse=True)
 def _extra_matchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("Forgetful", "Haunted", "PointsOnly"):
+    for name in ("Forgetful", "Haunted", "PointsOnly", "Threaded"):
         monkeypatch.setitem(REGISTRY, name.lower(), f"{__name__}:{name}")
 
 
@@ -204,3 +204,18 @@ def test_command(tmp_path):
         done = runner.invoke(app, words)
         assert done.exit_code == 2
         assert message in done.stderr
+
+
+class Threaded(Brute):
+    """Takes threads, as the engine does."""
+
+    def match(self, points: Points, threads: int = 1) -> Hits:
+        assert threads == 2
+        return super().match(points)
+
+
+def test_threads_reach_those_who_take_them():
+    settings = bench.Settings(events=2, batches=(4,), repeats=1, updates=5, check=2, budget=0.1, threads=2)
+    record = bench.run("w1", ["threaded", "brute"], {"n": 100}, settings)
+    assert [m["threads"] for m in record["matchers"]] == [2, 1]
+    assert record["clock"] == "wall"

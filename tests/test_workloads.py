@@ -12,6 +12,7 @@ import pytest
 from hitbox import workloads
 from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Points
 from hitbox.errors import HitboxError
+from hitbox.index import Index
 from hitbox.matchers import make
 from hitbox.workloads.base import CHUNK
 from hitbox.workloads.classbench import read
@@ -239,6 +240,39 @@ def test_classbench(tmp_path: Path):
     path.write_text(RULES.replace("10.0.0.0/8", "10.0.0.300/8"))
     with pytest.raises(HitboxError, match="line 1: a field is out of range"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("w1", {"width": 0.8}),
+        ("w1", {"width": 0.8, "intervals": 0.2}),
+        ("w3", {}),
+        ("w4", {"m": 20, "carried": 10}),
+        ("index-count", {}),
+        ("symmetric", {"information": 0, "selectivity": 0.01}),
+    ],
+)
+def test_tables_mean_the_same_as_boxes_and_points(name, parameters):
+    workload = workloads.get(name, n=400, **parameters)
+    index = Index(workloads.tables.schema(workload), matcher="brute")
+    index.load(workloads.tables.subscriptions(workload, 0, 150))
+    index.load(workloads.tables.subscriptions(workload, 150, 250))
+    matches = index.match_batch(workloads.tables.events(workload, 0, 40))
+    brute = make("brute", workload.space)
+    brute.insert(np.arange(400), workload.boxes(0, 400))
+    hits = brute.match(workload.points(0, 40))
+    assert hits.offsets[-1] > 0
+    np.testing.assert_array_equal(matches.offsets, hits.offsets)
+    for i in range(40):
+        got = matches.ids.slice(int(matches.offsets[i]), int(matches.offsets[i + 1] - matches.offsets[i]))
+        assert set(got.to_pylist()) == set(hits[i].tolist())
+    assert index.priority(7) == workload.boxes(7, 1).priority[0]
+
+
+def test_symmetric_has_no_wide_table():
+    with pytest.raises(HitboxError, match="both sides"):
+        workloads.tables.events(workloads.get("symmetric"), 0, 3)
 
 
 @pytest.mark.skipif("HITBOX_DATA" not in os.environ, reason="HITBOX_DATA names no directory of rule files")

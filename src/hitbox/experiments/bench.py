@@ -64,7 +64,6 @@ class Settings:
 @dataclass(frozen=True)
 class Data:
     workload: Workload
-    boxes: Boxes
     points: Points
     expected: list[NDArray[np.int64]]
 
@@ -106,7 +105,8 @@ def run(
     points = chosen.points(0, max(settings.events, *settings.batches, settings.check))
     lanes = [lane for lane in lanes if _build(lane, boxes, settings, skipped, progress)]
     expected = oracle(chosen.space, parts_of(boxes), points[: settings.check]) if lanes else []
-    data = Data(chosen, boxes, points, expected)
+    del boxes  # gigabytes at ten million
+    data = Data(chosen, points, expected)
     for lane in lanes:
         progress(f"{lane.name}: checking against the oracle")
         _check(lane, data, settings)
@@ -209,7 +209,7 @@ def _build(lane: Lane, boxes: Boxes, settings: Settings, skipped: list[dict[str,
     """Insert everything: in one call, or, where that looks slow, piece by piece until the budget is spent."""
     progress(f"{lane.name}: building")
     numbers = np.arange(len(boxes), dtype=np.int64)
-    slow = len(boxes) * lane.estimate > 10
+    slow = len(boxes) * lane.estimate > settings.build_budget / 3
     piece = -(-len(boxes) // 20) if slow else len(boxes)
     with quiet_memory():
         for start in range(0, len(boxes), piece):
@@ -317,6 +317,7 @@ def _figures(lane: Lane, first: Lane) -> dict[str, Any]:
     pace = {size: float(np.median(times.repeats)) for size, times in lane.batches.items()}
     return {
         "name": lane.name,
+        "threads": lane.options.get("threads", 1),
         "single": {
             "mean_us": float(event.mean()),
             "median_us": float(np.median(event)),

@@ -111,7 +111,7 @@ def _single(record: dict[str, Any]) -> Table:
 
 def _batched(record: dict[str, Any]) -> Table:
     sizes = list(record["matchers"][0]["batches"])
-    table = _columns("an event in batches", [name for size in sizes for name in (f"of {size}", "ratio")])
+    table = _columns("an event in batches", [name for size in sizes for name in (f"of {size}", "×")])
     for m in record["matchers"]:
         cells = []
         for size in sizes:

@@ -79,7 +79,7 @@ class DuckTable(Matcher):
 
         self.space = space
         self.database: Any = duckdb.connect(":memory:")
-        self.database.execute("SET threads = 1")
+        self.database.execute("SET threads = 1; SET enable_progress_bar = false")
         self.columns = [name for a in range(space.attributes) for name in (f"l{a}", f"h{a}")]
         declared = ", ".join(f"{name} BIGINT" for name in self.columns)
         self.database.execute(f"CREATE TABLE boxes (number BIGINT, priority UTINYINT, {declared})")

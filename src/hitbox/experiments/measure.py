@@ -65,14 +65,14 @@ class Lane:
 
     def __post_init__(self) -> None:
         takes = inspect.signature(self.matcher.match).parameters
-        self._options = {"threads": self.threads} if self.threads > 1 and "threads" in takes else {}
+        self.options = {"threads": self.threads} if self.threads > 1 and "threads" in takes else {}
 
     @property
     def clock(self) -> Callable[[], float]:
         return time.process_time if self.threads == 1 else time.perf_counter
 
     def match(self, points: Points) -> Hits:
-        return self.matcher.match(points, **self._options)
+        return self.matcher.match(points, **self.options)
 
     def time_single(self, points: Points) -> NDArray[np.float64]:
         """Seconds of each event, one call each, collecting the result included."""
@@ -162,7 +162,7 @@ def require_equal(name: str, hits: Hits, expected: list[NDArray[np.int64]], when
             raise BenchError(
                 f"matcher {name!r} is wrong {when}: event {first + i} meets {len(want)} boxes, it found {len(got)} "
                 f"(lost {len(lost)}: {lost[:3].tolist()}, invented {len(extra)}: {extra[:3].tolist()}, "
-                f"twice {twice}); nothing was timed"
+                f"twice {twice}); no result is kept"
             )
 
 

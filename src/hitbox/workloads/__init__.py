@@ -3,6 +3,8 @@
     w = get("w1", n=100_000, width=0.1, seed=7)
     w.space, w.boxes(0, w.n), w.points(0, 1000), w.parameters
 
+    tables.schema(w), tables.subscriptions(w, 0, w.n), tables.events(w, 0, 1000)     as Arrow tables
+
 Rows depend on (seed, row number) alone: see draws.py. Values may be given as text ("200k", "0.5", "true"), as a
 command line does.
 """
@@ -13,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hitbox.errors import WorkloadError, nearest
+from hitbox.workloads import tables
 from hitbox.workloads.advertising import Advertising
 from hitbox.workloads.base import PRECISION, Workload
 from hitbox.workloads.classbench import ClassBench
@@ -113,4 +116,4 @@ def _convert(key: str, value: Any, kind: type) -> Any:
         raise WorkloadError(f"workload parameter {key}={value!r} is not of type {kind.__name__}") from None
 
 
-__all__ = ["PRECISION", "PRESETS", "Preset", "Workload", "count", "get", "names", "options"]
+__all__ = ["PRECISION", "PRESETS", "Preset", "Workload", "count", "get", "names", "options", "tables"]

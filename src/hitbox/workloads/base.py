@@ -49,6 +49,11 @@ class Workload(ABC):
     def _points(self, rows: I64) -> Points: ...
 
     @property
+    def attributes(self) -> tuple[str, ...]:
+        """Names of the attributes, for tables and schemas."""
+        return tuple(f"a{number}" for number in range(self.space.attributes))
+
+    @property
     def share(self) -> float | None:
         """The expected share of the boxes that a point meets, where it has a closed form."""
         return None

@@ -50,6 +50,10 @@ class ClassBench(Workload):
         object.__setattr__(self, "n", self.n or len(low))
 
     @property
+    def attributes(self) -> tuple[str, ...]:
+        return FIELDS
+
+    @property
     def space(self) -> Space:
         return Space(np.zeros(len(TOP), np.int64), TOP.copy())
 
