@@ -312,7 +312,7 @@ def _figures(lane: Lane, first: Lane) -> dict[str, Any]:
     assert first.singles is not None
     event = np.median(lane.singles, axis=0) * 1e6
     common = min(lane.singles.shape[1], first.singles.shape[1])
-    base = np.median(first.singles, axis=0)[:common].mean() * 1e6
+    base = (np.median(first.singles, axis=0) * 1e6)[:common].mean()
     batches = {str(size): times.record() for size, times in lane.batches.items()}
     pace = {size: float(np.median(times.repeats)) for size, times in lane.batches.items()}
     return {
