@@ -18,6 +18,7 @@ from hitbox.matchers.base import BoxStore, Matcher
 
 REGISTRY: dict[str, str] = {
     "brute": "hitbox.matchers.brute:Brute",
+    "hitbox": "hitbox.engine:Engine",
     "simple": "hitbox.matchers.simple:Simple",
     "counting": "hitbox.matchers.counting:Counting",
     "index-count": "hitbox.matchers.index_count:IndexCount",
@@ -30,6 +31,7 @@ REGISTRY: dict[str, str] = {
     "tama": "hitbox.matchers.tama:Tama",
     "h-tree": "hitbox.matchers.h_tree:HTree",
     "be-tree": "hitbox.matchers.be_tree:BeTree",
+    "mlgf": "hitbox.matchers.mlgf:Mlgf",
 }
 
 AUTO = "brute"

@@ -1,0 +1,346 @@
+"""mlgf: the multilevel grid file: regions of the transformed space that halve as they fill and merge as they empty.
+
+Whang and Krishnamurthy, "The Multilevel Grid File" (DASFAA 1991), as the index of Wang and Kitsuregawa's symmetric
+publish/subscribe (see transform.py), which this follows: boxes are points in 2m dimensions, an event asks for a
+corner.
+
+    directory, level 2        [ region | region ]                all data pages lie at the same depth
+                                 |          \\
+    directory, level 1    [ r | r | r ]   [ r | r ]              at most `fanout` regions a directory page
+                            |   |   |       |   |
+    data pages, level 0    box numbers, at most `capacity`       regions are disjoint and cover the space
+
+A region is described by the cuts that made it, so a directory page keeps its regions as a small binary trie: inner
+cells are cuts (dimension, code), outer cells are its regions. A full data page is cut in two and its directory gains
+a region; a full directory page is cut where its own first cut is, and its halves become two regions of the directory
+above; a full root gets a new level above it. Deletes undo this: neighbours on both sides of one cut that fit into
+half a page merge, an empty page's cut vanishes, and a root with one region gives way to it.
+
+Choices where the papers leave room: a page is cut at a binary boundary of the codes (the highest that separates its
+boxes, so runs of empty halves are skipped) on the dimension that promises to spare most boxes: those above the cut,
+times the share of events that stay below it if they are spread evenly; cuts that leave less than an eighth on one
+side come last. So the structure follows skew, and of the 2m dimensions only those that discriminate are ever cut. A
+page whose boxes have all the same image cannot be cut and grows.
+
+Cost: match walks the cuts that the event's corner does not exclude and checks the boxes of the pages there, first by
+image, then by exact bounds; insert and delete O(log n) cells, now and then a split or merge; memory 4m bytes a box
+for its image, about 6 for its place and 4 for the directory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.errors import MatcherError
+from hitbox.matchers.grid import U16, report
+from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, table, take_row
+from hitbox.matchers.transform import Transformed, search
+
+# columns of a cell: a cut (DIMENSION >= 0) or an outer cell (DIMENSION -1) with its region in LEFT
+FREE, DIMENSION, CUT, LEFT, RIGHT, UP = range(6)
+# columns of a region: data page (LEVEL 0, BODY a chain) or directory page (BODY a cell); CELL is its place in DIR
+LEVEL, BODY, COUNT, ROOM, CELL, DIR = range(1, 7)
+
+Tables = tuple[I32, I32, I32]
+
+
+class Mlgf(Transformed):
+    def __init__(self, space: Space, *, capacity: int = 30, fanout: int = 20):
+        if capacity < 2 or fanout < 2:
+            raise MatcherError(f"mlgf: capacity and fanout must be at least 2, not {capacity} and {fanout}")
+        self.capacity, self.fanout = capacity, fanout
+        super().__init__(space)
+
+    def _restart(self, boxes: Boxes) -> None:
+        self.cells, self.pages = table(6), table(PAGE)
+        self.regions: I32
+        self.regions, self.root = take_row(table(7))
+        self.regions[self.root, ROOM] = self.capacity
+
+    def _place(self, numbers: I64, boxes: Boxes) -> None:
+        self.image_boxes(numbers, boxes)
+        tables = (self.cells, self.regions, self.pages)
+        self.cells, self.regions, self.pages, self.root = insert_all(
+            numbers, tables, self.root, self.images, self.capacity, self.fanout
+        )
+
+    def _remove(self, numbers: I64, boxes: Boxes) -> None:
+        tables = (self.cells, self.regions, self.pages)
+        self.pages, self.root = delete_all(numbers, tables, self.root, self.images, self.capacity, self.fanout)
+
+    def stamped(self, points: Points, stamps: I64) -> Hits:
+        tables = (self.cells, self.regions, self.pages, self.root)
+        corners = self.image_points(points)
+        return Hits(*visit(points.low, points.high, corners, *tables, self.images, self.bounds, stamps))
+
+    def nbytes(self) -> int:
+        return self.cells.nbytes + self.regions.nbytes + self.pages.nbytes + self.images.nbytes
+
+
+@njit(cache=True, nogil=True)
+def page_of(image: U16, root: int, cells: I32, regions: I32) -> int:
+    """The data page whose region holds an image."""
+    region = root
+    while regions[region, LEVEL]:
+        cell = regions[region, BODY]
+        while cells[cell, DIMENSION] >= 0:
+            cell = cells[cell, RIGHT] if image[cells[cell, DIMENSION]] >= cells[cell, CUT] else cells[cell, LEFT]
+        region = cells[cell, LEFT]
+    return region
+
+
+@njit(cache=True, nogil=True)
+def choose_cut(numbers: I32, images: U16) -> tuple[int, int]:
+    """Dimension and code of the cut that spares most boxes; dimension -1 where all images are the same."""
+    best, best_cut, best_score = -1, 0, -1.0
+    for d in range(images.shape[1]):
+        low = high = int(images[numbers[0], d])
+        for number in numbers:
+            low, high = min(low, int(images[number, d])), max(high, int(images[number, d]))
+        if low == high:
+            continue
+        bit = 15
+        while (low ^ high) >> bit == 0:
+            bit -= 1
+        cut, above = (high >> bit) << bit, 0
+        for number in numbers:
+            above += images[number, d] >= cut
+        score = float(above) * cut
+        if 8 * min(above, len(numbers) - above) < len(numbers):
+            score /= 1e6
+        if score > best_score:
+            best, best_cut, best_score = d, cut, score
+    return best, best_cut
+
+
+@njit(cache=True, nogil=True)
+def outer(cells: I32, region: int, up: int) -> tuple[I32, int]:
+    cells, cell = take_row(cells)
+    cells[cell, DIMENSION], cells[cell, LEFT], cells[cell, UP] = -1, region, up
+    return cells, cell
+
+
+@njit(cache=True, nogil=True)
+def raise_root(root: int, cells: I32, regions: I32, fanout: int) -> tuple[I32, I32, int]:
+    """A directory above the root, with the root as its only region."""
+    regions, above = take_row(regions)
+    cells, cell = outer(cells, root, 0)
+    regions[above, LEVEL], regions[above, BODY] = regions[root, LEVEL] + 1, cell
+    regions[above, COUNT], regions[above, ROOM] = 1, fanout
+    regions[root, CELL], regions[root, DIR] = cell, above
+    return cells, regions, above
+
+
+@njit(cache=True, nogil=True)
+def fork(region: int, other: int, dimension: int, cut: int, cells: I32, regions: I32) -> I32:
+    """Turn the region's cell into a cut with the region below it and `other` above it."""
+    cell, directory = regions[region, CELL], regions[region, DIR]
+    cells, left = outer(cells, region, cell)
+    cells, right = outer(cells, other, cell)
+    cells[cell, DIMENSION], cells[cell, CUT], cells[cell, LEFT], cells[cell, RIGHT] = dimension, cut, left, right
+    regions[region, CELL], regions[other, CELL] = left, right
+    regions[other, DIR] = directory
+    regions[directory, COUNT] += 1
+    return cells
+
+
+@njit(cache=True, nogil=True)
+def adopt(directory: int, cells: I32, regions: I32) -> None:
+    """Tell the regions of a directory where they are, and count them."""
+    count = 0
+    todo = [regions[directory, BODY]]
+    while len(todo):
+        cell = todo.pop()
+        if cells[cell, DIMENSION] < 0:
+            regions[cells[cell, LEFT], DIR] = directory
+            count += 1
+        else:
+            todo.append(cells[cell, LEFT])
+            todo.append(cells[cell, RIGHT])
+    regions[directory, COUNT] = count
+
+
+@njit(cache=True, nogil=True)
+def split_page(
+    region: int, cells: I32, regions: I32, pages: I32, images: U16, capacity: int
+) -> tuple[I32, I32, I32, int]:
+    """Cut a data page in two; the new one, or 0 where its boxes cannot be told apart."""
+    numbers = empty(pages, regions[region, BODY], regions[region, COUNT])
+    dimension, cut = choose_cut(numbers, images)
+    other = 0
+    if dimension < 0:
+        regions[region, ROOM] = 2 * regions[region, COUNT]
+    else:
+        regions, other = take_row(regions)
+        regions[region, ROOM] = regions[other, ROOM] = capacity
+        cells = fork(region, other, dimension, cut, cells, regions)
+    regions[region, BODY] = regions[region, COUNT] = 0
+    for number in numbers:
+        target = other if other and images[number, dimension] >= cut else region
+        pages, regions[target, BODY] = push(pages, regions[target, BODY], number)
+        regions[target, COUNT] += 1
+    return cells, regions, pages, other
+
+
+@njit(cache=True, nogil=True)
+def split_directories(directory: int, root: int, cells: I32, regions: I32, fanout: int) -> tuple[I32, I32, int]:
+    """Cut a full directory page at its first cut, then the one above it where that is full now."""
+    while regions[directory, COUNT] > regions[directory, ROOM]:
+        if directory == root:
+            cells, regions, root = raise_root(root, cells, regions, fanout)
+        first = regions[directory, BODY]
+        regions, other = take_row(regions)
+        regions[other, LEVEL], regions[other, ROOM] = regions[directory, LEVEL], fanout
+        regions[directory, BODY], regions[other, BODY] = cells[first, LEFT], cells[first, RIGHT]
+        cells[cells[first, LEFT], UP] = cells[cells[first, RIGHT], UP] = 0
+        cells = fork(directory, other, cells[first, DIMENSION], cells[first, CUT], cells, regions)
+        give_row(cells, first)
+        adopt(directory, cells, regions)
+        adopt(other, cells, regions)
+        directory = regions[directory, DIR]
+    return cells, regions, root
+
+
+@njit(cache=True, nogil=True)
+def insert_all(
+    numbers: I64, tables: Tables, root: int, images: U16, capacity: int, fanout: int
+) -> tuple[I32, I32, I32, int]:
+    cells, regions, pages = tables
+    for number in numbers:
+        region = page_of(images[number], root, cells, regions)
+        pages, regions[region, BODY] = push(pages, regions[region, BODY], number)
+        regions[region, COUNT] += 1
+        while regions[region, COUNT] > regions[region, ROOM]:
+            if region == root:
+                cells, regions, root = raise_root(root, cells, regions, fanout)
+            cells, regions, pages, other = split_page(region, cells, regions, pages, images, capacity)
+            cells, regions, root = split_directories(regions[region, DIR], root, cells, regions, fanout)
+            if other and regions[other, COUNT] > regions[region, COUNT]:
+                region = other
+    return cells, regions, pages, root
+
+
+@njit(cache=True, nogil=True)
+def close(cut: int, kept: int, directory: int, cells: I32, regions: I32) -> None:
+    """Put the cell `kept` in the place of the cut above it; the cut and its other cell are gone."""
+    gone = cells[cut, LEFT] + cells[cut, RIGHT] - kept
+    up = cells[cut, UP]
+    cells[kept, UP] = up
+    if up == 0:
+        regions[directory, BODY] = kept
+    elif cells[up, LEFT] == cut:
+        cells[up, LEFT] = kept
+    else:
+        cells[up, RIGHT] = kept
+    give_row(cells, gone)
+    give_row(cells, cut)
+    regions[directory, COUNT] -= 1
+
+
+@njit(cache=True, nogil=True)
+def buddy(region: int, cells: I32, regions: I32) -> tuple[int, int, int]:
+    """The cut beside a region, the cell on its other side, and that cell's region (0 where it is cut further)."""
+    cut = cells[regions[region, CELL], UP] if regions[region, CELL] else 0
+    if cut == 0:
+        return 0, 0, 0
+    cell = cells[cut, LEFT] + cells[cut, RIGHT] - regions[region, CELL]
+    return cut, cell, cells[cell, LEFT] if cells[cell, DIMENSION] < 0 else 0
+
+
+@njit(cache=True, nogil=True)
+def merge_page(region: int, cells: I32, regions: I32, pages: I32, capacity: int) -> tuple[I32, bool]:
+    """Merge a data page into its buddy where both fit into half a page, or drop it where it is empty."""
+    cut, cell, other = buddy(region, cells, regions)
+    count = regions[region, COUNT]
+    fits = other != 0 and count + regions[other, COUNT] <= capacity // 2
+    if cut == 0 or (count and not fits):
+        return pages, False
+    for number in empty(pages, regions[region, BODY], count):
+        pages, regions[other, BODY] = push(pages, regions[other, BODY], number)
+        regions[other, COUNT] += 1
+    close(cut, cell, regions[region, DIR], cells, regions)
+    give_row(regions, region)
+    return pages, True
+
+
+@njit(cache=True, nogil=True)
+def merge_directories(directory: int, root: int, cells: I32, regions: I32, fanout: int) -> int:
+    """Merge a directory with its buddy where both fit into half of one, upwards; then lower a root of one region."""
+    while directory != root:
+        above = regions[directory, DIR]
+        cut, cell, other = buddy(directory, cells, regions)
+        if cut == 0 or other == 0 or regions[directory, COUNT] + regions[other, COUNT] > fanout // 2:
+            break
+        left, right = regions[cells[cells[cut, LEFT], LEFT], BODY], regions[cells[cells[cut, RIGHT], LEFT], BODY]
+        dimension, code = cells[cut, DIMENSION], cells[cut, CUT]
+        close(cut, cell, above, cells, regions)
+        cells, first = take_row(cells)  # one of those that `close` has given, so the table stays where it is
+        cells[first, DIMENSION], cells[first, CUT], cells[first, LEFT], cells[first, RIGHT] = (
+            dimension,
+            code,
+            left,
+            right,
+        )
+        cells[left, UP] = cells[right, UP] = first
+        regions[other, BODY] = first
+        adopt(other, cells, regions)
+        give_row(regions, directory)
+        directory = above
+    while regions[root, LEVEL] and regions[root, COUNT] == 1:
+        only = cells[regions[root, BODY], LEFT]
+        give_row(cells, regions[root, BODY])
+        give_row(regions, root)
+        root = only
+        regions[root, CELL] = regions[root, DIR] = 0
+    return root
+
+
+@njit(cache=True, nogil=True)
+def delete_all(numbers: I64, tables: Tables, root: int, images: U16, capacity: int, fanout: int) -> tuple[I32, int]:
+    cells, regions, pages = tables
+    for number in numbers:
+        region = page_of(images[number], root, cells, regions)
+        regions[region, BODY] = drop(pages, regions[region, BODY], number)
+        regions[region, COUNT] -= 1
+        if regions[region, COUNT] < regions[region, ROOM] // 4:
+            regions[region, ROOM] = max(capacity, regions[region, ROOM] // 2)
+        directory = regions[region, DIR]
+        pages, merged = merge_page(region, cells, regions, pages, capacity)
+        if merged:
+            root = merge_directories(directory, root, cells, regions, fanout)
+    return pages, root
+
+
+@njit(cache=True, nogil=True)
+def visit(
+    lows: I64, highs: I64, corners: U16, cells: I32, regions: I32, pages: I32, root: int, images: U16,
+    bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
+) -> tuple[I64, I64]:  # fmt: skip
+    offsets = np.zeros(len(lows) + 1, np.int64)
+    found, used = np.empty(64, np.int64), 0
+    reached = np.empty(regions[: regions[0, 1] + 1, COUNT].max(), np.int32)
+    stack = np.empty(cells[0, 1] + 2, np.int32)
+    for event in range(len(lows)):
+        corner, depth, region = corners[event], 0, root
+        while True:
+            if regions[region, LEVEL]:
+                stack[depth] = regions[region, BODY]
+                depth += 1
+            else:
+                head = regions[region, BODY]
+                count = search(pages, head, images, corner, lows[event], highs[event], reached, *bounds)
+                found, used = report(reached, count, found, used, stamps)
+            if depth == 0:
+                break
+            depth -= 1
+            cell = stack[depth]
+            while cells[cell, DIMENSION] >= 0:  # below the cut always, above it where the corner reaches
+                if corner[cells[cell, DIMENSION]] >= cells[cell, CUT]:
+                    stack[depth] = cells[cell, RIGHT]
+                    depth += 1
+                cell = cells[cell, LEFT]
+            region = cells[cell, LEFT]
+        offsets[event + 1] = used
+    return offsets, found[:used].copy()
