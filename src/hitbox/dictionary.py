@@ -75,7 +75,7 @@ class Dictionary:
         self._overlay: dict[bytes, int] = {}
         self._sorted: list[bytes] = []
         self._memo: dict[str, int] = {}
-        self._last = 0
+        self._last = self._way = 0
 
     def __len__(self) -> int:
         return len(self._base) + len(self._overlay)
@@ -187,19 +187,19 @@ class Dictionary:
 
     def _between(self, below: int | None, above: int | None) -> int | None:
         """An even label in the gap, or None where it has run out."""
+        way = 1 if self._last == below else -1 if self._last == above else 0
+        run, self._way = way == self._way, way  # strings arrive in order: leave room for the rest of the run
         if below is None and above is None:
             return 0
         if below is None or above is None:
-            edge, way = (below, 1) if below is not None else (above or 0, -1)
+            edge, out = (below, 1) if below is not None else (above or 0, -1)
             step = min(STRIDE, (EDGE - abs(edge)) // 2) & ~1
-            return edge + way * step if step >= 2 else None
+            return edge + out * step if step >= 2 else None
         half = (above - below) // 2
         if half < 2:
             return None
-        if self._last == below:  # strings arrive in order: leave room for the rest of the run
-            half = min(half, STEP)
-        elif self._last == above:
-            half = above - below - min(half, STEP)
+        if run and way:
+            half = min(half, STEP) if way > 0 else above - below - min(half, STEP)
         return below + (half & ~1)
 
     def _everything(self) -> tuple[pa.Array, I64]:
@@ -234,7 +234,7 @@ class Dictionary:
         self._data = memoryview(buffers[2]) if buffers[2] is not None else memoryview(b"")
         self._offsets = np.frombuffer(buffers[1], np.int64)[: len(texts) + 1]
         self._base = filled
-        self._overlay, self._sorted, self._last = {}, [], 0
+        self._overlay, self._sorted, self._last, self._way = {}, [], 0, 0
         self._memo.clear()
         return relabel
 

@@ -186,7 +186,7 @@ class GridCodec(Codec):
         values, null = _numbers(array, self.type, self)
         if self.type == pa.int64():
             at, rest = np.divmod(values, int(self.step))
-            keys = 2 * np.clip(at, self.first - 1, self.last + 1) + (rest != 0)
+            keys = 2 * np.clip(at, self.first - 2, self.last + 1) + (rest != 0)
             return _masked(np.clip(keys, 2 * (self.first - 1), 2 * (self.last + 1)), null)
         nan = np.isnan(values)
         if nan.any():
