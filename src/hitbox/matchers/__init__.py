@@ -32,6 +32,8 @@ REGISTRY: dict[str, str] = {
     "h-tree": "hitbox.matchers.h_tree:HTree",
     "be-tree": "hitbox.matchers.be_tree:BeTree",
     "mlgf": "hitbox.matchers.mlgf:Mlgf",
+    "r-tree": "hitbox.matchers.r_tree:RTree",
+    "compound": "hitbox.matchers.compound:Compound",
 }
 
 AUTO = "brute"
