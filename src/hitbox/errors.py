@@ -57,11 +57,19 @@ class ValueProblem(HitboxError):
     """An event's or a subscription's value does not fit its attribute."""
 
 
-class UnknownSubscription(HitboxError, KeyError):
-    """An id that the index does not hold."""
+class UnknownId(HitboxError, KeyError):
+    """An id that is not there."""
 
     def __str__(self) -> str:  # KeyError would print the repr
         return str(self.args[0])
+
+
+class UnknownSubscription(UnknownId):
+    """An id that the index does not hold."""
+
+
+class UnknownEvent(UnknownId):
+    """An id that an exchange's event base does not hold."""
 
 
 class MatcherError(HitboxError):

@@ -77,7 +77,7 @@ class Explanation:
 
     def __str__(self) -> str:
         verdict = "match" if self.matched else "no match" if self.truth is False else "no match (unknown)"
-        lines = [f"{verdict}: {_short(self.predicate)}", *_lines(self.root)]
+        lines = [f"{verdict}: {short(self.predicate)}", *lines_of(self.root)]
         if self.never:
             lines.append("no event can match this predicate")
         elif self.changes:
@@ -97,7 +97,7 @@ class Explanation:
                 {"attribute": c.attribute, "value": _json(c.value), "wanted": c.wanted, "nearest": _json(c.nearest)}
                 for c in self.changes
             ],
-            "tree": _reason_dict(self.root),
+            "tree": reason_dict(self.root),
         }
 
 
@@ -131,7 +131,7 @@ def show(value: object) -> str:
         return "missing"
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
         value = value.item()
-    return _short(literal(value) if isinstance(value, (bool, str, datetime)) else str(value))
+    return short(literal(value) if isinstance(value, (bool, str, datetime)) else str(value))
 
 
 def _point_reasons(root: Node, values: Mapping[str, object]) -> Reason:
@@ -204,14 +204,14 @@ def _gap(codec: Codec, low: int, high: int, interval: tuple[int, int]) -> float:
     return distance(codec.value(one), codec.value(other))
 
 
-def _lines(root: Reason) -> list[str]:
+def lines_of(root: Reason) -> list[str]:
     """The tree, one node a line, with the event's values in a column of their own."""
     rows: list[tuple[str, str]] = []
     stack: list[tuple[Reason, str, str]] = [(root, "", "")]
     while stack:
         reason, first, rest = stack.pop()
         value = "" if reason.attribute is None else f"{reason.attribute} is {show(reason.value)}"
-        rows.append((f"{first}{MARKS[reason.truth]} {_short(reason.text)}", value))
+        rows.append((f"{first}{MARKS[reason.truth]} {short(reason.text)}", value))
         last = len(reason.children) - 1
         for n in range(last, -1, -1):
             branch = ("`- ", "   ") if n == last else ("|- ", "|  ")
@@ -220,7 +220,7 @@ def _lines(root: Reason) -> list[str]:
     return [f"{text:<{width}}{value}" if value else text for text, value in rows]
 
 
-def _reason_dict(root: Reason) -> dict[str, Any]:
+def reason_dict(root: Reason) -> dict[str, Any]:
     whole: list[dict[str, Any]] = []
     stack = [(root, whole)]
     while stack:
@@ -247,5 +247,5 @@ def _json(value: object) -> Any:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     return text if len(text) <= LONG else text[: LONG - 1] + "…"

@@ -99,14 +99,13 @@ def is_plain(name: str) -> bool:
 
 def _forbidden(text: str, position: int) -> SyntaxProblem:
     what = "the character NUL" if text[position] == "\0" else f"the lone surrogate U+{ord(text[position]):04X}"
-    shown = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)  # the error itself must be printable
-    return SyntaxProblem(f"{what} cannot be part of a predicate: remove it", shown, position)
+    return SyntaxProblem(f"{what} cannot be part of a predicate: remove it", text, position)
 
 
 def _bad(text: str, position: int) -> SyntaxProblem:
     character = text[position]
     mend = _MENDS.get(text[position : position + 2]) or _MENDS.get(character)
-    if character.isascii() and (character.isdigit() or text[position + 1 : position + 2].isdigit()):
+    if character in "0123456789" or (character in "+-." and text[position + 1 : position + 2].isdigit()):
         mend = "malformed number: write digits with at most one point and an exponent, as in -12.5e3"
     if mend is None and character in "+-*/%^&|~":
         mend = f"{character!r} does not belong here: arithmetic is not part of the language, and a sign needs a number"

@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
 
-from hitbox.errors import PredicateError, SyntaxProblem, TypeProblem
+from hitbox.errors import PredicateError, SyntaxProblem, TypeProblem, printable
 from hitbox.language.tree import Literal, literal
 
 LOW, HIGH = -(2**63), 2**63 - 1
@@ -43,7 +43,7 @@ def number(token: str, text: str, position: int) -> int | Decimal:
         value = int(token)
         if not LOW <= value <= HIGH:
             raise TypeProblem(
-                f"the integer {_short(token)} does not fit 64 bits: "
+                f"the integer {short(token)} does not fit 64 bits: "
                 "the range is -9223372036854775808 to 9223372036854775807; with a point or an exponent it is a decimal",
                 text,
                 position,
@@ -90,7 +90,7 @@ def timestamp(value: str, text: str, position: int) -> datetime:
 def right_kind(value: Literal, name: str, type_: str, text: str, position: int) -> None:
     """An error unless a literal may be compared with an attribute of this type."""
     if type_ not in _KINDS[type(value)]:
-        shown = _short(literal(value))
+        shown = short(literal(value))
         raise TypeProblem(f"{name!r} is of type {type_}: write {_NEEDS[type_]}, not {shown}", text, position)
 
 
@@ -106,12 +106,13 @@ def _zone(text: str) -> timezone:
 
 def _out_of_range(token: str, text: str, position: int) -> PredicateError:
     return TypeProblem(
-        f"the number {_short(token)} does not fit a 64-bit float: its magnitude is at most 1.797e308, "
+        f"the number {short(token)} does not fit a 64-bit float: its magnitude is at most 1.797e308, "
         "and not below 1e-400",
         text,
         position,
     )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:39] + "…"
+def short(text: str) -> str:
+    """A piece of the predicate's text, fit for a message."""
+    return printable(text if len(text) <= 40 else text[:39] + "…")

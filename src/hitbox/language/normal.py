@@ -36,7 +36,7 @@ from hitbox.language.sets import (
 from hitbox.language.tree import Leaf, Literal, Node, Predicate, fold, leaves, without_not
 
 BOOLS: Set = ((0, 1),)  # no key above or below, so `<> TRUE` is one interval
-WORK = 8  # a product may be this many times over the limit before empty and equal terms are dropped
+WORK = 4  # a product may be this many times over the limit before empty and equal terms are dropped
 FEW = 32  # terms that are compared pair by pair
 MANY = 20_000  # terms times attributes that are searched for partners to unite with
 
@@ -201,19 +201,20 @@ def _conjunction(parts: Sequence[list[Term]], limits: Limits) -> list[Term] | No
     """None where there are too many."""
     if not all(parts):
         return []
-    base = _meet([part[0] for part in parts if len(part) == 1])
-    found = [base] if base else []
+    found = _meet([part[0] for part in parts if len(part) == 1])
     for part in parts:
         if len(part) > 1:
             if len(found) * len(part) > WORK * limits.boxes:
                 return None
-            pairs = (_meet([one, other]) for one in found for other in part)
+            pairs = (_both(one, other) for one in found for other in part)
             found = _tidy([term for term in pairs if term])
+            if len(found) > limits.boxes:
+                return None
     return found
 
 
-def _meet(several: Sequence[Term]) -> Term | None:
-    """The conjunction of terms; None where it is empty."""
+def _meet(several: Sequence[Term]) -> list[Term]:
+    """The conjunction of any number of terms: one term, or none where it is empty. Each attribute is merged once."""
     sets: dict[int, list[Set]] = {}
     rest: dict[int, Leaf] = {}
     for term in several:
@@ -222,7 +223,20 @@ def _meet(several: Sequence[Term]) -> Term | None:
         for leaf in term.rest:
             rest[id(leaf)] = leaf
     merged = {number: intersection(many) for number, many in sets.items()}
-    return Term(merged, tuple(rest.values())) if all(merged.values()) else None
+    return [Term(merged, tuple(rest.values()))] if all(merged.values()) else []
+
+
+def _both(one: Term, other: Term) -> Term | None:
+    """The conjunction of two terms; None where it is empty."""
+    sets = dict(one.sets)
+    for number, keys in other.sets.items():
+        if number in sets:
+            keys = intersection((sets[number], keys))
+            if not keys:
+                return None
+        sets[number] = keys
+    rest = {id(leaf): leaf for leaf in one.rest + other.rest}
+    return Term(sets, tuple(rest.values()))
 
 
 def _disjunction(parts: Sequence[list[Term]]) -> list[Term]:

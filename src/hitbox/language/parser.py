@@ -20,12 +20,13 @@ from __future__ import annotations
 from hitbox.errors import LimitExceeded, SyntaxProblem, TypeProblem, UnknownAttribute, nearest
 from hitbox.language.lexer import KEYWORDS, tokens
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
-from hitbox.language.literals import number, right_kind, string, timestamp
+from hitbox.language.literals import number, right_kind, short, string, timestamp
 from hitbox.language.patterns import Pattern
 from hitbox.language.tree import Branch, Leaf, Literal, Node, Predicate, join
 from hitbox.schema import Schema
 
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+TESTS = frozenset(["op", "IS", "IN", "BETWEEN", "LIKE"])
 LITERALS = frozenset(["number", "string", "TRUE", "FALSE", "NULL"])
 
 
@@ -231,7 +232,7 @@ class _Parser:
         if kind == "quoted":
             name = name[1:-1].replace('""', '"')
         elif kind != "name":
-            raise self.unexpected("an attribute")
+            raise self.unexpected("a condition" if self.at == 0 or self.kinds[self.at - 1] != "op" else "an attribute")
         found = self.schema.get(name)
         if found is None:
             hint = nearest(name, self.schema) or f" (have: {', '.join(self.schema.names[:10])})"
@@ -281,7 +282,7 @@ class _Parser:
             return SyntaxProblem(f"{text} is no number to compare with: write a finite one", self.text, position)
         if kind in ("name", "quoted"):
             return SyntaxProblem(
-                f"expected a literal, found the name {text:.80}: attributes compare with literals only, "
+                f"expected a literal, found the name {short(text)}: attributes compare with literals only, "
                 "and strings are written in single quotes",
                 self.text,
                 position,
@@ -299,8 +300,8 @@ class _Parser:
             found = "the end of the predicate"
         elif kind in KEYWORDS:
             found = f"the keyword {kind}"
-            if wanted == "an attribute":
+            if wanted == "a condition" and self.kinds[self.at + 1] in TESTS:
                 found += f' (an attribute of that name is written "{text}")'
         else:
-            found = text if len(text) <= 40 else text[:39] + "…"
+            found = short(text)
         return SyntaxProblem(f"expected {wanted}, found {found}", self.text, self.starts[self.at])

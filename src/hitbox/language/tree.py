@@ -202,8 +202,11 @@ def literal(value: Literal) -> str:
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     if isinstance(value, datetime):
-        return f"TIMESTAMP '{value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=' ')}'"
-    return str(value)
+        utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        return f"TIMESTAMP '{utc.isoformat(sep=' ')}'"
+    text = str(value)
+    # a decimal must not come back as an integer, which compares with floats in another way
+    return f"{text}.0" if isinstance(value, Decimal) and text.lstrip("-").isdigit() else text
 
 
 def _text(node: Node, done: Sequence[str]) -> str:
