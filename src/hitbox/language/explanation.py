@@ -22,7 +22,6 @@ import numpy as np
 
 from hitbox.boxes import HIGHEST, MISSING
 from hitbox.keys import Codec
-from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
 from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, literal, quoted, without_not
@@ -101,7 +100,7 @@ class Explanation:
         }
 
 
-def explain(predicate: Predicate, values: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> Explanation:
+def explain(predicate: Predicate, values: Mapping[str, object]) -> Explanation:
     """Why `values` make the predicate true, false or unknown.
 
     >>> from hitbox.language import Schema, parse
@@ -112,8 +111,9 @@ def explain(predicate: Predicate, values: Mapping[str, object], limits: Limits =
     `- ✓ ok = TRUE        ok is TRUE
     nearest change: qty: 2 -> more than 3
     """
-    facts = Facts(predicate, values, limits)
-    root = _interval_reasons(predicate, facts) if facts.intervals else _point_reasons(predicate.root, values)
+    facts = Facts(predicate, values)
+    intervals = any(isinstance(value, tuple) for value in values.values())
+    root = _interval_reasons(predicate, facts) if intervals else _point_reasons(predicate.root, values)
     if root.truth is True:
         return Explanation(str(predicate), True, root)
     if not facts.terms:
@@ -145,7 +145,7 @@ def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
     """Each node is asked as a whole whether some point of the event makes it true; NOTs are in the leaves."""
 
     def visit(node: Node, done: Sequence[Reason]) -> Reason:
-        part = Facts(Predicate(node, predicate.text, predicate.schema), facts.values, facts.limits)
+        part = Facts(Predicate(node, predicate.text, predicate.schema, predicate.limits), facts.values)
         return _reason(node, part.holds(), done, facts.values)
 
     return fold(without_not(predicate.root), visit)

@@ -19,7 +19,7 @@ from math import prod
 from hitbox.boxes import HIGHEST, LOWEST
 from hitbox.errors import LimitExceeded, TypeProblem, ValueProblem
 from hitbox.keys import Codec, Keys
-from hitbox.language.limits import DEFAULT_LIMITS, Limits
+from hitbox.language.limits import Limits
 from hitbox.language.patterns import successor
 from hitbox.language.sets import (
     ABSENT,
@@ -57,8 +57,9 @@ class Compiled:
     exact: list[bool]
 
 
-def compile(predicate: Predicate, keys: Keys, limits: Limits = DEFAULT_LIMITS) -> Compiled:
-    """The boxes of a predicate, whose `strings` must have been admitted to `keys`."""
+def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None) -> Compiled:
+    """The boxes of a predicate, whose `strings` must have been admitted to `keys`; `limits` are those of `parse`."""
+    limits = limits or predicate.limits
     found = terms(predicate, keys, limits)
     count = sum(prod(map(len, term.sets.values())) for term in found)
     if count > limits.boxes:
@@ -94,7 +95,7 @@ def strings(predicate: Predicate) -> dict[int, set[str]]:
     return {number: texts for number, texts in found.items() if texts}
 
 
-def terms(predicate: Predicate, keys: Keys, limits: Limits = DEFAULT_LIMITS) -> list[Term]:
+def terms(predicate: Predicate, keys: Keys, limits: Limits) -> list[Term]:
     """The disjunction of terms that a predicate says; empty where it can never hold."""
     codecs = keys.codecs
 

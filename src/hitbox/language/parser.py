@@ -45,7 +45,7 @@ def parse(text: str, schema: Schema, role: str | None = None, limits: Limits = D
             "split it into several subscriptions, or raise Limits(text=...)"
         )
     try:
-        return Predicate(_Parser(text, schema, role, limits).whole(), text, schema)
+        return Predicate(_Parser(text, schema, role, limits).whole(), text, schema, limits)
     except RecursionError:  # a raised depth limit, or a caller that is deep already
         raise LimitExceeded("the predicate is nested too deeply for Python's stack: flatten it") from None
 

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hitbox.language.lexer import is_plain
+from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.patterns import Pattern
 from hitbox.schema import Schema
 
@@ -94,13 +95,15 @@ class Branch:
 Node = Leaf | Branch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Predicate:
-    """A parsed predicate: its tree, the text that positions point into, and the schema that it was checked against."""
+    """A parsed predicate: its tree, the text that positions point into, and what it was checked against."""
 
     root: Node
     text: str = field(repr=False)
     schema: Schema = field(repr=False)
+    limits: Limits = field(default=DEFAULT_LIMITS, repr=False)
+    own: Any = field(default=None, repr=False)  # the normal form on keys of its own, kept by truth.Facts
 
     def __str__(self) -> str:
         return str(self.root)

@@ -20,7 +20,6 @@ import numpy as np
 
 from hitbox.boxes import HIGHEST, LOWEST
 from hitbox.keys import Codec, Keys, TimestampCodec
-from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.normal import Term, strings, terms
 from hitbox.language.sets import Set
 from hitbox.language.tree import Leaf, Node, Predicate, fold
@@ -108,12 +107,16 @@ def plain(value: object, type_: str) -> object:
 class Facts:
     """An event against the terms of a predicate, on keys made for the occasion."""
 
-    def __init__(self, predicate: Predicate, values: Mapping[str, object], limits: Limits = DEFAULT_LIMITS):
-        self.values, self.names, self.limits = values, predicate.schema.names, limits
-        self.intervals = any(isinstance(value, tuple) for value in values.values())
-        self.keys = Keys(predicate.schema)
-        self.keys.admit(strings(predicate))
-        self.terms = terms(predicate, self.keys, limits)
+    keys: Keys
+    terms: list[Term]
+
+    def __init__(self, predicate: Predicate, values: Mapping[str, object]):
+        self.values, self.names = values, predicate.schema.names
+        if predicate.own is None:
+            keys = Keys(predicate.schema)
+            keys.admit(strings(predicate))
+            predicate.own = keys, terms(predicate, keys, predicate.limits)
+        self.keys, self.terms = predicate.own
 
     def holds(self) -> bool:
         return any(not self.wrong(term) for term in self.terms)
