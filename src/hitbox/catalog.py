@@ -9,8 +9,8 @@ from `first`, `count` of them (0 where the predicate can never hold).
       2     (gone)    4        -      -                        2            1           no: check the predicate
 
 Ids and texts stand in frozen Arrow arrays (from a bulk load, or memory-mapped from a snapshot, with the ids' sorted
-order for look-ups); the few that came later are in plain lists, with a dict. Numbers of deleted boxes are used again;
-dead slots are squeezed out by `compact` when they are most of the catalog.
+order for look-ups); the few that came later are in plain lists, with a dict. Numbers of deleted boxes are used
+again, run by run; dead slots are squeezed out by `compact` when they are most of the catalog.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Catalog:
         self._alive = Numbers(np.zeros(0, bool))
         self._owner = Numbers(np.zeros(0, np.int64))
         self._exact = Numbers(np.zeros(0, bool))
-        self._free: list[int] = []
+        self._free: dict[int, list[int]] = {}  # first numbers of the runs that are free, by length
         self.living = 0
         self.plain = True
         """Every subscription has been one exact box so far: no second look at a hit is needed."""
@@ -77,6 +77,9 @@ class Catalog:
 
     def slots_of(self, ids: pa.Array) -> I64:
         """Living slots of many ids; -1 where there is none."""
+        if len(ids) * 64 < self.living:  # too few to pay for a hash table over all
+            known = [self.slot(id) for id in ids.to_pylist()]
+            return np.array([-1 if slot is None else slot for slot in known], np.int64)
         found = np.full(len(ids), -1, np.int64)
         slots = self.living_slots()
         if len(slots) and ids.type == self.ids.base.type:
@@ -89,11 +92,7 @@ class Catalog:
         return np.flatnonzero(self._alive.array)
 
     def id_list(self, slots: I64) -> list[Id]:
-        if len(slots) <= 100:
-            return [self.ids[slot] for slot in slots.tolist()]
-        taken = self.ids.take(slots)
-        found: list[Id] = taken.to_numpy().tolist() if self.kind == "int" else taken.to_pylist()
-        return found
+        return self.ids.pick(slots)
 
     def boxes_of(self, slots: I64) -> I64:
         """The box numbers of some slots, slot after slot."""
@@ -105,6 +104,11 @@ class Catalog:
     @property
     def priority(self) -> NDArray[np.uint8]:
         return self._priority.array
+
+    @property
+    def counts(self) -> I64:
+        """How many boxes each slot has."""
+        return self._count.array.astype(np.int64)
 
     @property
     def owner(self) -> I64:
@@ -136,11 +140,8 @@ class Catalog:
         self.ids.append(id)
         self.where.append(where)
         self._late[id] = slot
-        if len(exact) == 1 and self._free:
-            numbers = np.array([self._free.pop()])
-        else:
-            numbers = np.arange(len(self._owner), len(self._owner) + len(exact))
-        first = numbers[0] if len(numbers) else 0
+        first = self._run(len(exact))
+        numbers = np.arange(first, first + len(exact))
         self._append(np.array([priority]), np.array([first]), np.array([len(exact)]))
         self._own(numbers, np.full(len(numbers), slot), np.array(exact, bool))
         return numbers
@@ -157,6 +158,21 @@ class Catalog:
         self._own(numbers, np.repeat(np.arange(start, start + len(ids)), count), exact)
         return numbers
 
+    def _run(self, length: int) -> int:
+        """The first of `length` free numbers in a row: a run of that length, a piece of a longer one, or new ones."""
+        if not length:
+            return 0
+        if self._free:
+            size = length if length in self._free else max(self._free)
+            if size >= length:
+                first = self._free[size].pop()
+                if not self._free[size]:
+                    del self._free[size]
+                if size > length:
+                    self._free.setdefault(size - length, []).append(first + length)
+                return first
+        return len(self._owner)
+
     def remove(self, slots: I64) -> I64:
         """Forget some living slots; the box numbers that they give back."""
         numbers = self.boxes_of(slots)
@@ -164,7 +180,9 @@ class Catalog:
         self.living -= len(slots)
         for slot in slots[slots >= len(self.ids.base)].tolist():
             del self._late[self.ids[slot]]
-        self._free.extend(numbers.tolist())
+        for first, count in zip(self._first.array[slots].tolist(), self._count.array[slots].tolist(), strict=True):
+            if count:
+                self._free.setdefault(count, []).append(first)
         return numbers
 
     def worth_compacting(self) -> bool:
@@ -245,10 +263,16 @@ class Catalog:
         catalog._count, catalog._owner = Numbers(arrays["count"]), Numbers(arrays["owner"])
         catalog._exact = Numbers(arrays["exact"])
         catalog._alive = Numbers(np.ones(size, bool))
-        catalog._free = np.flatnonzero(arrays["owner"] < 0).tolist()
+        for run in _runs(np.flatnonzero(arrays["owner"] < 0)):
+            catalog._free.setdefault(len(run), []).append(int(run[0]))
         catalog.living = size
         catalog.plain = bool((arrays["count"] <= 1).all() and arrays["exact"].all())
         return catalog
+
+
+def _runs(numbers: I64) -> list[I64]:
+    """Sorted numbers, cut where one is left out."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
 
 
 def kind_of(id: object) -> str:

@@ -35,6 +35,8 @@ class Numbers:
 
     def extend(self, values: Any) -> None:
         more = len(values)
+        if not more:
+            return
         if self._size + more > len(self._values):
             room = np.zeros(max(self._size + more, self._size * 3 // 2, 64), self._values.dtype)
             room[: self._size] = self.array
@@ -91,6 +93,18 @@ class Values:
         place[late] = np.arange(late.sum()) + len(at) - late.sum()
         parts = [self.base.take(pa.array(at[~late])), self._tail().take(pa.array(at[late] - len(self.base)))]
         return pa.concat_arrays(parts).take(pa.array(place))
+
+    def pick(self, at: NDArray[np.int64]) -> list[Any]:
+        """The values at some places, without an Arrow array of what came later."""
+        start = len(self.base)
+        if len(at) <= 100:
+            return [self[place] for place in at.tolist()]
+        late = at >= start
+        found = np.empty(len(at), object)
+        found[~late] = self.base.take(pa.array(at[~late])).to_pylist()
+        found[late] = [self._late[place - start] for place in at[late].tolist()]
+        picked: list[Any] = found.tolist()
+        return picked
 
     def _tail(self) -> pa.Array:
         if self._late_array is None:

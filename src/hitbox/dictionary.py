@@ -73,6 +73,7 @@ class Dictionary:
         self._offsets = np.zeros(1, np.int64) if offsets is None else offsets
         self._base = np.zeros(0, np.int64) if labels is None else labels
         self._overlay: dict[bytes, int] = {}
+        self._spelt: dict[int, bytes] = {}  # the overlay, by label
         self._sorted: list[bytes] = []
         self._memo: dict[str, int] = {}
         self._last = self._way = 0
@@ -99,7 +100,8 @@ class Dictionary:
         at = int(np.searchsorted(self._base, key))
         if at < len(self._base) and self._base[at] == key:
             return str(self._text(at), "utf-8")
-        return next((str(text, "utf-8") for text, label in self._overlay.items() if label == key), None)
+        late = self._spelt.get(key)
+        return None if late is None else str(late, "utf-8")
 
     def admit(self, texts: Collection[str]) -> Relabel | None:
         """Make sure that all of `texts` have labels; a Relabel where labels had to move."""
@@ -115,8 +117,16 @@ class Dictionary:
             if label is None:
                 return self._merge([one for one in new if one not in self._overlay])
             self._overlay[raw] = self._last = label
+            self._spelt[label] = raw
             insort(self._sorted, raw)
         return None
+
+    def retain(self, labels: I64) -> None:
+        """Forget the strings whose labels are not among `labels`; the labels of the others stay as they are."""
+        self._merge([])
+        kept = np.flatnonzero(np.isin(self._base, labels))
+        texts, _ = self._everything()
+        self._freeze(texts.take(pa.array(kept)), self._base[kept])
 
     def column(self, array: pa.Array) -> I64:
         """Keys of an Arrow string array; null becomes MISSING."""
@@ -230,13 +240,17 @@ class Dictionary:
         if filled is None:
             filled = _spread(len(labels))
             relabel = Relabel(labels[~fresh], filled[~fresh])
+        self._freeze(texts, filled)
+        return relabel
+
+    def _freeze(self, texts: pa.Array, labels: I64) -> None:
+        """Make sorted texts and their labels the base."""
         buffers = texts.buffers()
         self._data = memoryview(buffers[2]) if buffers[2] is not None else memoryview(b"")
-        self._offsets = np.frombuffer(buffers[1], np.int64)[: len(texts) + 1]
-        self._base = filled
-        self._overlay, self._sorted, self._last, self._way = {}, [], 0, 0
+        self._offsets = np.frombuffer(buffers[1], np.int64)[: len(texts) + 1] if len(texts) else np.zeros(1, np.int64)
+        self._base = labels
+        self._overlay, self._spelt, self._sorted, self._last, self._way = {}, {}, [], 0, 0
         self._memo.clear()
-        return relabel
 
 
 def _spell_out(keys: I64, at: pa.Array) -> I64:

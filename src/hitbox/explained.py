@@ -12,14 +12,15 @@ import numpy as np
 from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING, Points
 from hitbox.catalog import Catalog, Id
 from hitbox.keys import Keys
-from hitbox.language import Explanation
+from hitbox.language import Explanation, Reason
+from hitbox.language.explanation import lines_of, reason_dict, short
 from hitbox.language.tree import literal, quoted
 from hitbox.matchers import Matcher
 
 PIECE = 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BothSides:
     """What the subscription says of the event, and what the event's `where` says of the subscription."""
 
@@ -35,11 +36,30 @@ class BothSides:
             "matched": self.matched,
             "subscription": self.subscription.to_dict(),
             "event": self.event.to_dict(),
+            "tree": reason_dict(self.root),
         }
 
+    @property
+    def root(self) -> Reason:
+        """Both sides as one tree."""
+        mine, theirs = self.subscription, self.event
+        sides = (
+            Reason("what the subscription asks of the event", mine.truth, (mine.root,)),
+            Reason("what the event asks of the subscription", theirs.truth, (theirs.root,)),
+        )
+        whole = False if False in (mine.truth, theirs.truth) else True if self.matched else None
+        return Reason("AND", whole, sides)
+
     def __str__(self) -> str:
-        verdict = "match" if self.matched else "no match"
-        return f"{verdict}\nwhat the subscription asks: {self.subscription}\nwhat the event asks: {self.event}"
+        lines = ["match" if self.matched else "no match", *lines_of(self.root)]
+        for who, side in (("event", self.subscription), ("subscription", self.event)):
+            if side.never:
+                lines.append(f"no {who} can match: {short(side.predicate)}")
+            elif side.changes:
+                lines.append(f"nearest change of the {who}: {'; '.join(map(str, side.changes))}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hitbox import events, language
-from hitbox.boxes import I64, Hits, Points
+from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING, Hits, Points
 from hitbox.catalog import Catalog
 from hitbox.keys import Keys
-from hitbox.language import Limits, Predicate
+from hitbox.language import Compiled, Limits, Predicate
 from hitbox.matchers import Matcher
 
 Filters = Sequence[Predicate | None] | None
@@ -79,7 +79,7 @@ class Resolver:
 
     def _expand(self, points: Points, filters: Sequence[Predicate | None]) -> tuple[Points, I64, NDArray[np.bool_]]:
         """A point for each box of each event's own predicate."""
-        compiled = {id(p): language.compile(p, self.keys, self.limits) for p in filters if p is not None}
+        compiled = {id(p): self._compile(p) for p in filters if p is not None}
         event_of: list[int] = []
         lows, highs, sure = [], [], []
         for event, predicate in enumerate(filters):
@@ -97,6 +97,29 @@ class Resolver:
         shape = (len(lows), points.low.shape[1])
         expanded = Points(np.array(lows, np.int64).reshape(shape), np.array(highs, np.int64).reshape(shape))
         return expanded, np.array(event_of, np.int64), np.array(sure, bool)
+
+    def _compile(self, asked: Predicate) -> Compiled:
+        """The boxes of what an event asks. Strings without labels share the key of their gap, so that `s > 'b' AND
+        s < 'c'` would seem empty; such a predicate is compiled with labels of its own, and its bounds are moved here.
+        """
+        strings = language.strings(asked)
+        known = {number: self.keys.codecs[number].key for number in strings}
+        if all(known[number](text) % 2 == 0 for number, texts in strings.items() for text in texts):
+            return language.compile(asked, self.keys, self.limits)
+        own = Keys(self.keys.schema)
+        own.admit(strings)
+        compiled = language.compile(asked, own, self.limits)
+
+        def moved(number: int, bound: int, side: int) -> int:
+            """`bound` is a label, or next to one on the inner side (1: above, for a low bound; -1: below)."""
+            if number not in strings or bound in (MISSING, LOWEST, HIGHEST):
+                return bound
+            beside = bound % 2 * side
+            key = known[number](own.codecs[number].value(bound - beside))
+            return key + beside if key % 2 == 0 else key
+
+        boxes = [{n: (moved(n, low, 1), moved(n, high, -1)) for n, (low, high) in b.items()} for b in compiled.boxes]
+        return Compiled(boxes, compiled.exact)
 
     def _settle(
         self,
