@@ -34,9 +34,10 @@ REGISTRY: dict[str, str] = {
     "mlgf": "hitbox.matchers.mlgf:Mlgf",
     "r-tree": "hitbox.matchers.r_tree:RTree",
     "compound": "hitbox.matchers.compound:Compound",
+    "ub-tree": "hitbox.matchers.ub_tree:UbTree",
 }
 
-AUTO = "brute"
+AUTO = "hitbox"
 
 
 def matchers() -> list[str]:
