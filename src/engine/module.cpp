@@ -1,6 +1,287 @@
-// hitbox._kernels: the native engine's door to Python.
+// hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their memory.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "build.hpp"
+#include "decode.hpp"
+#include "dispatch.hpp"
+#include "tail.hpp"
 
 namespace nb = nanobind;
+using namespace hitbox;
+using namespace nb::literals;
 
-NB_MODULE(_kernels, m) { m.doc() = "hitbox native kernels"; }
+namespace {
+
+template <class T>
+using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+nb::object give(T* data, size_t size) {
+  nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(data, {size}, owner));
+}
+
+template <class T>
+nb::object give(Array<T>& array) {
+  size_t size = array.size;
+  if (!array.memory) array.make(0);
+  return give(array.memory.release(), size);
+}
+
+template <class T>
+nb::object give(const std::vector<T>& values) {
+  T* memory = allocate<T>(values.size());
+  if (!values.empty()) std::memcpy(memory, values.data(), values.size() * sizeof(T));
+  return give(memory, values.size());
+}
+
+Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high, In<u8> priority) {
+  return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
+}
+
+nb::dict to_dict(BitmapArrays& arrays) {
+  nb::dict out;
+  u32 sizes[] = {arrays.blocks, arrays.summary_words, arrays.members};
+  out["sizes"] = give(std::vector<u32>(sizes, sizes + 3));
+  out["level_end"] = give(arrays.level_end);
+  out["starts"] = give(arrays.grid.starts);
+  out["shift"] = give(arrays.grid.shift);
+  out["lossy"] = give(arrays.grid.lossy);
+  out["population"] = give(arrays.population);
+  out["edges"] = give(arrays.edges);
+  out["listed"] = give(arrays.listed);
+  out["summary"] = give(arrays.summary);
+  out["directory"] = give(arrays.directory);
+  out["lines"] = give(arrays.lines);
+  out["offsets"] = give(arrays.offsets);
+  out["entries"] = give(arrays.entries);
+  out["exact"] = give(arrays.exact);
+  out["numbers"] = give(arrays.numbers);
+  out["alive"] = give(arrays.alive);
+  return out;
+}
+
+nb::dict to_dict(PostingArrays& arrays) {
+  nb::dict out;
+  out["slots"] = give(arrays.slots);
+  out["key_begin"] = give(arrays.key_begin);
+  out["key_value"] = give(arrays.key_value);
+  out["key_start"] = give(arrays.key_start);
+  out["filter"] = give(arrays.filter);
+  out["code_base"] = give(arrays.code_base);
+  out["code_last"] = give(arrays.code_last);
+  out["code_shift"] = give(arrays.code_shift);
+  out["words"] = give(arrays.words);
+  out["start"] = give(arrays.start);
+  out["numbers"] = give(arrays.numbers);
+  out["levels"] = give(arrays.levels);
+  out["alive"] = give(arrays.alive);
+  return out;
+}
+
+// Chosen boxes as arrays of their own, so that a builder sees them numbered from 0.
+struct Part {
+  std::vector<i64> offsets{0}, low, high, numbers, key;
+  std::vector<int> attribute;
+  std::vector<u8> priority;
+  std::vector<u32> source;
+
+  void add(const Boxes& boxes, size_t box, i64 chosen) {
+    i64 from = boxes.offsets[box], to = boxes.offsets[box + 1], start = offsets.back();
+    attribute.insert(attribute.end(), boxes.attribute + from, boxes.attribute + to);
+    low.insert(low.end(), boxes.low + from, boxes.low + to);
+    high.insert(high.end(), boxes.high + from, boxes.high + to);
+    offsets.push_back(start + to - from);
+    numbers.push_back(boxes.numbers[box]);
+    priority.push_back(boxes.priority[box]);
+    key.push_back(chosen < 0 ? chosen : chosen - from + start);
+    source.push_back(u32(box));
+  }
+  Boxes view() const {
+    return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
+  }
+};
+
+// Seals boxes into segments: [(kind, arrays, numbers, positions)].
+nb::list build(u32 attributes, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
+               In<u8> priority, u32 block, u32 lines, const std::string& kind) {
+  Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
+  Options options{attributes, block, lines};
+  Part keyed, ranges;
+  BitmapArrays bitmap;
+  PostingArrays postings;
+  const Boxes* mapped = &boxes;
+  Boxes some;
+  {
+    nb::gil_scoped_release free;
+    std::vector<i64> key(boxes.count, -2);
+    if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings");
+    size_t maps = size_t(std::count(key.begin(), key.end(), i64(-2)));
+    if (maps < boxes.count) {
+      for (size_t i = 0; i < boxes.count; ++i) (key[i] == -2 ? ranges : keyed).add(boxes, i, key[i]);
+      some = ranges.view();
+      mapped = &some;
+      postings = build_postings(keyed.view(), keyed.key, attributes);
+    }
+    if (mapped->count) bitmap = build_bitmap(*mapped, options);
+  }
+  nb::list out;
+  if (mapped->count) {
+    nb::object who = mapped == &boxes ? nb::cast(numbers) : give(ranges.numbers);
+    out.append(nb::make_tuple("bitmap", to_dict(bitmap), who, give(bitmap.position)));
+  }
+  if (!keyed.numbers.empty())
+    out.append(nb::make_tuple("postings", to_dict(postings), give(keyed.numbers), give(postings.position)));
+  return out;
+}
+
+// A sealed segment: pointers into arrays that Python keeps alive.
+class Segment {
+ public:
+  Segment(const std::string& kind, u32 attributes, nb::dict arrays) : is_bitmap(kind == "bitmap"), arrays_(arrays) {
+    if (is_bitmap) open_bitmap(attributes);
+    else open_postings(attributes);
+  }
+
+  template <class T>
+  const T* at(const char* name, size_t* size = nullptr) {
+    auto array = nb::cast<In<T>>(arrays_[name]);
+    if (size) *size = array.size();
+    return array.size() ? array.data() : nullptr;
+  }
+
+  void set_alive(nb::object alive) {
+    arrays_["alive"] = alive;
+    (is_bitmap ? bitmap.alive : postings.rows.alive) = at<u64>("alive");
+  }
+
+  Decoded decode(const u32* positions, size_t count) const {
+    return is_bitmap ? hitbox::decode(bitmap, positions, count) : hitbox::decode(postings.rows, positions, count);
+  }
+
+  u8 level(u32 position) const {
+    if (!is_bitmap) return postings.rows.levels[position];
+    u32 index = 0;
+    while (bitmap.level_end[index] <= position / BLOCK) ++index;
+    return u8(level_of_index(index));
+  }
+
+  const bool is_bitmap;
+  Bitmap bitmap{};
+  Postings postings{};
+
+ private:
+  void open_bitmap(u32 attributes) {
+    const u32* sizes = at<u32>("sizes");
+    bitmap = {attributes, sizes[0], sizes[1], sizes[2], at<u32>("level_end"), at<i64>("starts"), at<u8>("shift"),
+              at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"), at<u64>("summary"),
+              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u64>("lines"), at<u16>("offsets"),
+              at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u64>("alive")};
+  }
+
+  void open_postings(u32 attributes) {
+    size_t count, slots;
+    const u32* numbers = at<u32>("numbers", &count);
+    const u64* table = at<u64>("slots", &slots);
+    Rows rows{u32(count), at<u64>("words"), at<u32>("start"), numbers, at<u8>("levels"), at<u64>("alive")};
+    postings = {attributes, u32(slots - 1), rows, table, at<u32>("key_begin"), at<i64>("key_value"),
+                at<u32>("key_start"), at<u64>("filter"), at<i64>("code_base"), at<i64>("code_last"), at<u8>("code_shift")};
+  }
+
+  nb::dict arrays_;
+};
+
+nb::tuple give_decoded(const Decoded& boxes, std::vector<u8> priority) {
+  return nb::make_tuple(give(boxes.offsets), give(boxes.attribute), give(boxes.low), give(boxes.high), give(priority));
+}
+
+nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64> low, In<i64> high, const std::string& simd,
+                u32 threads, u32 top, u32 bottom, i64 limit) {
+  std::vector<Bitmap> bitmaps;
+  std::vector<Postings> postings;
+  for (Segment* segment : segments)
+    if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
+    else postings.push_back(segment->postings);
+  Set set{bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
+  const Kernels* kernels = kernels_named(simd);
+  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
+  size_t count = low.shape(0);
+  Events events{low.data(), high.data(), u32(low.shape(1))};
+  i64* ends = allocate<i64>(count + 1);
+  Result result;
+  {
+    nb::gil_scoped_release free;
+    ends[0] = 0;
+    Wanted wanted{top, bottom, limit < 0 ? SIZE_MAX : size_t(limit)};
+    if (count == 1) {
+      kernels->one(set, events, 0, wanted, result);
+      ends[1] = i64(result.size);
+    } else if (count) {
+      match_threads(*kernels, set, events, count, threads, ends + 1, result);
+    }
+    std::free(result.levels);
+    if (!result.numbers) result.numbers = allocate<i64>(0);
+  }
+  return nb::make_tuple(give(ends, count + 1), give(result.numbers, result.size));
+}
+
+}  // namespace
+
+NB_MODULE(_kernels, m) {
+  m.doc() = "hitbox native kernels";
+  m.attr("MAX_ATTRIBUTES") = MAX_ATTRIBUTES;
+  m.attr("BLOCK") = BLOCK;
+
+  nb::class_<Segment>(m, "Segment")
+      .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
+      .def("set_alive", &Segment::set_alive, "alive"_a)
+      .def("decode", [](const Segment& self, In<u32> positions) {
+        std::vector<u8> levels;
+        for (size_t i = 0; i < positions.size(); ++i) levels.push_back(self.level(positions.data()[i]));
+        return give_decoded(self.decode(positions.data(), positions.size()), levels);
+      }, "positions"_a);
+
+  nb::class_<Tail>(m, "Tail")
+      .def(nb::init<>())
+      .def("append", [](Tail& self, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
+                        In<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
+           "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
+      .def("remove", [](Tail& self, In<u32> positions) { self.remove(positions.data(), positions.size()); }, "positions"_a)
+      .def("decode", [](const Tail& self, In<u32> positions) {
+        Rows rows = self.rows();
+        std::vector<u8> levels;
+        for (size_t i = 0; i < positions.size(); ++i) levels.push_back(rows.levels[positions.data()[i]]);
+        return give_decoded(decode(rows, positions.data(), positions.size()), levels);
+      }, "positions"_a)
+      .def("living", [](const Tail& self) {
+        Rows rows = self.rows();
+        std::vector<u32> found;
+        for (u32 i = 0; i < rows.count; ++i)
+          if (bit(rows.alive, i)) found.push_back(i);
+        return give(found);
+      })
+      .def("numbers", [](const Tail& self, In<u32> positions) {
+        std::vector<i64> found;
+        for (size_t i = 0; i < positions.size(); ++i) found.push_back(self.rows().numbers[positions.data()[i]]);
+        return give(found);
+      }, "positions"_a)
+      .def("clear", &Tail::clear)
+      .def_prop_ro("live", &Tail::live)
+      .def_prop_ro("nbytes", &Tail::bytes)
+      .def("__len__", &Tail::size);
+
+  m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
+        "block"_a, "lines"_a, "kind"_a);
+  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a, "limit"_a);
+  m.def("clear_bits", [](nb::ndarray<u64, nb::c_contig, nb::device::cpu> bits, In<u32> positions) {
+    for (size_t i = 0; i < positions.size(); ++i) bits.data()[positions.data()[i] / 64] &= ~(1ull << (positions.data()[i] & 63));
+  }, "bits"_a, "positions"_a);
+  m.def("simd_levels", [] {
+    std::vector<std::string> names;
+    for (const Kernels* one : available()) names.push_back(one->name);
+    return names;
+  });
+}

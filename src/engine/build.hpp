@@ -1,0 +1,97 @@
+// Building sealed segments from boxes: arrays that own their memory, and the builders.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bitmap.hpp"
+#include "common.hpp"
+#include "postings.hpp"
+
+namespace hitbox {
+
+// Boxes as they come in: constraint rows by offsets, attributes ascending within a box.
+struct Boxes {
+  size_t count;
+  const i64* offsets;
+  const int* attribute;
+  const i64* low;
+  const i64* high;
+  const u8* priority;
+  const i64* numbers;
+
+  u32 size(size_t box) const { return u32(offsets[box + 1] - offsets[box]); }
+};
+
+// A flat array on a cache line's boundary that can be handed over to its last owner.
+template <class T>
+struct Array {
+  std::unique_ptr<T, decltype(&std::free)> memory{nullptr, &std::free};
+  size_t size = 0;
+
+  void make(size_t count) {
+    size = count;
+    memory.reset(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64)));
+    if (!memory) throw std::bad_alloc();
+  }
+  void make(size_t count, T value) {
+    make(count);
+    for (size_t i = 0; i < count; ++i) memory.get()[i] = value;
+  }
+  T* data() { return memory.get(); }
+  T& operator[](size_t at) { return memory.get()[at]; }
+};
+
+struct Options {
+  u32 attributes;
+  u32 block;  // boxes a block, at most BLOCK
+  u32 lines;  // constraints from which an attribute of a block gets lines
+};
+
+// Where each key falls: cell boundaries of every attribute, fitted to the boxes.
+struct Grid {
+  Array<i64> starts;
+  Array<u8> shift;
+  Array<u8> lossy;
+  bool any_lossy = false;
+
+  i64 last(size_t at) const;  // last key of the cell (attribute * CELLS + cell)
+};
+
+struct BitmapArrays {
+  Grid grid;
+  Array<u32> level_end, population, edges, entries, numbers;
+  Array<u8> listed;
+  Array<u64> summary, lines, alive;
+  Array<u32> directory;
+  Array<u16> offsets;
+  Array<i64> exact;
+  Array<u32> position;  // position[i]: where box i of the input went
+  u32 blocks = 0, members = 0, summary_words = 0;
+};
+
+struct PostingArrays {
+  Array<u64> slots, filter, words, alive;
+  Array<u32> key_begin, key_start, start, numbers, position;
+  Array<i64> key_value, code_base, code_last;
+  Array<u8> code_shift, levels;
+};
+
+// A constraint's cells, small enough that a box's are one cache line.
+struct Cells {
+  u16 attribute;
+  u8 low, high;
+};
+
+Grid make_grid(const Boxes& boxes, u32 attributes);
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid);
+// Orders boxes so that neighbours look alike; each run [from, to) of `order` starts on a block.
+void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,
+             u32* order, size_t count);
+BitmapArrays build_bitmap(const Boxes& boxes, const Options& options);
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes);
+
+// For each box the constraint (its index in the box) that tells it apart, -1: no constraint can, -2: bitmap.
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings);
+
+}  // namespace hitbox

@@ -1,0 +1,217 @@
+// Choosing the constraint that tells a box apart, and laying out a postings segment.
+#include <algorithm>
+#include <numeric>
+
+#include "build.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr double RARE = 1.0 / 48;     // a value that so few events have makes a posting cheaper than a bit in a line
+constexpr double SPARSE = 1.0 / 24;   // below this share of constrained attributes lines waste memory
+
+bool is_equality(const Boxes& boxes, size_t at) { return boxes.low[at] == boxes.high[at] && boxes.low[at] != MISSING; }
+
+// How often each (attribute, value) occurs among the equalities.
+struct Frequencies {
+  struct Slot {
+    i64 value;
+    u32 attribute_plus_one, count;
+  };
+  std::vector<Slot> slots;
+  std::vector<double> total;
+
+  Frequencies(const Boxes& boxes, u32 attributes) : total(attributes, 64.0) {
+    size_t equalities = 0, end = size_t(boxes.offsets[boxes.count]);
+    for (size_t at = size_t(boxes.offsets[0]); at < end; ++at) equalities += is_equality(boxes, at);
+    size_t size = 16;
+    while (size < equalities * 2) size *= 2;
+    slots.assign(size, Slot{0, 0, 0});
+    for (size_t at = size_t(boxes.offsets[0]); at < end; ++at)
+      if (is_equality(boxes, at)) {
+        u32 a = u32(boxes.attribute[at]);
+        Slot& slot = find(a, boxes.low[at]);
+        slot = {boxes.low[at], a + 1, slot.count + 1};
+        total[a] += 1;
+      }
+  }
+
+  Slot& find(u32 a, i64 value) {
+    size_t at = hash_of(a, value) & (slots.size() - 1);
+    while (slots[at].attribute_plus_one && (slots[at].value != value || slots[at].attribute_plus_one != a + 1))
+      at = (at + 1) & (slots.size() - 1);
+    return slots[at];
+  }
+
+  double share(const Boxes& boxes, size_t at) {
+    u32 a = u32(boxes.attribute[at]);
+    return is_equality(boxes, at) ? find(a, boxes.low[at]).count / total[a] : 1.0;
+  }
+};
+
+// The narrowest constraint that a missing value fails; -1 where a box has none.
+i64 narrowest(const Boxes& boxes, size_t box, i64 but) {
+  i64 found = -1;
+  u64 least = ~0ull;
+  for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
+    u64 width = u64(boxes.high[at]) - u64(boxes.low[at]);
+    if (boxes.low[at] == MISSING || at == but || (found >= 0 && width >= least)) continue;
+    least = width;
+    found = at;
+  }
+  return found;
+}
+
+struct Builder {
+  const Boxes& boxes;
+  const std::vector<i64>& key;
+  u32 attributes;
+  PostingArrays& out;
+  std::vector<u32> order;
+
+  u32 attribute_of(u32 box) const { return key[box] < 0 ? attributes : u32(boxes.attribute[key[box]]); }
+  bool keyed(u32 box) const { return key[box] >= 0 && is_equality(boxes, size_t(key[box])); }
+
+  // By attribute, then value, lists of ranges last; within a key the most urgent first.
+  void sort() {
+    order.resize(boxes.count);
+    std::iota(order.begin(), order.end(), 0u);
+    auto rank = [&](u32 box) { return u64(attribute_of(box)) * 2 + !keyed(box); };
+    std::sort(order.begin(), order.end(), [&](u32 x, u32 y) {
+      u64 i = rank(x), j = rank(y);
+      if (i != j) return i < j;
+      if (keyed(x) && boxes.low[key[x]] != boxes.low[key[y]]) return boxes.low[key[x]] < boxes.low[key[y]];
+      return boxes.priority[x] != boxes.priority[y] ? boxes.priority[x] > boxes.priority[y] : x < y;
+    });
+  }
+
+  void make_keys() {
+    std::vector<u32> start;
+    std::vector<i64> value;
+    out.key_begin.make(attributes + 1);
+    size_t at = 0;
+    for (u32 a = 0; a < attributes; ++a) {
+      out.key_begin[a] = u32(start.size());
+      for (; at < order.size() && attribute_of(order[at]) == a && keyed(order[at]); ++at) {
+        i64 now = boxes.low[key[order[at]]];
+        if (start.size() > out.key_begin[a] && value.back() == now) continue;
+        start.push_back(u32(at));
+        value.push_back(now);
+      }
+      start.push_back(u32(at));
+      value.push_back(HIGHEST);
+      while (at < order.size() && attribute_of(order[at]) == a) ++at;
+    }
+    out.key_begin[attributes] = u32(start.size());
+    start.push_back(u32(at));
+    value.push_back(HIGHEST);
+    start.push_back(u32(order.size()));
+    out.key_start.make(start.size());
+    std::copy(start.begin(), start.end(), out.key_start.data());
+    out.key_value.make(value.size());
+    std::copy(value.begin(), value.end(), out.key_value.data());
+  }
+
+  void make_slots() {
+    size_t size = 16;
+    while (size < out.key_value.size * 2) size *= 2;
+    out.slots.make(size, 0);
+    for (u32 a = 0; a < attributes; ++a)
+      for (u32 k = out.key_begin[a]; k + 1 < out.key_begin[a + 1]; ++k) {
+        u64 hash = hash_of(a, out.key_value[k]);
+        size_t at = hash & (size - 1);
+        while (out.slots[at]) at = (at + 1) & (size - 1);
+        out.slots[at] = fingerprint(hash) | (k + 1);
+      }
+  }
+
+  void make_codes() {
+    out.code_base.make(attributes, HIGHEST);
+    out.code_last.make(attributes, LOWEST);
+    out.code_shift.make(attributes, 0);
+    for (size_t at = size_t(boxes.offsets[0]); at < size_t(boxes.offsets[boxes.count]); ++at)
+      for (i64 bound : {boxes.low[at], boxes.high[at]})
+        if (bound > LOWEST && bound < HIGHEST) {
+          i64 &base = out.code_base[size_t(boxes.attribute[at])], &last = out.code_last[size_t(boxes.attribute[at])];
+          base = std::min(base, bound);
+          last = std::max(last, bound);
+        }
+    for (u32 a = 0; a < attributes; ++a) {
+      if (out.code_base[a] > out.code_last[a]) out.code_base[a] = out.code_last[a] = 0;
+      u64 width = u64(out.code_last[a]) - u64(out.code_base[a]);
+      while (width >> out.code_shift[a] > CODE_TOP - 4) ++out.code_shift[a];
+    }
+  }
+
+  u64 filter_of(i64 at) {
+    if (at < 0) return CODE_TOP;
+    u32 a = u32(boxes.attribute[at]);
+    u64 low = coarse(out.code_base[a], out.code_last[a], out.code_shift[a], boxes.low[at]);
+    u64 high = coarse(out.code_base[a], out.code_last[a], out.code_shift[a], boxes.high[at]);
+    return u64(a) << 48 | low << 24 | high;
+  }
+
+  void make_rows() {
+    size_t n = boxes.count, words = 0;
+    out.start.make(n);
+    for (size_t i = 0; i < n; ++i) {
+      out.start[i] = u32(words);
+      words += row_words(boxes.size(order[i]));
+    }
+    out.words.make(words);
+    out.numbers.make(n);
+    out.levels.make(n);
+    out.filter.make(n);
+    out.position.make(n);
+    out.alive.make((n + 63) / 64, 0);
+    for (size_t i = 0; i < n; ++i) {
+      u32 box = order[i];
+      i64 from = boxes.offsets[box];
+      write_row(out.words.data() + out.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,
+                boxes.size(box));
+      out.numbers[i] = u32(boxes.numbers[box]);
+      out.levels[i] = boxes.priority[box];
+      out.position[box] = u32(i);
+      out.alive[i / 64] |= 1ull << (i & 63);
+      i64 other = narrowest(boxes, box, keyed(box) ? key[box] : -1);
+      out.filter[i] = filter_of(other < 0 ? key[box] : other);
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings) {
+  Frequencies frequencies(boxes, attributes);
+  std::vector<i64> key(boxes.count, -2);
+  std::vector<size_t> rest;
+  double constraints = 0;
+  for (size_t box = 0; box < boxes.count; ++box) {
+    double least = only_postings ? 1.0 : RARE;
+    for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
+      double share = frequencies.share(boxes, size_t(at));
+      if (share >= least) continue;
+      least = share;
+      key[box] = at;
+    }
+    if (key[box] != -2) continue;
+    rest.push_back(box);
+    constraints += boxes.size(box);
+  }
+  if (only_postings || constraints < SPARSE * double(rest.size()) * attributes)
+    for (size_t box : rest) key[box] = narrowest(boxes, box, -1);
+  return key;
+}
+
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes) {
+  PostingArrays out;
+  Builder builder{boxes, key, attributes, out, {}};
+  builder.sort();
+  builder.make_keys();
+  builder.make_slots();
+  builder.make_codes();
+  builder.make_rows();
+  return out;
+}
+
+}  // namespace hitbox

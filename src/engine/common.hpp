@@ -1,0 +1,87 @@
+// Words that every kernel shares: key constants, plain views of flat arrays, and the growing result.
+//
+// Files that are compiled once an instruction set (match.cpp) may only use what has internal linkage, so that the
+// linker never picks an AVX-512 copy of an inline function for the baseline. Hence `static inline` and plain structs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <new>
+
+namespace hitbox {
+
+using i64 = std::int64_t;
+using u64 = std::uint64_t;
+using u32 = std::uint32_t;
+using u16 = std::uint16_t;
+using u8 = std::uint8_t;
+
+constexpr i64 MISSING = INT64_MIN;
+constexpr i64 LOWEST = INT64_MIN + 1;
+constexpr i64 HIGHEST = INT64_MAX;
+constexpr u32 LEVELS = 10;
+constexpr u32 MAX_ATTRIBUTES = 1024;
+
+// Events: (count, attributes) keys, row by row; `high == low` where all are points.
+struct Events {
+  const i64* low;
+  const i64* high;
+  u32 attributes;
+};
+
+// The matches of one event, in any order until `finish`; the last `levels` byte says how urgent each is.
+struct Result {
+  i64* numbers = nullptr;
+  u8* levels = nullptr;
+  size_t size = 0;
+  size_t capacity = 0;
+  bool ordered = true;
+};
+
+// A level window and a number of matches that is enough.
+struct Wanted {
+  u32 top = LEVELS - 1;
+  u32 bottom = 0;
+  size_t limit = SIZE_MAX;
+};
+
+template <class T>
+static inline T* allocate(size_t count) {
+  void* memory = std::malloc(count * sizeof(T) + 64);
+  if (!memory) throw std::bad_alloc();
+  return static_cast<T*>(memory);
+}
+
+template <class T>
+static inline void regrow(T*& memory, size_t count) {
+  void* grown = std::realloc(memory, count * sizeof(T) + 64);
+  if (!grown) throw std::bad_alloc();
+  memory = static_cast<T*>(grown);
+}
+
+static inline void reserve(Result& out, size_t extra) {
+  if (out.size + extra <= out.capacity) return;
+  out.capacity = (out.size + extra) * 2 + 64;
+  regrow(out.numbers, out.capacity);
+  regrow(out.levels, out.capacity);
+}
+
+static inline void add(Result& out, i64 number, u8 level) {
+  reserve(out, 1);
+  out.ordered &= !out.size || out.levels[out.size - 1] >= level;
+  out.numbers[out.size] = number;
+  out.levels[out.size++] = level;
+}
+
+static inline void release(Result& out) {
+  std::free(out.numbers);
+  std::free(out.levels);
+  out = Result{};
+}
+
+static inline bool bit(const u64* bits, size_t at) { return bits[at >> 6] >> (at & 63) & 1; }
+
+}  // namespace hitbox

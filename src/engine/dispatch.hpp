@@ -1,0 +1,57 @@
+// Which kernels run: the best that the processor has, unless HITBOX_SIMD or a call says otherwise.
+#pragma once
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "match.hpp"
+
+namespace hitbox {
+
+inline std::vector<const Kernels*> available() {
+  std::vector<const Kernels*> found{&kernels_baseline};
+#if HITBOX_X86
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) {
+    found.push_back(&kernels_avx2);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+      found.push_back(&kernels_avx512);
+  }
+#endif
+  return found;
+}
+
+inline const Kernels* kernels_named(const std::string& name) {
+  for (const Kernels* one : available())
+    if (name == one->name) return one;
+  return nullptr;
+}
+
+// Events [0, count) over some threads, each with its own share and its own result; then one after the other.
+inline void match_threads(const Kernels& kernels, const Set& set, const Events& events, size_t count, size_t threads,
+                          i64* ends, Result& out) {
+  threads = std::max<size_t>(1, std::min(threads, count / 64));
+  if (threads == 1) return kernels.many(set, events, 0, count, ends, out);
+  std::vector<Result> results(threads);
+  std::vector<std::thread> workers;
+  auto share = [&](size_t t) { return count * t / threads; };
+  for (size_t t = 1; t < threads; ++t)
+    workers.emplace_back([&, t] { kernels.many(set, events, share(t), share(t + 1), ends, results[t]); });
+  kernels.many(set, events, 0, share(1), ends, out);
+  for (std::thread& worker : workers) worker.join();
+  size_t total = out.size;
+  for (size_t t = 1; t < threads; ++t) {
+    for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(total);
+    total += results[t].size;
+  }
+  regrow(out.numbers, total);
+  for (size_t t = 1; t < threads; ++t) {
+    std::memcpy(out.numbers + out.size, results[t].numbers, results[t].size * sizeof(i64));
+    out.size += results[t].size;
+    release(results[t]);
+  }
+}
+
+}  // namespace hitbox

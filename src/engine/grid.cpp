@@ -1,0 +1,162 @@
+// Cutting each attribute's key line into cells.
+//
+// Membership changes only at cuts: a low bound, or the key after a high bound. Where an attribute has few cuts every
+// one starts a cell and lines alone are exact. Otherwise cells are equi-depth over sampled cuts, wide gaps without
+// cuts get a cell of their own (an event that falls there needs neither line nor list), and the first and the last
+// cell hold nothing but open ends, so that codes inside the others stay narrow.
+#include <algorithm>
+#include <limits>
+
+#include "build.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr size_t SAMPLED_ROWS = 16384;
+constexpr u32 INNER = CELLS - 4;  // beside {MISSING}, the open low end, the first and the last cut
+constexpr u32 GAPS = 4;
+
+struct Gap {
+  i64 below, above;    // sampled cuts on both sides
+  i64 lowest, highest;  // tightened by all cuts
+};
+
+bool cut_below(i64 low) { return low > LOWEST; }
+bool cut_above(i64 high) { return high < HIGHEST; }
+
+struct Cuts {
+  std::vector<i64> sample;
+  std::vector<Gap> gaps;
+  i64 first = HIGHEST, last = LOWEST;
+
+  void see(i64 cut) {
+    first = std::min(first, cut);
+    last = std::max(last, cut);
+  }
+  void tighten(i64 cut) {
+    for (Gap& gap : gaps) {
+      if (cut <= gap.below || cut >= gap.above) continue;
+      if (u64(cut) - u64(gap.below) < u64(gap.above) - u64(cut)) gap.lowest = std::max(gap.lowest, cut);
+      else gap.highest = std::min(gap.highest, cut);
+    }
+  }
+};
+
+void find_gaps(Cuts& cuts) {
+  const auto& sample = cuts.sample;
+  u64 wide = (u64(cuts.last) - u64(cuts.first)) / 12;
+  for (size_t i = 1; i < sample.size() && cuts.gaps.size() < GAPS; ++i)
+    if (u64(sample[i]) - u64(sample[i - 1]) > wide)
+      cuts.gaps.push_back({sample[i - 1], sample[i], sample[i - 1], sample[i]});
+}
+
+// The starts of the inner cells: every distinct cut, or equi-depth over the sample plus the gaps.
+std::vector<i64> inner_starts(const Cuts& cuts, size_t distinct) {
+  std::vector<i64> found;
+  if (distinct <= INNER) {
+    found = cuts.sample;
+  } else {
+    for (const Gap& gap : cuts.gaps) found.insert(found.end(), {gap.lowest, gap.highest});
+    size_t quantiles = INNER - found.size();
+    for (size_t q = 0; q < quantiles; ++q) found.push_back(cuts.sample[cuts.sample.size() * (q + 1) / (quantiles + 1)]);
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+void write_starts(i64* starts, const Cuts& cuts, const std::vector<i64>& inner) {
+  starts[0] = MISSING;
+  starts[1] = LOWEST;
+  u32 at = 2;
+  if (cuts.first <= cuts.last) {
+    starts[at++] = cuts.first;
+    for (i64 start : inner)
+      if (start > cuts.first && start < cuts.last) starts[at++] = start;
+    if (cuts.last > cuts.first) starts[at++] = cuts.last;
+  }
+  for (; at < CELLS; ++at) starts[at] = starts[at - 1];
+}
+
+template <class See>
+void each_cut(const Boxes& boxes, size_t box, See see) {
+  for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
+    u32 a = u32(boxes.attribute[at]);
+    if (cut_below(boxes.low[at])) see(a, boxes.low[at]);
+    if (cut_above(boxes.high[at])) see(a, boxes.high[at] + 1);
+  }
+}
+
+std::vector<Cuts> collect(const Boxes& boxes, u32 attributes) {
+  std::vector<Cuts> cuts(attributes);
+  size_t step = std::max<size_t>(1, boxes.count / SAMPLED_ROWS);
+  for (size_t box = 0; box < boxes.count; ++box) {
+    bool sampled = box % step == 0;
+    each_cut(boxes, box, [&](u32 a, i64 cut) {
+      cuts[a].see(cut);
+      if (sampled) cuts[a].sample.push_back(cut);
+    });
+  }
+  bool gaps = false;
+  for (Cuts& one : cuts) {
+    std::sort(one.sample.begin(), one.sample.end());
+    find_gaps(one);
+    gaps |= !one.gaps.empty();
+  }
+  if (gaps)
+    for (size_t box = 0; box < boxes.count; ++box)
+      each_cut(boxes, box, [&](u32 a, i64 cut) { cuts[a].tighten(cut); });
+  return cuts;
+}
+
+u8 shift_for(u64 width) {
+  u8 shift = 0;
+  while (width >> shift > 0xFFFF) ++shift;
+  return shift;
+}
+
+}  // namespace
+
+i64 Grid::last(size_t at) const {
+  const i64* start = starts.memory.get() + at;
+  return at % CELLS == CELLS - 1 || start[1] == start[0] ? HIGHEST : start[1] - 1;
+}
+
+Grid make_grid(const Boxes& boxes, u32 attributes) {
+  Grid grid;
+  grid.starts.make(size_t(attributes) * CELLS);
+  grid.shift.make(size_t(attributes) * CELLS);
+  grid.lossy.make(size_t(attributes) * CELLS, 0);
+  auto all = collect(boxes, attributes);
+  for (u32 a = 0; a < attributes; ++a) {
+    i64* starts = grid.starts.data() + size_t(a) * CELLS;
+    auto distinct = all[a].sample;
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    if (distinct.size() <= INNER) all[a].sample = distinct;
+    write_starts(starts, all[a], inner_starts(all[a], distinct.size()));
+    for (u32 c = 0; c < CELLS; ++c) {
+      size_t at = size_t(a) * CELLS + c;
+      grid.shift[at] = shift_for(u64(grid.last(at)) - u64(starts[c]));
+    }
+  }
+  return grid;
+}
+
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid) {
+  std::vector<Cells> cells(size_t(boxes.offsets[boxes.count]));
+  for (size_t at = size_t(boxes.offsets[0]); at < cells.size(); ++at) {
+    u32 a = u32(boxes.attribute[at]);
+    const i64* starts = grid.starts.data() + size_t(a) * CELLS;
+    u32 low = cell_of(starts, boxes.low[at]), high = cell_of(starts, boxes.high[at]);
+    cells[at] = {u16(a), u8(low), u8(high)};
+    size_t i = size_t(a) * CELLS + low, j = size_t(a) * CELLS + high;
+    u64 offset = u64(boxes.low[at]) - u64(starts[low]);
+    if (offset >> grid.shift[i] << grid.shift[i] != offset) grid.lossy[i] = 1;
+    u64 next = u64(boxes.high[at]) - u64(starts[high]) + 1;
+    if (grid.shift[j] && next >> grid.shift[j] << grid.shift[j] != next && boxes.high[at] != grid.last(j)) grid.lossy[j] = 1;
+  }
+  for (size_t at = 0; at < grid.lossy.size; ++at) grid.any_lossy |= grid.lossy[at];
+  return cells;
+}
+
+}  // namespace hitbox

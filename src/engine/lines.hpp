@@ -1,0 +1,170 @@
+// Operations on a line of 512 bits, in AVX-512, AVX2 or plain loops, whichever this file is compiled for.
+#pragma once
+
+#include "bitmap.hpp"
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace hitbox {
+namespace {
+
+#if defined(__AVX512F__)
+
+struct Line {
+  __m512i bits;
+};
+static inline Line load(const u64* at) { return {_mm512_loadu_si512(at)}; }
+static inline void store(u64* at, Line x) { _mm512_storeu_si512(at, x.bits); }
+static inline Line operator&(Line x, Line y) { return {_mm512_and_si512(x.bits, y.bits)}; }
+static inline Line operator|(Line x, Line y) { return {_mm512_or_si512(x.bits, y.bits)}; }
+static inline bool empty(Line x) { return _mm512_test_epi64_mask(x.bits, x.bits) == 0; }
+
+#elif defined(__AVX2__)
+
+struct Line {
+  __m256i a, b;
+};
+static inline Line load(const u64* at) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at) + 1)};
+}
+static inline void store(u64* at, Line x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at) + 1, x.b);
+}
+static inline Line operator&(Line x, Line y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+static inline Line operator|(Line x, Line y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+static inline bool empty(Line x) {
+  __m256i any = _mm256_or_si256(x.a, x.b);
+  return _mm256_testz_si256(any, any);
+}
+
+#else
+
+struct Line {
+  u64 words[WORDS];
+};
+static inline Line load(const u64* at) {
+  Line x;
+  std::memcpy(x.words, at, sizeof x.words);
+  return x;
+}
+static inline void store(u64* at, Line x) { std::memcpy(at, x.words, sizeof x.words); }
+static inline Line operator&(Line x, const Line& y) {
+  for (u32 w = 0; w < WORDS; ++w) x.words[w] &= y.words[w];
+  return x;
+}
+static inline Line operator|(Line x, const Line& y) {
+  for (u32 w = 0; w < WORDS; ++w) x.words[w] |= y.words[w];
+  return x;
+}
+static inline bool empty(const Line& x) {
+  u64 any = 0;
+  for (u32 w = 0; w < WORDS; ++w) any |= x.words[w];
+  return !any;
+}
+
+#endif
+
+static inline u32 count(const u64* words) {
+  u32 sum = 0;
+  for (u32 w = 0; w < WORDS; ++w) sum += u32(__builtin_popcountll(words[w]));
+  return sum;
+}
+
+// What the ends of one attribute are held against: the event's places there, and its keys where places may tie.
+struct Against {
+  u32 low, high;               // 22-bit places
+  bool low_lossy, high_lossy;  // whether a tie must be settled by the exact key
+  i64 low_key, high_key;
+};
+
+static inline bool entry_fails(const Bitmap& map, u32 at, const Against& event) {
+  u32 entry = map.entries[at], place = entry >> 10;
+  if (entry & UPPER) return place < event.low || (place == event.low && event.low_lossy && map.exact[at] < event.low_key);
+  return place > event.high || (place == event.high && event.high_lossy && map.exact[at] > event.high_key);
+}
+
+static inline void clear(u64* line, u32 position) { line[position >> 6] &= ~(1ull << (position & 63)); }
+
+// Clears the boxes of a line whose end among entries [from, to) excludes the event.
+static inline void clear_failing(const Bitmap& map, u32 from, u32 to, const Against& event, u64* line) {
+#if defined(__AVX512F__)
+  const __m512i low = _mm512_set1_epi32(int(event.low)), high = _mm512_set1_epi32(int(event.high));
+  __m512i held = _mm512_loadu_si512(line);
+  for (u32 at = from; at < to; at += 16) {
+    __mmask16 inside = to - at >= 16 ? __mmask16(0xFFFF) : __mmask16((1u << (to - at)) - 1);
+    __m512i entry = _mm512_loadu_si512(map.entries + at), place = _mm512_srli_epi32(entry, 10);
+    __mmask16 upper = _mm512_test_epi32_mask(entry, _mm512_set1_epi32(int(UPPER)));
+    // A tie is let through here only where nothing is lossy; otherwise it goes to the exact check below.
+    __mmask16 above = event.high_lossy ? _mm512_cmpge_epu32_mask(place, high) : _mm512_cmpgt_epu32_mask(place, high);
+    __mmask16 below = event.low_lossy ? _mm512_cmple_epu32_mask(place, low) : _mm512_cmplt_epu32_mask(place, low);
+    __m512i word = _mm512_permutexvar_epi32(_mm512_srli_epi32(_mm512_and_si512(entry, _mm512_set1_epi32(511)), 5), held);
+    __m512i moved = _mm512_srlv_epi32(word, _mm512_and_si512(entry, _mm512_set1_epi32(31)));
+    __mmask16 member = _mm512_test_epi32_mask(moved, _mm512_set1_epi32(1));
+    u32 failing = u32(((above & ~upper) | (below & upper)) & inside & member);
+    if (!failing) continue;
+    for (; failing; failing &= failing - 1) {
+      u32 one = at + u32(__builtin_ctz(failing));
+      if (entry_fails(map, one, event)) clear(line, map.entries[one] & 511);
+    }
+    held = _mm512_loadu_si512(line);
+  }
+#else
+  for (u32 at = from; at < to; ++at)
+    if (entry_fails(map, at, event)) clear(line, map.entries[at] & 511);
+#endif
+}
+
+// Writes the numbers of the boxes of a line.
+static inline u32 expand(const u64* line, const u32* numbers, i64* out) {
+  i64* from = out;
+#if defined(__AVX512F__)
+  if (count(line) >= 24) {
+    for (u32 at = 0; at < BLOCK; at += 16) {
+      __mmask16 chosen = __mmask16(line[at >> 6] >> (at & 63));
+      if (!chosen) continue;
+      __m512i packed = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + at));
+      u32 some = u32(__builtin_popcount(chosen));
+      u32 filled = (1u << some) - 1;
+      _mm512_mask_storeu_epi64(out, __mmask8(filled), _mm512_cvtepu32_epi64(_mm512_castsi512_si256(packed)));
+      if (some > 8)
+        _mm512_mask_storeu_epi64(out + 8, __mmask8(filled >> 8),
+                                 _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(packed, 1)));
+      out += some;
+    }
+    return u32(out - from);
+  }
+#endif
+  for (u32 w = 0; w < WORDS; ++w)
+    for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = numbers[w * 64 + u32(__builtin_ctzll(bits))];
+  return u32(out - from);
+}
+
+// Memory of one call: grows, never shrinks, freed at the end.
+template <class T>
+struct Scratch {
+  T* data = nullptr;
+  size_t size = 0, capacity = 0;
+
+  Scratch() = default;
+  explicit Scratch(size_t count) { need(count); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { std::free(data); }
+  void need(size_t count) {
+    if (count <= capacity) return;
+    capacity = count + count / 2 + 16;
+    regrow(data, capacity);
+  }
+  void push(T value) {
+    need(size + 1);
+    data[size++] = value;
+  }
+  T& operator[](size_t at) { return data[at]; }
+};
+
+}  // namespace
+}  // namespace hitbox

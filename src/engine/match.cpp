@@ -1,0 +1,266 @@
+// Matching: one event at a time, or a batch block by block. Compiled once an instruction set (HITBOX_KERNELS names it).
+//
+// One event: narrow the blocks by the summaries; AND the lines of a window of blocks, prefetching ahead; settle the
+// survivors by their lists; write out numbers. Blocks come most urgent first, so a limit stops early.
+//
+// A batch: for 64 blocks at a time, list the events that each block survives for, then go block by block while its
+// lines stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt out by event and
+// level at the end, so that no comparison sort is needed.
+#include "match.hpp"
+
+#include "lookup.hpp"
+#include "plan.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr u32 WINDOW = 256;
+constexpr u32 AHEAD = 4;
+constexpr u32 CHUNK = 4096;
+constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
+
+struct Survivor {
+  u32 block;
+  alignas(64) u64 line[WORDS];
+};
+
+static u32 level_at(const Bitmap& map, u32 block) {
+  u32 index = 0;
+  while (map.level_end[index] <= block) ++index;
+  return level_of_index(index);
+}
+
+static void emit_line(const Bitmap& map, u32 block, const u64* line, u32 level, Result& out) {
+  reserve(out, BLOCK);
+  out.ordered &= !out.size || out.levels[out.size - 1] >= level;
+  u32 some = expand(line, map.numbers + size_t(block) * BLOCK, out.numbers + out.size);
+  std::memset(out.levels + out.size, int(level), some);
+  out.size += some;
+}
+
+// The matches of blocks `list[0..size)`.
+template <class P>
+void match_window(const Bitmap& map, const P& plans, const u32* list, u32 size, const i64* low, const i64* high,
+                  Survivor* survivors, size_t limit, Result& out) {
+  u32 found = 0;
+  for (u32 i = 0; i < size && i < AHEAD; ++i) plans.prefetch(map, list[i], 0);
+  for (u32 i = 0; i < size; ++i) {
+    if (i + AHEAD < size) plans.prefetch(map, list[i + AHEAD], 0);
+    Line held = plans.gather(map, list[i], 0);
+    if (empty(held)) continue;
+    survivors[found].block = list[i];
+    store(survivors[found++].line, held);
+  }
+  for (u32 i = 0; i < found && i < 2 * AHEAD; ++i) plans.prefetch_lists(map, survivors[i].block, 0, false);
+  for (u32 i = 0; i < found && i < AHEAD; ++i) plans.prefetch_lists(map, survivors[i].block, 0, true);
+  for (u32 i = 0; i < found && out.size < limit; ++i) {
+    if (i + 2 * AHEAD < found) plans.prefetch_lists(map, survivors[i + 2 * AHEAD].block, 0, false);
+    if (i + AHEAD < found) plans.prefetch_lists(map, survivors[i + AHEAD].block, 0, true);
+    plans.settle(map, survivors[i].block, 0, low, high, survivors[i].line);
+    if (!empty(load(survivors[i].line)))
+      emit_line(map, survivors[i].block, survivors[i].line, level_at(map, survivors[i].block), out);
+  }
+}
+
+template <class P>
+void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Wanted& wanted, Result& out) {
+  Scratch<u64> blocks(map.summary_words);
+  start_blocks(map, wanted, blocks.data);
+  P plans(map.attributes, 1);
+  if (!plans.make(map, low, high, 0, blocks.data)) return;
+  Scratch<Survivor> survivors(WINDOW);
+  u32 list[WINDOW + 64], size = 0;
+  size_t limit = wanted.limit > SIZE_MAX - out.size ? SIZE_MAX : out.size + wanted.limit;
+  for (u32 w = 0; w < map.summary_words && out.size < limit; ++w) {
+    for (u64 bits = blocks[w]; bits; bits &= bits - 1) list[size++] = w * 64 + u32(__builtin_ctzll(bits));
+    if (size < WINDOW - 64 && w + 1 < map.summary_words) continue;
+    match_window(map, plans, list, size, low, high, survivors.data, limit, out);
+    size = 0;
+  }
+}
+
+// Most urgent first, by counting; nothing to do where sources already came in that order.
+static void put_in_order(Result& out) {
+  if (out.ordered) return;
+  size_t start[LEVELS + 1] = {};
+  for (size_t i = 0; i < out.size; ++i) ++start[LEVELS - out.levels[i]];
+  for (u32 l = 0; l < LEVELS; ++l) start[l + 1] += start[l];
+  i64* sorted = allocate<i64>(out.capacity);
+  for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
+  std::free(out.numbers);
+  out.numbers = sorted;
+  out.ordered = true;
+}
+
+void match_one(const Set& set, const Events& events, size_t event, const Wanted& wanted, Result& out) {
+  const i64* low = events.low + event * events.attributes;
+  const i64* high = events.high + event * events.attributes;
+  auto emit = [&](u32 number, u8 level) {
+    if (level <= wanted.top && level >= wanted.bottom) add(out, number, level);
+  };
+  for (u32 i = 0; i < set.bitmap_count; ++i)
+    if (events.low == events.high) match_bitmap<PointPlans>(set.bitmaps[i], low, high, wanted, out);
+    else match_bitmap<IntervalPlans>(set.bitmaps[i], low, high, wanted, out);
+  Lookup lookup;
+  for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
+  match_rows(set.tail, low, high, emit);
+  put_in_order(out);
+  if (out.size > wanted.limit) out.size = wanted.limit;
+}
+
+// Matches of a chunk of events, not yet dealt out.
+struct Log {
+  struct Hit {
+    u32 key, number;
+  };
+  struct Dense {
+    u32 key, block;
+    const Bitmap* map;
+    u64 line[WORDS];
+  };
+  Scratch<Hit> hits;
+  Scratch<Dense> lines;
+  Scratch<u32> counts;  // [events * 16] by key = event * 16 + (9 - level)
+
+  explicit Log(size_t events) : counts(events * 16) { std::memset(counts.data, 0, events * 64); }
+
+  static u32 key_of(size_t event, u32 level) { return u32(event) * 16 + (LEVELS - 1 - level); }
+
+  void add(u32 key, u32 number) {
+    ++counts[key];
+    hits.push({key, number});
+  }
+
+  void add_line(const Bitmap& map, u32 block, u32 key, const u64* line) {
+    u32 some = count(line);
+    counts[key] += some;
+    if (some >= DENSE) {
+      lines.need(lines.size + 1);
+      Dense& one = lines[lines.size++];
+      one.key = key;
+      one.block = block;
+      one.map = &map;
+      std::memcpy(one.line, line, sizeof one.line);
+      return;
+    }
+    hits.need(hits.size + some);
+    const u32* numbers = map.numbers + size_t(block) * BLOCK;
+    for (u32 w = 0; w < WORDS; ++w)
+      for (u64 bits = line[w]; bits; bits &= bits - 1)
+        hits.data[hits.size++] = {key, numbers[w * 64 + u32(__builtin_ctzll(bits))]};
+  }
+
+  void deal(size_t events, i64* ends, Result& out) {
+    Scratch<size_t> next(events * 16);
+    size_t sum = out.size;
+    for (size_t e = 0; e < events; ++e) {
+      for (u32 l = 0; l < 16; ++l) {
+        next[e * 16 + l] = sum;
+        sum += counts[e * 16 + l];
+      }
+      ends[e] = i64(sum);
+    }
+    if (sum > out.capacity) {
+      out.capacity = sum + sum / 2;
+      regrow(out.numbers, out.capacity);
+    }
+    for (size_t i = 0; i < lines.size; ++i) {
+      const Dense& one = lines[i];
+      next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * BLOCK, out.numbers + next[one.key]);
+    }
+    for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = hits[i].number;
+    out.size = sum;
+  }
+};
+
+template <class P>
+struct Batch {
+  const Bitmap& map;
+  const Events& events;
+  size_t from, size;
+  Log& log;
+  P plans;
+  Scratch<u64> blocks;      // [events][summary_words]
+  Scratch<u16> waiting;     // [64][events]
+  u32 waiting_size[64];
+
+  Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
+      : map(m), events(e), from(first), size(count), log(l), plans(m.attributes, count),
+        blocks(count * m.summary_words), waiting(64 * count) {}
+
+  const i64* low(size_t e) const { return events.low + (from + e) * events.attributes; }
+  const i64* high(size_t e) const { return events.high + (from + e) * events.attributes; }
+
+  void run() {
+    for (size_t e = 0; e < size; ++e) {
+      u64* mine = blocks.data + e * map.summary_words;
+      start_blocks(map, Wanted{}, mine);
+      if (!plans.make(map, low(e), high(e), e, mine)) std::memset(mine, 0, map.summary_words * 8);
+    }
+    for (u32 w = 0; w * 64 < map.blocks; ++w) {
+      enlist(w);
+      for (u32 b = 0; b < 64; ++b)
+        if (waiting_size[b]) visit(w * 64 + b, waiting.data + b * size, waiting_size[b]);
+    }
+  }
+
+  void enlist(u32 w) {
+    std::memset(waiting_size, 0, sizeof waiting_size);
+    for (size_t e = 0; e < size; ++e)
+      for (u64 bits = blocks[e * map.summary_words + w]; bits; bits &= bits - 1) {
+        u32 b = u32(__builtin_ctzll(bits));
+        waiting[b * size + waiting_size[b]++] = u16(e);
+      }
+  }
+
+  void visit(u32 block, const u16* list, u32 waiting_events) {
+    u32 level = level_at(map, block);
+    for (u32 i = 0; i < waiting_events; ++i) {
+      size_t e = list[i];
+      Line held = plans.gather(map, block, e);
+      if (empty(held)) continue;
+      alignas(64) u64 line[WORDS];
+      store(line, held);
+      plans.settle(map, block, e, low(e), high(e), line);
+      if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level), line);
+    }
+  }
+};
+
+void match_chunk(const Set& set, const Events& events, size_t from, size_t size, i64* ends, Result& out) {
+  Log log(size);
+  for (u32 i = 0; i < set.bitmap_count; ++i)
+    if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log).run();
+    else Batch<IntervalPlans>(set.bitmaps[i], events, from, size, log).run();
+  Lookup lookup;
+  for (size_t e = 0; e < size; ++e) {
+    const i64* low = events.low + (from + e) * events.attributes;
+    const i64* high = events.high + (from + e) * events.attributes;
+    auto emit = [&](u32 number, u8 level) { log.add(Log::key_of(e, level), number); };
+    for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
+    match_rows(set.tail, low, high, emit);
+  }
+  log.deal(size, ends, out);
+}
+
+// A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
+void match_many(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out) {
+  size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
+  most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
+  for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
+    if (size > to - at) size = to - at;
+    size_t before = out.size;
+    match_chunk(set, events, at, size, ends + at, out);
+    size_t bytes = (out.size - before) / size * 16 + 256;
+    at += size;
+    size = (size_t(64) << 20) / bytes;
+    size = size < 64 ? 64 : size > most ? most : size;
+  }
+}
+
+}  // namespace
+
+extern const Kernels HITBOX_KERNELS;
+const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_one, match_many};
+
+}  // namespace hitbox

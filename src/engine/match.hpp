@@ -1,0 +1,34 @@
+// The door to the kernels that are compiled once an instruction set, and the choice among them at run time.
+#pragma once
+
+#include "bitmap.hpp"
+#include "common.hpp"
+#include "postings.hpp"
+#include "rows.hpp"
+
+namespace hitbox {
+
+// Everything that one call to match looks at.
+struct Set {
+  const Bitmap* bitmaps;
+  u32 bitmap_count;
+  const Postings* postings;
+  u32 posting_count;
+  Rows tail;
+};
+
+struct Kernels {
+  const char* name;
+  // Matches of one event, most urgent first.
+  void (*one)(const Set&, const Events&, size_t event, const Wanted&, Result&);
+  // Matches of events [from, to): `ends[e]` is where event e's matches end in `out.numbers` (no levels kept).
+  void (*many)(const Set&, const Events&, size_t from, size_t to, i64* ends, Result& out);
+};
+
+extern const Kernels kernels_baseline;
+#if HITBOX_X86
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+#endif
+
+}  // namespace hitbox

@@ -1,0 +1,298 @@
+"""The engine: sealed segments, a short tail of new boxes, and tombstones.
+
+    insert ->  tail (rows, scanned) -> sealed when it is full -> merged by `prepare`, sizes growing by doubling
+    delete ->  one bit in a segment's `alive`
+
+    where[number] -> location     segment: base + position; tail: TAIL + position; NOWHERE where not in use
+
+A segment is bitmap blocks (ranges) or keyed postings (equalities); the native builder routes each box by the data.
+Everything is flat arrays, so a snapshot is these arrays as files, and opening it maps them without reading them.
+
+Matching may run in many threads at once; insert, delete and the commit of `prepare` must be alone (the index's lock).
+Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints from which an
+attribute of a block gets bitmap lines; `kind` forces "bitmap" or "postings"; `simd` forces an instruction set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitbox.boxes import I64, LEVELS, Boxes, Hits, Points, Space
+from hitbox.engine import _kernels
+from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
+from hitbox.engine.segment import U32, Arrays, Segment
+from hitbox.errors import MatcherError
+from hitbox.matchers.base import Matcher
+
+TAIL = 1 << 31
+NOWHERE = (1 << 32) - 1
+DEAD_SHARE = 0.2
+"""Dead boxes from which a segment is rebuilt."""
+
+
+class Engine(Matcher):
+    intervals = True
+    ordered = True
+    threaded = True
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        tail: int = 2048,
+        block: int = BLOCK,
+        lines: int = 24,
+        kind: str = "auto",
+        simd: str | None = None,
+    ) -> None:
+        if not 1 <= space.attributes <= MAX_ATTRIBUTES:
+            raise MatcherError(f"the engine holds 1 to {MAX_ATTRIBUTES} attributes, not {space.attributes}")
+        if not 1 <= block <= BLOCK:
+            raise MatcherError(f"block must be 1 to {BLOCK}, not {block}")
+        if kind not in ("auto", "bitmap", "postings"):
+            raise MatcherError(f"kind must be auto, bitmap or postings, not {kind!r}")
+        self.space = space
+        self.simd = _simd(simd)
+        self._options = (block, lines, kind)
+        self._tail_limit = tail
+        self._tail = _kernels.Tail()
+        self._segments: list[Segment] = []
+        self._where = np.zeros(0, np.uint32)
+
+    # --- changes
+
+    def insert(self, numbers: I64, boxes: Boxes) -> None:
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        if not len(numbers):
+            return
+        if int(numbers.min()) < 0 or int(numbers.max()) >= TAIL:
+            raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
+        self._make_room(int(numbers.max()) + 1)
+        if len(numbers) >= self._tail_limit:
+            self._adopt(self._build(numbers, boxes))
+            return
+        first = len(self._tail)
+        self._tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
+        self._where[numbers] = np.arange(TAIL + first, TAIL + first + len(numbers), dtype=np.uint32)
+        if len(self._tail) >= self._tail_limit:
+            positions = self._tail.living()
+            built = self._build(self._tail.numbers(positions), Boxes(*self._tail.decode(positions)))
+            self._tail.clear()
+            self._adopt(built)
+
+    def delete(self, numbers: I64) -> None:
+        if not len(numbers):
+            return
+        self._make_room(len(self._where))
+        where = self._where[numbers]
+        self._where[numbers] = NOWHERE
+        for part, rows in self._by_part(where):
+            if isinstance(part, Segment):
+                part.delete(where[rows] - np.uint32(part.base))
+            else:
+                part.remove(where[rows] - np.uint32(TAIL))
+        self._segments = [segment for segment in self._segments if segment.live]
+
+    def prepare(self) -> Callable[[], None] | None:
+        """Merges what has grown many or hollow. Matching may go on meanwhile, changes may not; the returned commit
+        swaps the result in and must be alone. None where nothing is worth doing."""
+        chosen = self._worth_merging()
+        if not chosen:
+            return None
+        taken: list[tuple[I64, Boxes]] = []
+        positions = self._tail.living()
+        if len(positions):
+            taken.append((self._tail.numbers(positions), Boxes(*self._tail.decode(positions))))
+        for segment in chosen:
+            positions = segment.living()
+            taken.append((segment.numbers(positions), segment.boxes(positions)))
+        numbers = np.concatenate([one for one, _ in taken])
+        built = self._build(numbers, Boxes.concat([boxes for _, boxes in taken]))
+
+        def commit() -> None:
+            self._make_room(len(self._where))
+            self._segments = [segment for segment in self._segments if segment not in chosen]
+            self._tail.clear()
+            self._adopt(built)
+
+        return commit
+
+    # --- matching
+
+    def match(self, points: Points, threads: int = 1) -> Hits:
+        return Hits(*self._match(points, threads=threads))
+
+    def match_top(self, points: Points, limit: int) -> I64:
+        """The `limit` most urgent matches of the one event in `points`."""
+        return self._match(points, limit=max(0, limit))[1]
+
+    def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
+        """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for."""
+        for level in reversed(range(LEVELS)):
+            numbers = self._match(points, top=level, bottom=level)[1]
+            if len(numbers):
+                yield level, numbers
+
+    def count(self, points: Points, threads: int = 1) -> I64:
+        """How many boxes each point meets."""
+        return np.diff(self._match(points, threads=threads)[0])
+
+    # --- state
+
+    def boxes(self, numbers: I64) -> Boxes:
+        numbers = np.asarray(numbers)
+        where = self._where[numbers]
+        found: list[Boxes] = []
+        rows: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
+        for part, some in self._by_part(where):
+            rows.append(some)
+            if isinstance(part, Segment):
+                found.append(part.boxes(where[some] - np.uint32(part.base)))
+            else:
+                found.append(Boxes(*part.decode(where[some] - np.uint32(TAIL))))
+        return Boxes.concat(found).take(np.argsort(np.concatenate(rows)))
+
+    def numbers(self) -> I64:
+        return np.flatnonzero(self._where != NOWHERE)
+
+    def __len__(self) -> int:
+        return self._tail.live + sum(segment.live for segment in self._segments)
+
+    def nbytes(self) -> int:
+        return self._where.nbytes + self._tail.nbytes + sum(segment.nbytes for segment in self._segments)
+
+    def describe(self) -> dict[str, Any]:
+        """What is held where, for people and benchmarks."""
+        segments = [
+            {"kind": one.kind, "boxes": one.live, "dead": one.members - one.live, "bytes": one.nbytes}
+            for one in self._segments
+        ]
+        return {"segments": segments, "tail": self._tail.live, "bytes": self.nbytes(), "simd": self.simd}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The complete state as named flat arrays, for `from_arrays`."""
+        positions = self._tail.living()
+        numbers = self._tail.numbers(positions)
+        where = self._where
+        if len(numbers):
+            where = where.copy()
+            where[numbers] = np.arange(TAIL, TAIL + len(numbers), dtype=np.uint32)
+        fields = ("tail.offsets", "tail.attribute", "tail.low", "tail.high", "tail.priority")
+        found: dict[str, NDArray[Any]] = {"where": where, "tail.numbers": numbers}
+        found.update(zip(fields, self._tail.decode(positions), strict=True))
+        kinds = [("bitmap", "postings").index(segment.kind) for segment in self._segments]
+        found["segments"] = np.array(
+            [[kind, one.base, one.live] for kind, one in zip(kinds, self._segments, strict=True)], np.int64
+        ).reshape(-1, 3)
+        for i, segment in enumerate(self._segments):
+            found.update({f"segment{i}.{name}": array for name, array in segment.arrays.items()})
+        return found
+
+    @classmethod
+    def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
+        """An engine on arrays that `arrays` gave, which may be read-only maps of files: nothing is read or copied
+        before it is needed, and a change copies only what it changes."""
+        engine = cls(space, **options)
+        engine._where = arrays["where"]
+        for i, (kind, base, live) in enumerate(arrays["segments"].tolist()):
+            prefix = f"segment{i}."
+            parts = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            engine._segments.append(Segment(("bitmap", "postings")[kind], space.attributes, base, live, parts))
+        if len(arrays["tail.numbers"]):
+            fields = ("numbers", "offsets", "attribute", "low", "high", "priority")
+            engine._tail.append(*(arrays[f"tail.{name}"] for name in fields))
+        return engine
+
+    # --- inside
+
+    def _match(
+        self, points: Points, threads: int = 1, top: int = LEVELS - 1, bottom: int = 0, limit: int = -1
+    ) -> tuple[I64, I64]:
+        if points.low.shape[1] != self.space.attributes:
+            raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
+        low = np.ascontiguousarray(points.low)
+        high = np.ascontiguousarray(points.high) if points.intervals else low
+        kernels = [segment.kernel for segment in self._segments]
+        return _kernels.match(kernels, self._tail, low, high, self.simd, threads, top, bottom, limit)
+
+    def _build(self, numbers: I64, boxes: Boxes) -> list[tuple[str, Arrays, I64, U32]]:
+        if not len(numbers):
+            return []
+        return _kernels.build(
+            self.space.attributes,
+            numbers,
+            boxes.offsets,
+            boxes.attribute,
+            boxes.low,
+            boxes.high,
+            boxes.priority,
+            *self._options,
+        )
+
+    def _adopt(self, built: list[tuple[str, Arrays, I64, U32]]) -> None:
+        for kind, arrays, numbers, positions in built:
+            segment = Segment(
+                kind, self.space.attributes, self._free_base(len(arrays["numbers"])), len(numbers), arrays
+            )
+            self._segments.append(segment)
+            self._where[numbers] = positions + np.uint32(segment.base)
+
+    def _free_base(self, size: int) -> int:
+        """The first stretch of locations that no segment uses."""
+        base = 0
+        for segment in sorted(self._segments, key=lambda one: one.base):
+            if segment.base - base >= size:
+                break
+            base = segment.base + segment.size
+        if base + size > TAIL:
+            raise MatcherError("the engine is full: more than two thousand million locations")
+        return base
+
+    def _make_room(self, capacity: int) -> None:
+        """Makes `where` private and long enough."""
+        held = len(self._where)
+        if capacity > held:
+            grown = np.full(max(capacity, held * 5 // 4 if held else 0), NOWHERE, np.uint32)
+            grown[:held] = self._where
+            self._where = grown
+        elif not self._where.flags.writeable:
+            self._where = self._where.copy()
+
+    def _by_part(self, where: U32) -> Iterator[tuple[Segment | _kernels.Tail, NDArray[np.intp]]]:
+        """Which rows of `where` lie in which segment, or in the tail."""
+        rest = np.flatnonzero(where >= TAIL)
+        if len(rest):
+            yield self._tail, rest
+        if len(rest) == len(where):
+            return
+        for segment in self._segments:
+            rows = np.flatnonzero((where >= segment.base) & (where < segment.base + segment.size))
+            if len(rows):
+                yield segment, rows
+
+    def _worth_merging(self) -> list[Segment]:
+        """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds a box."""
+        chosen: list[Segment] = []
+        for kind in ("bitmap", "postings"):
+            smaller = self._tail.live
+            run: list[Segment] = []
+            for segment in sorted((one for one in self._segments if one.kind == kind), key=lambda one: one.live):
+                run.append(segment)
+                if len(run) > 1 and segment.live < 2 * smaller:
+                    chosen.extend(one for one in run if one not in chosen)
+                smaller += segment.live
+        hollow = [one for one in self._segments if one.live < (1 - DEAD_SHARE) * one.members and one not in chosen]
+        return chosen + hollow
+
+
+def _simd(asked: str | None) -> str:
+    levels = _kernels.simd_levels()
+    name = asked or os.environ.get("HITBOX_SIMD") or levels[-1]
+    if name not in levels:
+        raise MatcherError(f"instruction set {name!r} is not one that this processor has: {', '.join(levels)}")
+    return name

@@ -1,0 +1,186 @@
+"""The engine equals the oracle on every instruction set, mix of segments, batch size and sequence of changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
+from hitbox.engine import Engine, _kernels
+from hitbox.errors import MatcherError
+from hitbox.matchers import make
+from randoms import random_boxes, random_points
+from test_matchers import assert_equal
+
+SIMD = _kernels.simd_levels()
+SMALL = {"tail": 64, "block": 32, "lines": 4}
+
+
+def pair(attributes: int, **options: object) -> tuple[Engine, object]:
+    space = Space.of(attributes)
+    return Engine(space, **options), make("brute", space)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("kind", ["auto", "bitmap", "postings"])
+@pytest.mark.parametrize("span", [3, 20, 10**6, 2**62])
+def test_sealed_segments(simd: str, kind: str, span: int) -> None:
+    rng = np.random.default_rng([span % 1000, len(kind)])
+    for attributes, count in ((1, 300), (4, 3000), (12, 1500), (90, 400)):
+        engine, oracle = pair(attributes, simd=simd, kind=kind, **SMALL)
+        boxes = random_boxes(rng, count, attributes, span)
+        numbers = rng.permutation(count * 2)[:count]
+        for one in (engine, oracle):
+            one.insert(numbers, boxes)
+        assert engine.describe()["tail"] == 0
+        for intervals in (False, True):
+            for size in (1, 2, 70):
+                assert_equal(engine, oracle, random_points(rng, size, attributes, span, intervals))
+        back = engine.boxes(numbers)
+        for field in ("offsets", "attribute", "low", "high", "priority"):
+            np.testing.assert_array_equal(getattr(back, field), getattr(boxes, field))
+
+
+def wide_boxes(rng: np.random.Generator, count: int, attributes: int, width: int, domain: int) -> Boxes:
+    low = rng.integers(0, domain - width + 1, (count, attributes))
+    open_ = rng.random(low.shape) < 0.4
+    return Boxes.of_dense(
+        np.where(open_, MISSING, low),
+        np.where(open_, HIGHEST, low + width),
+        rng.integers(0, 10, count).astype(np.uint8),
+    )
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize(("width", "domain"), [(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)])
+def test_full_blocks_and_batches(simd: str, width: int, domain: int) -> None:
+    rng = np.random.default_rng(width % 97)
+    engine, oracle = pair(6, simd=simd)
+    boxes = wide_boxes(rng, 3000, 6, width, domain)
+    for one in (engine, oracle):
+        one.insert(np.arange(3000), boxes)
+    keys = rng.integers(-2, domain + 2, (400, 6))
+    points = Points.of(keys)
+    want = oracle.match(points)
+    for threads in (1, 3):
+        got = engine.match(points, threads=threads)
+        np.testing.assert_array_equal(got.offsets, want.offsets)
+        for event in range(0, 400, 41):
+            np.testing.assert_array_equal(np.sort(got[event]), np.sort(want[event]))
+    assert_equal(engine, oracle, points[:40])
+    ranges = Points(keys[:40], keys[:40] + rng.integers(0, domain // 3, (40, 6)))
+    assert_equal(engine, oracle, ranges)
+    for event in range(5):
+        assert_equal(engine, oracle, points[event : event + 1])
+        assert_equal(engine, oracle, ranges[event : event + 1])
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool) -> None:
+    rng = np.random.default_rng(3)
+    engine, _ = pair(3, **SMALL)
+    engine.insert(np.arange(900), random_boxes(rng, 900, 3))
+    engine.insert(np.arange(900, 930), random_boxes(rng, 30, 3))
+    engine.insert(np.arange(930, 1300), random_boxes(rng, 370, 3))
+    for event in range(25):
+        point = random_points(rng, 1, 3, intervals=intervals)
+        full = engine.match(point)[0]
+        priority = engine.boxes(full).priority
+        levels = list(engine.match_levels(point))
+        assert [level for level, _ in levels] == sorted(set(priority.tolist()), reverse=True)
+        for level, numbers in levels:
+            assert sorted(numbers.tolist()) == sorted(full[priority == level].tolist())
+        for limit in (0, 1, event, 10**6):
+            top = engine.match_top(point, limit)
+            assert len(top) == len(set(top.tolist())) == min(limit, len(full))
+            assert set(top.tolist()) <= set(full.tolist())
+            np.testing.assert_array_equal(engine.boxes(top).priority, priority[: len(top)])
+        assert engine.count(point).tolist() == [len(full)]
+
+
+def change(rng: np.random.Generator, engine: Engine, oracle: object, alive: np.ndarray, attributes: int) -> np.ndarray:
+    gone = rng.permutation(alive)[: rng.integers(0, len(alive) // 2 + 1)]
+    alive = np.setdiff1d(alive, gone)
+    free = np.setdiff1d(np.arange(len(alive) + 400), alive)
+    new = rng.permutation(free)[: rng.choice([1, 20, 300])]
+    boxes = random_boxes(rng, len(new), attributes)
+    for one in (engine, oracle):
+        one.delete(gone)  # type: ignore[attr-defined]
+        one.insert(new, boxes)  # type: ignore[attr-defined]
+    return np.union1d(alive, new)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_soak_of_changes_and_compaction(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    attributes = int(rng.choice([2, 5, 30]))
+    engine, oracle = pair(attributes, **SMALL)
+    alive = np.zeros(0, np.int64)
+    for _ in range(40):
+        alive = change(rng, engine, oracle, alive, attributes)
+        commit = engine.prepare() if rng.random() < 0.5 else None
+        assert_equal(engine, oracle, random_points(rng, 3, attributes))
+        if commit:
+            commit()
+        assert len(engine) == len(alive)
+        for intervals in (False, True):
+            assert_equal(
+                engine, oracle, random_points(rng, int(rng.choice([1, 3, 9])), attributes, intervals=intervals)
+            )
+    back, want = engine.boxes(alive), oracle.boxes(alive)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(back.low, want.low)
+
+
+def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few() -> None:
+    rng = np.random.default_rng(5)
+    engine, _ = pair(6, tail=256)
+    boxes = wide_boxes(rng, 20_000, 6, 30, 100)
+    for start in range(0, 20_000, 250):
+        part = np.arange(start, start + 250)
+        engine.insert(part, boxes.take(part))
+        if commit := engine.prepare():
+            commit()
+    assert len(engine.describe()["segments"]) < 20
+    engine.delete(np.arange(0, 20_000, 2))
+    commit = engine.prepare()
+    assert commit is not None
+    commit()
+    assert engine.prepare() is None
+    fresh, _ = pair(6, tail=256)
+    rest = np.arange(1, 20_000, 2)
+    fresh.insert(rest, boxes.take(rest))
+    assert engine.nbytes() < 1.5 * fresh.nbytes()
+
+
+def test_bounds_at_the_edges_of_the_key_line() -> None:
+    engine, oracle = pair(2, **SMALL)
+    ends = [MISSING, LOWEST, LOWEST + 1, -1, 0, 1, HIGHEST - 1, HIGHEST]
+    boxes = Boxes.of([{0: (lo, hi)} for lo in ends for hi in ends if lo <= hi] * 3)
+    for one in (engine, oracle):
+        one.insert(np.arange(len(boxes)), boxes)
+    points = Points.of([[key, 0] for key in ends])
+    assert_equal(engine, oracle, points)
+    pairs = [(lo, hi) for lo in ends for hi in ends if lo <= hi]
+    low = np.array([[lo, 0] for lo, _ in pairs])
+    high = np.array([[hi, 0] for _, hi in pairs])
+    assert_equal(engine, oracle, Points(low, high))
+
+
+def test_wrong_use_is_refused() -> None:
+    with pytest.raises(MatcherError, match="attributes"):
+        Engine(Space.of(1025))
+    with pytest.raises(MatcherError, match="block"):
+        Engine(Space.of(1), block=513)
+    with pytest.raises(MatcherError, match="kind"):
+        Engine(Space.of(1), kind="tree")
+    with pytest.raises(MatcherError, match="instruction set 'mmx'"):
+        Engine(Space.of(1), simd="mmx")
+    with pytest.raises(MatcherError, match="attributes"):
+        Engine(Space.of(2)).match(Points.of([[1]]))
+    with pytest.raises(MatcherError, match="numbers"):
+        Engine(Space.of(1)).insert(np.array([-1]), Boxes.of([{}]))
+
+
+def test_the_environment_chooses_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HITBOX_SIMD", "baseline")
+    assert Engine(Space.of(1)).describe()["simd"] == "baseline"
