@@ -142,7 +142,7 @@ def _labels(predicate: Predicate, codecs: Sequence[Codec]) -> dict[int, dict[int
 def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
     """The keys that a leaf holds for, and whether that is all there is to say."""
     op = leaf.op
-    if op == "IS NULL" or op == "IS NOT NULL":
+    if not leaf.values:
         return (ABSENT if op == "IS NULL" else PRESENT), True
     if op.endswith("LIKE"):
         return _like_set(leaf, codec)
@@ -151,17 +151,16 @@ def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
 
 
 def _literal_set(op: str, values: Sequence[Literal], codec: Codec) -> Set:
+    if len(op) <= 2 and op != "IN":
+        return _comparison(op, *codec.cut(values[0]))
     if op.endswith("IN"):
         cuts = map(codec.cut, set(values))
         found = union(span(last + 1, first - 1) for last, first in cuts)
         return found if op == "IN" else complement(found, LOWEST)
-    if op.endswith("BETWEEN"):
-        (last, _), (_, first) = codec.cut(values[0]), codec.cut(values[1])
-        if op == "BETWEEN":
-            return span(last + 1, first - 1)
-        return union((span(LOWEST, last), span(first, HIGHEST)))
-    last, first = codec.cut(values[0])
-    return _comparison(op, last, first)
+    (last, _), (_, first) = codec.cut(values[0]), codec.cut(values[1])
+    if op == "BETWEEN":
+        return span(last + 1, first - 1)
+    return union((span(LOWEST, last), span(first, HIGHEST)))
 
 
 def _comparison(op: str, last: int, first: int) -> Set:
@@ -175,7 +174,8 @@ def _comparison(op: str, last: int, first: int) -> Set:
         return span(first, HIGHEST)
     if op == ">=":
         return span(last + 1, HIGHEST)
-    return union((span(LOWEST, last), span(first, HIGHEST)))
+    below, above = span(LOWEST, last), span(first, HIGHEST)
+    return below + above if last + 1 < first else union((below, above))
 
 
 def _like_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:

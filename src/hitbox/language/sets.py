@@ -69,10 +69,20 @@ def intersection(sets: Sequence[Set]) -> Set:
     """
     if len(sets) == 1:
         return sets[0]
-    if all(len(one) == 1 for one in sets):
-        low, high = max(one[0][0] for one in sets), min(one[0][1] for one in sets)
-        return ((low, high),) if low <= high else EMPTY
-    return complement(union(complement(one) for one in sets))
+    low, high = MISSING, HIGHEST
+    several: list[Set] = []
+    for one in sets:
+        if len(one) == 1:
+            low, high = max(low, one[0][0]), min(high, one[0][1])
+        else:
+            several.append(one)
+    if low > high:
+        return EMPTY
+    if len(several) > 1:
+        return complement(union(map(complement, [((low, high),), *several])))
+    if several:
+        return tuple((max(a, low), min(b, high)) for a, b in several[0] if b >= low and a <= high)
+    return ((low, high),)
 
 
 def within(inner: Set, outer: Set) -> bool:
