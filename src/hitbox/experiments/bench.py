@@ -26,7 +26,7 @@ from hitbox.boxes import Boxes, Points
 from hitbox.errors import BenchError, MatcherError
 from hitbox.experiments.contestants import contestants, enter
 from hitbox.experiments.machine import free_memory, machine
-from hitbox.experiments.measure import Lane, Times, oracle, parts_of, quiet_memory, require_equal
+from hitbox.experiments.measure import Lane, Times, oracle, parts_of, quiet_memory, require_equal, spread
 from hitbox.workloads import Workload
 
 SAMPLE = 2_000
@@ -323,7 +323,7 @@ def _figures(lane: Lane, first: Lane) -> dict[str, Any]:
             "median_us": float(np.median(event)),
             "p99_us": float(np.percentile(event, 99)),
             "std_us": float(event.std()),
-            "spread_us": float(lane.singles.mean(axis=1).std() * 1e6),
+            "spread_us": spread(lane.singles.mean(axis=1) * 1e6),
             "events": len(event),
             "repeats": len(lane.singles),
         },

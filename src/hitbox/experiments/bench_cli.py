@@ -72,7 +72,7 @@ def bench(
         record = _run(name, chosen, parameters, settings, _counts("growth", growth) if growth else [])
         _deliver(record, out, plot, as_json)
     except HitboxError as problem:
-        typer.echo(f"error: {problem}", err=True)
+        typer.echo(f"hitbox: {problem}", err=True)
         raise typer.Exit(2) from None
 
 

@@ -29,11 +29,13 @@ def show(record: dict[str, Any], console: Console) -> None:
         console.print("~ fewer events than the column says, to stay within the time or memory budget", style="dim")
 
 
-def duration(micro: float) -> str:
+def duration(micro: float | None) -> str:
     """
     >>> duration(0.5), duration(412.3), duration(9310)
     ('0.50 µs', '412 µs', '9.31 ms')
     """
+    if micro is None:
+        return "-"
     for limit, scale, unit in ((1e3, 1, "µs"), (1e6, 1e3, "ms")):
         if micro < limit:
             return f"{_three(micro / scale)} {unit}"
@@ -172,7 +174,7 @@ def _plot_bars(record: dict[str, Any], axes: Any) -> None:
     width = 0.8 / max(1, len(record["matchers"]))
     for i, m in enumerate(record["matchers"]):
         heights = [m["batches"][size]["us"] for size in sizes]
-        spread = [m["batches"][size]["spread_us"] for size in sizes]
+        spread = [m["batches"][size]["spread_us"] or 0.0 for size in sizes]
         axes.bar([place + i * width for place in range(len(sizes))], heights, width, yerr=spread, label=m["name"])
     middle = 0.4 - width / 2
     axes.set_xticks([place + middle for place in range(len(sizes))], [f"batch {size}" for size in sizes])

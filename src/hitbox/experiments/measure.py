@@ -40,10 +40,15 @@ class Times:
         micro = np.array(self.repeats) * 1e6
         return {
             "us": float(np.median(micro)),
-            "spread_us": float(micro.std()),
+            "spread_us": spread(micro),
             "events": self.events,
             "repeats": len(micro),
         }
+
+
+def spread(repeats: NDArray[np.float64]) -> float | None:
+    """How far repetitions lie apart; one alone does not tell."""
+    return float(repeats.std()) if len(repeats) > 1 else None
 
 
 @dataclass
