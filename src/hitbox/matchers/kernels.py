@@ -178,7 +178,7 @@ class Lists:
 
     def purge(self, lists: I64, numbers: I64) -> None:
         """`delete` for numbers that leave every list they are in: one pass over all where that reads less."""
-        if self.size[lists].sum() < 2 * self.live:
+        if self.size[lists].sum() <= 2 * self.live:
             self.delete(lists, numbers)
             return
         gone = np.zeros((int(numbers.max()) >> 6) + 1, np.uint64)
