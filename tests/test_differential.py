@@ -1,12 +1,13 @@
 """hitbox against real SQL engines: the same text as `SELECT ... WHERE` must select the same events.
 
 SQLite judges numbers, strings, NULLs and LIKE; DuckDB judges bool and timestamp, which SQLite does not have. hitbox
-answers twice: from the tree, and from the boxes through the oracle plus the residual check.
+answers three times: from the tree, from the boxes through the oracle plus the residual check, and as an Index.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import warnings
 from collections.abc import Callable
 from random import Random
 
@@ -14,8 +15,9 @@ import duckdb
 import numpy as np
 import pytest
 
-from hitbox import language
+from hitbox import Index, language
 from hitbox.boxes import Boxes, Points, Space
+from hitbox.errors import NeverMatches
 from hitbox.keys import Keys
 from hitbox.language.tree import quoted
 from hitbox.matchers import make
@@ -46,6 +48,21 @@ def by_boxes(predicates: list[language.Predicate], events: list[Event]) -> list[
         for box in hits[number].tolist():
             if exact[box] or language.evaluate(predicates[owner[box]], event):
                 found[owner[box]].add(number)
+    return found
+
+
+def by_index(predicates: list[language.Predicate], events: list[Event]) -> list[set[int]]:
+    index = Index(SCHEMA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NeverMatches)
+        for number, predicate in enumerate(predicates):
+            index.subscribe(number, predicate.text)
+    matches = index.match_batch(events)
+    offsets, ids = matches.offsets.tolist(), matches.ids.to_pylist()
+    found: list[set[int]] = [set() for _ in predicates]
+    for number in range(len(events)):
+        for id in ids[offsets[number] : offsets[number + 1]]:
+            found[id].add(number)
     return found
 
 
@@ -83,9 +100,9 @@ def assert_agree(texts: list[str], events: list[Event], execute: Callable[[str],
     again = [language.parse(str(predicate), SCHEMA) for predicate in predicates]
     assert again == predicates
     wanted = by_sql(execute, texts)
-    for way, found in (("tree", by_tree(predicates, events)), ("boxes", by_boxes(predicates, events))):
-        for text, got, want in zip(texts, found, wanted, strict=True):
-            assert got == want, f"{way}: {text}\n{[events[n] for n in sorted(got ^ want)][:3]}"
+    for way in (by_tree, by_boxes, by_index):
+        for text, got, want in zip(texts, way(predicates, events), wanted, strict=True):
+            assert got == want, f"{way.__name__}: {text}\n{[events[n] for n in sorted(got ^ want)][:3]}"
     assert by_sql(execute, [str(predicate) for predicate in predicates]) == wanted
 
 

@@ -21,7 +21,7 @@ from hitbox.language.patterns import like, successor
 from hitbox.language.sets import complement, intersection, union, within
 from hitbox.language.tree import leaves, without_not
 from hitbox.language.truth import key_interval
-from hitbox.schema import Schema
+from hitbox.schema import Attribute, Schema
 from predicates import POOLS, SCHEMA, random_event, random_interval_event, random_predicate
 
 NAMES = list(SCHEMA)
@@ -98,6 +98,39 @@ def points_in(name: str, value: object) -> list[object]:
     if not isinstance(value, tuple):
         return [value]
     return [one for one in POOLS[SCHEMA[name].type] if value[0] <= one <= value[1]]  # type: ignore[operator]
+
+
+def test_attributes_with_a_precision_compare_exactly() -> None:
+    """Literals stand on the grid; events may lie between its steps or outside the domain."""
+    schema = Schema(
+        {
+            "f": Attribute("float", domain=(0, 5), precision="0.1"),
+            "g": Attribute("int", domain=(-100, 100), precision=10),
+        }
+    )
+    values = {
+        "f": [None, 0.0, -0.0, 0.1, 0.3, 0.1 + 0.2, 0.25, 2.7, 4.9, 5, 5.0000001, -1, 7.5, 1e300, float("inf")],
+        "g": [None, -100, -20, -11, -10, -9, 0, 1, 10, 100, 101, -101, 2**62],
+    }
+    literals = {"f": ["0", "0.1", "0.3", "2.7", "4.9", "5"], "g": ["-100", "-10", "0", "10", "100", "1e1"]}
+    operators = ["=", "<>", "<", "<=", ">", ">="]
+    for name in schema:
+        texts = [f"{name} {op} {value}" for op in operators for value in literals[name]]
+        texts += [
+            f"{name} {op} {a} AND {b}"
+            for op in ("BETWEEN", "NOT BETWEEN")
+            for a in literals[name]
+            for b in literals[name]
+        ]
+        texts += [f"{name} NOT IN ({', '.join(literals[name])})", f"{name} IS NULL OR {name} < {literals[name][1]}"]
+        for text in texts:
+            predicate = language.parse(text, schema)
+            found, keys = compiled(predicate)
+            codec = keys.codecs[schema.number(name)]
+            for value in values[name]:
+                key = codec.key(value)
+                inside = any(low <= key <= high for box in found.boxes for low, high in box.values())
+                assert inside == (language.evaluate(predicate, {name: value}) is True), f"{text}: {value}"
 
 
 def test_intervals_are_not_judged_leaf_by_leaf() -> None:
