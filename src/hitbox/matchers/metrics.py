@@ -1,0 +1,109 @@
+"""When is each match known? The fine-grained times of the Pri-REIN paper, measured on any matcher.
+
+    ts        tf      t2    t3          tl      te
+    |---------|-------|-----|--- ... ---|-------|
+    preparing |   intervals, gap        | ending       matching = te - ts
+
+    determining  ti - ts of each match         preparing  tf - ts, before the first match is known
+    gap          tl - tf                       ending     te - tl, after the last one is known
+    interval     mean of t(i+1) - ti
+
+One instrument, `measure`, for all. A matcher that offers `stamped(points, stamps)` notes the moment of each match
+inside its kernel (an empty array turns that off, at the cost of one test a match). One that offers `match_levels` is
+timed level by level; of any other only the whole call can be seen, so all its matches are determined at the end.
+`Times.seen` says which of these it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hitbox.boxes import I64, Points
+from hitbox.errors import MatcherError
+from hitbox.matchers.base import Matcher
+
+Seen = Literal["each match", "each level", "whole event"]
+METRICS = ("preparing", "ending", "matching", "gap", "interval")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times of one event in nanoseconds; those that need more matches than there were are None."""
+
+    numbers: I64
+    """The matches, in the order in which they were determined."""
+    determining: I64
+    matching: int
+    seen: Seen
+
+    @property
+    def preparing(self) -> int | None:
+        return int(self.determining[0]) if len(self.determining) else None
+
+    @property
+    def ending(self) -> int | None:
+        return self.matching - int(self.determining[-1]) if len(self.determining) else None
+
+    @property
+    def gap(self) -> int | None:
+        return int(self.determining[-1] - self.determining[0]) if len(self.determining) else None
+
+    @property
+    def interval(self) -> float | None:
+        return (self.gap or 0) / (len(self.determining) - 1) if len(self.determining) > 1 else None
+
+
+def measure(matcher: Matcher, points: Points) -> list[Times]:
+    """The times of each event, matched one by one (the first twice, so that nothing is compiled while timed)."""
+    if not len(points):
+        return []
+    stamps = np.zeros(max(1, len(matcher)), np.int64)
+    one = _stamped if hasattr(matcher, "stamped") else _levels if hasattr(matcher, "match_levels") else _whole
+    one(matcher, points[:1], stamps)
+    return [one(matcher, points[event : event + 1], stamps) for event in range(len(points))]
+
+
+def summary(times: Sequence[Times]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of each metric in milliseconds, over the events that have it."""
+    if not times:
+        raise MatcherError("no times to sum up: measure at least one event")
+    found: dict[str, tuple[float, float]] = {}
+    for metric in METRICS:
+        values = [value for one in times if (value := getattr(one, metric)) is not None]
+        if values:
+            found[metric] = float(np.mean(values)) / 1e6, float(np.std(values)) / 1e6
+    return found
+
+
+def _now() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the clock that kernels read
+
+
+def _stamped(matcher: Any, point: Points, stamps: I64) -> Times:
+    start = _now()
+    numbers = matcher.stamped(point, stamps).numbers
+    end = _now()
+    return Times(numbers, stamps[: len(numbers)] - start, end - start, "each match")
+
+
+def _levels(matcher: Any, point: Points, stamps: I64) -> Times:
+    parts, moments = [np.zeros(0, np.int64)], []
+    start = _now()
+    for _, numbers in matcher.match_levels(point):
+        moments.append(_now() - start)
+        parts.append(numbers)
+    end = _now()
+    determining = np.repeat(np.array(moments, np.int64), [len(part) for part in parts[1:]])
+    return Times(np.concatenate(parts), determining, end - start, "each level")
+
+
+def _whole(matcher: Matcher, point: Points, stamps: I64) -> Times:
+    start = _now()
+    numbers = matcher.match(point).numbers
+    end = _now()
+    return Times(numbers, np.full(len(numbers), end - start), end - start, "whole event")
