@@ -1,0 +1,164 @@
+"""Tables that know what they should hold: a CRC a row, and a ledger of the number of rows and the sum of their CRCs.
+
+    ledger:  name        rows   sum of CRCs   first   last
+             events        812     ...           189   1000     first and last: rows number first..last without a gap
+             deliveries   4711     ...             0      0
+             commits     12345                                  one more with every commit; the beacon repeats it
+
+A flipped byte breaks the CRC of its row, a lost or doubled row breaks count and sum, a lost transaction breaks the
+count of commits. The ledger is written in the transaction whose rows it counts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+import msgspec
+
+from hitbox.broker.errors import StoreDamaged
+
+Row = tuple[Any, ...]
+_encode = msgspec.msgpack.Encoder().encode
+WRAP = 2**62
+
+
+def crc_of(row: Sequence[Any]) -> int:
+    return zlib.crc32(_encode(row))
+
+
+@dataclass(slots=True)
+class Account:
+    rows: int = 0
+    sum: int = 0
+    first: int = 1
+    last: int = 0
+
+
+class Ledger:
+    """The accounts of all tables: read at start, written at commit, read again after a rollback."""
+
+    def __init__(self, db: apsw.Connection):
+        self._db = db
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS ledger(name TEXT PRIMARY KEY, rows, sum, first, last, crc) WITHOUT ROWID"
+        )
+        self._accounts: dict[str, Account] = {}
+        self._touched: set[str] = set()
+        self.reload()
+
+    def reload(self) -> None:
+        self._accounts.clear()
+        self._touched.clear()
+        for *row, crc in self._db.execute("SELECT * FROM ledger"):
+            if crc != crc_of(row):
+                raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged")
+            self._accounts[row[0]] = Account(*row[1:])
+
+    def look(self, name: str) -> Account:
+        return self._accounts.get(name) or Account()
+
+    def touch(self, name: str) -> Account:
+        self._touched.add(name)
+        return self._accounts.setdefault(name, Account())
+
+    def flush(self) -> int:
+        """Write what changed, and count the commit."""
+        commits = self.touch("commits")
+        commits.rows += 1
+        for name in self._touched:
+            a = self._accounts[name]
+            row = (name, a.rows, a.sum, a.first, a.last)
+            self._db.execute("INSERT OR REPLACE INTO ledger VALUES(?,?,?,?,?,?)", (*row, crc_of(row)))
+        self._touched.clear()
+        return commits.rows
+
+
+class Table:
+    """One table; `key` columns come first, the CRC last."""
+
+    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, columns: str, keys: int):
+        self.name, self._db, self._ledger = name, db, ledger
+        names = columns.split()
+        self.numbered = names[0] == "seq"
+        primary = ", ".join(names[:keys])
+        kind = "INTEGER PRIMARY KEY" if self.numbered else ""
+        rest = "" if self.numbered else f", PRIMARY KEY ({primary})"
+        tail = "" if self.numbered else "WITHOUT ROWID"
+        db.execute(f"CREATE TABLE IF NOT EXISTS {name}({names[0]} {kind}, {', '.join(names[1:])}, crc{rest}) {tail}")
+        marks = ",".join("?" * (len(names) + 1))
+        self._insert = f"INSERT INTO {name} VALUES({marks})"
+        where = " AND ".join(f"{column} = ?" for column in names[:keys])
+        self._delete = f"DELETE FROM {name} WHERE {where} RETURNING crc"
+        self._keys = keys
+
+    def insert(self, rows: Iterable[Row]) -> None:
+        """Rows that are not there yet; of a numbered table the next ones."""
+        account = self._ledger.touch(self.name)
+        made = [(*row, crc_of(row)) for row in rows]
+        self._db.executemany(self._insert, made)
+        account.rows += len(made)
+        account.sum = (account.sum + sum(row[-1] for row in made)) % WRAP
+        if self.numbered and made:
+            account.last = made[-1][0]
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """Rows that replace those with the same keys."""
+        self.delete(row[: self._keys] for row in rows)
+        self.insert(rows)
+
+    def delete(self, keys: Iterable[Row]) -> int:
+        """How many of the keys were there."""
+        return self._gone([crc for (crc,) in self._db.executemany(self._delete, keys)])
+
+    def delete_where(self, condition: str, values: Row = ()) -> int:
+        return self._gone(
+            [crc for (crc,) in self._db.execute(f"DELETE FROM {self.name} WHERE {condition} RETURNING crc", values)]
+        )
+
+    def delete_through(self, last: int) -> int:
+        """The rows of a numbered table up to `last`."""
+        gone = self.delete_where("seq <= ?", (last,))
+        account = self._ledger.touch(self.name)
+        account.first = max(account.first, min(last, account.last) + 1)
+        return gone
+
+    def _gone(self, crcs: list[int]) -> int:
+        if crcs:
+            account = self._ledger.touch(self.name)
+            account.rows -= len(crcs)
+            account.sum = (account.sum - sum(crcs)) % WRAP
+        return len(crcs)
+
+    def next(self) -> int:
+        return self._ledger.look(self.name).last + 1
+
+    def first(self) -> int:
+        return self._ledger.look(self.name).first
+
+    def rows(self) -> int:
+        return self._ledger.look(self.name).rows
+
+    def scan(self, condition: str = "TRUE", values: Row = ()) -> Iterator[Row]:
+        return iter(self._db.execute(f"SELECT * FROM {self.name} WHERE {condition}", values))
+
+    def check(self) -> None:
+        """Read every row; raise where one is damaged, missing or too many."""
+        account = self._ledger.look(self.name)
+        count = total = 0
+        expected = account.first
+        for *row, crc in self._db.execute(f"SELECT * FROM {self.name}"):
+            if crc != crc_of(row):
+                raise StoreDamaged(f"table {self.name}: the row {row[: self._keys]} is damaged (its CRC does not fit)")
+            if self.numbered:
+                if row[0] != expected:
+                    raise StoreDamaged(f"table {self.name}: number {expected} is missing (found {row[0]})")
+                expected += 1
+            count, total = count + 1, total + crc
+        if (count, total % WRAP) != (account.rows, account.sum):
+            raise StoreDamaged(f"table {self.name} holds {count} rows, the ledger says {account.rows}")
+        if self.numbered and expected != account.last + 1:
+            raise StoreDamaged(f"table {self.name} ends at {expected - 1}, the ledger says {account.last}")

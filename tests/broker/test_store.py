@@ -1,0 +1,187 @@
+"""The store: what was committed is there after a restart, or the broker says that it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
+from hitbox.broker.store import Store
+from hitbox.broker.writer import Writer
+
+
+def fill(store: Store, events: int = 200) -> None:
+    store.begin()
+    store.put_subscriber(1, "ann", b"{}")
+    store.change(1, [(f"s{n}", f"price > {n}", n % 10, "{}") for n in range(50)], ["s7"])
+    store.commit()
+    for n in range(events):
+        store.begin()
+        seq = store.append([b'{"event":{"price":%d}}' % n], n)
+        store.record([(1, n % 10, seq, "s1\ns2", 0)], seq)
+        store.commit()
+
+
+def content(store: Store) -> list[list[tuple[object, ...]]]:
+    return [list(table.scan()) for table in store.tables]
+
+
+def test_a_store_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store)
+    before = content(store)
+    store.close()
+    again = Store(tmp_path)
+    assert content(again) == before
+    assert again.events.next() == 201
+    assert len(again.subscriptions_of(1, ["s1", "s7", "s8"])) == 2
+    again.close()
+
+
+def test_one_broker_a_folder(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(StoreFailed, match="in use"):
+        Store(tmp_path)
+    store.close()
+
+
+def test_deliveries_come_most_urgent_first_and_are_marked_when_fetched(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 30)
+    store.begin()
+    found, more = store.fetch(1, {10, 20}, 5)
+    assert [(d.level, d.seq) for d in found] == [(9, 30), (8, 9), (8, 19), (8, 29), (7, 8)]
+    assert more
+    assert not any(d.sent for d in found)
+    again, _ = store.fetch(1, set(), 2)
+    assert [(d.seq, d.sent) for d in again] == [(10, False), (20, False)]
+    assert store.fetch(1, {10, 20}, 5)[0][0].sent
+    assert store.acknowledge([(1, 9, 30), (1, 9, 30), (1, 8, 9)]) == 2
+    store.commit()
+    store.close()
+    Store(tmp_path).close()
+
+
+def test_dead_letters_keep_their_event_and_can_be_revived(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 20)
+    store.begin()
+    assert store.bury(1, [(n % 10, n + 1) for n in range(20)], 5, "too many tries", most=15) == 5
+    assert store.dead.rows() == 15
+    assert store.trim(10**18, 0) == 20
+    (number, *_), *_ = list(store.dead.scan())
+    assert store.revive([number, 999]) == [(number, 1, 6)]
+    assert store.fetch(1, set(), 9)[0][0].body == b'{"event":{"price":5}}'
+    store.commit()
+    store.close()
+    Store(tmp_path).close()
+
+
+def test_retention_keeps_what_is_pending(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 100)
+    store.begin()
+    store.acknowledge([(1, n % 10, n + 1) for n in range(60)])
+    assert store.trim(before=50, most_bytes=2**40) == 50
+    assert store.trim(before=0, most_bytes=0) == 10
+    assert (store.events.first(), store.events.rows()) == (61, 40)
+    store.commit()
+    store.close()
+    Store(tmp_path).close()
+
+
+@pytest.mark.parametrize("lost", ["delete from events where seq = 50", "update deliveries set tries = 3 where seq = 9"])
+def test_rows_changed_behind_its_back(tmp_path: Path, lost: str) -> None:
+    store = Store(tmp_path)
+    fill(store)
+    store.close()
+    with sqlite3.connect(tmp_path / "hitbox.db") as other:
+        other.execute(lost)
+    other.close()
+    with pytest.raises(StoreDamaged, match="damaged"):
+        Store(tmp_path)
+
+
+def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a")
+    fill(store)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")  # as a kill leaves it: with the write-ahead log
+    store.close()
+    log = tmp_path / "b" / "hitbox.db-wal"
+    assert log.stat().st_size > 100_000
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size * 2 // 3)
+    with pytest.raises(StoreDamaged, match="the end is lost"):
+        Store(tmp_path / "b")
+    (tmp_path / "a" / "beacon").unlink()
+    with pytest.raises(StoreDamaged, match="beacon file is missing"):
+        Store(tmp_path / "a")
+
+
+@pytest.mark.parametrize("state", ["killed", "closed"])
+def test_flipped_bytes_are_found_or_harmless(tmp_path: Path, state: str) -> None:
+    store = Store(tmp_path / "good")
+    fill(store, 60)
+    whole = content(store)
+    if state == "closed":
+        store.close()
+    rng = random.Random(7)
+    found = 0
+    for trial in range(120):
+        folder = tmp_path / f"bad{trial}"
+        shutil.copytree(tmp_path / "good", folder)
+        file = rng.choice([p for p in folder.iterdir() if p.name not in ("lock", "hitbox.db-shm") and p.stat().st_size])
+        data = bytearray(file.read_bytes())
+        at = rng.randrange(len(data))
+        if rng.random() < 0.3:
+            del data[at:]  # torn
+        else:
+            data[at] ^= 1 << rng.randrange(8)
+        file.write_bytes(data)
+        try:
+            again = Store(folder)
+        except StoreDamaged:
+            found += 1
+        else:
+            assert content(again) == whole
+            again.close()
+        shutil.rmtree(folder)
+    assert found > 20
+    if state == "killed":
+        store.close()
+
+
+def test_group_commit_and_a_full_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = Store(tmp_path, max_bytes=400_000)
+        writer = Writer(store, asyncio.get_running_loop())
+        big = b'{"event":{"city":"' + b"x" * 1000 + b'"}}'
+        before = writer.commits
+        firsts = await asyncio.gather(*(writer.submit(lambda: store.append([big], 0)) for _ in range(100)))
+        assert firsts == list(range(1, 101))
+        assert writer.commits - before < 50  # groups, not single commits
+        with pytest.raises(StoreFull, match="nothing was accepted"):
+            await writer.submit(lambda: store.append([big] * 1000, 0))
+        must = writer.submit(lambda: store.append([big] * 300, 0), must=True)
+        await asyncio.sleep(0.1)
+        assert writer.full
+        assert not must.done()
+        size = store.db.pragma("page_size")
+        store.db.pragma("max_page_count", 100_000_000 // size)
+        assert await must == 101
+        assert not writer.full
+        with pytest.raises(ZeroDivisionError):
+            await writer.submit(lambda: 1 // 0)
+        assert await writer.submit(lambda: store.append([big], 0)) == 401
+        await writer.close()
+        store.close()
+        again = Store(tmp_path)
+        assert again.events.rows() == 401
+        again.close()
+
+    asyncio.run(scenario())
