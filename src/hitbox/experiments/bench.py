@@ -32,7 +32,7 @@ from hitbox.workloads import Workload
 SAMPLE = 2_000
 RESULT_LIMIT = 1_000_000_000
 """Bytes of box numbers that one batch may return; larger batches are shortened."""
-DEFAULT = ("hitbox", "rein", "dexin", "numpy", "duckdb")
+DEFAULT = ("hitbox", "rein", "dexin", "simple", "numpy", "duckdb")
 SYMMETRIC = ("hitbox", "mlgf", "ub-tree", "compound", "r-tree", "numpy")
 
 Progress = Callable[[str], None]
@@ -92,7 +92,7 @@ def run(
     progress: Progress = lambda what: None,
 ) -> dict[str, Any]:
     """Benchmark `matchers` on `workload`; returns the record. Errors come before anything is timed."""
-    settings = settings or Settings()
+    settings, where = settings or Settings(), machine()
     chosen = workloads.get(workload, **(parameters or {}))
     if chosen.n < 1:
         raise BenchError("a benchmark needs at least one subscription: raise n")
@@ -115,7 +115,7 @@ def run(
     for lane in lanes:
         few = min(3, len(expected))
         require_equal(lane.name, lane.match(points[:few]), expected[:few], "after inserts and deletes")
-    return _record(workload, data, lanes, skipped, settings)
+    return _record(workload, data, lanes, skipped, settings) | {"machine": where}
 
 
 def grow(
@@ -301,7 +301,6 @@ def _record(
         "clock": "cpu" if settings.threads == 1 else "wall",
         "settings": asdict(settings),
         "checked_events": len(data.expected),
-        "machine": machine(),
         "matchers": [_figures(lane, lanes[0]) for lane in lanes],
         "skipped": skipped,
     }

@@ -117,11 +117,13 @@ def _batched(record: dict[str, Any]) -> Table:
     for m in record["matchers"]:
         cells = []
         for size in sizes:
-            batch = m["batches"][size]
-            short = "~" if batch["events"] < int(size) else ""
-            cells += [short + duration(batch["us"]), _three(m["ratio"][size])]
+            cells += [_batch(m["batches"][size], int(size)), _three(m["ratio"][size])]
         table.add_row(m["name"], *cells)
     return table
+
+
+def _batch(times: dict[str, Any], size: int) -> str:
+    return ("~" if times["events"] < size else "") + duration(times["us"])
 
 
 def _upkeep(record: dict[str, Any]) -> Table:
@@ -135,15 +137,15 @@ def _upkeep(record: dict[str, Any]) -> Table:
 
 def _show_growth(runs: list[dict[str, Any]], console: Console) -> None:
     last = max(runs[0]["settings"]["batches"])
-    names = ["n", "one event", f"of {last}", "build/s", "insert/s", "delete/s", "MB", "bytes/sub"]
+    names = ["n", "one event", f"of {last}", "build/s", "MB", "bytes/sub"]
     table = _columns(f"growth of {runs[0]['workload']}", names)
     for name in _names(runs):
         for run in runs:
             for m in (m for m in run["matchers"] if m["name"] == name):
                 n, size = run["subscriptions"], m["bytes_per_subscription"]
-                rates = [rate(m[f"{kind}_per_s"]) for kind in ("build", "insert", "delete")]
-                times = [duration(m["single"]["mean_us"]), duration(m["batches"][str(last)]["us"])]
-                table.add_row(name, rate(n), *times, *rates, f"{n * size / 1e6:,.0f}", f"{size:,.0f}")
+                times = [duration(m["single"]["mean_us"]), _batch(m["batches"][str(last)], last)]
+                cells = [rate(m["build_per_s"]), f"{n * size / 1e6:,.0f}", f"{size:,.0f}"]
+                table.add_row(name, rate(n), *times, *cells)
         table.add_section()
     console.print(_title(runs[0]), highlight=False)
     console.print(table)
