@@ -69,7 +69,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
         _plot_bars(record, axes)
     axes.set_yscale("log")
     axes.set_ylabel("µs an event")
-    axes.legend()
+    figure.legend(loc="outside right upper")
     try:
         figure.savefig(path)
     except (OSError, ValueError) as problem:
