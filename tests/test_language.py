@@ -155,6 +155,8 @@ def test_limits() -> None:
     with pytest.raises(LimitExceeded, match=r"more than 2 values.*Limits\(values") as caught:
         language.parse("qty IN (1, 2, 3)", SCHEMA, limits=Limits(values=2))
     assert caught.value.position == 14
+    with pytest.raises(LimitExceeded, match=r"pattern has 3 characters; the limit is 2.*Limits\(pattern"):
+        language.parse("city LIKE 'ab%'", SCHEMA, limits=Limits(pattern=2))
     either = " AND ".join(f"(qty = {n} OR price = {n} OR ok IS NULL)" for n in range(2))
     assert len(compiled(either, Limits(boxes=4))[0].boxes) == 3  # terms that say nothing are gone before counting
     many = " AND ".join(f"(x{n} = 1 OR y{n} = 1)" for n in range(20))

@@ -9,12 +9,14 @@ from hitbox.errors import HitboxError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`text` characters, `depth` of nested parentheses and NOTs, `boxes` a predicate, `values` in one IN list."""
+    """The most characters of `text`, `depth` of nested parentheses and NOTs, `boxes` a predicate, `values` in one IN
+    list, and characters of one LIKE `pattern`."""
 
     text: int = 500_000
     depth: int = 100
     boxes: int = 10_000
     values: int = 10_000
+    pattern: int = 10_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

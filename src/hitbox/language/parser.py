@@ -214,6 +214,13 @@ class _Parser:
         places = [self.starts[self.at]]
         self.expect("string", "a pattern in quotes")
         values = [string(self.texts[self.at - 1])]
+        if len(values[0]) > self.limits.pattern:
+            raise LimitExceeded(
+                f"the pattern has {len(values[0])} characters; the limit is {self.limits.pattern}: "
+                "shorten it, or raise Limits(pattern=...)",
+                self.text,
+                places[0],
+            )
         if self.kinds[self.at] == "ESCAPE":
             self.at += 1
             places.append(self.starts[self.at])

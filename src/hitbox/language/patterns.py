@@ -10,6 +10,8 @@ Shift-And automaton (Baeza-Yates and Gonnet 1992), one machine word operation a 
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from hitbox.errors import HitboxError
 
 _ONE = None
@@ -67,12 +69,12 @@ class _Finder:
     def __init__(self, segment: _Segment):
         self.length = len(segment)
         self._runs: list[tuple[int, str]] = []
-        start = 0
-        while start < len(segment):
-            run = "".join(_before_wildcard(segment[start:]))
-            if run:
-                self._runs.append((start, run))
-            start += len(run) + 1
+        place = 0
+        for literal, group in groupby(segment, key=lambda c: c is not _ONE):
+            run = list(group)
+            if literal:
+                self._runs.append((place, "".join(map(str, run))))
+            place += len(run)
         self._wild = sum(1 << i for i, c in enumerate(segment) if c is _ONE)
         self._masks: dict[str, int] = {}
         for i, c in enumerate(segment):
