@@ -8,10 +8,12 @@ from hitbox.language import Limits
 from hitbox.matchers import matchers
 from hitbox.matches import Matches
 from hitbox.schema import Attribute, Schema
+from hitbox.symmetric import Exchange
 
 __version__ = "0.1.0"
 __all__ = [
     "Attribute",
+    "Exchange",
     "HitboxError",
     "HitboxWarning",
     "Index",

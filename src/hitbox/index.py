@@ -37,6 +37,9 @@ from hitbox.resolve import Filters, Resolver
 from hitbox.schema import Schema
 
 CHUNK = 16_384
+FEW = 64
+MANY_WORDS = 50_000
+"""Strings that a dictionary takes before it is worth looking for those that nobody uses any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Index:
     ['s1', 's2']
     """
 
+    noun = "subscription"
+    """What the messages call an entry."""
+
     def __init__(
         self,
         schema: Schema | Mapping[str, Any],
@@ -71,6 +77,7 @@ class Index:
         self.matcher = resolve_name(matcher)
         self._matcher = make(self.matcher, self._keys.space, **options)
         self._catalog = Catalog()
+        self._many_words: dict[str, int] = {}
         self._lock = ReadWriteLock()
         self._writer = threading.RLock()
 
@@ -83,16 +90,18 @@ class Index:
         id = int(id) if kind_of(id) == "int" else str(id)
         _check_priority(priority)
         predicate = self.parse(where)
+        if about is not None and not isinstance(about, Mapping):
+            raise ValueProblem(f"about is a mapping of attribute to value, not {type(about).__name__}")
         told = dict(about or {})
-        events.event_keys(self._keys, told, role="information")  # checks names and values before anything changes
         with self._writer:
+            events.event_keys(self._keys, told, role="information")  # checks names and values before anything changes
             self._catalog.check_kind(kind_of(id))
             strings = language.strings(predicate)
             tables.merge_strings(strings, tables.about_strings(self.schema, told))
             self._admit(strings)
             boxes, exact = tables.subscription_boxes(self._keys, predicate, told, self.limits)
             if not boxes:
-                _warn_never(f"subscription {id!r} can never match: {where[:200]}")
+                _warn_never(f"{self.noun} {id!r} can never match: {where[:200]}")
             with self._lock.write():
                 old = self._catalog.slot(id)
                 if old is not None:
@@ -150,11 +159,12 @@ class Index:
 
     def _admit(self, strings: Mapping[int, set[str]]) -> None:
         """Give labels to strings; where labels moved, move the boxes."""
-        if strings:
-            with self._lock.write():
-                relabels = self._keys.admit(strings)
-                if relabels:
-                    self._relabel(relabels)
+        if sum(map(len, strings.values())) <= FEW and self._keys.knows(strings):
+            return
+        with self._lock.write():
+            relabels = self._keys.admit(strings)
+            if relabels:
+                self._relabel(relabels)
 
     def _relabel(self, relabels: Mapping[int, Relabel]) -> None:
         numbers = self._catalog.boxes_of(self._catalog.living_slots())
@@ -174,6 +184,20 @@ class Index:
         if self._catalog.worth_compacting():
             with self._lock.write():
                 self._catalog.compact()
+        for name, words in self._keys.dictionaries.items():
+            if len(words) > self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words))):
+                self._forget_words()
+
+    def _forget_words(self) -> None:
+        """Take strings that no box speaks of any more out of the dictionaries; no label moves."""
+        boxes = self._matcher.boxes(self._catalog.boxes_of(self._catalog.living_slots()))
+        for name, words in self._keys.dictionaries.items():
+            at = boxes.attribute == self.schema.number(name)
+            low, high = boxes.low[at], boxes.high[at]  # odd: just above, or just below, a label
+            used = np.unique(np.concatenate([low - (low & 1), high + (high & 1)]))
+            with self._lock.write():
+                words.retain(used)
+            self._many_words[name] = max(MANY_WORDS, 2 * len(words))
 
     # ---- asking
 
@@ -328,6 +352,11 @@ class Index:
     def __repr__(self) -> str:
         return f"<Index of {len(self)} subscriptions on {len(self.schema)} attributes, {type(self._matcher).__name__}>"
 
+    @property
+    def takes_intervals(self) -> bool:
+        """Whether events may carry intervals, which depends on the matcher."""
+        return self._matcher.intervals
+
     def nbytes(self) -> dict[str, int]:
         """Bytes held, by part."""
         words = sum(d.nbytes() for d in self._keys.dictionaries.values())
@@ -337,7 +366,7 @@ class Index:
         kind_of(id)
         slot = self._catalog.slot(id)
         if slot is None:
-            raise UnknownSubscription(f"no subscription has the id {id!r:.100}")
+            raise UnknownSubscription(f"no {self.noun} has the id {id!r:.100}")
         return slot
 
     # ---- on disk

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ class GridCodec(Codec):
         return min(max(key, 2 * (self.first - 1)), 2 * (self.last + 1))
 
     def value(self, key: int) -> object:
-        exact = self.step * (key // 2)
+        exact = self.step * Fraction(key, 2)  # an odd key: a value between two steps, which compares as all there do
         return int(exact) if self.type == pa.int64() else float(exact)
 
     def cut(self, literal: object) -> tuple[int, int]:
@@ -313,17 +314,21 @@ class Keys:
         found = dictionaries or {}
         self.codecs = [_codec(attribute, found.get(name)) for name, attribute in schema.items()]
 
-    @property
+    @cached_property
     def space(self) -> Space:
         domains = [codec.domain() for codec in self.codecs]
         information = tuple(i for i, a in enumerate(self.schema.values()) if a.role == "information")
         low = np.array([low for low, _ in domains], np.int64)
         return Space(low, np.array([high for _, high in domains], np.int64), information)
 
-    @property
+    @cached_property
     def dictionaries(self) -> dict[str, Dictionary]:
         named = zip(self.schema, self.codecs, strict=True)
         return {name: codec.dictionary for name, codec in named if isinstance(codec, StringCodec)}
+
+    def knows(self, strings: Mapping[int, Collection[str]]) -> bool:
+        """Do all of these strings have labels?"""
+        return all(self.codecs[number].key(text) % 2 == 0 for number, texts in strings.items() for text in texts)
 
     def admit(self, strings: Mapping[int, Collection[str]]) -> dict[int, Relabel]:
         """Give labels to the strings that predicates speak of; what comes back must be applied to the keys held."""

@@ -103,8 +103,7 @@ class Resolver:
         s < 'c'` would seem empty; such a predicate is compiled with labels of its own, and its bounds are moved here.
         """
         strings = language.strings(asked)
-        known = {number: self.keys.codecs[number].key for number in strings}
-        if all(known[number](text) % 2 == 0 for number, texts in strings.items() for text in texts):
+        if self.keys.knows(strings):
             return language.compile(asked, self.keys, self.limits)
         own = Keys(self.keys.schema)
         own.admit(strings)
@@ -115,7 +114,7 @@ class Resolver:
             if number not in strings or bound in (MISSING, LOWEST, HIGHEST):
                 return bound
             beside = bound % 2 * side
-            key = known[number](own.codecs[number].value(bound - beside))
+            key = self.keys.codecs[number].key(own.codecs[number].value(bound - beside))
             return key + beside if key % 2 == 0 else key
 
         boxes = [{n: (moved(n, low, 1), moved(n, high, -1)) for n, (low, high) in b.items()} for b in compiled.boxes]

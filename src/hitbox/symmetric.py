@@ -159,10 +159,12 @@ class Exchange:
             if len(gone) >= excess and (horizon is None or born > horizon):
                 break
             gone.append(id)
-        if gone:
+        if len(gone) == 1:  # the usual case, by the shorter way
+            self._events.unsubscribe(gone[0])
+        elif gone:
             self._events.unsubscribe_many(gone)
-            for id in gone:
-                del self._queue[id]
+        for id in gone:
+            del self._queue[id]
 
 
 class Side(Collection[Id]):
