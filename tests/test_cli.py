@@ -1,0 +1,114 @@
+"""The command line: what goes in and out, exit status 2 with the error on stderr."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner, Result
+
+from hitbox import Index, Schema
+from hitbox.cli import app
+
+EVENTS = '{"price": 12.5, "city": "Paris"}\n{"price": 1.0, "city": "Rome"}\n'
+SUBSCRIPTIONS = "id,where,priority\ns1,price BETWEEN 10 AND 20 AND city = 'Paris',7\ns2,price > 5,4\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "events.jsonl").write_text(EVENTS)
+    (tmp_path / "subs.csv").write_text(SUBSCRIPTIONS)
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_match_to_screen_and_json(here: Path) -> None:
+    shown = run("match", "events.jsonl", "-s", "subs.csv")
+    assert shown.exit_code == 0
+    assert "s1, s2" in shown.stdout
+    assert "2 matches" in shown.stderr
+    lines = run("match", "events.jsonl", "-s", "subs.csv", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"event": 0, "subscriptions": ["s1", "s2"]},
+        {"event": 1, "subscriptions": []},
+    ]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_match_to_files(here: Path, ending: str) -> None:
+    done = run("match", "events.jsonl", "-s", "subs.csv", "--schema", "price:float,city:string", "-o", f"out.{ending}")
+    assert done.exit_code == 0, done.output
+    file = here / f"out.{ending}"
+    if ending == "csv":
+        assert file.read_text().splitlines() == ['"event","subscription"', '0,"s1"', '0,"s2"']
+    elif ending == "jsonl":
+        assert json.loads(file.read_text().splitlines()[0]) == {"event": 0, "subscriptions": ["s1", "s2"]}
+    else:
+        assert pyarrow.parquet.read_table(file)["subscriptions"].to_pylist() == [["s1", "s2"], []]
+
+
+def test_match_a_snapshot(here: Path) -> None:
+    index = Index(Schema({"price": "float", "city": "string"}))
+    index.subscribe(7, "price > 5")
+    index.save("snap")
+    done = run("match", "events.jsonl", "--snapshot", "snap", "--json")
+    assert json.loads(done.stdout.splitlines()[0]) == {"event": 0, "subscriptions": [7]}
+
+
+def test_explain(here: Path) -> None:
+    schema = ("--schema", "price:float,city:string")
+    text = run("explain", '{"price": 9}', "--id", "s1", "-s", "subs.csv", *schema)
+    assert text.exit_code == 0
+    assert "no match" in text.stdout
+    assert "at least 10" in text.stdout
+    listed = run("explain", '{"price": 9}', "-s", "subs.csv", *schema, "--misses", "1", "--json")
+    found = json.loads(listed.stdout)
+    assert found["matches"] == ["s2"]
+    assert [miss["id"] for miss in found["misses"]] == ["s1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["match", "nope.csv", "-s", "subs.csv"], "no file"),
+        (["match", "events.jsonl"], "--subscriptions"),
+        (["match", "events.txt", "-s", "subs.csv"], "format"),
+        (["match", "events.jsonl", "-s", "bad.csv"], "did you mean 'price'"),
+        (["match", "events.jsonl", "-s", "subs.csv", "--schema", "price"], "name:type"),
+        (["match", "events.jsonl", "-s", "subs.csv", "--matcher", "bruted"], "did you mean 'brute'"),
+        (["match", "events.jsonl", "--snapshot", "nope"], "there is none"),
+        (["match", "events.jsonl", "-s", "subs.csv", "-o", "nowhere/out.csv"], "cannot write"),
+        (["explain", "{", "-s", "subs.csv", "--schema", "price:float,city:string"], "not JSON"),
+        (["explain", "[]", "-s", "subs.csv", "--schema", "price:float,city:string"], "JSON object"),
+        (["explain", "{}", "--id", "x", "-s", "subs.csv", "--schema", "price:float,city:string"], "no subscription"),
+    ],
+)
+def test_bad_input(here: Path, words: list[str], says: str) -> None:
+    (here / "bad.csv").write_text("id,where\na,prise > 3\n")
+    (here / "events.txt").write_text("x")
+    done = run(*words)
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_command_itself(here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hitbox", "match", "events.jsonl", "-s", "subs.csv", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 2
+    helped = subprocess.run([sys.executable, "-m", "hitbox", "--help"], capture_output=True, text=True, check=True)
+    for command in ("match", "explain", "bench"):
+        assert command in helped.stdout
