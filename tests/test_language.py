@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, datetime
 
 import pytest
 
@@ -188,6 +189,14 @@ def test_equality_and_hash() -> None:
     others = ["price > 1 AND ok OR qty = 2", "price > 1 AND (ok OR qty = 3)", "price > 1", "price >= 1", "qty > 1"]
     assert len({same[0], *map(parse, others)}) == 6
     assert parse("ok") != "ok"
+
+
+def test_predicates_travel_between_processes() -> None:
+    predicate = language.parse("city LIKE '%a_b%' AND NOT (qty > 3 OR at < TIMESTAMP '2026-01-31')", SCHEMA)
+    language.evaluate(predicate, {"city": ("a", "b")})  # what it keeps for itself stays behind
+    again = pickle.loads(pickle.dumps(predicate))
+    assert again == predicate
+    assert language.evaluate(again, {"city": "xa-bx", "qty": 2, "at": datetime(2027, 1, 1, tzinfo=UTC)}) is True
 
 
 def test_strings_that_need_labels() -> None:

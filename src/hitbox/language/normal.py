@@ -85,12 +85,7 @@ def strings(predicate: Predicate) -> dict[int, set[str]]:
     for leaf in leaves(predicate.root):
         if leaf.type != "string" or not leaf.values:
             continue
-        if leaf.op.endswith("LIKE"):
-            prefix = leaf.pattern.prefix
-            bounds = [prefix, successor(prefix)] if leaf.pattern.shape else [prefix]
-            texts = [text for text in bounds if text] if leaf.pattern.shape else [prefix]
-        else:
-            texts = [str(value) for value in leaf.values]
+        texts = leaf.pattern.bounds() if leaf.op.endswith("LIKE") else map(str, leaf.values)
         found.setdefault(leaf.number, set()).update(texts)
     return {number: texts for number, texts in found.items() if texts}
 

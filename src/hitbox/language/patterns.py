@@ -41,6 +41,13 @@ class Pattern:
         kept = segments if len(segments) < 3 else [head, *(s for s in segments[1:-1] if s), segments[-1]]
         self._segments = [_Finder(segment) for segment in kept]
 
+    def bounds(self) -> list[str]:
+        """The texts that bound the range of the prefix; none where every text may match."""
+        if not self.shape:
+            return [self.prefix]
+        above = successor(self.prefix)
+        return [text for text in (self.prefix, above) if text]
+
     @staticmethod
     def complete(text: str, escape: str) -> bool:
         """Does every escape character have something to escape?"""

@@ -111,6 +111,9 @@ class Predicate:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Predicate) and same(self.root, other.root)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Predicate, (self.root, self.text, self.schema, self.limits))
+
     def __hash__(self) -> int:
         return hash(tuple((leaf.name, leaf.op) for leaf in leaves(self.root)))
 
