@@ -9,8 +9,8 @@
     interval     mean of t(i+1) - ti
 
 One instrument, `measure`, for all. A matcher that offers `stamped(points, stamps)` notes the moment of each match
-inside its kernel (an empty array turns that off, at the cost of one test a match). One that offers `match_levels` is
-timed level by level; of any other only the whole call can be seen, so all its matches are determined at the end.
+inside its kernel (an empty array turns that off, at the cost of one test a match). One with a `match_levels` of its
+own is timed level by level; of any other only the whole call can be seen, so all its matches are determined at the end.
 `Times.seen` says which of these it was.
 """
 
@@ -63,7 +63,8 @@ def measure(matcher: Matcher, points: Points) -> list[Times]:
     if not len(points):
         return []
     stamps = np.zeros(max(1, len(matcher)), np.int64)
-    one = _stamped if hasattr(matcher, "stamped") else _levels if hasattr(matcher, "match_levels") else _whole
+    by_level = type(matcher).match_levels is not Matcher.match_levels
+    one = _stamped if hasattr(matcher, "stamped") else _levels if by_level else _whole
     one(matcher, points[:1], stamps)
     return [one(matcher, points[event : event + 1], stamps) for event in range(len(points))]
 

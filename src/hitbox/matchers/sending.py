@@ -5,10 +5,10 @@
     concurrent   match match match                         each level leaves at once and holds up nothing
                        send  send  send
 
-A unit is one priority level of one event, the most urgent first: a matcher with `match_levels` finds it only when
-asked, any other finds all at once and the levels are told apart afterwards. `publish` returns when all has been sent,
-whatever the way, so the ways differ in time only. A sender that fails stops what is not yet sent, and its error comes
-out of `publish`; nothing is sent after that.
+A unit is one priority level of one event, the most urgent first: a matcher with a `match_levels` of its own finds it
+only when asked, any other finds all at once and the levels are told apart afterwards. `publish` returns when all has
+been sent, whatever the way, so the ways differ in time only. A sender that fails stops what is not yet sent, and its
+error comes out of `publish`; nothing is sent after that.
 
 The concurrent way sends in one thread, in order; it overlaps because kernels run without the interpreter's lock and
 senders wait for the network.
@@ -17,14 +17,12 @@ senders wait for the network.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
 from types import TracebackType
 from typing import Literal
-
-import numpy as np
 
 from hitbox.boxes import I64, Points
 from hitbox.errors import MatcherError, nearest
@@ -77,7 +75,8 @@ class MatchAndSend:
             self.send(priority, numbers)
             return Delivery(priority, numbers, determined, time.perf_counter_ns() - start)
 
-        found = ((level, numbers, time.perf_counter_ns() - start) for level, numbers in levels(self.matcher, points))
+        units = self.matcher.match_levels(points)
+        found = ((level, numbers, time.perf_counter_ns() - start) for level, numbers in units)
         if self.pool is not None:
             return _overlapped(self.pool, deliver, found)
         return [deliver(*unit) for unit in (list(found) if self.way == "serial" else found)]
@@ -93,17 +92,6 @@ class MatchAndSend:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def levels(matcher: Matcher, points: Points) -> Iterator[tuple[int, I64]]:
-    """(priority, numbers) of one event, the most urgent first, from any matcher."""
-    if hasattr(matcher, "match_levels"):
-        yield from matcher.match_levels(points)
-        return
-    numbers = matcher.match(points)[0]
-    priority = matcher.boxes(numbers).priority
-    for level in np.unique(priority)[::-1]:
-        yield int(level), numbers[priority == level]
 
 
 def _overlapped(
