@@ -17,7 +17,7 @@ import pytest
 
 from hitbox import Index, language
 from hitbox.boxes import Boxes, Points, Space
-from hitbox.errors import NeverMatches
+from hitbox.errors import HitboxError, NeverMatches
 from hitbox.keys import Keys
 from hitbox.language.tree import quoted
 from hitbox.matchers import make
@@ -135,3 +135,51 @@ def test_sqlite_agrees_above_2_to_the_53() -> None:
     texts = [f"{n} {op} {value}" for n in "ix" for op in ("=", "<>", "<", "<=", ">", ">=") for value in literals]
     texts += [f"{n} BETWEEN {one} AND {two}" for n in "ix" for one in literals for two in literals]
     assert_agree(texts, events, sqlite(["i", "x"], events))
+
+
+REFUSED = [
+    "i = 9223372036854775808",  # an integer beyond 64 bits: SQLite goes on with a float
+    "x > 1e999",  # an infinity
+    "i = NULL",  # never true; IS NULL is meant
+    "i IN (1, NULL)",
+    "i IN ()",
+    "i = '1'",  # literals of another type are not converted
+    "s = 1",
+    "i LIKE '1%'",
+    "i",  # only a bool attribute is a condition by itself
+    "i = j",  # attributes compare with literals only
+    "i + 1 > 2",
+    "1 = 1",
+    "(i) = 1",
+    "i == 1",
+    "i IS 1",
+    "i IS TRUE",
+    "s = 'a' || 'b'",
+    's = "no such name"',  # SQLite falls back to a string
+    "I = 1",  # names are case-sensitive
+    "i = 0x10",
+    "s LIKE 'a!' ESCAPE '!'",  # nothing to escape
+    "i = 1 -- comment",
+    "s GLOB 'a*'",
+    "s = 'a' COLLATE NOCASE",
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_sqlite_takes_and_hitbox_refuses(text: str) -> None:
+    event: Event = {"i": 1, "j": 2, "x": 0.5, "s": "a", "odd name": "b"}
+    sqlite(list(event), [event])(f"SELECT n FROM events WHERE {text}\n")
+    with pytest.raises(HitboxError):
+        language.parse(text, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "exact"),
+    [(f"i < {BIG + 1}.0", BIG, True), (f"i = {BIG + 1}.0", BIG + 1, True), (f"i = {BIG + 1}.0", BIG, False)],
+)
+def test_decimals_against_integers_are_more_exact_than_in_sqlite(text: str, value: int, exact: bool) -> None:
+    """SQLite rounds a decimal literal to a double before it compares."""
+    events: list[Event] = [{"i": value}]
+    predicates = [language.parse(text, SCHEMA)]
+    assert by_tree(predicates, events) == by_boxes(predicates, events) == [{0} if exact else set()]
+    assert by_sql(sqlite(["i"], events), [text]) == [set() if exact else {0}]
