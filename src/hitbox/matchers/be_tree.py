@@ -33,7 +33,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.grid import F64, GridArrays, Gridded, code, report
+from hitbox.matchers.grid import F64, GridArrays, Gridded, code, report, widened
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, search, table, take_row
 
 # columns of a c-node with its bucket; LINK is also the free list's
@@ -63,8 +63,7 @@ class BeTree(Gridded):
         self.place: I32 = np.zeros(0, np.int32)
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
-        extra = np.zeros(self.store.capacity - len(self.place), np.int32)
-        self.place = np.concatenate([self.place, extra])
+        self.place = widened(self.place, self.store.capacity)
         tree = (self.nodes, self.dirs, self.pages)
         self.nodes, self.dirs, self.pages = insert_all(
             numbers, tree, self.place, self.capacity, self.space.attributes, self.grid.arrays, self.bounds

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -126,6 +127,13 @@ class Gridded(Matcher):
 
     @abstractmethod
     def _remove(self, numbers: I64, boxes: Boxes) -> None: ...
+
+
+def widened(array: Any, capacity: int) -> Any:
+    """`array` with zeros at its end, so that it has `capacity` places."""
+    if capacity <= len(array):
+        return array
+    return np.concatenate([array, np.zeros((capacity - len(array), *array.shape[1:]), array.dtype)])
 
 
 @njit(cache=True, nogil=True)

@@ -1,6 +1,6 @@
 """mlgf: the multilevel grid file: regions of the transformed space that halve as they fill and merge as they empty.
 
-Whang and Krishnamurthy, "The Multilevel Grid File" (DASFAA 1991), as the index of Wang and Kitsuregawa's symmetric
+Whang and Krishnamurthy, "The Multilevel Grid File" (DASFAA 1992), as the index of Wang and Kitsuregawa's symmetric
 publish/subscribe (see transform.py), which this follows: boxes are points in 2m dimensions, an event asks for a
 corner.
 
@@ -18,9 +18,9 @@ half a page merge, an empty page's cut vanishes, and a root with one region give
 
 Choices where the papers leave room: a page is cut at a binary boundary of the codes (the highest that separates its
 boxes, so runs of empty halves are skipped) on the dimension that promises to spare most boxes: those above the cut,
-times the share of events that stay below it if they are spread evenly; cuts that leave less than an eighth on one
-side come last. So the structure follows skew, and of the 2m dimensions only those that discriminate are ever cut. A
-page whose boxes have all the same image cannot be cut and grows.
+times the share of the events that come here and stay below it, if they are spread evenly; cuts that leave less than
+an eighth on one side come last. So the structure follows skew, and of the 2m dimensions only those that discriminate
+are ever cut. A page whose boxes have all the same image cannot be cut and grows.
 
 Cost: match walks the cuts that the event's corner does not exclude and checks the boxes of the pages there, first by
 image, then by exact bounds; insert and delete O(log n) cells, now and then a split or merge; memory 4m bytes a box
@@ -42,6 +42,7 @@ from hitbox.matchers.transform import Transformed, search
 FREE, DIMENSION, CUT, LEFT, RIGHT, UP = range(6)
 # columns of a region: data page (LEVEL 0, BODY a chain) or directory page (BODY a cell); CELL is its place in DIR
 LEVEL, BODY, COUNT, ROOM, CELL, DIR = range(1, 7)
+TOP = 1 << 16
 
 Tables = tuple[I32, I32, I32]
 
@@ -92,7 +93,23 @@ def page_of(image: U16, root: int, cells: I32, regions: I32) -> int:
 
 
 @njit(cache=True, nogil=True)
-def choose_cut(numbers: I32, images: U16) -> tuple[int, int]:
+def floor_of(region: int, cells: I32, regions: I32, dimensions: int) -> I64:
+    """The lower corner of a region."""
+    floor = np.zeros(dimensions, np.int64)
+    cell = regions[region, CELL]
+    while cell:
+        cut = cells[cell, UP]
+        if cut == 0:  # the top of this directory page
+            region = regions[region, DIR]
+            cut = regions[region, CELL]
+        elif cells[cut, RIGHT] == cell:
+            floor[cells[cut, DIMENSION]] = max(floor[cells[cut, DIMENSION]], cells[cut, CUT])
+        cell = cut
+    return floor
+
+
+@njit(cache=True, nogil=True)
+def choose_cut(numbers: I32, images: U16, floor: I64) -> tuple[int, int]:
     """Dimension and code of the cut that spares most boxes; dimension -1 where all images are the same."""
     best, best_cut, best_score = -1, 0, -1.0
     for d in range(images.shape[1]):
@@ -107,7 +124,7 @@ def choose_cut(numbers: I32, images: U16) -> tuple[int, int]:
         cut, above = (high >> bit) << bit, 0
         for number in numbers:
             above += images[number, d] >= cut
-        score = float(above) * cut
+        score = above * (cut - floor[d]) / (TOP - floor[d])
         if 8 * min(above, len(numbers) - above) < len(numbers):
             score /= 1e6
         if score > best_score:
@@ -168,7 +185,8 @@ def split_page(
 ) -> tuple[I32, I32, I32, int]:
     """Cut a data page in two; the new one, or 0 where its boxes cannot be told apart."""
     numbers = empty(pages, regions[region, BODY], regions[region, COUNT])
-    dimension, cut = choose_cut(numbers, images)
+    floor = floor_of(region, cells, regions, images.shape[1])
+    dimension, cut = choose_cut(numbers, images, floor)
     other = 0
     if dimension < 0:
         regions[region, ROOM] = 2 * regions[region, COUNT]
@@ -250,19 +268,22 @@ def buddy(region: int, cells: I32, regions: I32) -> tuple[int, int, int]:
 
 
 @njit(cache=True, nogil=True)
-def merge_page(region: int, cells: I32, regions: I32, pages: I32, capacity: int) -> tuple[I32, bool]:
-    """Merge a data page into its buddy where both fit into half a page, or drop it where it is empty."""
+def merge_page(region: int, cells: I32, regions: I32, pages: I32, capacity: int) -> tuple[I32, bool, int]:
+    """Merge a data page into its buddy where both fit into half a page, or drop it where it is empty.
+
+    Whether that was done, and the buddy, which may now merge in its turn.
+    """
     cut, cell, other = buddy(region, cells, regions)
     count = regions[region, COUNT]
     fits = other != 0 and count + regions[other, COUNT] <= capacity // 2
     if cut == 0 or (count and not fits):
-        return pages, False
+        return pages, False, 0
     for number in empty(pages, regions[region, BODY], count):
         pages, regions[other, BODY] = push(pages, regions[other, BODY], number)
         regions[other, COUNT] += 1
     close(cut, cell, regions[region, DIR], cells, regions)
     give_row(regions, region)
-    return pages, True
+    return pages, True, other
 
 
 @njit(cache=True, nogil=True)
@@ -306,10 +327,11 @@ def delete_all(numbers: I64, tables: Tables, root: int, images: U16, capacity: i
         regions[region, COUNT] -= 1
         if regions[region, COUNT] < regions[region, ROOM] // 4:
             regions[region, ROOM] = max(capacity, regions[region, ROOM] // 2)
-        directory = regions[region, DIR]
-        pages, merged = merge_page(region, cells, regions, pages, capacity)
-        if merged:
-            root = merge_directories(directory, root, cells, regions, fanout)
+        while region:
+            directory = regions[region, DIR]
+            pages, merged, region = merge_page(region, cells, regions, pages, capacity)
+            if merged:
+                root = merge_directories(directory, root, cells, regions, fanout)
     return pages, root
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.matchers.grid import U16, Gridded, confirm, count_off, report
+from hitbox.matchers.grid import U16, Gridded, confirm, count_off, report, widened
 from hitbox.matchers.kernels import U64, Lists
 
 GREATER, LESS, EQUAL = 0, 1, 2
@@ -88,9 +88,7 @@ class OpIndex(Gridded):
         self._count(numbers, boxes)
 
     def _count(self, numbers: I64, boxes: Boxes) -> None:
-        if self.store.capacity > len(self.needs):
-            extra = np.zeros(self.store.capacity - len(self.needs), np.uint16)
-            self.needs = np.concatenate([self.needs, extra])
+        self.needs = widened(self.needs, self.store.capacity)
         low, high = boxes.low, boxes.high
         each = np.where((low > LOWEST) & (high < HIGHEST) & (low != high), 2, 1)
         each[(low == MISSING) & (high == HIGHEST)] = 0

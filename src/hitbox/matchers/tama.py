@@ -28,7 +28,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.grid import U16, GridArrays, Gridded, code, confirm, count_off, report
+from hitbox.matchers.grid import U16, GridArrays, Gridded, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import Lists, grown
 
 BATCH = 1 << 14
@@ -58,8 +58,7 @@ class Tama(Gridded):
             rows = np.arange(part, min(part + BATCH, len(numbers)))
             cells, count = self.cells(boxes.take(rows))
             self.lists.insert(cells, np.repeat(numbers[rows], count), cells[:0])
-        extra = np.zeros(self.store.capacity - len(self.needs), np.uint16)
-        self.needs = np.concatenate([self.needs, extra])
+        self.needs = widened(self.needs, self.store.capacity)
         self.needs[numbers] = np.diff(boxes.offsets)
         self.bare = np.concatenate([self.bare, numbers[self.needs[numbers] == 0].astype(np.int32)])
 

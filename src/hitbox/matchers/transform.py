@@ -22,13 +22,10 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from hitbox.boxes import I32, I64, Boxes, Points, Space
-from hitbox.matchers.grid import U16, GridArrays, Gridded, code, meets
+from hitbox.matchers.grid import U16, GridArrays, Gridded, code, meets, widened
 from hitbox.matchers.pages import FIRST, NEXT, USED
-
-B8 = NDArray[np.bool_]
 
 
 class Transformed(Gridded):
@@ -43,9 +40,7 @@ class Transformed(Gridded):
         self._restart(Boxes.of([]))
 
     def image_boxes(self, numbers: I64, boxes: Boxes) -> None:
-        if self.store.capacity > len(self.images):
-            extra = np.zeros((self.store.capacity - len(self.images), self.images.shape[1]), np.uint16)
-            self.images = np.concatenate([self.images, extra])
+        self.images = widened(self.images, self.store.capacity)
         image_boxes(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.arrays, self.images)
 
     def image_points(self, points: Points) -> U16:
@@ -75,10 +70,10 @@ def image_points(lows: I64, highs: I64, grid: GridArrays) -> U16:
 
 @njit(cache=True, nogil=True)
 def within(image: U16, corner: U16) -> bool:
-    beyond = 0
-    for d in range(len(image)):  # all dimensions, without leaving early: this way the loop becomes vector code
-        beyond += image[d] > corner[d]
-    return beyond == 0
+    d = 0
+    while d < len(image) and image[d] <= corner[d]:
+        d += 1
+    return d == len(image)
 
 
 @njit(cache=True, nogil=True)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
@@ -39,7 +38,6 @@ BITS = 64
 NEXT, COUNT, LEVEL = range(3)
 DEEPEST = 12
 
-U8 = NDArray[np.uint8]
 Pages = tuple[U64, I32, I32, I32]  # addresses, numbers, children, headings
 
 
@@ -281,7 +279,7 @@ def free_page(page: int, headings: I32) -> None:
 @njit(cache=True, nogil=True)
 def delete_all(gone: U64, whose: I64, addresses: U64, numbers: I32, children: I32, headings: I32, root: int) -> int:
     path = np.zeros((DEEPEST, 2), np.int64)
-    few = addresses.shape[1] // 4
+    few = max(2, addresses.shape[1] // 4)
     for i in range(len(gone)):
         page = descend(gone[i], whose[i], addresses, numbers, children, headings, root, path)
         at = slot(page, gone[i], whose[i], addresses, numbers, headings)
@@ -289,7 +287,8 @@ def delete_all(gone: U64, whose: I64, addresses: U64, numbers: I32, children: I3
         level = 1
         while page != root and headings[page, COUNT] < few:
             parent = path[level, 0]
-            if not merge(page, parent, path[level, 1], addresses, numbers, children, headings):
+            merged = merge(page, parent, path[level, 1], addresses, numbers, children, headings)
+            if not merged and headings[parent, COUNT] > 1:
                 break
             page, level = parent, level + 1
         while headings[root, LEVEL] and headings[root, COUNT] == 1:
