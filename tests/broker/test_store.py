@@ -18,7 +18,7 @@ from hitbox.broker.writer import Writer
 def fill(store: Store, events: int = 200) -> None:
     store.begin()
     store.put_subscriber(1, "ann", b"{}")
-    store.change(1, [(f"s{n}", f"price > {n}", n % 10, "{}") for n in range(50)], ["s7"])
+    store.change(1, "ann", [(f"s{n}", f"price > {n}", n % 10, "{}") for n in range(50)], ["s7"])
     store.commit()
     for n in range(events):
         store.begin()

@@ -7,7 +7,7 @@
     meta           key                                    value
     subscribers    number                                 name, settings
     subscriptions  subscriber, name                       where, priority, about
-    changes        seq                                    subscriber, name      since the last snapshot of the index
+    changes        seq                                    subscriber's name, name: since the last snapshot of the index
     events         seq                                    time, body
     deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only where the event is gone)
     dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
@@ -88,7 +88,7 @@ class Store:
         self.meta = table("meta", "key value", 1)
         self.subscribers = table("subscribers", "number name settings", 1)
         self.subscriptions = table("subscriptions", "subscriber name wanted priority about", 2)
-        self.changes = table("changes", "seq subscriber name", 1)
+        self.changes = table("changes", "seq owner name", 1)
         self.events = table("events", "seq time body", 1)
         self.deliveries = table("deliveries", "subscriber urgency seq ids sent tries body", 3)
         self.dead = table("dead", "number subscriber level seq ids tries reason time body", 1)
@@ -174,19 +174,21 @@ class Store:
     def put_subscriber(self, number: int, name: str, settings: bytes) -> None:
         self.subscribers.put([(number, name, settings)])
 
-    def remove_subscriber(self, number: int) -> None:
+    def remove_subscriber(self, number: int, owner: str) -> None:
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
-        self.change(number, [], names)
+        self.change(number, owner, [], names)
         self.deliveries.delete_where("subscriber = ?", (number,))
         self.dead.delete_where("subscriber = ?", (number,))
         self.subscribers.delete([(number,)])
 
-    def change(self, subscriber: int, put: Sequence[tuple[str, str, int, str]], remove: Sequence[str]) -> None:
+    def change(
+        self, subscriber: int, owner: str, put: Sequence[tuple[str, str, int, str]], remove: Sequence[str]
+    ) -> None:
         """Add or replace (name, where, priority, about) and remove names; the changes are numbered."""
         self.subscriptions.put([(subscriber, *row) for row in put])
         self.subscriptions.delete((subscriber, name) for name in remove)
         names = [row[0] for row in put] + list(remove)
-        self.changes.insert((seq, subscriber, name) for seq, name in enumerate(names, self.changes.next()))
+        self.changes.insert((seq, owner, name) for seq, name in enumerate(names, self.changes.next()))
 
     def subscriptions_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[str, int, str]]:
         """{name: (where, priority, about)} of those that exist."""

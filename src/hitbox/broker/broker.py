@@ -1,0 +1,489 @@
+"""The broker: takes events and subscriptions, keeps them, and sees to it that each event reaches whoever asked for it.
+
+    publish --> store (group commit) --> acknowledged to the publisher
+                   |
+                   +--> pump: match level by level --> mailboxes --> connections --> acknowledged by the subscriber
+                          |
+                          +--> store: deliveries that are pending
+
+Runs on one event loop; the store's writer is a thread of its own. Nothing here knows of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
+from hitbox.broker.gate import Gate
+from hitbox.broker.mailbox import Connection, Delivery, Mailbox
+from hitbox.broker.pump import BATCH, Accepted, Pump
+from hitbox.broker.registry import Registry, Subscriber, Subscription
+from hitbox.broker.settings import Options, Settings, check_name, check_options
+from hitbox.broker.store import Store
+from hitbox.broker.watch import Sent, Watch
+from hitbox.broker.writer import Writer
+from hitbox.errors import HitboxError, UnknownSubscription
+from hitbox.schema import Schema
+
+TICK_SECONDS = 0.1
+RECORDS_AHEAD = 8
+log = logging.getLogger("hitbox.broker")
+
+
+class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An event as publishers send it."""
+
+    event: dict[str, Any]
+    where: str | None = None
+
+
+class Broker:
+    def __init__(
+        self, folder: str | os.PathLike[str], schema: Schema | None = None, settings: Settings | None = None
+    ) -> None:
+        self.settings = settings or Settings()
+        self.store = Store(folder, self.settings.max_store_bytes)
+        try:
+            self.registry = Registry(self.store, self._schema(schema))
+        except BaseException:
+            self.store.close()
+            raise
+        self.watch = Watch()
+        self.mailboxes: dict[int, Mailbox] = {}
+        self.pump = Pump(self.registry, self.mailboxes, self.settings.way)
+        self.waiting = self.waiting_bytes = 0
+        self._accepted: deque[Accepted] = deque()
+        self._work = asyncio.Event()
+        self._ahead = asyncio.Semaphore(RECORDS_AHEAD)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.closing = False
+
+    def _schema(self, given: Schema | None) -> Schema:
+        stored = self.store.get("schema")
+        if stored is None:
+            if given is None:
+                raise BadRequest("a new broker needs a schema, e.g. --schema 'price:float,city:string'")
+            self.store.begin()
+            self.store.keep("schema", given.to_json())
+            self.store.commit()
+            return given
+        kept = Schema.from_json(stored)
+        if given is not None and given != kept:
+            raise Conflict(
+                "the broker has another schema already; change it with PUT /v1/schema, or leave --schema out"
+            )
+        return kept
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Match again what a crash left unmatched, then begin."""
+        self.gate = Gate()
+        pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
+        for subscriber in self.registry.by_number.values():
+            self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
+        self.writer = Writer(self.store, asyncio.get_running_loop())
+        while batch := await self.writer.submit(self._unmatched):
+            found, _ = await self.pump.run(batch)
+            await self._record(found, batch[-1].seq)
+        self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep())]
+
+    def _unmatched(self) -> list[Accepted]:
+        """Events that were stored and not matched before a crash: some may have been delivered."""
+        rows = self.store.events_from(self.store.get("matched", 0) + 1, BATCH)
+        items = [msgspec.json.decode(body, type=Item) for _, _, body in rows]
+        return [
+            Accepted(seq, item.event, item.where, body, when, 0, again=True)
+            for (seq, when, body), item in zip(rows, items, strict=True)
+        ]
+
+    async def stop(self) -> None:
+        """Take nothing more, finish what was accepted, save the index, close."""
+        self.closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(30), self.gate.closed():
+                pass
+        for task in self._tasks:
+            task.cancel()
+        for mailbox in self.mailboxes.values():
+            if mailbox.connected is not None:
+                mailbox.connected.close(1012, "the broker is shutting down")
+        if self.store.changes.rows():
+            with contextlib.suppress(HitboxError, OSError):
+                await self.snapshot()
+        await self.writer.close()
+        self.store.close()
+
+    async def snapshot(self) -> dict[str, int]:
+        """Save the index; the changes up to it need not be kept."""
+        saved = await asyncio.to_thread(self.registry.save)
+
+        def remember() -> None:
+            self.store.keep("snapshot", saved)
+            self.store.changes.delete_through(saved["change"])
+
+        await self.writer.submit(remember)
+        self.watch.counts["snapshots"] += 1
+        return saved
+
+    # ---- publishing
+
+    def check(self, items: Sequence[Item]) -> list[bytes]:
+        """The texts to store, or the error of the first event that does not fit; nothing is accepted then."""
+        bodies = []
+        for at, item in enumerate(items):
+            try:
+                self.registry.checker.match(item.event, item.where)
+                body = msgspec.json.encode(item)
+            except (HitboxError, UnicodeEncodeError) as problem:
+                if not isinstance(problem, HitboxError):
+                    raise BadRequest(f"event {at} holds a lone surrogate") from None
+                if len(items) > 1:
+                    problem.add_note(f"event {at} of {len(items)}; none was accepted")
+                raise
+            if len(body) > self.settings.max_event_bytes:
+                raise TooLarge(f"event {at} has {len(body)} bytes; the most is {self.settings.max_event_bytes}")
+            bodies.append(body)
+        return bodies
+
+    async def publish(self, items: Sequence[Item]) -> int:
+        """Accept events; the number of the first, once all are durable."""
+        if not items:
+            return self.store.events.next() - 1
+        bodies = self.check(items)
+        size = sum(map(len, bodies))
+        self._admit(len(items), size)
+        self.waiting += len(items)
+        self.waiting_bytes += size
+        entered = False
+        try:
+            await self.gate.enter(len(items))
+            entered = True
+            now = time.time_ns() // 1000
+            started = time.perf_counter_ns()
+            first: int = await asyncio.shield(self._append(bodies, items, now, started))
+        except BaseException:
+            if not entered:
+                self._done(len(items), size)
+            raise
+        return first
+
+    def _admit(self, count: int, size: int) -> None:
+        s = self.settings
+        if self.closing:
+            raise StoreFailed("the broker is shutting down")
+        if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
+            self.watch.counts["refused"] += count
+            rate = self.watch.history[-1]["published"] if self.watch.history else 0.0
+            hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
+            raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
+
+    async def _append(self, bodies: list[bytes], items: Sequence[Item], now: int, started: int) -> int:
+        """Store and hand to the pump; goes on even if the publisher has gone."""
+        try:
+            first: int = await self.writer.submit(lambda: self.store.append(bodies, now))
+        except BaseException:
+            self.gate.leave(len(items))
+            self._done(len(items), sum(map(len, bodies)))
+            raise
+        self.watch.counts["published"] += len(items)
+        for at, (item, body) in enumerate(zip(items, bodies, strict=True)):
+            self._accepted.append(Accepted(first + at, item.event, item.where, body, now, started))
+        self._work.set()
+        return first
+
+    def _done(self, count: int, size: int) -> None:
+        self.waiting -= count
+        self.waiting_bytes -= size
+
+    async def _pump(self) -> None:
+        while True:
+            while not self._accepted:
+                self._work.clear()
+                await self._work.wait()
+            batch = [self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))]
+            try:
+                rows, matched = await self.pump.run(batch)
+                await self._ahead.acquire()
+                self._record(rows, batch[-1].seq).add_done_callback(lambda _: self._ahead.release())
+                for a in batch:
+                    self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
+                last = batch[-1]
+                self.watch.arrived({"seq": last.seq, "matches": matched[last.seq], "event": last.event})
+            finally:
+                self.gate.leave(len(batch))
+                self._done(len(batch), sum(len(a.body) for a in batch))
+
+    def _record(self, rows: list[tuple[int, int, int, str, int]], matched: int) -> asyncio.Future[None]:
+        return self.writer.submit(lambda: self.store.record(rows, matched), must=True)
+
+    # ---- subscribers and subscriptions
+
+    def subscriber(self, name: str) -> Subscriber:
+        found = self.registry.by_name.get(name)
+        if found is None:
+            raise Unknown(f"there is no subscriber {name!r:.100}")
+        return found
+
+    def mailbox(self, name: str) -> Mailbox:
+        return self.mailboxes[self.subscriber(name).number]
+
+    async def put_subscriber(self, name: str, options: Options | None = None) -> Subscriber:
+        """Make a durable subscriber, or change its options."""
+        known = self.registry.by_name.get(name)
+        if known is not None and (options is None or options == known.options):
+            return known
+        if known is not None and known.ephemeral:
+            raise Conflict(f"{name!r} is an ephemeral subscriber")
+        wanted = check_options(options or Options(), False)
+        if known is None and len(self.registry.by_name) >= self.settings.max_subscribers:
+            raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
+        fresh = known or self.registry.draft(name, wanted)
+        number = fresh.number
+        await self.writer.submit(lambda: self.store.put_subscriber(number, name, msgspec.json.encode(wanted)))
+        again = self.registry.by_name.get(name)  # someone else may have made it meanwhile
+        if again is not None and again is not known:
+            await self.writer.submit(lambda: self.store.remove_subscriber(number, name))
+            return again
+        fresh.options = wanted
+        self._add(fresh)
+        return fresh
+
+    def _add(self, subscriber: Subscriber) -> None:
+        self.registry.add(subscriber)
+        self.mailboxes.setdefault(subscriber.number, Mailbox(subscriber))
+
+    async def remove_subscriber(self, name: str) -> None:
+        """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
+        subscriber = self.subscriber(name)
+        async with self.gate.closed():
+            mailbox = self.mailboxes.pop(subscriber.number, None)
+            if mailbox is not None and mailbox.connected is not None:
+                mailbox.connected.close(4404, "the subscriber was removed")
+            prefix = f"{name}/"
+            index = self.registry.live if subscriber.ephemeral else self.registry.index
+            ids = [id for id in index if str(id).startswith(prefix)]
+            await asyncio.to_thread(index.unsubscribe_many, ids) if ids else None
+            self.registry.forget(subscriber)
+            if subscriber.ephemeral:
+                return
+            stored = self.writer.submit(lambda: self.store.remove_subscriber(subscriber.number, name), must=True)
+        await stored
+
+    async def subscribe(
+        self, name: str, put: Sequence[Subscription], remove: Sequence[str] = (), strict: bool = False
+    ) -> list[str]:
+        """Add or replace and remove subscriptions of a subscriber, all or none; warnings come back."""
+        for one in put:
+            check_name(one.name, "subscription")
+        put = list({one.name: one for one in put}.values())
+        remove = list(dict.fromkeys(remove))
+        total = len(self.registry.index) + len(self.registry.live) + len(put)
+        if total > self.settings.max_subscriptions:
+            raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
+        subscriber = await self.put_subscriber(name)
+        async with self.gate.closed():
+            if strict:
+                self._check_known(subscriber, remove)
+            told = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
+            if subscriber.ephemeral:
+                return told
+            rows = [one.row() for one in put]
+            stored = self.writer.submit(lambda: self.store.change(subscriber.number, name, rows, remove))
+        try:
+            await asyncio.shield(stored)
+        except HitboxError:
+            await self._undo(subscriber, [one.name for one in put] + list(remove))
+            raise
+        return told
+
+    def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:
+        index = self.registry.live if subscriber.ephemeral else self.registry.index
+        for name in names:
+            if f"{subscriber.name}/{name}" not in index:
+                raise UnknownSubscription(f"subscriber {subscriber.name!r} has no subscription {name!r:.100}")
+
+    async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
+        """The store refused a change: make the index say again what the store says."""
+        stored = await self.writer.submit(lambda: self.store.subscriptions_of(subscriber.number, names), must=True)
+        async with self.gate.closed():
+            await asyncio.to_thread(self.registry.agree, subscriber, {name: stored.get(name) for name in names})
+
+    # ---- connections
+
+    async def attach(self, name: str, connection: Connection, window: int, options: Options | None) -> Mailbox:
+        """Connect a durable subscriber; a connection that it had is taken over."""
+        mailbox = self.mailboxes[(await self.put_subscriber(name, options)).number]
+        if mailbox.connected is not None:
+            mailbox.connected.close(4409, "another connection of this subscriber took over")
+        mailbox.connect(connection, window)
+        return mailbox
+
+    def attach_ephemeral(self, name: str, connection: Connection, options: Options) -> Mailbox:
+        if name in self.registry.by_name:
+            raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
+        subscriber = self.registry.draft(name, check_options(options, True), ephemeral=True)
+        self._add(subscriber)
+        mailbox = self.mailboxes[subscriber.number]
+        mailbox.connect(connection, 0)
+        return mailbox
+
+    async def detach(self, mailbox: Mailbox, connection: Connection) -> None:
+        mailbox.disconnect(connection)
+        subscriber = mailbox.subscriber
+        if subscriber.ephemeral and self.registry.by_name.get(subscriber.name) is subscriber:
+            await self.remove_subscriber(subscriber.name)
+
+    async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
+        """Wait for what the connection should send next; empty when it is no longer the one."""
+        while mailbox.connected is connection:
+            if mailbox.over:
+                connection.close(1013, "too slow: more deliveries wait than the subscriber's limit")
+                return []
+            found = mailbox.take()
+            if found:
+                return found
+            if mailbox.wants_spool():
+                await self._refill(mailbox, connection)
+                continue
+            mailbox.idle.set()
+            mailbox.wake.clear()
+            await mailbox.wake.wait()
+        return []
+
+    async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
+        skip, spills, number = set(mailbox.held), mailbox.spills, mailbox.subscriber.number
+        rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, 1000), must=True)
+        if mailbox.connected is connection:
+            mailbox.fill(rows)
+            mailbox.spilled = more or mailbox.spills != spills
+
+    def sent(self, mailbox: Mailbox, deliveries: Iterable[Delivery]) -> None:
+        """A connection has sent these."""
+        now = time.perf_counter_ns()
+        name = mailbox.subscriber.name
+        count = 0
+        for d in deliveries:
+            count += 1
+            self.watch.trace.append(Sent(d.seq, d.level, name, d.determined, now, d.live))
+            if d.live and d.accepted:
+                self.watch.latencies.append((d.level, (now - d.accepted) / 1e6))
+        self.watch.counts["delivered"] += count
+
+    def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> None:
+        if mailbox.subscriber.ephemeral:
+            return
+        held = sum(seq in mailbox.held for seq in seqs)
+        keys = mailbox.acknowledge(seqs)
+        self.watch.counts["acked"] += len(seqs)
+
+        def settle(done: asyncio.Future[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                mailbox.pending -= max(done.result() - held, 0)
+
+        self.writer.submit(lambda: self.store.acknowledge(keys), must=True).add_done_callback(settle)
+
+    def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
+        """The subscriber could not handle these: again later, or dead letters."""
+        for seq in seqs:
+            delivery = mailbox.held.get(seq)
+            if delivery is not None and delivery.deadline:
+                self._failed(mailbox, delivery, "refused by the subscriber")
+
+    def _failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
+        number, seq, level = mailbox.subscriber.number, d.seq, d.level
+        if mailbox.failed(d, time.monotonic()):
+            tries = d.tries
+            self.writer.submit(lambda: self.store.retry(number, level, seq, tries), must=True)
+        else:
+            self.watch.counts["dead"] += 1
+            self.bury(mailbox, [(level, seq)], d.tries, reason)
+
+    def bury(self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str) -> asyncio.Future[int]:
+        number, most = mailbox.subscriber.number, self.settings.max_dead_letters
+        return self.writer.submit(lambda: self.store.bury(number, keys, tries, reason, most), must=True)
+
+    # ---- housekeeping
+
+    async def _keep(self) -> None:
+        turn = 0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            turn += 1
+            now = time.monotonic()
+            for mailbox in list(self.mailboxes.values()):
+                if mailbox.connected is not None:
+                    for delivery in mailbox.expired(now):
+                        self._failed(mailbox, delivery, "not acknowledged in time")
+                if mailbox.pending > mailbox.subscriber.options.limit and not mailbox.subscriber.ephemeral:
+                    await self._enforce(mailbox)
+                else:
+                    mailbox.calm = True
+            if turn % 10 == 0:
+                self.watch.tick()
+            if turn % 50 == 0:
+                await self._trim()
+
+    async def _enforce(self, mailbox: Mailbox) -> None:
+        """A durable subscriber has more pending than its limit."""
+        options, number = mailbox.subscriber.options, mailbox.subscriber.number
+        if options.policy == "disconnect":
+            if mailbox.calm and mailbox.connected is not None:
+                mailbox.over, mailbox.calm = True, False
+                mailbox.wake.set()
+            return
+        over = mailbox.pending - options.limit
+        keys = await self.writer.submit(lambda: self.store.oldest(number, over), must=True)
+        mailbox.drop(seq for _, seq in keys)
+        mailbox.pending -= len(keys)
+        if options.policy == "spool":
+            mailbox.dead += len(keys)
+            self.watch.counts["dead"] += len(keys)
+            await self.bury(mailbox, keys, 0, "more pending than the subscriber's limit")
+        else:
+            mailbox.dropped += len(keys)
+            self.watch.counts["dropped"] += len(keys)
+            await self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
+
+    async def _trim(self) -> None:
+        before = time.time_ns() // 1000 - int(self.settings.keep_seconds * 1e6)
+        try:
+            gone = await self.writer.submit(lambda: self.store.trim(before, self.settings.keep_bytes))
+            self.watch.counts["trimmed"] += gone
+            if self.store.changes.rows() >= self.settings.snapshot_changes:
+                await self.snapshot()
+        except (HitboxError, OSError) as problem:
+            log.warning("housekeeping: %s", problem)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Numbers for the page, the metrics and `hitbox admin stats`."""
+        return {
+            "subscriptions": len(self.registry.index) + len(self.registry.live),
+            "subscribers": len(self.registry.by_name),
+            "connections": sum(m.connected is not None for m in self.mailboxes.values()),
+            "pending": sum(m.pending for m in self.mailboxes.values()),
+            "waiting": self.waiting,
+            "last": self.store.events.next() - 1,
+            "first": self.store.events.first(),
+            "dead_letters": self.store.dead.rows(),
+            "store_full": self.writer.full,
+            "way": self.pump.way,
+            "matcher": self.registry.index.matcher,
+            "restored": self.registry.how,
+            "restore_seconds": self.registry.seconds,
+            **{name: self.watch.counts[name] for name in COUNTERS},
+        }
+
+
+COUNTERS = (
+    "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
+)  # fmt: skip

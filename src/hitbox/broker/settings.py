@@ -1,0 +1,66 @@
+"""What can be set: of the broker at start, of a subscriber when it is made. Unknown names are refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from hitbox.broker.errors import BadRequest
+
+Way = Literal["serial", "alternate", "concurrent"]
+Policy = Literal["spool", "drop_oldest", "disconnect"]
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]{0,99}")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the broker."""
+
+    way: Way = "concurrent"
+    """How levels of priority are matched and sent: all matched then sent, in turns, or overlapped."""
+    max_waiting: int = 20_000
+    """Events on their way into the store or not matched yet; beyond it publishers are refused."""
+    max_waiting_bytes: int = 64 * 2**20
+    max_event_bytes: int = 64 * 2**10
+    max_body_bytes: int = 16 * 2**20
+    max_batch: int = 10_000
+    max_subscribers: int = 100_000
+    max_subscriptions: int = 10_000_000
+    max_connections: int = 10_000
+    publish_rate: float = 0.0
+    """Events a second and principal; 0 means no limit."""
+    keep_seconds: float = 7 * 86_400.0
+    keep_bytes: int = 2**30
+    max_store_bytes: int | None = None
+    max_dead_letters: int = 100_000
+    snapshot_changes: int = 100_000
+    """Changes of subscriptions after which the index is saved."""
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a subscriber. `limit`: pending deliveries after which the policy acts."""
+
+    policy: Policy = "spool"
+    limit: int = 1_000_000
+    visibility_seconds: float = 30.0
+    max_tries: int = 5
+    backoff_seconds: float = 1.0
+    max_backoff_seconds: float = 60.0
+
+
+def check_name(name: object, what: str) -> str:
+    """Names of subscribers and subscriptions: no slash, nothing that needs escaping."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise BadRequest(f"the name of a {what} is 1 to 100 letters, digits or . _ : @ ~ - (not {name!r:.60})")
+    return name
+
+
+def check_options(options: Options, ephemeral: bool) -> Options:
+    if ephemeral and options.policy == "spool":
+        raise BadRequest("an ephemeral subscriber has no spool: its policy is drop_oldest or disconnect")
+    if options.limit < 1 or options.max_tries < 1:
+        raise BadRequest("limit and max_tries are at least 1")
+    if not 0.01 <= options.visibility_seconds <= 86_400 or not 0 <= options.backoff_seconds <= 86_400:
+        raise BadRequest("visibility_seconds is 0.01 to 86400, backoff_seconds 0 to 86400")
+    return options

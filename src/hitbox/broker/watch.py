@@ -1,0 +1,64 @@
+"""What the broker did: counters, a line a second for the plots, and the trace of deliveries.
+
+A trace row is (event, level, subscriber, determined, sent, live): when the matches of the level were known and when the
+delivery was handed to the connection, in nanoseconds of one clock. `live` is false for what was sent again, or from the
+spool; live ones of one event never go out with a higher level after a lower one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from typing import NamedTuple
+
+SECONDS = 300
+LATENCIES = 4096
+RECENT = 200
+
+
+class Sent(NamedTuple):
+    seq: int
+    level: int
+    subscriber: str
+    determined: int
+    sent: int
+    live: bool
+
+
+class Watch:
+    def __init__(self, trace: int = 10_000) -> None:
+        self.counts: Counter[str] = Counter()
+        self.trace: deque[Sent] = deque(maxlen=trace)
+        self.latencies: deque[tuple[int, float]] = deque(maxlen=LATENCIES)
+        self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)
+        self.recent: deque[dict[str, object]] = deque(maxlen=RECENT)
+        self.seen = 0
+        self._before: Counter[str] = Counter()
+        self._last = time.monotonic()
+        self.started = time.time()
+
+    def arrived(self, what: dict[str, object]) -> None:
+        """An event, for the page's list of the latest ones."""
+        self.seen += 1
+        self.recent.append({"number": self.seen, **what})
+
+    def since(self, number: int) -> list[dict[str, object]]:
+        fresh = min(self.seen - number, len(self.recent))
+        return list(self.recent)[-fresh:] if fresh > 0 else []
+
+    def percentile(self, share: float) -> float:
+        """Milliseconds from accepted to sent, of the latest live deliveries."""
+        found = sorted(value for _, value in self.latencies)
+        return found[min(int(share * len(found)), len(found) - 1)] if found else 0.0
+
+    def tick(self) -> dict[str, float]:
+        """One line for the plots: rates since the last one."""
+        now = time.monotonic()
+        span = max(now - self._last, 1e-6)
+        rates = {name: (self.counts[name] - self._before[name]) / span for name in ("published", "delivered", "acked")}
+        self._before, self._last = self.counts.copy(), now
+        line = {"time": time.time(), **rates, "p50": self.percentile(0.5), "p99": self.percentile(0.99)}
+        if not rates["delivered"]:
+            self.latencies.clear()
+        self.history.append(line)
+        return line

@@ -1,0 +1,80 @@
+"""A broker in the test's own process, and a subscriber that writes down what it gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hitbox import Schema
+from hitbox.broker.broker import Broker, Item
+from hitbox.broker.registry import Subscription
+from hitbox.broker.settings import Options, Settings
+
+SCHEMA = Schema({"price": "float", "qty": "int", "city": "string"})
+
+
+@asynccontextmanager
+async def running(path: Path, schema: Schema | None = SCHEMA, **settings: Any) -> AsyncIterator[Broker]:
+    broker = Broker(path, schema, Settings(**settings))
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+class Listener:
+    """Stands where a WebSocket would."""
+
+    def __init__(self, broker: Broker, auto: bool = True, slow: asyncio.Event | None = None):
+        self.broker, self.auto, self.slow = broker, auto, slow
+        self.got: list[dict[str, Any]] = []
+        self.closed: tuple[int, str] | None = None
+
+    async def attach(self, name: str, window: int = 100, options: Options | None = None) -> Listener:
+        self.mailbox = await self.broker.attach(name, self, window, options)
+        self.task = asyncio.create_task(self.run())
+        return self
+
+    async def attach_ephemeral(self, name: str, options: Options) -> Listener:
+        self.mailbox = self.broker.attach_ephemeral(name, self, options)
+        self.task = asyncio.create_task(self.run())
+        return self
+
+    async def run(self) -> None:
+        while found := await self.broker.next(self.mailbox, self):
+            if self.slow is not None:
+                await self.slow.wait()
+            self.broker.sent(self.mailbox, found)
+            self.got += [msgspec.json.decode(d.encode()) for d in found]
+            if self.auto:
+                self.broker.acknowledge(self.mailbox, [d.seq for d in found])
+
+    def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+    async def leave(self) -> None:
+        await self.broker.detach(self.mailbox, self)
+        await asyncio.wait_for(self.task, 5)
+
+    def seqs(self) -> list[int]:
+        return [d["seq"] for d in self.got]
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def item(where: str | None = None, **event: Any) -> Item:
+    return Item(event, where)
+
+
+def sub(name: str, where: str, priority: int = 4, **about: Any) -> Subscription:
+    return Subscription(name, where, priority, about)

@@ -1,0 +1,264 @@
+"""The broker without the network: who gets what, in which order, and what happens when someone does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_kit import SCHEMA, Listener, item, running, sub, until
+
+from hitbox import Attribute, Schema
+from hitbox.broker.broker import Broker
+from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFull, TooLarge, Unknown
+from hitbox.broker.settings import Options
+from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60))
+
+
+def test_one_delivery_names_all_subscriptions_that_matched(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("low", "price > 1", 2), sub("high", "city = 'Paris'", 9)])
+            await broker.subscribe("bob", [sub("mid", "qty >= 3", 5)])
+            ann, bob = await Listener(broker).attach("ann"), await Listener(broker).attach("bob")
+            assert await broker.publish([item(price=2, city="Paris", qty=3)]) == 1
+            assert await broker.publish([item(price=0, qty=9), item(price=0, qty=1)]) == 2
+            await until(lambda: ann.got and len(bob.got) == 2)
+            assert ann.got[0]["subscriptions"] == ["high", "low"]
+            assert ann.got[0]["level"] == 9
+            assert ann.got[0]["event"] == {"price": 2, "city": "Paris", "qty": 3}
+            assert bob.seqs() == [1, 2]
+            await until(lambda: broker.describe()["pending"] == 0)
+            assert broker.watch.counts["unmatched"] == 1
+            sent = [(row.seq, row.level) for row in broker.watch.trace]
+            assert sent[:2] == [(1, 9), (1, 5)]  # ann's two levels are known before bob is served
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("way", ["serial", "alternate", "concurrent"])
+def test_levels_go_out_in_order(tmp_path: Path, way: Any) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, way=way) as broker:
+            listeners = []
+            for n in range(30):
+                await broker.subscribe(f"s{n}", [sub("a", f"qty >= {n % 3}", n % 10)])
+                listeners.append(await Listener(broker).attach(f"s{n}"))
+            await asyncio.gather(*(broker.publish([item(qty=q % 5)] * 3) for q in range(40)))
+            await until(lambda: broker.waiting == 0 and broker.describe()["pending"] == 0)
+            levels: dict[int, list[int]] = {}
+            for row in broker.watch.trace:
+                assert row.live
+                assert row.determined <= row.sent
+                levels.setdefault(row.seq, []).append(row.level)
+            assert len(levels) == 120
+            assert all(found == sorted(found, reverse=True) for found in levels.values())
+            for n, listener in enumerate(listeners):
+                wanted = [seq for seq in range(1, 121) if broker_quantity(broker, seq) >= n % 3]
+                assert listener.seqs() == wanted
+
+    def broker_quantity(broker: Any, seq: int) -> int:
+        return int(json.loads(broker.store.body(seq))["event"]["qty"])
+
+    run(scenario())
+
+
+def test_durable_subscribers_get_what_they_missed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0", 3), sub("u", "qty > 50", 8)])
+            await broker.publish([item(qty=n) for n in range(1, 101)])
+        async with running(tmp_path, None) as broker:
+            assert broker.registry.how.startswith("snapshot")
+            ann = await Listener(broker, auto=False).attach("ann", window=10)
+            await until(lambda: len(ann.got) == 10)
+            assert ann.seqs() == list(range(51, 61))  # most urgent first
+            assert not any(d["redelivered"] for d in ann.got)
+            broker.acknowledge(ann.mailbox, ann.seqs()[:4])
+            await until(lambda: len(ann.got) == 14)
+            await ann.leave()
+            again = await Listener(broker).attach("ann", window=1000)
+            await until(lambda: len(again.got) == 96)
+            assert sorted(again.seqs()) == sorted(set(range(1, 101)) - {51, 52, 53, 54})
+            marked = {d["seq"] for d in again.got if d["redelivered"]}
+            assert marked >= set(range(55, 65))
+            await until(lambda: broker.describe()["pending"] == 0)
+
+    run(scenario())
+
+
+def test_a_late_acknowledgement_counts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.publish([item(qty=n) for n in range(1, 6)])
+            ann = await Listener(broker, auto=False).attach("ann", 2)
+            await until(lambda: len(ann.got) == 2)
+            await ann.leave()
+            ann = await Listener(broker, auto=False).attach("ann", 1)
+            broker.acknowledge(ann.mailbox, [1, 2, 3, 4, 77])
+            await until(lambda: ann.mailbox.pending == 1)
+            broker.acknowledge(ann.mailbox, ann.seqs())
+            await until(lambda: 5 in ann.seqs())
+
+    run(scenario())
+
+
+def test_redelivery_backs_off_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            options = Options(visibility_seconds=0.1, max_tries=3, backoff_seconds=0.05)
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann", options=options)
+            await broker.publish([item(qty=1), item(qty=2)])
+            await until(lambda: len(ann.got) >= 2)
+            broker.acknowledge(ann.mailbox, [2])
+            await until(lambda: broker.store.dead.rows() == 1)
+            tries = [(d["attempt"], d["redelivered"]) for d in ann.got if d["seq"] == 1]
+            assert tries == [(1, False), (2, True), (3, True)]
+            assert ann.mailbox.pending == 0
+            await broker.publish([item(qty=3)])
+            await until(lambda: 3 in ann.seqs())
+            broker.refuse(ann.mailbox, [3])
+            await until(lambda: ann.seqs().count(3) == 2)
+
+    run(scenario())
+
+
+def test_ephemeral_subscribers_are_live_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            eve = await Listener(broker).attach_ephemeral("eve", Options(policy="drop_oldest", limit=5))
+            await broker.subscribe("eve", [sub("s", "qty > 0", 7)])
+            await broker.publish([item(qty=1)])
+            await until(lambda: eve.seqs() == [1])
+            with pytest.raises(Conflict):
+                broker.attach_ephemeral("eve", Listener(broker), Options(policy="drop_oldest"))
+            with pytest.raises(BadRequest):
+                broker.attach_ephemeral("eva", Listener(broker), Options())
+            await eve.leave()
+            assert len(broker.registry.live) == 0
+            await broker.publish([item(qty=2)])
+            assert broker.store.deliveries.rows() == 0
+        async with running(tmp_path) as broker:
+            with pytest.raises(Unknown):
+                broker.subscriber("eve")
+
+    run(scenario())
+
+
+def test_a_slow_subscriber_delays_nobody_and_its_policy_shows(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            stuck = asyncio.Event()
+            for name in ("spool", "drop", "cut", "fast"):
+                await broker.subscribe(name, [sub("s", "qty > 0")])
+            spool = await Listener(broker, slow=stuck).attach("spool", 10)
+            drop = await Listener(broker, slow=stuck).attach("drop", 10, Options(policy="drop_oldest", limit=50))
+            cut = await Listener(broker, slow=stuck).attach("cut", 10, Options(policy="disconnect", limit=50))
+            live = await Listener(broker, slow=stuck).attach_ephemeral("live", Options(policy="drop_oldest", limit=20))
+            await broker.subscribe("live", [sub("s", "qty > 0")])
+            fast = await Listener(broker).attach("fast")
+            for n in range(30):
+                await broker.publish([item(qty=n + 1)] * 100)
+            await until(lambda: len(fast.got) == 3000)
+            await until(lambda: drop.mailbox.pending == 50)
+            assert (spool.mailbox.pending, drop.mailbox.dropped) == (3000, 2950)
+            assert live.mailbox.dropped > 2900
+            assert spool.mailbox.ready <= 1000
+            stuck.set()
+            await until(lambda: len(spool.got) >= 3000 and cut.closed)
+            assert spool.seqs() == list(range(1, 3001))
+            assert cut.closed
+            assert cut.closed[0] == 1013
+            await cut.leave()
+            cut = await Listener(broker).attach("cut", 10)  # what was spooled can be had
+            await until(lambda: len(cut.got) >= 2990)
+
+    run(scenario())
+
+
+def test_bad_input_changes_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, max_event_bytes=200) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            with pytest.raises(PredicateError) as caught:
+                await broker.subscribe("ann", [sub("s", "qty > > 3")])
+            assert caught.value.position == 6
+            with pytest.raises(BadRequest):
+                await broker.subscribe("ann", [sub("a/b", "qty > 3")])
+            with pytest.raises(UnknownSubscription):
+                await broker.subscribe("ann", [], ["nope"], strict=True)
+            with pytest.raises(UnknownAttribute, match="did you mean 'qty'"):
+                await broker.publish([item(qty=1), item(qtty=1)])
+            with pytest.raises(TooLarge):
+                await broker.publish([item(city="x" * 300)])
+            assert broker.registry.index.where("ann/s") == "qty > 0"
+            assert broker.store.events.rows() == 0
+            assert (await broker.subscribe("ann", [sub("never", "qty > 3 AND qty < 2")]))[0].startswith("subscription")
+
+    run(scenario())
+
+
+def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, max_waiting=50, max_store_bytes=600_000) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker).attach("ann")
+            many = await asyncio.gather(*(broker.publish([item(qty=1)] * 20) for _ in range(5)), return_exceptions=True)
+            assert sum(isinstance(found, Overloaded) for found in many) == 3
+            with pytest.raises(StoreFull):
+                await publish_until_full(broker)
+            accepted = broker.store.events.next() - 1
+            with pytest.raises(StoreFull):
+                await broker.subscribe("ann", [sub(f"x{n}", "city = '" + "y" * 900 + "'") for n in range(900)])
+            assert len(broker.registry.index) == 1
+            broker.store.db.pragma("max_page_count", 1_000_000)
+            await broker.publish([item(qty=5)])
+            await until(lambda: len(ann.got) == accepted + 1)
+            assert ann.seqs() == list(range(1, accepted + 2))
+
+    run(scenario())
+
+
+async def publish_until_full(broker: Broker) -> None:
+    for _ in range(200):
+        await broker.publish([item(qty=1, city="x" * 500)] * 20)
+
+
+def test_symmetric_events(tmp_path: Path) -> None:
+    schema = Schema({"salary": "int", "age": Attribute("int", role="information")})
+
+    async def scenario() -> None:
+        async with running(tmp_path, schema) as broker:
+            await broker.subscribe("ann", [sub("s", "salary > 10", 4, age=30)])
+            await broker.subscribe("bob", [sub("s", "salary > 10", 4, age=50)])
+            ann, bob = await Listener(broker).attach("ann"), await Listener(broker).attach("bob")
+            await broker.publish([item("age > 40", salary=20), item(salary=[5, 11]), item("age < 40", salary=5)])
+            await until(lambda: len(bob.got) == 2 and ann.got)
+            assert (ann.seqs(), bob.seqs()) == ([2], [1, 2])
+            assert bob.got[0]["where"] == "age > 40"
+        async with running(tmp_path, schema) as broker:
+            assert broker.registry.index.about("ann/s") == {"age": 30}
+
+    run(scenario())
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path):
+            pass
+        with pytest.raises(Conflict):
+            async with running(tmp_path, Schema({"other": "int"})):
+                pass
+        async with running(tmp_path, SCHEMA):
+            pass
+
+    run(scenario())
