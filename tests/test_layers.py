@@ -19,7 +19,7 @@ LAYERS = [
     {"keys"},
     {"events", "snapshot", "language", "matchers", "engine", "workloads"},
     {"catalog", "tables", "resolve", "explained", "files"},
-    {"index", "shards"},
+    {"index", "shards", "stored"},
     {"symmetric"},
     {"__init__"},
     {"spark", "broker", "experiments"},

@@ -16,22 +16,22 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from hitbox import events, language, snapshot, tables
+from hitbox import events, language, snapshot, stored, tables
 from hitbox.boxes import DEFAULT_PRIORITY, I64, LEVELS, Boxes, Points
 from hitbox.catalog import Catalog, Id, kind_of
-from hitbox.dictionary import Dictionary, Relabel
-from hitbox.errors import HitboxError, NeverMatches, SnapshotError, TableError, UnknownSubscription, ValueProblem
+from hitbox.dictionary import Relabel
+from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.events import Event
 from hitbox.explained import BothSides, Explained, describe_box, nearest_misses
 from hitbox.keys import Keys
 from hitbox.language import DEFAULT_LIMITS, Explanation, Limits, Predicate
 from hitbox.locks import ReadWriteLock
-from hitbox.matchers import make, resolve_name, restore
+from hitbox.matchers import make, resolve_name
 from hitbox.matches import Matches
 from hitbox.resolve import Filters, Resolver
 from hitbox.schema import Schema
@@ -241,8 +241,19 @@ class Index:
             raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
         if not isinstance(threads, int) or threads < 1:
             raise ValueProblem(f"threads is a whole number of at least 1, not {threads!r}")
+        parts = [
+            (offsets, self._catalog.ids.take(slots)) for offsets, slots in self._match_slots(events_, where, threads)
+        ]
+        ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
+        shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]
+        ids = pa.concat_arrays([ids for _, ids in parts])
+        return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
+
+    def _match_slots(
+        self, events_: Any, where: str | Sequence[str | None] | None, threads: int
+    ) -> Iterator[tuple[I64, I64]]:
+        """(offsets, slots) chunk by chunk; each is handed out under the read lock."""
         filters = self._filters(where, len(events_))
-        parts: list[tuple[I64, pa.Array]] = []
         for start in range(0, max(len(events_), 1), CHUNK):
             if isinstance(events_, pa.Table):
                 chunk: Any = events_.slice(start, CHUNK)
@@ -251,12 +262,7 @@ class Index:
             with self._lock.read():
                 points = self._points(chunk)
                 part = filters and filters[start : start + CHUNK]
-                offsets, slots = self._resolver().many(points, chunk, part, threads)
-                parts.append((offsets, self._catalog.ids.take(slots)))
-        ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
-        shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]
-        ids = pa.concat_arrays([ids for _, ids in parts])
-        return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
+                yield self._resolver().many(points, chunk, part, threads)
 
     def _points(self, chunk: Any) -> Points:
         if isinstance(chunk, pa.Table):
@@ -374,19 +380,7 @@ class Index:
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write a snapshot version under `path` and make it the current one; its number."""
         with self._writer:
-            with self._lock.write():
-                self._catalog.compact()
-            arrays = {f"catalog.{name}": array for name, array in self._catalog.arrays().items()}
-            for number, dictionary in enumerate(self._keys.dictionaries.values()):
-                arrays |= {f"dictionary{number}.{name}": array for name, array in dictionary.arrays().items()}
-            arrays |= {f"matcher.{name}": array for name, array in self._matcher.arrays().items()}
-            meta = {
-                "schema": self.schema.to_json(),
-                "subscriptions": len(self),
-                "id_type": self._catalog.kind,
-                "matcher": self.matcher,
-            }
-            return snapshot.write(path, meta, arrays)
+            return snapshot.write(path, stored.facts(self), stored.arrays(self) | self._keys.arrays())
 
     @classmethod
     def open(
@@ -398,24 +392,9 @@ class Index:
         limits: Limits = DEFAULT_LIMITS,
         verify: bool = False,
         **options: object,
-    ) -> Index:
+    ) -> Self:
         """A snapshot, memory-mapped; it takes changes, which stay in memory until saved."""
-        meta, arrays = snapshot.read(path, version, verify)
-        try:
-            schema = Schema.from_json(meta["schema"])
-            index = cls(schema, "brute", limits=limits)
-            words = {
-                name: Dictionary.from_arrays(snapshot.part(arrays, f"dictionary{number}"))
-                for number, name in enumerate(index._keys.dictionaries)
-            }
-            index._keys = Keys(schema, words)
-            index._catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(arrays, "catalog"))
-            index.matcher = resolve_name(matcher or meta["matcher"])
-            stored = snapshot.part(arrays, "matcher")
-            index._matcher = restore(meta["matcher"], stored, index.matcher, index._keys.space, options)
-        except (KeyError, TypeError, IndexError) as problem:
-            raise SnapshotError(f"the snapshot at {path} is damaged: {problem!r}") from problem
-        return index
+        return stored.opened(cls, path, version, matcher, limits, verify, options)
 
 
 def _check_priority(priority: object) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING, Space
 from hitbox.dictionary import Dictionary, Relabel
@@ -325,6 +326,18 @@ class Keys:
     def dictionaries(self) -> dict[str, Dictionary]:
         named = zip(self.schema, self.codecs, strict=True)
         return {name: codec.dictionary for name, codec in named if isinstance(codec, StringCodec)}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The dictionaries as flat arrays."""
+        words = enumerate(self.dictionaries.values())
+        return {f"dictionary{n}.{name}": array for n, d in words for name, array in d.arrays().items()}
+
+    @classmethod
+    def from_arrays(cls, schema: Schema, arrays: Mapping[str, NDArray[Any]]) -> Keys:
+        names = [name for name, attribute in schema.items() if attribute.type == "string"]
+        parts = ("data", "offsets", "labels")
+        words = {name: {part: arrays[f"dictionary{n}.{part}"] for part in parts} for n, name in enumerate(names)}
+        return cls(schema, {name: Dictionary.from_arrays(found) for name, found in words.items()})
 
     def knows(self, strings: Mapping[int, Collection[str]]) -> bool:
         """Do all of these strings have labels?"""

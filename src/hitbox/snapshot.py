@@ -3,10 +3,13 @@
     path/CURRENT                         "00000002": the version that readers open
     path/versions/00000001/manifest.json format, schema, counts, size and checksum of every file
                            *.npy         the arrays of the catalog, the dictionaries and the matcher
+                           {part}/*.npy  where several processes wrote it: the catalog and matcher of each part
     path/versions/00000002/...
+    path/pins/{name}.json                a reader that may come back to its version, which therefore stays
 
 A version is written under a temporary name, synced and renamed, then CURRENT is replaced: a crash leaves the old
-version current. A version is never changed, so a reader that has one open keeps it. Opening checks the manifest, every
+version current. A version is never changed, so a reader that has one open keeps it. The last two versions stay, and
+those that are pinned. Opening checks the manifest, every
 file's size, every byte of files up to 4 MB and samples of larger ones; `verify=True` reads every byte.
 """
 
@@ -16,9 +19,10 @@ import contextlib
 import json
 import os
 import shutil
+import time
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +35,79 @@ FORMAT = 1
 KEEP = 2
 SMALL = 4 * 2**20
 PAGE = 2**16
+STALE = 86_400
+"""Seconds after which a draft that nobody published is taken for dead."""
+
+Files = dict[str, dict[str, Any]]
 
 
 def write(path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Write the next version under `path`, make it current, drop versions older than the last two; its number."""
+    """Write the next version under `path`, make it current, drop old versions; its number."""
+    with draft(path) as folder:
+        return publish(path, folder, meta, add(folder, arrays))
+
+
+@contextlib.contextmanager
+def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to `add` the arrays of the next version to; it vanishes unless it is published."""
     root = Path(path)
-    try:
+    with _saying(root):
         (root / "versions").mkdir(parents=True, exist_ok=True)
-        draft = root / f".draft-{uuid.uuid4().hex}"
-        draft.mkdir()
-        try:
-            files = {name: _write_array(draft / f"{name}.npy", array) for name, array in arrays.items()}
-            _write_text(draft / "manifest.json", _manifest({"format": FORMAT, **meta, "files": files}))
-            _sync(draft)
-            number = _publish(root, draft)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        _sweep(root)
+        folder = root / f".draft-{uuid.uuid4().hex}"
+        folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
+    """Write arrays into a draft, or a part of one; what the manifest says of them."""
+    with _saying(folder.parent):
+        folder.mkdir(exist_ok=True)
+        files = {name: _write_array(folder / f"{name}.npy", array) for name, array in arrays.items()}
+        _sync(folder)
+        return files
+
+
+def publish(path: str | os.PathLike[str], folder: Path, meta: dict[str, Any], files: Files) -> int:
+    """Make a draft the current version."""
+    root = Path(path)
+    with _saying(root):
+        _write_text(folder / "manifest.json", manifest_text(meta, files))
+        _sync(folder)
+        number = _publish(root, folder)
+        held = pins(root)
         for old in versions(root):
-            if old <= number - KEEP:
+            if old <= number - KEEP and old not in held:
                 shutil.rmtree(root / "versions" / f"{old:08d}", ignore_errors=True)
-    except OSError as problem:
-        raise SnapshotError(f"cannot write a snapshot to {root}: {problem.strerror or problem}") from problem
-    return number
+        return number
+
+
+def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> None:
+    """Keep a version until `name` pins another; a version that is gone already is an error."""
+    folder = Path(path) / "pins"
+    with _saying(Path(path)):
+        folder.mkdir(exist_ok=True)
+        replace(folder / f"{name}.json", json.dumps({"version": version, **facts}))
+    if version not in versions(path):
+        raise SnapshotError(f"version {version} of the snapshot at {path} is gone; open the current one")
+
+
+def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
+    """What `name` pinned."""
+    try:
+        found: dict[str, Any] = json.loads((Path(path) / "pins" / f"{name}.json").read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def pins(path: str | os.PathLike[str]) -> set[int]:
+    """The versions that somebody may come back to."""
+    names = [file.stem for file in (Path(path) / "pins").glob("*.json")]
+    return {int(found["version"]) for name in names if (found := pinned(path, name))}
 
 
 def versions(path: str | os.PathLike[str]) -> list[int]:
@@ -74,14 +129,18 @@ def current(path: str | os.PathLike[str]) -> int:
 
 
 def read(
-    path: str | os.PathLike[str], version: int | None = None, verify: bool = False
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    verify: bool = False,
+    parts: Collection[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The manifest and the memory-mapped arrays of a version."""
-    number = current(path) if version is None else version
-    folder = Path(path) / "versions" / f"{number:08d}"
-    manifest = _read_manifest(folder)
+    """The manifest and the memory-mapped arrays of a version, of all its parts or of some."""
+    manifest = facts_of(path, version)
+    folder = Path(path) / "versions" / f"{manifest['version']:08d}"
     arrays = {}
     for name, facts in manifest["files"].items():
+        if parts is not None and "/" in name and name.partition("/")[0] not in parts:
+            continue
         file = folder / f"{name}.npy"
         try:
             _check(file, facts, verify)
@@ -91,6 +150,12 @@ def read(
         except (OSError, ValueError) as problem:
             raise SnapshotError(f"the snapshot file {file} is damaged: {problem}") from None
     return manifest, arrays
+
+
+def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[str, Any]:
+    """The manifest of a version, with its number."""
+    number = current(path) if version is None else version
+    return _read_manifest(Path(path) / "versions" / f"{number:08d}") | {"version": number}
 
 
 def part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
@@ -109,14 +174,35 @@ def _publish(root: Path, draft: Path) -> int:
                 raise
             number += 1  # another writer was faster
     _sync(root / "versions")
-    beside = root / f".current-{uuid.uuid4().hex}"
+    replace(root / "CURRENT", f"{number:08d}\n")
+    return number
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a small file so that a crash leaves the old one or the new one."""
+    beside = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
     try:
-        _write_text(beside, f"{number:08d}\n")
-        os.replace(beside, root / "CURRENT")
+        _write_text(beside, text)
+        os.replace(beside, file)
     finally:
         beside.unlink(missing_ok=True)
-    _sync(root)
-    return number
+    _sync(file.parent)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what writers that were killed left behind."""
+    for folder in root.glob(".draft-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > STALE:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _saying(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise SnapshotError(f"cannot write a snapshot to {root}: {problem.strerror or problem}") from problem
 
 
 def _write_array(file: Path, array: NDArray[Any]) -> dict[str, Any]:
@@ -150,8 +236,8 @@ def _check(file: Path, facts: Mapping[str, Any], verify: bool) -> None:
         raise SnapshotError(f"the snapshot file {file} is damaged: its checksum is wrong")
 
 
-def _manifest(facts: dict[str, Any]) -> str:
-    body = json.dumps(facts, indent=1)
+def manifest_text(meta: Mapping[str, Any], files: Files) -> str:
+    body = json.dumps({"format": FORMAT, **meta, "files": files}, indent=1)
     return json.dumps({"crc32": zlib.crc32(body.encode())}) + "\n" + body + "\n"
 
 

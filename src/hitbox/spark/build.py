@@ -1,0 +1,224 @@
+"""build: a DataFrame of subscriptions, in either layout, to the next version of a snapshot, in parallel.
+
+    executors   parse the predicates, gather their strings                       only where the schema has strings
+    driver      one ordered dictionary an attribute                ──> draft
+    executors   encode: rows -> boxes, shuffled by the part of the id
+    executors   each part: catalog and matcher                     ──> draft/part-00003-5e3a
+    driver      manifest, rename, CURRENT                          ──> versions/00000008
+
+The driver never holds subscriptions, only distinct strings and a line a part. A build that fails or is killed leaves
+the old version current; its draft is removed, by the next writer if need be.
+
+Rows with one id fall on one part. Where `latest_by` names a column, the row with its largest value counts; otherwise
+an id that comes twice is an error, because rows of a DataFrame have no order that could decide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from hitbox import snapshot, tables
+from hitbox.errors import TableError, ValueProblem
+from hitbox.keys import Keys
+from hitbox.language import DEFAULT_LIMITS
+from hitbox.matchers import resolve_name
+from hitbox.schema import Schema
+from hitbox.shards import index_of, part_name, part_of, write_part
+from hitbox.spark import rows, store
+from hitbox.spark.columns import ID_TYPES, check_subscriptions, field_of, schema_of_bounds
+from hitbox.spark.workers import require_hitbox
+
+PART = 1_000_000
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did. `rejected` rows are in the table at `report`; `never` can never match, but are in."""
+
+    version: int
+    subscriptions: int
+    parts: int
+    never: int
+    rejected: int
+    report: str | None
+
+
+def build(
+    subscriptions: DataFrame,
+    path: str,
+    schema: Schema | Mapping[str, Any] | None = None,
+    *,
+    matcher: str = "auto",
+    parts: int | None = None,
+    latest_by: str | None = None,
+    on_error: str = "raise",
+    report: str | None = None,
+    sequence: int = 0,
+) -> BuildReport:
+    """Write the subscriptions as the next version of the snapshot at `path`, and make it the current one.
+
+    Parameters
+    ----------
+    schema: may be left out in the wide layout, whose columns tell it
+    parts: how many processes build, each its part (default: one a million subscriptions)
+    latest_by: the column that decides which of several rows with one id counts
+    on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and goes on
+    sequence: the last entry of the change log that these subscriptions include (see apply_changes)
+    """
+    path = str(path)
+    if on_error not in ("raise", "report"):
+        raise ValueProblem(f"on_error is 'raise' or 'report', not {on_error!r}")
+    if on_error == "report" and not report:
+        raise ValueProblem("on_error='report' needs report=, the path of the table for the rows that do not fit")
+    if latest_by:
+        field_of(subscriptions, latest_by, "latest_by")
+    schema = schema_of_bounds(subscriptions.drop(latest_by or "")) if schema is None else schema
+    schema = schema if isinstance(schema, Schema) else Schema(schema)
+    plain = subscriptions.drop(latest_by) if latest_by else subscriptions
+    kind = check_subscriptions(plain, schema)
+    for place, what in ((path, "a snapshot"), (report, "a report")):
+        if place:
+            store.require_writable(place, what)
+    require_hitbox(subscriptions.sparkSession)
+    if parts is None:
+        parts = max(1, -(-subscriptions.count() // PART))
+    with store.draft(path) as place:
+        keys = Keys(schema)
+        keys.admit(_strings(plain, schema))
+        dictionaries = keys.arrays()
+        with store.filling(place) as folder:
+            files = snapshot.add(folder, dictionaries)
+        task = Task(place, schema, tuple(dictionaries), kind, resolve_name(matcher), parts, latest_by, report)
+        done = _run(subscriptions, task, kind)
+        _refuse(done, on_error)
+        done += [task.empty_part(number) for number in range(parts) if number not in {d["part"] for d in done}]
+        done.sort(key=lambda d: int(d["part"]))
+        for one in done:
+            files |= one["files"]
+        meta = {
+            "schema": schema.to_json(),
+            "subscriptions": sum(d["subscriptions"] for d in done),
+            "id_type": kind,
+            "matcher": resolve_name(matcher),
+            "parts": [d["name"] for d in done],
+            "sequence": sequence,
+        }
+        version = store.publish(path, place, meta, files)
+    rejected = sum(d["rejected"] for d in done)
+    never = sum(d["never"] for d in done)
+    return BuildReport(version, meta["subscriptions"], parts, never, rejected, report if rejected else None)
+
+
+def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:
+    """The strings that need labels, by attribute: distinct over all partitions."""
+    if not any(attribute.type == "string" for attribute in schema.values()):
+        return {}
+
+    def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            draft = tables.read(pa.Table.from_batches([batch]), schema, DEFAULT_LIMITS)
+            pairs = [(number, text) for number, texts in draft.strings(schema).items() for text in texts]
+            columns = [pa.array([n for n, _ in pairs], pa.int32()), pa.array([t for _, t in pairs], pa.string())]
+            yield pa.RecordBatch.from_arrays(columns, ["attribute", "text"])
+
+    found = subscriptions.mapInArrow(gather, "attribute int, text string").distinct().toArrow()
+    numbers = found["attribute"].to_numpy()
+    return {n: found["text"].filter(pa.array(numbers == n)).to_pylist() for n in np.unique(numbers).tolist()}
+
+
+def _run(subscriptions: DataFrame, task: Task, kind: str) -> list[dict[str, Any]]:
+    latest = task.latest_by and subscriptions.schema[task.latest_by].dataType
+
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.encode(batches)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.write(batches)
+
+    order = ["part", "id", *(["latest"] if latest else [])]
+    encoded = subscriptions.mapInArrow(encode, rows.schema(ID_TYPES[kind], latest))
+    sorted_ = encoded.repartition(task.parts, "part").sortWithinPartitions(*[F.col(name) for name in order])
+    done = sorted_.mapInArrow(write, T.StructType([T.StructField("done", T.StringType())]))
+    return [json.loads(row.done) for row in done.collect()]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What executors do of a build; pickled to them."""
+
+    place: str
+    schema: Schema
+    dictionaries: tuple[str, ...]
+    kind: str
+    matcher: str
+    parts: int
+    latest_by: str | None
+    report: str | None
+
+    def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Subscriptions -> rows of boxes; a row that does not fit carries its error instead."""
+        keys = self._keys()
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            latest = table[self.latest_by] if self.latest_by else None
+            draft = tables.read(
+                table.drop_columns([self.latest_by]) if self.latest_by else table, self.schema, DEFAULT_LIMITS
+            )
+            encoded = draft.encode(keys, DEFAULT_LIMITS)
+            yield rows.pack(draft, encoded, part_of(draft.ids, self.parts), latest)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows sorted by part -> one part of the snapshot after the other; a line of JSON each."""
+        for part, table in rows.by_part(batches):
+            done = json.dumps(self._write_part(part, table))
+            yield pa.RecordBatch.from_arrays([pa.array([done])], ["done"])
+
+    def empty_part(self, part: int) -> dict[str, Any]:
+        latest = T.LongType() if self.latest_by else None
+        return self._write_part(part, rows.empty(ID_TYPES[self.kind], latest))
+
+    def _write_part(self, part: int, table: pa.Table) -> dict[str, Any]:
+        good, bad = rows.settle(table, self.latest_by is not None)
+        facts: dict[str, Any] = {"part": part, "rejected": bad.num_rows}
+        if bad.num_rows and self.report is None:
+            return facts | {"errors": bad.slice(0, NAMED).to_pylist()}
+        if bad.num_rows and self.report:
+            with store.filling(self.report) as folder:
+                folder.mkdir(parents=True, exist_ok=True)
+                pq.write_table(bad, folder / f"part-{part:05d}.parquet")
+        encoded = rows.unpack(good)
+        name = part_name(part)
+        with store.filling(self.place) as folder:
+            files = write_part(folder, index_of(self._keys(), encoded, self.matcher), name)
+        never = int((encoded.count == 0).sum())
+        return facts | {"name": name, "files": files, "subscriptions": len(encoded.ids), "never": never}
+
+    def _keys(self) -> Keys:
+        files = [f"{name}.npy" for name in self.dictionaries]
+        with store.reading(self.place, files) as folder:
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in self.dictionaries}
+            return Keys.from_arrays(self.schema, arrays)
+
+
+def _refuse(done: list[dict[str, Any]], on_error: str) -> None:
+    """The first few bad rows by their ids; nothing was published yet."""
+    count = sum(d["rejected"] for d in done)
+    if count and on_error == "raise":
+        named = [error for d in done for error in d.get("errors", [])][:NAMED]
+        lines = "\n".join(f"id {error['id']}: {error['error']}" for error in named)
+        more = f"\n... and {count - len(named)} more" if count > len(named) else ""
+        raise TableError(
+            f"{count} subscriptions do not fit; nothing was built "
+            f"(on_error='report' writes them to a table and goes on):\n{lines}{more}"
+        )

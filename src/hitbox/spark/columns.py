@@ -1,0 +1,119 @@
+"""Spark's types against hitbox's: schemas inferred from DataFrames, and what is checked before a job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from hitbox import tables
+from hitbox.errors import HitboxError, SchemaError, TableError, nearest
+from hitbox.events import from_table
+from hitbox.keys import Keys
+from hitbox.language import DEFAULT_LIMITS
+from hitbox.schema import Schema
+
+ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()}
+
+
+def schema_of_bounds(subscriptions: DataFrame) -> Schema:
+    """The schema that the columns of the wide layout tell."""
+    fields = {field.name: field.dataType for field in subscriptions.schema.fields}
+    if "where" in fields:
+        raise SchemaError(
+            "predicates in a column 'where' do not tell the types of the attributes: "
+            "give schema={'price': 'float', ...}"
+        )
+    found = {name[:-4]: _type_of(name, kind) for name, kind in fields.items() if name.endswith("_low")}
+    if not found:
+        raise TableError("the subscriptions have neither a column 'where' nor bounds like 'price_low' and 'price_high'")
+    return Schema(found)
+
+
+def schema_of_events(events: DataFrame, others: Iterable[str]) -> Schema:
+    """The schema that the columns of an event table tell; `others` are no attributes."""
+    skipped = set(others)
+    found: dict[str, str] = {}
+    for field in events.schema.fields:
+        name = field.name
+        if name in skipped:
+            continue
+        ends = (f"{name[:-4]}_low", f"{name[:-4]}_high")
+        if name == ends[0] and ends[1] in events.columns:
+            name = name[:-4]
+        elif name.endswith("_high") and f"{name[:-5]}_low" in events.columns:
+            continue
+        found[name] = _type_of(name, field.dataType)
+    return Schema(found)
+
+
+def _type_of(column: str, kind: T.DataType) -> str:
+    if isinstance(kind, T.BooleanType):
+        return "bool"
+    if isinstance(kind, T.IntegralType):
+        return "int"
+    if isinstance(kind, (T.FractionalType, T.DecimalType)):
+        return "float"
+    if isinstance(kind, T.StringType):
+        return "string"
+    if isinstance(kind, (T.TimestampType, T.TimestampNTZType, T.DateType)):
+        return "timestamp"
+    raise SchemaError(f"column {column!r} of type {kind.simpleString()} can be no attribute: drop it or give a schema")
+
+
+def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
+    return to_arrow_schema(T.StructType(list(fields)), timezone="UTC").empty_table()
+
+
+def check_subscriptions(subscriptions: DataFrame, schema: Schema) -> str:
+    """Raise what `tables.read` would raise of these columns; the kind of the ids otherwise."""
+    empty = empty_table(subscriptions.schema.fields)
+    draft = tables.read(empty, schema, DEFAULT_LIMITS)
+    try:
+        draft.encode(Keys(schema), DEFAULT_LIMITS)
+        if draft.predicates is None:
+            draft._encode_piece(Keys(schema), 0)
+    except HitboxError as problem:
+        raise TableError(f"subscriptions: {problem}") from None
+    return "int" if pa.types.is_integer(empty["id"].type) else "string"
+
+
+def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> list[str]:
+    """The columns of an event table that a match reads; an error where they do not fit the snapshot."""
+    wanted: list[str] = []
+    absent = []
+    for name in schema.with_role("criteria"):
+        ends = [f"{name}_low", f"{name}_high"]
+        if name in events.columns:
+            wanted.append(name)
+        elif ends[0] in events.columns or ends[1] in events.columns:
+            wanted += [end for end in ends if end in events.columns]
+        else:
+            absent.append(name)
+    if absent and not allow_missing:
+        hint = nearest(absent[0], [c for c in events.columns if c not in wanted])
+        names = ", ".join(map(repr, absent[:5])) + (" ..." if len(absent) > 5 else "")
+        raise TableError(
+            f"the events have no column {names}, which the snapshot's schema has{hint} "
+            "(allow_missing=True takes an absent column for null)"
+        )
+    fields = [field for field in events.schema.fields if field.name in wanted]
+    try:
+        from_table(Keys(schema), empty_table(fields))
+    except HitboxError as problem:
+        raise TableError(f"events: {problem}") from None
+    return wanted
+
+
+def field_of(frame: DataFrame, name: str, what: str) -> Any:
+    """The field called `name`; an error that names the nearest column otherwise."""
+    found = [field for field in frame.schema.fields if field.name == name]
+    if not found:
+        raise TableError(
+            f"{what} {name!r} is not a column{nearest(name, frame.columns)}; columns: {', '.join(frame.columns[:10])}"
+        )
+    return found[0]

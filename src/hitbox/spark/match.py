@@ -1,0 +1,162 @@
+"""match: an events DataFrame against a snapshot, or against a DataFrame of subscriptions built on the fly.
+
+The job runs where the events are: every task memory-maps the snapshot and matches its partition (partition.py).
+Where the snapshot is larger than a host's memory, `by_part=True` sends each event to every part instead, so that a
+task holds one part at a time, and merges what the parts found.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
+from hitbox.schema import Schema
+from hitbox.spark import store
+from hitbox.spark.build import build
+from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
+from hitbox.spark.partition import FORMS, Job
+from hitbox.spark.workers import require_hitbox
+
+RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
+
+
+def match(
+    events: DataFrame,
+    subscriptions: Any,
+    event_id: str | None = "event_id",
+    *,
+    form: str = "arrays",
+    limit: int | None = None,
+    keep: Sequence[str] = (),
+    where: str | None = None,
+    version: int | None = None,
+    allow_missing: bool = False,
+    by_part: bool = False,
+    scratch: str | None = None,
+) -> DataFrame:
+    """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
+
+    Parameters
+    ----------
+    subscriptions: path of a snapshot, or a DataFrame of subscriptions in either layout
+    form: "arrays" (an array of ids an event), "pairs" (a row a match) or "counts" (how many an event)
+    limit: only so many matches an event, the most urgent
+    where: the column with each event's own predicate over what subscriptions say about themselves
+    version: of the snapshot, where not the current one
+    allow_missing: take an attribute that the events have no column for as null
+    by_part: send events to the parts of the snapshot instead of opening all parts in each task
+    scratch: where to put the snapshot of a DataFrame; every worker must reach it
+    """
+    if isinstance(subscriptions, DataFrame):
+        others = [name for name in (event_id, *keep, where) if name]
+        subscriptions = _built(events, subscriptions, others, scratch)
+    path = str(subscriptions)
+    job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
+    require_hitbox(events.sparkSession)
+    if by_part:
+        return _by_part(events, job, schema, len(store.facts(path, job.version).get("parts", [""])))
+    return run(events, job, schema)
+
+
+def prepare(
+    events: DataFrame,
+    path: str,
+    event_id: str | None,
+    form: str,
+    limit: int | None,
+    keep: Sequence[str],
+    where: str | None,
+    version: int | None,
+    allow_missing: bool,
+) -> tuple[Job, T.StructType]:
+    """The job and the schema of its result; everything that can be wrong is found here, before work starts."""
+    if form not in FORMS:
+        raise ValueProblem(f"form is one of {', '.join(FORMS)}, not {form!r}{nearest(str(form), FORMS)}")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
+    facts = store.facts(path, version)
+    kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
+    fields = [field_of(events, name, "event_id" if name == event_id else "keep") for name in kept]
+    result = RESULTS[form]
+    if result in kept:
+        raise TableError(f"the events have a column {result!r}, which is the name of the result: rename it")
+    if where is not None:
+        field_of(events, where, "where")
+    attributes = event_columns(events, Schema.from_json(facts["schema"]), allow_missing)
+    job = Job(path, facts["version"], tuple(attributes), kept, form, limit, where)
+    ids = ID_TYPES[facts["id_type"]]
+    kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
+    return job, T.StructType([*fields, T.StructField(result, kind)])
+
+
+def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
+    """Hand the columns that the job reads to the job, and nothing else."""
+    read = dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]])
+
+    def partition(batches: Any) -> Any:
+        return job(batches)
+
+    return events.select(*[_column(name) for name in read]).mapInArrow(partition, schema)
+
+
+def _column(name: str) -> Any:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _by_part(events: DataFrame, job: Job, schema: T.StructType, parts: int) -> DataFrame:
+    """Each event goes to each part; what the parts found is merged by the event's row."""
+    row, part = "_hitbox_row", "_hitbox_part"
+    numbers = F.explode(F.sequence(F.lit(0), F.lit(parts - 1)))
+    spread = events.withColumn(row, F.monotonically_increasing_id()).withColumn(part, numbers).repartition(part)
+    kept = tuple(field.name for field in schema.fields[:-1])
+    fields = [*schema.fields[:-1], T.StructField(row, T.LongType()), schema.fields[-1]]
+    values = {**job.__dict__, "kept": (*kept, row), "part": part}
+    if job.form == "counts" or (job.form == "pairs" and job.limit is None):
+        found = run(spread, Job(**values), T.StructType(fields))
+        if job.form == "pairs":
+            return found.drop(row)
+        return _grouped(found, row, kept, F.sum("matches").alias("matches"))
+    fields[-1] = T.StructField("subscriptions", T.ArrayType(_id_type(schema)))
+    fields.append(T.StructField("priorities", T.ArrayType(T.IntegerType())))
+    found = run(spread, Job(**{**values, "form": "arrays", "priorities": True}), T.StructType(fields))
+    zipped = found.withColumn("found", F.arrays_zip("priorities", "subscriptions")).drop("priorities", "subscriptions")
+    urgent = F.sort_array(F.flatten(F.collect_list("found")), asc=False)
+    urgent = F.slice(urgent, 1, job.limit) if job.limit is not None else urgent
+    merged = _grouped(zipped, row, kept, urgent["subscriptions"].alias("subscriptions"))
+    if job.form == "arrays":
+        return merged
+    return merged.withColumn("subscription", F.explode("subscriptions")).drop("subscriptions")
+
+
+def _grouped(found: DataFrame, row: str, kept: Sequence[str], result: Any) -> DataFrame:
+    firsts = [F.first(_column(name)).alias(name) for name in kept]
+    return found.groupBy(row).agg(*firsts, result).drop(row)
+
+
+def _id_type(schema: T.StructType) -> T.DataType:
+    kind = schema.fields[-1].dataType
+    return kind.elementType if isinstance(kind, T.ArrayType) else kind
+
+
+def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], scratch: str | None) -> str:
+    """A snapshot of a DataFrame, which lives as long as this process."""
+    if "where" in subscriptions.columns:
+        try:
+            schema = schema_of_events(events, others)
+        except HitboxError as problem:
+            raise TableError(f"cannot tell the schema from the events: {problem}") from None
+    else:
+        schema = schema_of_bounds(subscriptions)
+    path = tempfile.mkdtemp(prefix="hitbox-match-", dir=scratch)
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    build(subscriptions, str(Path(path)), schema=schema)
+    return path

@@ -1,0 +1,165 @@
+"""The one function that matches a partition of events, in batch and in streams: Arrow batches in, Arrow batches out.
+
+    10,000 events ──> slices of a few events ──> matches ──> Arrow batches of at most BUDGET ids ──> Spark
+                      │ as many as BUDGET ids allow, judged by the slices before
+                      └ memory-mapped snapshot, opened once a worker process and version
+
+A slice grows at most eightfold at a time and never beyond LARGEST, so that events which suddenly match a hundred
+thousand subscriptions each cost hundreds of megabytes at worst, not gigabytes. Lists keep 32-bit offsets, which Spark
+needs, because a batch never holds more than 2^31 ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hitbox.boxes import I64
+from hitbox.errors import TableError
+from hitbox.matches import Matches
+from hitbox.shards import Shards
+from hitbox.spark import store
+
+BUDGET = 4_000_000
+FIRST, LARGEST = 256, 4096
+OPEN = 2
+
+FORMS = ("arrays", "pairs", "counts")
+
+_open: OrderedDict[tuple[str, int, int], Shards] = OrderedDict()
+
+
+def opened(path: str, version: int, part: int = -1) -> Shards:
+    """A version (or one part of it), opened once in this process; the last ones stay open."""
+    key = (path, version, part)
+    if key not in _open:
+        while len(_open) >= OPEN:
+            _open.popitem(last=False)
+        _open[key] = Shards.open(store.local(path, version), version, None if part < 0 else [part])
+    _open.move_to_end(key)
+    return _open[key]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to match and what to hand back; pickled to the workers."""
+
+    path: str
+    version: int
+    attributes: tuple[str, ...]
+    kept: tuple[str, ...]
+    form: str = "arrays"
+    limit: int | None = None
+    where: str | None = None
+    part: str | None = None
+    """The column that says which part of the snapshot a row asks; None asks all."""
+    priorities: bool = False
+    """Hand back the priority of each match beside its id."""
+    seconds: bool = False
+    """Add a column `_seconds`: time inside the engine, on the first row of each output batch."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        size, unpaid = FIRST, 0.0
+        for table, part in self._parts(batches):
+            index = opened(self.path, self.version, part)
+            start = 0
+            while start < table.num_rows:
+                piece = table.slice(start, size)
+                began = time.perf_counter()
+                matches, priority = self._match(index, piece)
+                unpaid += time.perf_counter() - began
+                start += piece.num_rows
+                each = max(1.0, len(matches.ids) / piece.num_rows)
+                size = int(min(max(BUDGET / each, 1), LARGEST, size * 8))
+                for batch in self._output(piece, matches, priority):
+                    yield _with_seconds(batch, unpaid) if self.seconds else batch
+                    unpaid = 0.0
+
+    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]:
+        """The batches, split by the part that they ask."""
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            if self.part is None:
+                yield table, -1
+                continue
+            asked = table[self.part].to_numpy()
+            for part in np.unique(asked).tolist():
+                yield table.filter(pa.array(asked == part)), part
+
+    def _match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
+        where = None if self.where is None else piece[self.where].to_pylist()
+        try:
+            matches, priority = index.match_batch(piece.select(list(self.attributes)), where)
+        except TableError as problem:
+            raise TableError(f"{problem}{self._which(piece, problem)}") from None
+        return (matches, priority) if self.limit is None else _first(matches, priority, self.limit)
+
+    def _which(self, piece: pa.Table, problem: TableError) -> str:
+        if not problem.rows or not self.kept:
+            return ""
+        name = self.kept[0]
+        return f" ({name} = {piece[name][problem.rows[0][0]].as_py()!r})"
+
+    def _output(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+        kept = piece.select(list(self.kept))
+        if self.form == "counts":
+            yield from _batches(kept.append_column("matches", pa.array(matches.counts)))
+        elif self.form == "pairs":
+            for start in range(0, len(matches.ids), BUDGET):
+                some = slice(start, min(start + BUDGET, len(matches.ids)))
+                events = np.searchsorted(matches.offsets, np.arange(some.start, some.stop), side="right") - 1
+                table = kept.take(pa.array(events)).append_column("subscription", _spark_ids(matches.ids[some]))
+                if self.priorities:
+                    table = table.append_column("priority", pa.array(priority[some].astype(np.int32)))
+                yield from _batches(table)
+        else:
+            for first, last in _runs(matches.offsets):
+                ends = matches.offsets[first : last + 1]
+                ids = _spark_ids(matches.ids[int(ends[0]) : int(ends[-1])])
+                offsets = pa.array((ends - ends[0]).astype(np.int32))
+                table = kept.slice(first, last - first)
+                table = table.append_column("subscriptions", pa.ListArray.from_arrays(offsets, ids))
+                if self.priorities:
+                    levels = pa.array(priority[ends[0] : ends[-1]].astype(np.int32))
+                    table = table.append_column("priorities", pa.ListArray.from_arrays(offsets, levels))
+                yield from _batches(table)
+
+
+def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
+    """Runs of events with at most BUDGET matches together, or one event with more."""
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        last = int(np.searchsorted(offsets, offsets[first] + BUDGET, side="right")) - 1
+        last = max(first + 1, min(last, count))
+        yield first, last
+        first = last
+
+
+def _first(matches: Matches, priority: NDArray[np.uint8], limit: int) -> tuple[Matches, NDArray[np.uint8]]:
+    """The most urgent `limit` matches of each event."""
+    counts = np.minimum(matches.counts, limit)
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    at = np.arange(offsets[-1]) + np.repeat(matches.offsets[:-1] - offsets[:-1], counts)
+    return Matches(offsets, matches.ids.take(pa.array(at))), priority[at]
+
+
+def _spark_ids(ids: pa.Array) -> pa.Array:
+    return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
+
+
+def _batches(table: pa.Table) -> Sequence[pa.RecordBatch]:
+    batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches
+
+
+def _with_seconds(batch: pa.RecordBatch, seconds: float) -> pa.RecordBatch:
+    column = np.zeros(batch.num_rows)
+    column[0] = seconds
+    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(column)], [*batch.schema.names, "_seconds"])

@@ -1,0 +1,86 @@
+"""A Spark session that is quiet, runs this Python in its workers, and says in one sentence what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from hitbox.errors import HitboxError
+
+LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+logger.loader.name = org.apache.hadoop.util.NativeCodeLoader
+logger.loader.level = off
+logger.shutdown.name = org.apache.spark.util.ShutdownHookManager
+logger.shutdown.level = off
+"""
+
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def session(master: str | None = None, name: str = "hitbox", **settings: Any) -> SparkSession:
+    """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g".
+
+    Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine.
+    """
+    running = active()
+    if running is not None:
+        return running
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    remote = os.environ.get("SPARK_REMOTE")
+    if (master and master.startswith("sc://")) or (remote and not master):
+        return builder.remote(master or remote or "").getOrCreate()
+    _require_java()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    options = DEFAULTS | {"spark.driver.memory": "2g"} | given
+    flags = options.get("spark.driver.extraJavaOptions", "")
+    options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {flags}".strip()
+    for key, value in options.items():
+        builder = builder.config(key, str(value))
+    return builder.master(master or "local[*]").getOrCreate()
+
+
+def active() -> SparkSession | None:
+    """The session of this process, classic or Connect."""
+    found = SparkSession.getActiveSession()
+    if found is None and "pyspark.sql.connect.session" in sys.modules:
+        found = sys.modules["pyspark.sql.connect.session"].SparkSession.getActiveSession()
+    return found
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    there = Path(home, "bin", "java").exists() if home else shutil.which("java") is not None
+    if not there:
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no `java` on the PATH"
+        raise HitboxError(f"Spark needs Java 17 or newer, but {where}: install a JDK or set JAVA_HOME")
+
+
+@lru_cache(maxsize=1)
+def _log4j() -> str:
+    """Spark reads this file as it starts; it is the same for everybody, so it stays."""
+    file = Path(tempfile.gettempdir()) / f"hitbox-log4j2-{os.getuid()}.properties"
+    if not file.exists() or file.read_text() != LOG4J:
+        beside = file.with_suffix(f".{os.getpid()}")
+        beside.write_text(LOG4J)
+        beside.replace(file)
+    return str(file)

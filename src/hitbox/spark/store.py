@@ -1,0 +1,233 @@
+"""Where snapshots lie: a folder that every host mounts, or any filesystem that pyarrow opens by its address.
+
+A plain path is used in place. An address (`s3://...`, `gs://...`, `hdfs://...`, `file://...`) is copied once a host
+into a local cache, under a lock, every checksum verified; the Python workers of a host then share one memory-mapped
+copy either way.
+
+    $HITBOX_CACHE/3f9a.../lock
+                          versions/00000007/...     the same layout as at home; the last two stay
+
+Object stores rename nothing, so there a version is written where it will stay, its manifest last, then CURRENT; a
+version without a manifest is no version. One writer at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from hitbox import snapshot
+from hitbox.errors import SnapshotError
+
+KEPT_COPIES = 2
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def current(path: str) -> int:
+    """The version that readers open."""
+    if not is_remote(path):
+        return snapshot.current(path)
+    text = _read_text(path, "CURRENT").strip()
+    if not text.isdigit():
+        raise SnapshotError(f"the snapshot at {path} is damaged: CURRENT holds {text[:40]!r}")
+    return int(text)
+
+
+def facts(path: str, version: int | None = None) -> dict[str, Any]:
+    """The manifest of a version, read without fetching the rest."""
+    if not is_remote(path):
+        return snapshot.facts_of(path, version)
+    number = current(path) if version is None else version
+    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
+        place = Path(folder) / "versions" / f"{number:08d}"
+        place.mkdir(parents=True)
+        (place / "manifest.json").write_text(_read_text(path, f"versions/{number:08d}/manifest.json"))
+        return snapshot.facts_of(folder, number)
+
+
+def local(path: str, version: int) -> str:
+    """A local root that holds this version: the path itself, or a copy of an address in the cache of this host."""
+    if not is_remote(path):
+        return path
+    root = _cache(path)
+    folder = root / "versions" / f"{version:08d}"
+    if folder.is_dir():
+        return str(root)
+    (root / "versions").mkdir(parents=True, exist_ok=True)
+    with open(root / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _fetch(path, version, root)
+    return str(root)
+
+
+def _fetch(path: str, version: int, root: Path) -> None:
+    system, base = _open(path)
+    beside = root / f".fetching-{uuid.uuid4().hex}"
+    try:
+        (beside / "versions").mkdir(parents=True)
+        place = beside / "versions" / f"{version:08d}"
+        fs.copy_files(f"{base}/versions/{version:08d}", str(place), source_filesystem=system)
+        snapshot.read(beside, version, verify=True)
+        os.rename(place, root / "versions" / f"{version:08d}")
+    except OSError as problem:
+        raise SnapshotError(f"cannot copy version {version} of the snapshot at {path}: {problem}") from problem
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    for old in snapshot.versions(root)[:-KEPT_COPIES]:  # whoever has one mapped keeps it
+        if old != version:
+            shutil.rmtree(root / "versions" / f"{old:08d}", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def draft(path: str) -> Iterator[str]:
+    """A place for the files of the next version, which executors reach; it vanishes unless it is published."""
+    if not is_remote(path):
+        with snapshot.draft(path) as folder:
+            yield str(folder)
+        return
+    number = max([0, *_numbers(path)]) + 1
+    place = f"{path.rstrip('/')}/versions/{number:08d}"
+    try:
+        yield place
+    finally:
+        system, base = _open(place)
+        if system.get_file_info(f"{base}/manifest.json").type == fs.FileType.NotFound:
+            with contextlib.suppress(OSError):
+                system.delete_dir(base)
+
+
+@contextlib.contextmanager
+def filling(place: str) -> Iterator[Path]:
+    """A local folder whose content goes to `place`, a draft or a part of one."""
+    if not is_remote(place):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
+        yield Path(folder)
+        system, base = _open(place)
+        system.create_dir(base)
+        fs.copy_files(folder, base, destination_filesystem=system)
+
+
+@contextlib.contextmanager
+def reading(place: str, names: list[str]) -> Iterator[Path]:
+    """A local folder with these files of a draft."""
+    if not is_remote(place):
+        yield Path(place)
+        return
+    system, base = _open(place)
+    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
+        for name in names:
+            fs.copy_files(f"{base}/{name}", f"{folder}/{name}", source_filesystem=system)
+        yield Path(folder)
+
+
+def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files) -> int:
+    """Make a draft the current version; its number."""
+    if not is_remote(path):
+        return snapshot.publish(path, Path(place), meta, files)
+    number = int(place.rpartition("/")[2])
+    write_text(f"{place}/manifest.json", snapshot.manifest_text(meta, files))
+    write_text(f"{path.rstrip('/')}/CURRENT", f"{number:08d}\n")
+    system, base = _open(path)
+    held = {int(pin["version"]) for name in _names(path, "pins") if (pin := _json(path, f"pins/{name}"))}
+    for old in _numbers(path):
+        if old <= number - snapshot.KEEP and old not in held:
+            with contextlib.suppress(OSError):
+                system.delete_dir(f"{base}/versions/{old:08d}")
+    return number
+
+
+def pin(path: str, name: str, version: int, batch: int) -> None:
+    """Keep a version for a stream until it pins the next one."""
+    if not is_remote(path):
+        snapshot.pin(path, name, version, batch=batch)
+        return
+    write_text(f"{path.rstrip('/')}/pins/{name}.json", json.dumps({"version": version, "batch": batch}))
+    facts(path, version)
+
+
+def pinned(path: str, name: str) -> dict[str, Any] | None:
+    return _json(path, f"pins/{name}.json") if is_remote(path) else snapshot.pinned(path, name)
+
+
+def require_writable(path: str, what: str) -> None:
+    """An error before any work where a local folder cannot be written to."""
+    if is_remote(path):
+        return
+    place = Path(path)
+    while not place.exists():
+        place = place.parent
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise SnapshotError(f"cannot write {what} to {path}: no permission to write in {place}")
+
+
+def write_text(address: str, text: str) -> None:
+    """A small file, whole or not at all."""
+    if not is_remote(address):
+        file = Path(address)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.replace(file, text)
+        return
+    system, base = _open(address)
+    system.create_dir(base.rpartition("/")[0])
+    with system.open_output_stream(base) as out:
+        out.write(text.encode())
+
+
+def _open(address: str) -> tuple[Any, str]:
+    try:
+        system, base = fs.FileSystem.from_uri(address)
+    except (pa.ArrowInvalid, OSError) as problem:
+        raise SnapshotError(f"pyarrow cannot open {address}: {problem}") from None
+    return system, str(base)
+
+
+def _read_text(path: str, name: str) -> str:
+    system, base = _open(path)
+    try:
+        with system.open_input_stream(f"{base}/{name}") as opened:
+            return bytes(opened.read()).decode()
+    except FileNotFoundError:
+        raise SnapshotError(f"cannot open a snapshot at {path}: there is no {name}") from None
+    except OSError as problem:
+        raise SnapshotError(f"cannot open a snapshot at {path}: {problem}") from None
+
+
+def _json(path: str, name: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(_read_text(path, name))
+    except SnapshotError:
+        return None
+    return found
+
+
+def _names(path: str, folder: str) -> list[str]:
+    system, base = _open(path)
+    found = system.get_file_info(fs.FileSelector(f"{base}/{folder}", allow_not_found=True))
+    return [info.base_name for info in found]
+
+
+def _numbers(path: str) -> list[int]:
+    return sorted(int(name) for name in _names(path, "versions") if name.isdigit())
+
+
+def _cache(path: str) -> Path:
+    root = os.environ.get("HITBOX_CACHE") or f"{tempfile.gettempdir()}/hitbox-cache-{os.getuid()}"
+    return Path(root) / hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]

@@ -1,0 +1,42 @@
+"""Are the workers able to run hitbox? Asked once a session, by a function that needs nothing but Python there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import hitbox
+from hitbox.errors import HitboxError
+
+_PROBE = """
+def probe(batches):
+    import pyarrow as pa
+    try:
+        import hitbox
+        found = hitbox.__version__
+    except ImportError as problem:
+        found = f"! {problem}"
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([found] * batch.num_rows)], ["version"])
+"""
+
+_asked: set[str] = set()
+
+
+def require_hitbox(spark: SparkSession) -> None:
+    """An error that says what to do where the workers lack hitbox, or have another version of it."""
+    key = str(getattr(spark, "session_id", None) or id(spark))
+    if key in _asked:
+        return
+    space: dict[str, Any] = {"__name__": "__main__"}  # so that the function travels by value, not by name
+    exec(_PROBE, space)
+    rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
+    for row in rows:
+        if row.version != hitbox.__version__:
+            said = row.version[2:] if row.version.startswith("!") else f"they have hitbox {row.version}"
+            raise HitboxError(
+                f"the Spark workers cannot run hitbox {hitbox.__version__} ({said}): install the same version on every "
+                "worker, or ship an environment that holds it with spark.archives (docs/spark.md, Packaging)"
+            )
+    _asked.add(key)
