@@ -116,6 +116,22 @@ def test_closed_form_of_the_selectivity(name, parameters):
     assert abs(counts.mean() - workload.share * workload.n) < 5 * error + 0.03 * counts.mean()
 
 
+@pytest.mark.parametrize(
+    ("parameters", "matched"),
+    [
+        ({"m": 10, "k": 5}, 11_745_128),
+        ({"m": 18, "k": 9}, 752_285),
+        ({"m": 30, "k": 15}, 10_727),
+        ({"width": 0.3}, 2_369),
+        ({"width": 0.5}, 378_886),
+        ({"width": 0.8}, 42_023_835),
+    ],
+)
+def test_rein_matches_what_the_paper_counted(parameters, matched):
+    """REIN's tables IV and VI: matches of 400 events among a million subscriptions."""
+    assert workloads.get("rein", n=1_000_000, **parameters).share * 4e8 == pytest.approx(matched, rel=0.15)
+
+
 @pytest.mark.parametrize("rate", [0.002, 0.05, 0.2])
 def test_match_rate_is_exact(rate):
     workload = workloads.get("dexin", n=10_000, match_rate=rate)

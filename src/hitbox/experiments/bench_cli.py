@@ -161,7 +161,7 @@ def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_jso
 
 
 def _list(console: Console) -> None:
-    table = Table("workload", "what", "parameters", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("workload", "what", "parameters", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     shown: dict[type, str] = {}
     for name in workloads.names():
         preset, values = workloads.PRESETS[name], workloads.options(name)

@@ -95,7 +95,7 @@ def _title(record: dict[str, Any]) -> str:
 
 
 def _columns(title: str, names: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("matcher", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
