@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -529,3 +531,8 @@ def test_values_between_the_steps_of_a_grid() -> None:
         assert exchange.subscribe(1, f"size > -10 AND size < -5{like}") == ["between"]
         assert exchange.subscribe(1, f"price > 10 AND size < -50{like}") == ["beyond"]
         assert exchange.subscribe(1, f"price >= 4 AND size > -10{like}") == []
+
+
+def test_documentation() -> None:
+    page = Path(__file__).parent.parent / "docs" / "symmetric.md"
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
