@@ -211,7 +211,6 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, max_waiting=50, max_store_bytes=600_000) as broker:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
-            ann = await Listener(broker).attach("ann")
             many = await asyncio.gather(*(broker.publish([item(qty=1)] * 20) for _ in range(5)), return_exceptions=True)
             assert sum(isinstance(found, Overloaded) for found in many) == 3
             with pytest.raises(StoreFull):
@@ -222,6 +221,7 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
             assert len(broker.registry.index) == 1
             broker.store.db.pragma("max_page_count", 1_000_000)
             await broker.publish([item(qty=5)])
+            ann = await Listener(broker).attach("ann")
             await until(lambda: len(ann.got) == accepted + 1)
             assert ann.seqs() == list(range(1, accepted + 2))
 
@@ -231,6 +231,20 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
 async def publish_until_full(broker: Broker) -> None:
     for _ in range(200):
         await broker.publish([item(qty=1, city="x" * 500)] * 20)
+
+
+def test_retention_makes_room(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=600_000) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            with pytest.raises(StoreFull):
+                await publish_until_full(broker)
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: broker.watch.counts["trimmed"] > 0, 30)
+            assert await broker.publish([item(qty=1)])
+            assert ann.seqs()[0] == 1
+
+    run(scenario())
 
 
 def test_symmetric_events(tmp_path: Path) -> None:

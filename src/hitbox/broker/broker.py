@@ -64,6 +64,7 @@ class Broker:
         self._accepted: deque[Accepted] = deque()
         self._work = asyncio.Event()
         self._ahead = asyncio.Semaphore(RECORDS_AHEAD)
+        self._changing: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
 
@@ -91,7 +92,7 @@ class Broker:
         pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
-        self.writer = Writer(self.store, asyncio.get_running_loop())
+        self.writer = Writer(self.store, asyncio.get_running_loop(), self._retain)
         while batch := await self.writer.submit(self._unmatched):
             found, _ = await self.pump.run(batch)
             await self._record(found, batch[-1].seq)
@@ -299,6 +300,8 @@ class Broker:
                 return told
             rows = [one.row() for one in put]
             stored = self.writer.submit(lambda: self.store.change(subscriber.number, name, rows, remove))
+            self._changing.add(stored)
+            stored.add_done_callback(self._changing.discard)
         try:
             await asyncio.shield(stored)
         except HitboxError:
@@ -314,8 +317,10 @@ class Broker:
 
     async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
         """The store refused a change: make the index say again what the store says."""
-        stored = await self.writer.submit(lambda: self.store.subscriptions_of(subscriber.number, names), must=True)
         async with self.gate.closed():
+            if self._changing:
+                await asyncio.wait(self._changing)
+            stored = self.store.subscriptions_of(subscriber.number, names)
             await asyncio.to_thread(self.registry.agree, subscriber, {name: stored.get(name) for name in names})
 
     # ---- connections
@@ -424,7 +429,9 @@ class Broker:
                 if mailbox.connected is not None:
                     for delivery in mailbox.expired(now):
                         self._failed(mailbox, delivery, "not acknowledged in time")
-                if mailbox.pending > mailbox.subscriber.options.limit and not mailbox.subscriber.ephemeral:
+                if mailbox.pending > mailbox.subscriber.options.limit and not (
+                    mailbox.subscriber.ephemeral or self.writer.full
+                ):
                     await self._enforce(mailbox)
                 else:
                     mailbox.calm = True
@@ -454,11 +461,17 @@ class Broker:
             self.watch.counts["dropped"] += len(keys)
             await self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
 
+    def _retain(self) -> int:
+        """Let go of old events; where the store's size is limited, before it is used up."""
+        s = self.settings
+        most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
+        gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most)
+        self.watch.counts["trimmed"] += gone
+        return gone
+
     async def _trim(self) -> None:
-        before = time.time_ns() // 1000 - int(self.settings.keep_seconds * 1e6)
         try:
-            gone = await self.writer.submit(lambda: self.store.trim(before, self.settings.keep_bytes))
-            self.watch.counts["trimmed"] += gone
+            await self.writer.submit(self._retain)
             if self.store.changes.rows() >= self.settings.snapshot_changes:
                 await self.snapshot()
         except (HitboxError, OSError) as problem:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -33,7 +34,7 @@ import msgspec
 from hitbox.boxes import LEVELS
 from hitbox.broker.beacon import Beacon
 from hitbox.broker.errors import StoreDamaged, StoreFailed
-from hitbox.broker.tables import Ledger, Table
+from hitbox.broker.tables import Ledger, Row, Table
 
 FORMAT = 1
 CHECKPOINT_PAGES = 4_000
@@ -67,6 +68,7 @@ class Store:
         path = self.folder / "hitbox.db"
         existed = path.exists() and path.stat().st_size > 0
         self.db = apsw.Connection(str(path))
+        self._reader = self.db
         self.beacon: Beacon | None = None
         try:
             self._open(path, existed, max_bytes)
@@ -97,6 +99,8 @@ class Store:
         self._pages = 0
         self._check(existed)
         self.db.set_wal_hook(self._count_pages)
+        self._reading = threading.Lock()
+        self._reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         if max_bytes is not None:
             size = self.db.pragma("page_size")
             self.db.pragma("max_page_count", max(max_bytes // size, 1))
@@ -135,9 +139,15 @@ class Store:
             self._pages = 0
 
     def rollback(self) -> None:
+        """Undo what was not committed, if anything."""
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
-        self.ledger.reload()
+            self.ledger.reload()
+
+    def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
+        """What is committed, from any thread."""
+        with self._reading:
+            return list(self._reader.execute(query, values))
 
     def _count_pages(self, _db: object, _name: str, pages: int) -> int:
         self._pages = pages
@@ -149,6 +159,7 @@ class Store:
         self._release()
 
     def _release(self) -> None:
+        self._reader.close()
         self.db.close()
         if self.beacon is not None:
             self.beacon.close()
@@ -192,13 +203,9 @@ class Store:
 
     def subscriptions_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[str, int, str]]:
         """{name: (where, priority, about)} of those that exist."""
-        found = {}
-        for name in names:
-            for _, _, where, priority, about, _ in self.subscriptions.scan(
-                "subscriber = ? AND name = ?", (subscriber, name)
-            ):
-                found[name] = (where, priority, about)
-        return found
+        query = "SELECT wanted, priority, about FROM subscriptions WHERE subscriber = ? AND name = ?"
+        found = ((name, self.read(query, (subscriber, name))) for name in names)
+        return {name: (rows[0][0], rows[0][1], rows[0][2]) for name, rows in found if rows}
 
     # ---- events and deliveries
 

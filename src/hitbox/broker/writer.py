@@ -11,6 +11,7 @@ operation checks before it changes anything: a HitboxError fails it alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -47,8 +48,8 @@ class Job:
 
 
 class Writer:
-    def __init__(self, store: Transaction, loop: asyncio.AbstractEventLoop):
-        self._store, self._loop = store, loop
+    def __init__(self, store: Transaction, loop: asyncio.AbstractEventLoop, relief: Callable[[], Any] | None = None):
+        self._store, self._loop, self._relief = store, loop, relief
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -109,6 +110,18 @@ class Writer:
                 if self._closing:  # no room and no time: what must stay is derived again at the next start
                     self._jobs.clear()
                 self._wake.wait(RETRY_SECONDS)
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Let retention make room, if it can."""
+        if self._relief is not None:
+            with contextlib.suppress(apsw.Error, OSError):
+                self._store.begin()
+                try:
+                    self._relief()
+                    self._store.commit()
+                finally:
+                    self._store.rollback()
 
     def _commit(self, group: list[Job]) -> list[Job]:
         """Run and commit a group; an operation that fails unexpectedly is taken out and the others run again."""
