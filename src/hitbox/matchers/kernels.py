@@ -8,9 +8,9 @@
     numbers    [ 3 8 9 . . | 1 4 . | ... ]    int32, contiguous within a list: sweeping one is a linear read
     values     [ . . . . . | . . . | ... ]    int64 beside them (none in lists that are not `valued`)
 
-A list that is full moves to the end of the arena with twice the room; the arena is packed again when half of it is
-waste, and when as much comes in as is there already (a bulk load leaves no slack at all). Cost: append O(1) amortised,
-O(list) where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once.
+A list that is full moves to the end of the arena with half as much room again; the arena is packed anew, with an eighth
+of slack in each list, when half of it is waste, and when half as much comes in as is there already (a bulk load). Cost:
+append O(1) amortised, O(list) where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once.
 
 Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
 match was determined goes into `stamps[k]` (nanoseconds of `time.perf_counter_ns`'s clock). NO_STAMPS turns it off.
@@ -100,10 +100,10 @@ def clear_bits(bits: U64, numbers: I64) -> None:
 
 @njit(cache=True, nogil=True)
 def grown(array: Any, size: int) -> Any:
-    """`array` itself where it has `size` places, else a copy with at least twice the room."""
+    """`array` itself where it has `size` places, else a copy with at least half as much room again."""
     if size <= len(array):
         return array
-    bigger = np.empty(max(size, 2 * len(array)), array.dtype)
+    bigger = np.empty(max(size, len(array) * 3 // 2), array.dtype)
     bigger[: len(array)] = array
     return bigger
 
@@ -213,16 +213,17 @@ class Lists:
             order = np.argsort(values)
             lists, numbers, values = lists[order], numbers[order], values[order]
             self.size = np.zeros_like(self.size)
-        self.start, self.size, self.numbers, self.values = pack(*self.arrays, lists, numbers, values, self.valued)
-        self.room = self.size.copy()
-        self.used = self.live = len(self.numbers)
+        self.start, self.size, self.room, self.numbers, self.values = pack(
+            *self.arrays, lists, numbers, values, self.valued
+        )
+        self.used, self.live = len(self.numbers), int(self.size.sum())
 
 
 @njit(cache=True, nogil=True)
 def pack(
     start: I64, size: I64, numbers: I32, values: I64, lists: I64, more: I32, their: I64, valued: bool
-) -> tuple[I64, I64, I32, I64]:
-    """A new arena without slack that holds what was there and `more` (with `their` values) at the end of `lists`."""
+) -> tuple[I64, I64, I64, I32, I64]:
+    """A new arena that holds what was there, and `more` (with `their` values) at the end of `lists`."""
     total = size.copy()
     for one in lists:
         total[one] += 1
@@ -230,7 +231,8 @@ def pack(
     used = 0
     for one in range(len(size)):
         begin[one], end[one] = used, used + size[one]
-        used += total[one]
+        used += total[one] + total[one] // 8
+    room = total + total // 8
     numbers_new = np.empty(used, np.int32)
     values_new = np.empty(used if valued else 0, np.int64)
     for one in range(len(size)):
@@ -243,7 +245,7 @@ def pack(
         if valued:
             values_new[place] = their[i]
         end[lists[i]] += 1
-    return begin, total, numbers_new, values_new
+    return begin, total, room, numbers_new, values_new
 
 
 @njit(cache=True, nogil=True)
@@ -255,7 +257,7 @@ def append(
     for i in range(len(lists)):
         one = lists[i]
         if size[one] == room[one]:
-            room[one] = max(4, 2 * room[one])
+            room[one] = max(4, room[one] * 3 // 2)
             numbers = grown(numbers, used + room[one])
             numbers[used : used + size[one]] = numbers[start[one] : start[one] + size[one]]
             if valued:

@@ -21,8 +21,8 @@ Left open by the paper: where no domain is declared, cells span the middle 99% o
 what lies outside goes to the end cells; the cells are chosen anew whenever the set has grown fourfold. With
 `sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search.
 
-Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 24 bytes a constraint
-(two ends of 12), 48 m b for the bucket heads. b buckets, k constraints a box, m attributes.
+Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 27 bytes a constraint
+(two ends of 12 and slack), 48 m b for the bucket heads. b buckets, k constraints a box, m attributes.
 """
 
 from __future__ import annotations
