@@ -245,9 +245,9 @@ class Catalog:
         if self.kind == "int":
             found["ids"] = self.ids.base.to_numpy()
         else:
-            found |= _text_arrays("ids", self.ids.base)
+            found |= text_arrays("ids", self.ids.base)
         if self.where.base.null_count < len(self.where.base):
-            found |= _text_arrays("where", self.where.base)
+            found |= text_arrays("where", self.where.base)
         return found
 
     @classmethod
@@ -255,8 +255,8 @@ class Catalog:
         """Works on memory-mapped arrays without reading them through."""
         catalog = cls(kind)
         size = len(arrays["priority"])
-        ids = pa.array(arrays["ids"]) if kind == "int" else _text_values("ids", arrays)
-        where = _text_values("where", arrays) if "where_data" in arrays else pa.nulls(size, pa.large_string())
+        ids = pa.array(arrays["ids"]) if kind == "int" else text_values("ids", arrays)
+        where = text_values("where", arrays) if "where_data" in arrays else pa.nulls(size, pa.large_string())
         catalog.ids, catalog.where = Values(ids), Values(where)
         catalog._order = arrays.get("order")
         catalog._priority, catalog._first = Numbers(arrays["priority"]), Numbers(arrays["first"])
@@ -294,7 +294,7 @@ def sorted_order(ids: pa.Array) -> I64 | None:
     return order
 
 
-def _text_arrays(name: str, texts: pa.Array) -> dict[str, NDArray[Any]]:
+def text_arrays(name: str, texts: pa.Array) -> dict[str, NDArray[Any]]:
     _, raw_offsets, raw = texts.buffers()  # compact: every frozen array came from a take or a concat
     offsets = np.frombuffer(raw_offsets, np.int64)[: len(texts) + 1] if len(texts) else np.zeros(1, np.int64)
     data = np.frombuffer(raw, np.uint8)[: offsets[-1]] if raw is not None else np.zeros(0, np.uint8)
@@ -304,7 +304,7 @@ def _text_arrays(name: str, texts: pa.Array) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _text_values(name: str, arrays: Mapping[str, NDArray[Any]]) -> pa.Array:
+def text_values(name: str, arrays: Mapping[str, NDArray[Any]]) -> pa.Array:
     offsets, data = arrays[f"{name}_offsets"], arrays[f"{name}_data"]
     null = arrays.get(f"{name}_null")
     valid = None if null is None else pa.array(~null).buffers()[1]

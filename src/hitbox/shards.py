@@ -108,8 +108,8 @@ class Shards:
             return found[0]
         return _merged(found, ID_TYPES[self.facts["id_type"]])
 
-    def change(self, gone: pa.Array, come: pa.Table) -> tuple[set[int], LoadReport]:
-        """Remove the ids `gone` that are there and load the table `come`; the parts that changed, and bad rows."""
+    def change(self, gone: pa.Array, come: pa.Table) -> tuple[set[int], int, LoadReport]:
+        """Remove the ids `gone` that are there, load the table `come`: parts that changed, how many went, what came."""
         draft = tables.read(come, self.schema, DEFAULT_LIMITS)
         if draft.ids.type != ID_TYPES[self.facts["id_type"]]:
             raise TableError(
@@ -121,11 +121,11 @@ class Shards:
                 part._relabel(relabels)
         touched = set(range(len(self.parts))) if relabels else set()
         errors: list[tuple[int, str]] = []
-        loaded = 0
+        removed = loaded = 0
         leaving, coming = part_of(gone, len(self.parts)), part_of(draft.ids, len(self.parts))
         for number, part in enumerate(self.parts):
             if (leaving == number).any():
-                part.unsubscribe_many(gone.filter(pa.array(leaving == number)))
+                removed += part.unsubscribe_many(gone.filter(pa.array(leaving == number)))
                 touched.add(number)
             rows = np.flatnonzero(coming == number)
             if len(rows):
@@ -135,7 +135,7 @@ class Shards:
                 loaded += report.loaded
                 errors += [(int(rows[row]), message) for row, message in report.errors]
                 touched.add(number)
-        return touched, LoadReport(loaded, sorted(errors))
+        return touched, removed, LoadReport(loaded, sorted(errors))
 
     def write(self, source: Path, draft: Path, touched: set[int]) -> tuple[dict[str, Any], snapshot.Files]:
         """Add all parts to a draft, those that did not change as they lie in the version folder `source`."""

@@ -11,8 +11,23 @@ Needs `pip install 'hitbox[spark]'` and Java 17.
 from __future__ import annotations
 
 from hitbox.spark.build import BuildReport, build
+from hitbox.spark.changes import ChangeReport, apply_changes
 from hitbox.spark.generate import Generated, generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
+from hitbox.spark.source import register
+from hitbox.spark.stream import match_stream, progress
 
-__all__ = ["BuildReport", "Generated", "build", "generate", "match", "session"]
+__all__ = [
+    "BuildReport",
+    "ChangeReport",
+    "Generated",
+    "apply_changes",
+    "build",
+    "generate",
+    "match",
+    "match_stream",
+    "progress",
+    "register",
+    "session",
+]

@@ -231,3 +231,21 @@ def _numbers(path: str) -> list[int]:
 def _cache(path: str) -> Path:
     root = os.environ.get("HITBOX_CACHE") or f"{tempfile.gettempdir()}/hitbox-cache-{os.getuid()}"
     return Path(root) / hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]
+
+
+def texts(folder: str) -> list[str]:
+    """The small files of a folder, by name."""
+    if not is_remote(folder):
+        return [file.read_text() for file in sorted(Path(folder).glob("[!.]*"))]
+    return [_read_text(folder, name) for name in sorted(_names(folder, ""))]
+
+
+@contextlib.contextmanager
+def one_writer(path: str) -> Iterator[None]:
+    """Changes one after the other; the lock goes with the process that holds it."""
+    if is_remote(path):
+        yield
+        return
+    with open(Path(path) / ".writer", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

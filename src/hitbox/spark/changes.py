@@ -1,0 +1,211 @@
+"""apply_changes: a log of subscribe and unsubscribe entries to the next version of a snapshot, incrementally.
+
+    sequence  op           id   where              priority       (or the wide layout's bounds instead of `where`)
+    1001      subscribe    17   "price > 3"           7
+    1002      unsubscribe  18   null                  null
+
+For each id the entry with the largest sequence counts, whatever order entries arrive in. The snapshot remembers the
+sequence that each changed id stands at, so an entry that comes again, or late behind a newer one for its id, changes
+nothing, and a late one for another id is applied. Memory of ids older than `remember` entries fades: an entry from
+before is refused as too late, and counted.
+
+Cost: the parts that changed are opened, changed in memory and written; the others are linked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.streaming import StreamingQuery
+
+from hitbox import snapshot
+from hitbox.boxes import I64
+from hitbox.catalog import ID_TYPES, text_arrays, text_values
+from hitbox.errors import TableError, ValueProblem
+from hitbox.schema import Schema
+from hitbox.shards import Shards
+from hitbox.spark import store
+from hitbox.spark.columns import check_subscriptions, field_of
+
+OPS = ("subscribe", "unsubscribe")
+NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """What a call did: the version that is current now, the largest sequence applied so far, and counts of entries."""
+
+    version: int
+    sequence: int
+    subscribed: int = 0
+    unsubscribed: int = 0
+    ignored: int = 0
+    """Entries that an entry applied earlier overrides: duplicates, replays, late ones."""
+    too_late: int = 0
+    errors: list[tuple[int, str]] = field(default_factory=list)
+    """(sequence, message) of entries that do not fit."""
+
+
+def apply_changes(
+    changes: DataFrame,
+    path: str,
+    *,
+    on_error: str = "raise",
+    remember: int = 1_000_000,
+    checkpoint: str | None = None,
+    trigger: dict[str, Any] | None = None,
+) -> ChangeReport | StreamingQuery:
+    """Apply a log, a table or a stream, to the snapshot at `path`.
+
+    A table: a report comes back. A stream: a started query, which makes a version of each micro-batch that changes
+    anything; `checkpoint` is where it notes how far it read.
+
+    on_error: "raise" names the first entries that do not fit and changes nothing; "return" leaves them out
+    """
+    path = str(path)
+    if on_error not in ("raise", "return"):
+        raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+    _check(changes, store.facts(path))
+    store.require_writable(path, "a snapshot")
+    if not changes.isStreaming:
+        return _apply(changes, path, on_error, remember)
+    if not checkpoint:
+        raise ValueProblem("give checkpoint=, a path where the stream notes how far it read")
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        _apply(frame, path, on_error, remember)
+
+    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**trigger).start() if trigger else writer.start()
+
+
+def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
+    kind = field_of(changes, "sequence", "the column").dataType
+    if not isinstance(kind, T.IntegralType):
+        raise TableError(f"column 'sequence' is a column of {kind.simpleString()}, not of whole numbers")
+    field_of(changes, "op", "the column")
+    ids = check_subscriptions(changes.drop("sequence", "op"), Schema.from_json(facts["schema"]))
+    if ids != facts["id_type"]:
+        raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
+
+
+def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
+    newest = _newest(changes)
+    with store.one_writer(path):
+        facts = store.facts(path)
+        memory = Memory.read(path, facts)
+        entries, ignored, too_late = memory.fresh(newest)
+        entries, errors = _sound(entries, on_error)
+        if not entries.num_rows:
+            return ChangeReport(facts["version"], memory.last, 0, 0, ignored, too_late, errors)
+        home = store.local(path, facts["version"])
+        shards = Shards.open(home, facts["version"])
+        come = entries.filter(pc.equal(entries["op"], "subscribe"))
+        gone = entries.filter(pc.equal(entries["op"], "unsubscribe"))
+        touched, removed, report = shards.change(_ids(gone), come.drop_columns(["sequence", "op"]))
+        errors += [(come["sequence"][row].as_py(), message) for row, message in report.errors]
+        _refuse(errors, on_error)
+        memory.add(entries, remember)
+        source = Path(home) / "versions" / f"{facts['version']:08d}"
+        with store.draft(path) as place:
+            with store.filling(place) as folder:
+                meta, files = shards.write(source, folder, touched)
+                files |= snapshot.add(folder, memory.arrays())
+            version = store.publish(path, place, meta | memory.facts(), files)
+    return ChangeReport(version, memory.last, report.loaded, removed, ignored, too_late, errors)
+
+
+def _newest(changes: DataFrame) -> pa.Table:
+    """The entry with the largest sequence of each id; of equal sequences the largest row, so that all agree."""
+    names = ["sequence", *[name for name in changes.columns if name != "sequence"]]
+    whole = F.struct(*[F.col(f"`{name}`") for name in names])
+    table = changes.groupBy("id").agg(F.max(whole).alias("entry"), F.count(F.lit(1)).alias("count"))
+    return table.select("count", "entry.*").toArrow()
+
+
+def _sound(entries: pa.Table, on_error: str) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """The entries without those that have no id or an unknown op."""
+    known = pc.fill_null(pc.is_in(entries["op"], pa.array(OPS)), False)
+    good = pc.and_(known, entries["id"].is_valid())
+    errors = [
+        (row["sequence"], "id is null" if row["id"] is None else f"op {row['op']!r} is neither of {', '.join(OPS)}")
+        for row in entries.filter(pc.invert(good)).select(["sequence", "id", "op"]).to_pylist()
+    ]
+    _refuse(errors, on_error)
+    return entries.filter(good), errors
+
+
+def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
+    if errors and on_error == "raise":
+        lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:NAMED])
+        more = f"\n... and {len(errors) - NAMED} more" if len(errors) > NAMED else ""
+        raise TableError(f"{len(errors)} changes do not fit; nothing was changed:\n{lines}{more}")
+
+
+def _ids(table: pa.Table) -> pa.Array:
+    kind = ID_TYPES["int" if pa.types.is_integer(table["id"].type) else "string"]
+    return pa.concat_arrays([pa.array([], kind), *table["id"].cast(kind).chunks])
+
+
+class Memory:
+    """Which sequence each changed id stands at."""
+
+    def __init__(self, kind: str, built: int, last: int, faded: int, ids: pa.Array, sequences: I64):
+        self.kind, self.built, self.last, self.faded = kind, built, last, faded
+        self.ids, self.sequences = ids, sequences
+
+    @classmethod
+    def read(cls, path: str, facts: Mapping[str, Any]) -> Memory:
+        kind, built = facts["id_type"], int(facts.get("sequence", 0))
+        if "changes" not in facts:
+            return cls(kind, built, built, built, pa.array([], ID_TYPES[kind]), np.zeros(0, np.int64))
+        _, arrays = snapshot.read(store.local(path, facts["version"]), facts["version"], parts=())
+        found = snapshot.part(arrays, "changes")
+        ids = pa.array(found["ids"]) if kind == "int" else text_values("ids", found)
+        said = facts["changes"]
+        return cls(kind, built, said["last"], said["faded"], ids, np.array(found["sequence"]))
+
+    def facts(self) -> dict[str, Any]:
+        return {"sequence": self.built, "changes": {"last": self.last, "faded": self.faded}}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        ids = {"ids": self.ids.to_numpy()} if self.kind == "int" else text_arrays("ids", self.ids)
+        return {f"changes.{name}": array for name, array in {**ids, "sequence": self.sequences}.items()}
+
+    def fresh(self, newest: pa.Table) -> tuple[pa.Table, int, int]:
+        """The entries to apply; how many are overridden, and how many came too late to tell."""
+        if newest["sequence"].null_count:
+            raise TableError(f"{newest['sequence'].null_count} changes have no sequence; nothing was changed")
+        sequence = newest["sequence"].cast(pa.int64()).to_numpy()
+        at = pc.index_in(_ids(newest), value_set=self.ids)
+        known = at.is_valid().to_numpy(zero_copy_only=False)
+        stands = np.full(len(sequence), self.built, np.int64)
+        stands[known] = self.sequences[at.drop_null().to_numpy(zero_copy_only=False)]
+        new = sequence > stands
+        late = new & ~known & (sequence <= self.faded)
+        entries = int(pc.sum(newest["count"]).as_py() or 0)
+        take = new & ~late
+        chosen = newest.filter(pa.array(take)).drop_columns(["count"])
+        return chosen, entries - int(take.sum()) - int(late.sum()), int(late.sum())
+
+    def add(self, entries: pa.Table, remember: int) -> None:
+        ids, sequence = _ids(entries), entries["sequence"].cast(pa.int64()).to_numpy()
+        old = pc.invert(pc.is_in(self.ids, value_set=ids)).to_numpy(zero_copy_only=False)
+        self.ids = pa.concat_arrays([self.ids.filter(pa.array(old)), ids])
+        self.sequences = np.concatenate([self.sequences[old], sequence])
+        self.last = max(self.last, int(sequence.max()))
+        faded = self.last - remember
+        if faded > self.faded:
+            kept = self.sequences > faded
+            self.ids, self.sequences = self.ids.filter(pa.array(kept)), self.sequences[kept]
+            self.faded = faded

@@ -1,0 +1,176 @@
+"""match_stream: Structured Streaming against a snapshot that changes between batches, every event exactly once.
+
+    batch 7 starts    pinned to a version already?  yes: a replay, the same version again
+                                                    no:  the current version; write the pin (synced) before any work
+    match             the same partition function as in batch
+    output            overwrite out/batch_id=7
+    progress          checkpoint/hitbox/batches/00000007.json: events, matches, version, seconds
+
+Spark replays at most the last batch, with the same events; the pin gives it the same subscriptions, and the overwrite
+makes the second output replace the first. The pin also keeps the version from being collected (snapshot.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.streaming import StreamingQuery
+
+from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.spark import store
+from hitbox.spark.match import prepare, run
+from hitbox.spark.workers import require_hitbox
+
+Sink = Callable[[DataFrame, int], None]
+
+COUNTS = {"arrays": "sum(size(subscriptions))", "pairs": "count(*)", "counts": "sum(matches)"}
+
+
+def match_stream(
+    events: DataFrame,
+    path: str,
+    out: str | None = None,
+    checkpoint: str = "",
+    event_id: str | None = "event_id",
+    *,
+    sink: Sink | None = None,
+    trigger: dict[str, Any] | None = None,
+    form: str = "arrays",
+    limit: int | None = None,
+    keep: Sequence[str] = (),
+    where: str | None = None,
+    allow_missing: bool = False,
+) -> StreamingQuery:
+    """Match a stream of events; a started query comes back.
+
+    The result goes to Parquet at `out`, a folder a batch (`batch_id=7`), with the column `snapshot_version`; or to
+    `sink(matches, batch_id)`, which must replace what it wrote before for a batch id that comes again.
+
+    Parameters
+    ----------
+    checkpoint: where Spark and hitbox note what was done; a query started again with it goes on where it stopped
+    trigger: of Spark, such as {"processingTime": "5 seconds"} or {"availableNow": True}
+    form, limit, keep, where, allow_missing: as in `match`
+    """
+    if not events.isStreaming:
+        raise TableError("match_stream takes a streaming DataFrame (spark.readStream); for a table use match")
+    if (out is None) == (sink is None):
+        raise ValueProblem("give either out=, a path for Parquet, or sink=, a function of (matches, batch_id)")
+    if not checkpoint:
+        raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
+    path = str(path)
+    asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
+    asked.prepare(events, None)
+    for place, what in ((out, "matches"), (checkpoint, "a checkpoint"), (f"{path}/pins", "pins of the stream")):
+        if place:
+            store.require_writable(str(place), what)
+    require_hitbox(events.sparkSession)
+    batch = Batch(asked, stream_name(checkpoint), str(checkpoint), None if out is None else str(out), sink)
+
+    def each(frame: DataFrame, batch_id: int) -> None:
+        batch(frame, batch_id)
+
+    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**trigger).start() if trigger else writer.start()
+
+
+def progress(checkpoint: str) -> list[dict[str, Any]]:
+    """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching."""
+    return [json.loads(text) for text in store.texts(f"{checkpoint}/hitbox/batches")]
+
+
+def stream_name(checkpoint: str) -> str:
+    """The name under which the stream with this checkpoint pins versions."""
+    place = str(checkpoint).rstrip("/")
+    place = place if store.is_remote(place) else str(Path(place).absolute())
+    return f"stream-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for, apart from the version."""
+
+    path: str
+    event_id: str | None
+    form: str
+    limit: int | None
+    keep: tuple[str, ...]
+    where: str | None
+    allow_missing: bool
+
+    def prepare(self, events: DataFrame, version: int | None) -> Any:
+        return prepare(
+            events,
+            self.path,
+            self.event_id,
+            self.form,
+            self.limit,
+            self.keep,
+            self.where,
+            version,
+            self.allow_missing,
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What happens to each micro-batch; pickled to the server where the session is a Connect one."""
+
+    asked: Asked
+    name: str
+    checkpoint: str
+    out: str | None
+    sink: Sink | None
+
+    def __call__(self, events: DataFrame, batch_id: int) -> None:
+        began = time.perf_counter()
+        version = self._pin(batch_id)
+        job, schema = self.asked.prepare(events, version)
+        seen, found = Observation(f"hitbox_events_{batch_id}"), Observation(f"hitbox_matches_{batch_id}")
+        timed = T.StructType([*schema.fields, T.StructField("_seconds", T.DoubleType())])
+        watched = events.observe(seen, F.count(F.lit(1)).alias("events"))
+        matches = run(watched, replace(job, seconds=True), timed).observe(
+            found, F.expr(COUNTS[job.form]).alias("matches"), F.sum("_seconds").alias("seconds")
+        )
+        matches = matches.drop("_seconds").withColumn("snapshot_version", F.lit(version).cast("long"))
+        if self.sink is not None:
+            self.sink(matches, batch_id)
+        else:
+            matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+        self._note(
+            batch=batch_id,
+            version=version,
+            events=seen.get["events"],
+            matches=found.get["matches"] or 0,
+            seconds_matching=round(found.get["seconds"] or 0.0, 4),
+            seconds=round(time.perf_counter() - began, 4),
+        )
+
+    def _pin(self, batch_id: int) -> int:
+        """The version of this batch, fixed before any work is done with it."""
+        path = self.asked.path
+        pin = store.pinned(path, self.name)
+        if pin is not None and pin["batch"] == batch_id:
+            return int(pin["version"])
+        for attempt in range(5):
+            version = store.current(path)
+            try:
+                store.pin(path, self.name, version, batch_id)
+            except SnapshotError:  # collected between the two lines: a newer one is there
+                if attempt == 4:
+                    raise
+                continue
+            break
+        return version
+
+    def _note(self, **facts: Any) -> None:
+        store.write_text(f"{self.checkpoint}/hitbox/batches/{facts['batch']:08d}.json", json.dumps(facts))
