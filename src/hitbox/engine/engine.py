@@ -33,6 +33,8 @@ TAIL = 1 << 31
 NOWHERE = (1 << 32) - 1
 DEAD_SHARE = 0.2
 """Dead boxes from which a segment is rebuilt."""
+DENSE_SHARE = 0.5
+"""Share of the attributes that boxes constrain from which two-sided boxes go to bitmaps."""
 
 
 class Engine(Matcher):
@@ -231,8 +233,16 @@ class Engine(Matcher):
             boxes.low,
             boxes.high,
             boxes.priority,
-            *self._options,
+            *self._options[:2],
+            self._kind(boxes),
         )
+
+    def _kind(self, boxes: Boxes) -> str:
+        """Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
+        attributes that most boxes constrain."""
+        kind = self._options[2]
+        dense = len(boxes.attribute) >= DENSE_SHARE * self.space.attributes * len(boxes)
+        return "bitmap" if kind == "auto" and self.space.information and dense else kind
 
     def _adopt(self, built: list[tuple[str, Arrays, I64, U32]]) -> None:
         for kind, arrays, numbers, positions in built:
