@@ -81,12 +81,20 @@ def test_readers_share_and_a_writer_is_alone() -> None:
     assert most > 1
 
 
-def test_changing_while_levels_are_read() -> None:
-    index = Index(SCHEMA)
+@pytest.mark.parametrize("matcher", ["brute", "auto", "pri-rein"])
+def test_changing_while_levels_are_read(matcher: str) -> None:
+    """The same thread changes between levels: it must not lock itself out, and the levels left tell the new truth."""
+    index = Index(SCHEMA, matcher)
     for level in range(10):
         index.subscribe(f"p{level}", "a > 0", priority=level)
     seen = []
     for level, ids in index.match_levels({"a": 1}):
-        index.subscribe(f"extra{level}", "a < 0")  # same thread: must not lock itself out
-        seen += ids
-    assert [id for id in seen if id.startswith("p")] == [f"p{level}" for level in range(9, -1, -1)]
+        index.subscribe(f"miss{level}", "a < 0")
+        if level == 8:
+            index.subscribe("p9", "a > 0", priority=2)  # was handed out already: not again
+            index.unsubscribe("p5")
+            index.subscribe("new", "a > 0", priority=1)
+            index.subscribe("too late", "a > 0", priority=9)
+        seen.append((level, sorted(ids)))
+    rest = {7: ["p7"], 6: ["p6"], 4: ["p4"], 3: ["p3"], 2: ["p2"], 1: ["new", "p1"], 0: ["p0"]}
+    assert seen == [(9, ["p9"]), (8, ["p8"]), *rest.items()]

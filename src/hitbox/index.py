@@ -15,7 +15,9 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -78,6 +80,8 @@ class Index:
         self._matcher = make(self.matcher, self._keys.space, **options)
         self._catalog = Catalog()
         self._many_words: dict[str, int] = {}
+        self._parsed = lru_cache(maxsize=10_000)(self.parse)
+        self._changes = 0
         self._lock = ReadWriteLock()
         self._writer = threading.RLock()
 
@@ -102,7 +106,7 @@ class Index:
             boxes, exact = tables.subscription_boxes(self._keys, predicate, told, self.limits)
             if not boxes:
                 _warn_never(f"{self.noun} {id!r} can never match: {where[:200]}")
-            with self._lock.write():
+            with self._changing():
                 old = self._catalog.slot(id)
                 if old is not None:
                     self._matcher.delete(self._catalog.remove(np.array([old])))
@@ -114,7 +118,7 @@ class Index:
         """Remove a subscription; an id that is not there is an error."""
         with self._writer:
             slot = self._slot(id)
-            with self._lock.write():
+            with self._changing():
                 self._matcher.delete(self._catalog.remove(np.array([slot])))
             self._tidy()
 
@@ -123,7 +127,7 @@ class Index:
         with self._writer:
             slots = np.unique(self._catalog.slots_of(_id_array(ids)))
             slots = slots[slots >= 0]
-            with self._lock.write():
+            with self._changing():
                 self._matcher.delete(self._catalog.remove(slots))
             self._tidy()
         return len(slots)
@@ -148,7 +152,7 @@ class Index:
             if never:
                 _warn_never(f"{never} of the subscriptions loaded can never match")
             old = self._catalog.slots_of(encoded.ids)
-            with self._lock.write():
+            with self._changing():
                 self._matcher.delete(self._catalog.remove(old[old >= 0]))
                 numbers = self._catalog.add_many(
                     encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact
@@ -157,11 +161,18 @@ class Index:
             self._tidy()
         return LoadReport(len(encoded.ids), sorted(draft.errors.items()))
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Nobody matches meanwhile; whoever reads level by level will notice."""
+        with self._lock.write():
+            self._changes += 1
+            yield
+
     def _admit(self, strings: Mapping[int, set[str]]) -> None:
         """Give labels to strings; where labels moved, move the boxes."""
         if sum(map(len, strings.values())) <= FEW and self._keys.knows(strings):
             return
-        with self._lock.write():
+        with self._changing():
             relabels = self._keys.admit(strings)
             if relabels:
                 self._relabel(relabels)
@@ -179,10 +190,10 @@ class Index:
     def _tidy(self) -> None:
         switch = self._matcher.prepare()
         if switch is not None:
-            with self._lock.write():
+            with self._changing():
                 switch()
         if self._catalog.worth_compacting():
-            with self._lock.write():
+            with self._changing():
                 self._catalog.compact()
         for name, words in self._keys.dictionaries.items():
             if len(words) > self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words))):
@@ -195,7 +206,7 @@ class Index:
             at = boxes.attribute == self.schema.number(name)
             low, high = boxes.low[at], boxes.high[at]  # odd: just above, or just below, a label
             used = np.unique(np.concatenate([low - (low & 1), high + (high & 1)]))
-            with self._lock.write():
+            with self._changing():
                 words.retain(used)
             self._many_words[name] = max(MANY_WORDS, 2 * len(words))
 
@@ -214,18 +225,29 @@ class Index:
     def match_levels(self, event: Event, where: str | None = None) -> Iterator[tuple[int, list[Id]]]:
         """(priority, ids) level by level, most urgent first, each determined when it is asked for.
 
-        The index may change between two levels; ids that were handed out are not repeated.
+        Where the index changes between two levels, the levels that are left are asked of the changed index; no id is
+        handed out twice.
         """
         filters = self._filters(where, 1)
-        with self._lock.read():
-            levels = self._resolver().levels(events.from_mapping(self._keys, event), event, filters)
+        given: list[list[Id]] = []
+        last, seen_changes = LEVELS, -1
         while True:
             with self._lock.read():
-                found = next(levels, None)
-                if found is None:
+                if seen_changes != self._changes:
+                    seen_changes = self._changes
+                    points = events.from_mapping(self._keys, event)
+                    levels = self._resolver().levels(points, event, filters)
+                    known = {id for ids in given for id in ids}
+                level, slots = next(levels, (-1, None))
+                if slots is None:
                     return
-                ids = self._catalog.id_list(found[1])
-            yield found[0], ids
+                ids = self._catalog.id_list(slots)
+            if level < last:
+                fresh = [id for id in ids if id not in known] if known else ids
+                last = level
+                given.append(fresh)
+                if fresh:
+                    yield level, fresh
 
     def match_batch(
         self,
@@ -336,7 +358,7 @@ class Index:
         return text
 
     def _predicate(self, slot: int) -> Predicate:
-        return language.parse(self._where(slot), self.schema, role="criteria", limits=self.limits)
+        return self._parsed(self._where(slot))
 
     # ---- as a container
 

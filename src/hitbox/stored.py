@@ -34,7 +34,7 @@ def facts(index: Index) -> dict[str, Any]:
 
 def arrays(index: Index) -> dict[str, NDArray[Any]]:
     """Everything but the dictionaries."""
-    with index._lock.write():
+    with index._changing():
         index._catalog.compact()
     found = {f"catalog.{name}": array for name, array in index._catalog.arrays().items()}
     return found | {f"matcher.{name}": array for name, array in index._matcher.arrays().items()}
