@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+logger.repl.name = org.apache.spark.api.python.PythonGatewayServer
+logger.repl.level = error
 logger.loader.name = org.apache.hadoop.util.NativeCodeLoader
 logger.loader.level = off
 logger.shutdown.name = org.apache.spark.util.ShutdownHookManager
@@ -44,6 +47,7 @@ def session(master: str | None = None, name: str = "hitbox", **settings: Any) ->
     if running is not None:
         return running
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder.appName(name)
     remote = os.environ.get("SPARK_REMOTE")
     if (master and master.startswith("sc://")) or (remote and not master):

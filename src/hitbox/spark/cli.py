@@ -1,0 +1,286 @@
+"""`hitbox generate | build | match | stream | demo`: the pipeline on the command line.
+
+Tables are Parquet unless their name ends in .csv, .json or .jsonl. Spark runs on all cores of this machine, on
+`--master`, or on a Connect server (SPARK_REMOTE). Errors go to stderr, with exit status 2.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from hitbox import files, workloads
+from hitbox.errors import HitboxError, TableError, WorkloadError
+from hitbox.spark import demo as demonstration
+from hitbox.spark.build import build as built
+from hitbox.spark.generate import generate as generated
+from hitbox.spark.match import match as matched
+from hitbox.spark.session import session
+from hitbox.spark.source import register
+from hitbox.spark.stream import match_stream, progress
+
+CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+COLUMNS = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+Master = Annotated[str | None, typer.Option(help="local[4], spark://host:7077, sc://host, ...")]
+AsJson = Annotated[bool, typer.Option("--json", help="the summary as JSON")]
+Form = Annotated[str, typer.Option(help="arrays, pairs or counts")]
+Limit = Annotated[int | None, typer.Option(help="only the most urgent so many matches an event")]
+Keep = Annotated[str, typer.Option(help="comma-separated columns of the events to keep")]
+EventId = Annotated[str, typer.Option("--event-id", help="the column that names an event")]
+Where = Annotated[str | None, typer.Option(help="the column with each event's own predicate (symmetric matching)")]
+
+
+@app.command("generate", context_settings=CONTEXT)
+def generate_command(
+    context: typer.Context,
+    workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ...")],
+    out: Annotated[str, typer.Argument(help="folder for subscriptions/, events/ and schema.json")],
+    subscriptions: Annotated[str, typer.Option(help="how many, such as 200k or 1M")] = "200k",
+    events: Annotated[str, typer.Option(help="how many")] = "100k",
+    layout: Annotated[str, typer.Option(help="wide or where")] = "wide",
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a synthetic workload as Parquet. Any other --NAME VALUE is a parameter of the workload: --width 0.1."""
+    with _errors(), _bar(2) as (step, console):
+        sizes = _count("subscriptions", subscriptions), _count("events", events)
+        made = generated(workload, *sizes, layout=layout, spark=_start(master), **_parameters(context.args))
+        summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
+        for name, frame in (("subscriptions", made.subscriptions), ("events", made.events)):
+            with step(f"writing {name}") as clock:
+                frame.write.mode("overwrite").parquet(f"{out}/{name}")
+            summary[f"{name}_seconds"] = clock()
+        Path(out, "schema.json").write_text(json.dumps(made.schema.to_json(), indent=1) + "\n")
+    _say(console, as_json, summary)
+
+
+@app.command("build")
+def build_command(
+    subscriptions: Annotated[str, typer.Argument(help="table of subscriptions, in either layout")],
+    snapshot: Annotated[str, typer.Argument(help="where the snapshot lies or shall lie")],
+    schema: Annotated[str | None, typer.Option(help="price:float,city:string or a JSON file")] = None,
+    parts: Annotated[int | None, typer.Option(help="how many processes build; default: one a million")] = None,
+    latest_by: Annotated[str | None, typer.Option(help="column that decides between rows with one id")] = None,
+    report: Annotated[str | None, typer.Option(help="write bad rows to this table and go on")] = None,
+    matcher: Annotated[str, typer.Option(help="the algorithm")] = "auto",
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build the next version of a snapshot from a table of subscriptions, in parallel."""
+    with _errors(), _bar(1) as (step, console):
+        wanted = files.read_schema(schema) if schema else None
+        frame = _read(_start(master), subscriptions)
+        with step("building") as clock:
+            made = built(
+                frame,
+                snapshot,
+                wanted,
+                matcher=matcher,
+                parts=parts,
+                latest_by=latest_by,
+                on_error="report" if report else "raise",
+                report=report,
+            )
+    rate = round(made.subscriptions / clock())
+    facts = {name: getattr(made, name) for name in made.__slots__}
+    _say(console, as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
+
+
+@app.command("match")
+def match_command(
+    events: Annotated[str, typer.Argument(help="table of events")],
+    subscriptions: Annotated[str, typer.Argument(help="a snapshot, or a table of subscriptions")],
+    out: Annotated[str, typer.Argument(help="Parquet table for the matches")],
+    event_id: EventId = "event_id",
+    form: Form = "arrays",
+    limit: Limit = None,
+    keep: Keep = "",
+    where: Where = None,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Match a table of events against a snapshot on Spark."""
+    with _errors(), _bar(1) as (step, console):
+        spark = _start(master)
+        table, against = _read(spark, events), _against(spark, subscriptions)
+        with step("matching") as clock:
+            found = matched(table, against, event_id, form=form, limit=limit, keep=_names(keep), where=where)
+            found.write.mode("overwrite").parquet(out)
+        sizes = {"arrays": F.sum(F.size("subscriptions")), "counts": F.sum("matches")} if form != "pairs" else {}
+        total = spark.read.parquet(out).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
+        count = table.count()
+    facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
+    _say(console, as_json, facts | {"out": out})
+
+
+@app.command("stream", context_settings=CONTEXT)
+def stream_command(
+    context: typer.Context,
+    snapshot: Annotated[str, typer.Argument(help="the snapshot; new versions are picked up between batches")],
+    out: Annotated[str, typer.Argument(help="Parquet table for the matches, a folder a batch")],
+    checkpoint: Annotated[str, typer.Argument(help="where the stream notes what was done")],
+    events: Annotated[str | None, typer.Option(help="folder in which Parquet files of events arrive")] = None,
+    workload: Annotated[str, typer.Option(help="synthetic events instead: w1, w2, ...")] = "w1",
+    rows_per_batch: Annotated[str, typer.Option(help="synthetic events a batch")] = "10k",
+    batches: Annotated[int, typer.Option(help="stop after so many batches (0: never)")] = 10,
+    event_id: EventId = "event_id",
+    form: Form = "arrays",
+    limit: Limit = None,
+    keep: Keep = "",
+    where: Where = None,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Match a stream. Any other --NAME VALUE is a parameter of the workload."""
+    with _errors(), Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+        spark = _start(master)
+        if events is not None:
+            source = spark.readStream.schema(_read(spark, events).schema).parquet(events)
+        else:
+            register(spark)
+            reader = spark.readStream.format("hitbox").option("workload", workload)
+            for name, value in _parameters(context.args).items():
+                reader = reader.option(name, value)
+            source = reader.option("rows_per_batch", str(_count("rows-per-batch", rows_per_batch))).load()
+        query = match_stream(
+            source, snapshot, out, checkpoint, event_id, form=form, limit=limit, keep=_names(keep), where=where
+        )
+        done = _follow(query, checkpoint, batches, bar)
+    total = {name: sum(d[name] for d in done) for name in ("events", "matches", "seconds", "seconds_matching")}
+    facts = total | {"batches": len(done), "versions": sorted({d["version"] for d in done})}
+    _say(
+        Console(),
+        as_json,
+        facts | {"events_per_second": round(total["events"] / max(total["seconds"], 1e-9)), "out": out},
+    )
+
+
+@app.command("demo")
+def demo_command(
+    subscriptions: Annotated[str, typer.Option(help="how many")] = "200k",
+    events: Annotated[str, typer.Option(help="how many")] = "100k",
+    as_json: AsJson = False,
+) -> None:
+    """The whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
+    with _errors():
+        console = Console(quiet=as_json)
+        sizes = _count("subscriptions", subscriptions), _count("events", events)
+        facts = demonstration.demo(*sizes, console=console)
+    if as_json:
+        typer.echo(json.dumps(facts))
+
+
+def _follow(query: Any, checkpoint: str, batches: int, bar: Progress) -> list[dict[str, Any]]:
+    """Wait for so many batches, or for Ctrl-C; what they did."""
+    before = len(progress(checkpoint))
+    task = bar.add_task("matching", total=batches or None)
+    done: list[dict[str, Any]] = []
+    try:
+        while query.isActive and (not batches or len(done) < batches):
+            time.sleep(0.2)
+            done = progress(checkpoint)[before:]
+            last = f"version {done[-1]['version']}, {done[-1]['matches']:,} matches" if done else "waiting"
+            bar.update(task, completed=len(done), description=last)
+    except KeyboardInterrupt:
+        pass
+    problem = query.exception()
+    query.stop()
+    if problem is not None:
+        raise HitboxError(f"the stream failed: {problem}")
+    return done
+
+
+def _start(master: str | None) -> SparkSession:
+    return session(master)
+
+
+def _read(spark: SparkSession, path: str) -> DataFrame:
+    try:
+        if path.endswith(".csv"):
+            return spark.read.csv(path, header=True, inferSchema=True)
+        if path.endswith((".json", ".jsonl", ".ndjson")):
+            return spark.read.json(path)
+        return spark.read.parquet(path)
+    except AnalysisException as problem:
+        raise TableError(f"cannot read {path}: {str(problem).splitlines()[0]}") from None
+
+
+def _against(spark: SparkSession, path: str) -> Any:
+    """A snapshot has a file CURRENT; anything else is a table."""
+    local = "://" not in path
+    return path if not local or Path(path, "CURRENT").exists() or not Path(path).exists() else _read(spark, path)
+
+
+def _parameters(words: list[str]) -> dict[str, Any]:
+    """`--width 0.1 --levels=10` as a mapping."""
+    found: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            raise WorkloadError(f"{word!r} is neither an option nor a value of one")
+        key, equals, value = word[2:].partition("=")
+        found[key.replace("-", "_")] = value if equals else next(rest, "")
+    return found
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _count(option: str, text: str) -> int:
+    try:
+        return workloads.count(text)
+    except (ValueError, OverflowError):
+        raise WorkloadError(f"--{option} {text!r} is not a whole number such as 200k or 1M") from None
+
+
+@contextmanager
+def _bar(steps: int) -> Iterator[tuple[Any, Console]]:
+    """A bar over a few steps on stderr; `step(name)` times one and hands back a clock."""
+    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting Spark", total=steps)
+
+        @contextmanager
+        def step(name: str) -> Iterator[Any]:
+            bar.update(task, description=name)
+            began, ended = time.perf_counter(), [0.0]
+            try:
+                yield lambda: round(ended[0] - began, 3)
+            finally:
+                ended[0] = time.perf_counter()
+                bar.advance(task)
+
+        yield step, Console()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except HitboxError as problem:
+        typer.echo(f"hitbox: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _say(console: Console, as_json: bool, facts: dict[str, Any]) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        if value is not None:
+            shown = f"{value:,}" if isinstance(value, (int, float)) else str(value)
+            console.print(f"{name.replace('_', ' '):>26}  {shown}", highlight=False)
