@@ -3,14 +3,16 @@
 The paper gives its parameters (Table 1) but not how it holds the selectivity: half equalities against half points
 on a 16-bit domain would never meet by chance. Its intermediate results tell: for 100 matches its two indexes return 205
 rows together at 16 attributes, 2,789 at 8. So subscriptions and events meet because they are about the same thing.
-Here rows gather around 1 / selectivity centres; row i belongs to centre i mod centres and each of its intervals holds the centre's value:
+Here rows gather around 1 / selectivity centres; row i belongs to centre i mod centres and each of its intervals
+holds the centre's value:
 
     criteria of a subscription, of an event    used or not; equality [c, c], or a range that holds c
     information of either side                 point [c, c], or a range that holds c
 
 An event thus meets the n * selectivity subscriptions of its centre, plus few by chance. `width` is ours: at 0.3 the two
 halves return 200 rows together at 16 attributes and about 1,280 at 8, at 0.38 about 203 and 2,960 (500 events against
-100k subscriptions, scaled to a million), which is nearer to the paper. With `swapped` the events are the base and the subscriptions arrive.
+100k subscriptions, scaled to a million), which is nearer to the paper. With `swapped` the events are the base and
+the subscriptions arrive.
 """
 
 from __future__ import annotations
