@@ -194,10 +194,9 @@ class Catalog:
         slots = self.living_slots()
         self.ids, self.where = Values(self.ids.take(slots)), Values(self.where.take(slots))
         self._freeze()
-        moved = np.full(len(self._alive), -1, np.int64)
+        moved = np.full(len(self._alive) + 1, -1, np.int64)  # one more, for the numbers that nobody owns
         moved[slots] = np.arange(len(slots))
-        owned = self._owner.array
-        self._owner = Numbers(np.where(owned >= 0, moved[owned], -1))
+        self._owner = Numbers(moved[self._owner.array])
         self._priority = Numbers(self._priority.array[slots])
         self._first = Numbers(self._first.array[slots])
         self._count = Numbers(self._count.array[slots])
