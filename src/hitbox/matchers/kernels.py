@@ -162,7 +162,7 @@ class Lists:
 
     def insert(self, lists: I64, numbers: I64, values: I64) -> None:
         more = numbers.astype(np.int32)
-        if len(lists) > self.live // 2:
+        if len(lists) > self.live // (50 if self.ordered else 2):  # keeping order one by one costs O(list) each
             self._pack(lists, more, values)
             return
         self.numbers, self.values, self.used = append(
