@@ -196,7 +196,8 @@ class Index:
             with self._changing():
                 self._catalog.compact()
         for name, words in self._keys.dictionaries.items():
-            if len(words) > self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words))):
+            most = self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words)))
+            if len(words) > most and not self._keys.shared:
                 self._forget_words()
 
     def _forget_words(self) -> None:

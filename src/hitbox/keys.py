@@ -312,6 +312,8 @@ class Keys:
 
     def __init__(self, schema: Schema, dictionaries: Mapping[str, Dictionary] | None = None):
         self.schema = schema
+        self.shared = False
+        """Several indexes hold keys of these dictionaries: none of them may forget a string."""
         found = dictionaries or {}
         self.codecs = [_codec(attribute, found.get(name)) for name, attribute in schema.items()]
 

@@ -75,6 +75,7 @@ class Shards:
 
     def __init__(self, facts: Mapping[str, Any], keys: Keys, parts: Sequence[Index]):
         self.facts, self.keys, self.parts = facts, keys, list(parts)
+        keys.shared = True
 
     @classmethod
     def open(
