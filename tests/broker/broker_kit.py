@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
+from hitbox.broker.auth import Guard
 from hitbox.broker.broker import Broker, Item
 from hitbox.broker.registry import Subscription
+from hitbox.broker.service import serve
 from hitbox.broker.settings import Options, Settings
 
 SCHEMA = Schema({"price": "float", "qty": "int", "city": "string"})
@@ -78,3 +82,20 @@ def item(where: str | None = None, **event: Any) -> Item:
 
 def sub(name: str, where: str, priority: int = 4, **about: Any) -> Subscription:
     return Subscription(name, where, priority, about)
+
+
+@asynccontextmanager
+async def serving(
+    path: Path, schema: Schema | None = SCHEMA, tokens: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[tuple[Broker, str]]:
+    """A broker on a port of its own, and its address."""
+    broker = Broker(path, schema, Settings(**settings))
+    bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    guard = Guard(tokens or {}, True)
+    task = asyncio.create_task(serve(broker, guard, "127.0.0.1", 0, bound.set_result))
+    await asyncio.wait([task, bound], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield broker, f"http://127.0.0.1:{await bound}"
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await task

@@ -118,6 +118,13 @@ class Mailbox:
         for s in stored:
             self._push(Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False))
 
+    def respool(self, count: int) -> None:
+        """Deliveries were added on disk, behind our back."""
+        self.pending += count
+        self.spilled = self.spilled or count > 0
+        self.spills += 1
+        self.wake.set()
+
     # ---- out
 
     def room(self) -> int:

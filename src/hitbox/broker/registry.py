@@ -74,8 +74,7 @@ class Registry:
         started = time.monotonic()
         self.index = self._restore()
         self.seconds = time.monotonic() - started
-        self.live = Index(schema, matcher=self.index.matcher)
-        self.checker = Index(schema, matcher="brute")  # holds nothing: checks events
+        self.adopt(schema, self.index)
 
     # ---- start
 
@@ -212,11 +211,16 @@ class Registry:
         change = self.store.changes.next() - 1
         return {"version": self.index.save(self.path), "change": change}
 
+    def adopt(self, schema: Schema, index: Index) -> None:
+        self.schema, self.index = schema, index
+        self.live = Index(schema, matcher=index.matcher)
+        self.checker = Index(schema, matcher="brute")  # holds nothing: checks events
+
     def with_schema(self, schema: Schema) -> Index:
         """The index under another schema; refused where a subscription contradicts it."""
         index = Index(schema)
         bad: list[str] = []
-        rows = list(self.store.db.execute("SELECT subscriber, name, wanted, priority, about FROM subscriptions"))
+        rows = self.store.read("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
         for number, name, where, priority, about in rows:
             id = f"{self.by_number[number].name}/{name}"
             try:

@@ -1,0 +1,102 @@
+"""Who may come in: tokens, the Host and Origin of a request, and how much one principal may take.
+
+A token is 256 random bits; the store keeps its SHA-256 only (a random token needs no slow hash). Bound to the loopback
+address and with no token made, the broker lets everyone on this machine in as "local". Any other address needs tokens,
+and once there is one it is asked for everywhere but on the page's own files and /healthz.
+
+A browser sends Origin with whatever a foreign page makes it send, and the name that it looked up as Host: a loopback
+broker answers to loopback names only, and an Origin must be the broker's own or one that was allowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Overloaded
+from hitbox.broker.settings import check_name
+from hitbox.broker.store import Store
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PROTOCOL = "hitbox.v1"
+BEARER = "bearer."
+
+
+def make_token(store: Store, name: str) -> str:
+    """A new token of a principal; only its hash is kept, so it is shown once. Runs in a transaction."""
+    check_name(name, "principal")
+    token = secrets.token_urlsafe(32)
+    tokens: dict[str, str] = store.get("tokens", {})
+    if name in tokens:
+        raise Conflict(f"{name!r} has a token already; remove it first")
+    store.keep("tokens", {**tokens, name: _hash(token)})
+    return token
+
+
+def remove_token(store: Store, name: str) -> None:
+    tokens: dict[str, str] = store.get("tokens", {})
+    if name not in tokens:
+        raise BadRequest(f"{name!r} has no token")
+    store.keep("tokens", {kept: hash for kept, hash in tokens.items() if kept != name})
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+@dataclass(slots=True)
+class Guard:
+    """Checks requests; headers are lower-case."""
+
+    tokens: Mapping[str, str]
+    loopback: bool
+    origins: frozenset[str] = frozenset()
+
+    def check_address(self) -> None:
+        if not self.loopback and not self.tokens:
+            raise NotAllowed("any address but the loopback one needs a token: `hitbox admin token NAME --data DIR`")
+
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Host and Origin."""
+        host = headers.get("host", "")
+        if self.loopback and (urlsplit(f"//{host}").hostname or "") not in LOOPBACK:
+            raise Forbidden(f"this broker answers on the loopback address only, not as {host!r:.100}")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host and origin not in self.origins:
+            raise Forbidden(f"requests from the page {origin!r:.100} are not allowed (--allow-origin)")
+
+    def principal(self, headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:
+        """Who it is, by the Authorization header or, for a browser's WebSocket, by a subprotocol."""
+        if not self.tokens:
+            return "local"
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            token = next((p.removeprefix(BEARER) for p in protocols if p.startswith(BEARER)), "")
+        hashed = _hash(token.strip())
+        found = [name for name, known in self.tokens.items() if hmac.compare_digest(known, hashed)]
+        if not found:
+            raise NotAllowed("a valid token is needed: Authorization: Bearer ...")
+        return found[0]
+
+
+@dataclass(slots=True)
+class Buckets:
+    """Events a second and principal, saved up for one second at most."""
+
+    rate: float
+    _levels: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def take(self, principal: str, count: int) -> None:
+        if self.rate <= 0:
+            return
+        now = time.monotonic()
+        level, then = self._levels.get(principal, (self.rate, now))
+        level = min(level + (now - then) * self.rate, self.rate)
+        if level <= 0:
+            raise Overloaded(f"{principal} publishes more than {self.rate:g} events a second", -level / self.rate + 0.1)
+        self._levels[principal] = (level - count, now)

@@ -1,0 +1,214 @@
+"""`hitbox serve`, `publish`, `subscribe` and `admin`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from hitbox.errors import HitboxError
+from hitbox.schema import Schema
+
+app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
+admin = typer.Typer(no_args_is_help=True, help="Look after a broker.")
+app.add_typer(admin, name="admin")
+
+Url = Annotated[str, typer.Option(help="The broker's address.", envvar="HITBOX_URL")]
+Token = Annotated[str, typer.Option(help="Where the broker asks for one.", envvar="HITBOX_TOKEN")]
+Data = Annotated[Path, typer.Option(help="The broker's folder.")]
+HERE = "http://127.0.0.1:8400"
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Bad input: the error on stderr, exit status 2."""
+    try:
+        yield
+    except HitboxError as problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+def read_schema(text: str) -> Schema:
+    """'price:float,city:string', or a file with JSON: {"price": "float"} or a list of attributes."""
+    if os.path.exists(text):
+        found = json.loads(Path(text).read_text())
+        return Schema.from_json(found) if isinstance(found, list) else Schema(found)
+    pairs = [part.strip().split(":") for part in text.split(",") if part.strip()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise typer.BadParameter(f"a schema is a file or 'name:type,name:type', not {text!r}")
+    return Schema({name.strip(): kind.strip() for name, kind in pairs})
+
+
+@app.command()
+def serve(
+    data: Data,
+    schema: Annotated[str, typer.Option(help="'price:float,city:string' or a JSON file; for a new broker.")] = "",
+    host: Annotated[str, typer.Option(help="Any but the loopback address needs a token.")] = "127.0.0.1",
+    port: int = 8400,
+    way: Annotated[str, typer.Option(help="serial, alternate or concurrent.")] = "concurrent",
+    set: Annotated[list[str] | None, typer.Option(help="Any other setting, name=value.")] = None,
+    allow_origin: Annotated[list[str] | None, typer.Option(help="Pages of another origin that may call.")] = None,
+    import_: Annotated[Path | None, typer.Option("--import", help="A snapshot (of Spark, say) to begin with.")] = None,
+    as_: Annotated[str, typer.Option("--as", help="The subscriber of the snapshot's ids without 'subscriber/'.")] = "",
+) -> None:
+    """Run a broker until it is told to stop."""
+    from hitbox.broker import transfer
+    from hitbox.broker.auth import Guard
+    from hitbox.broker.broker import Broker
+    from hitbox.broker.service import is_loopback, serve
+    from hitbox.broker.settings import Settings
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+    async def run() -> None:
+        given = read_schema(schema) if schema else None
+        if import_ is not None:
+            given = transfer.load(data, import_, as_)
+        broker = Broker(data, given, settings)
+        loopback = is_loopback(host)
+        guard = Guard(broker.store.get("tokens", {}), loopback, frozenset(allow_origin or ()))
+        try:
+            guard.check_address()
+        except HitboxError:
+            broker.store.close()
+            raise
+
+        def ready(bound: int) -> None:
+            count = len(broker.registry.index)
+            typer.echo(f"hitbox broker on http://{host}:{bound} ({count} subscriptions, from {broker.registry.how})")
+            sys.stdout.flush()
+
+        await serve(broker, guard, host, port, ready)
+
+    with _plain_errors():
+        settings = _settings(Settings, {"way": way, **dict(one.split("=", 1) for one in set or [] if "=" in one)})
+        asyncio.run(run())
+
+
+def _settings(kind: Any, given: dict[str, str]) -> Any:
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+@app.command()
+def publish(
+    event: Annotated[str, typer.Argument(help="JSON: the event, or - for a JSON event a line from stdin.")],
+    where: Annotated[str, typer.Option(help="What the event asks of subscribers.")] = "",
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Publish an event, or a stream of them; prints the numbers."""
+    from hitbox.broker.client import Client
+
+    with _plain_errors(), Client.sync(url, token or None) as client:
+        lines: list[Any] = []
+        for line in sys.stdin if event == "-" else [event]:
+            if line.strip():
+                lines.append(_json(line))
+            if len(lines) >= 1000:
+                typer.echo(client.publish_many(lines))
+                lines = []
+        if event != "-":
+            typer.echo(client.publish(lines[0], where or None))
+        elif lines:
+            typer.echo(client.publish_many(lines))
+
+
+def _json(line: str) -> Any:
+    try:
+        found = json.loads(line)
+    except ValueError as problem:
+        raise typer.BadParameter(f"not JSON: {problem}: {line[:80]!r}") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"an event is a JSON object, not {line[:80]!r}")
+    return found
+
+
+@app.command()
+def subscribe(
+    where: Annotated[str, typer.Argument(help="The predicate; empty to go on with what is subscribed.")] = "",
+    name: Annotated[str, typer.Option(help="A durable subscriber; without it live events only.")] = "",
+    id: Annotated[str, typer.Option(help="The subscription's name.")] = "cli",
+    priority: Annotated[int, typer.Option(min=0, max=9)] = 4,
+    count: Annotated[int, typer.Option(help="End after so many; 0: never.")] = 0,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Print deliveries, a JSON object a line, and acknowledge them."""
+    from hitbox.broker.client import Client
+
+    with _plain_errors(), Client.sync(url, token or None) as client, contextlib.suppress(KeyboardInterrupt):
+        wanted = [{"name": id, "where": where, "priority": priority}] if where else []
+        left = count
+        for delivery in client.listen(name, wanted, ephemeral=not name):
+            typer.echo(msgspec.json.encode(delivery).decode())
+            left -= 1
+            if left == 0:
+                break
+
+
+@admin.command()
+def stats(url: Url = HERE, token: Token = "") -> None:
+    """Counters and sizes, as JSON."""
+    found = _ask(url, token, "GET", "/v1/stats")
+    typer.echo(json.dumps({key: value for key, value in found.items() if key != "history"}, indent=2))
+
+
+@admin.command()
+def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> None:
+    """Deliver stored events to a subscriber again, from a number on."""
+    typer.echo(_ask(url, token, "POST", f"/v1/subscribers/{subscriber}/replay", {"first": first})["count"])
+
+
+@admin.command()
+def snapshot(url: Url = HERE, token: Token = "") -> None:
+    """Save the index now."""
+    typer.echo(json.dumps(_ask(url, token, "POST", "/v1/snapshot")))
+
+
+@admin.command()
+def token(name: str, data: Data, remove: bool = False) -> None:
+    """Make (or remove) the token of a principal, with the broker stopped; it is shown once."""
+    from hitbox.broker.auth import make_token, remove_token
+    from hitbox.broker.store import Store
+
+    with _plain_errors():
+        store = Store(data)
+        try:
+            store.begin()
+            if remove:
+                remove_token(store, name)
+            else:
+                typer.echo(make_token(store, name))
+            store.commit()
+        finally:
+            store.rollback()
+            store.close()
+
+
+@admin.command()
+def export(path: Path, data: Data) -> None:
+    """Save the subscriptions as a snapshot that the library and Spark open, with the broker stopped."""
+    from hitbox.broker import transfer
+
+    with _plain_errors():
+        typer.echo(transfer.export(data, path))
+
+
+def _ask(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
+    from hitbox.broker.client import Client
+
+    with _plain_errors(), Client.sync(url, token or None) as client:
+        return client.request(method, path, body)

@@ -1,0 +1,53 @@
+"""/metrics for Prometheus, read from the broker when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from hitbox.broker.broker import COUNTERS, Broker
+
+GAUGES = {
+    "subscriptions": "Subscriptions in the index",
+    "subscribers": "Subscribers known",
+    "connections": "Subscribers connected",
+    "pending": "Deliveries not acknowledged",
+    "waiting": "Events accepted and not matched yet",
+    "dead_letters": "Dead letters kept",
+    "store_full": "1 while the store has no room",
+}
+MOST_SUBSCRIBERS = 1_000
+
+
+class _Broker(Collector):
+    def __init__(self, broker: Broker):
+        self.broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        found = self.broker.describe()
+        for name in COUNTERS:
+            yield CounterMetricFamily(f"hitbox_{name}", f"How many were {name} since the start", found[name])
+        for name, says in GAUGES.items():
+            yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
+        watch = self.broker.watch
+        latency = GaugeMetricFamily(
+            "hitbox_latency_ms", "Accepted to sent, latest live deliveries", labels=["quantile"]
+        )
+        for quantile in (0.5, 0.99):
+            latency.add_metric([str(quantile)], watch.percentile(quantile))
+        yield latency
+        lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged", labels=["subscriber"])
+        busiest = sorted(self.broker.mailboxes.values(), key=lambda mailbox: -mailbox.pending)[:MOST_SUBSCRIBERS]
+        for mailbox in busiest:
+            lag.add_metric([mailbox.subscriber.name], mailbox.pending)
+        yield lag
+
+
+def exposition(broker: Broker) -> bytes:
+    registry = CollectorRegistry()
+    registry.register(_Broker(broker))
+    return generate_latest(registry)

@@ -1,0 +1,26 @@
+"""Errors as JSON: what, where in the text, and what it looks like with a caret under it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hitbox.broker.errors import BrokerError
+from hitbox.errors import HitboxError, PredicateError, TableError, UnknownSubscription
+
+
+def status_of(problem: HitboxError) -> int:
+    if isinstance(problem, BrokerError):
+        return problem.status
+    return 404 if isinstance(problem, UnknownSubscription) else 400
+
+
+def describe(problem: HitboxError) -> dict[str, Any]:
+    message = "; ".join([str(problem), *getattr(problem, "__notes__", [])])
+    found: dict[str, Any] = {"type": type(problem).__name__, "message": message}
+    if isinstance(problem, PredicateError):
+        found |= {"problem": problem.message, "text": problem.text, "position": problem.position}
+    if isinstance(problem, TableError):
+        found["rows"] = [{"row": row, "message": text} for row, text in problem.rows[:100]]
+    if hasattr(problem, "retry_after"):
+        found["retry_after"] = problem.retry_after
+    return {"error": found}
