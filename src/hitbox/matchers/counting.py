@@ -16,7 +16,7 @@ constraints stays unsatisfied; `IS NULL` is "= MISSING". A lower end at MISSING 
 and are no constraints. Boxes without constraints match at once.
 
 Cost: match O(distinct constraints + links of the satisfied ones); insert and delete O(k) hash steps and O(k distinct of
-that operator) to keep the order; memory 12 bytes a constraint of a box at most, and about 56 a distinct one.
+that operator) to keep the order; memory 4 bytes a constraint of a box and about 75 a distinct one.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ Missing values need no case of their own: MISSING lies below every end, so all l
 HIGHEST (high) can never fail and is not stored. `IS NULL` is the high end MISSING: any present value marks it.
 
 Left open by the paper: where no domain is declared, cells span the middle 99% of the ends of the first bulk insert and
-what lies outside goes to the end cells; the cells are chosen anew whenever the set has grown fourfold. With
-`sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search.
+what lies outside goes to the end cells; the cells are chosen anew whenever the set has grown fourfold or was empty.
+With `sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search.
 
 Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 27 bytes a constraint
 (two ends of 12 and slack), 48 m b for the bucket heads. b buckets, k constraints a box, m attributes.
@@ -94,7 +94,8 @@ class Rein(Matcher):
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         self.store.insert(numbers, boxes)
         self.living.insert(numbers)
-        if len(self.grid.undeclared) and self.store.count > 4 * self.fitted:
+        fresh = self.store.count == len(numbers) or self.store.count > 4 * self.fitted
+        if fresh and len(self.grid.undeclared):
             self._refit()
         else:
             self.lists.insert(*self._entries(numbers, boxes))
@@ -136,9 +137,9 @@ class Rein(Matcher):
 
     def marked(self, key: int, attribute: int, side: int) -> I64:
         """The numbers that `key` on `attribute` marks in the bucket list of its LOW or HIGH ends."""
-        alive = np.full(len(self.living.dead), 0, np.uint64)
-        mark_side(alive, attribute, side, key, *self._index())
-        found: I64 = unmarked(~alive, np.empty(0, np.int64), 0, NO_STAMPS)[0]
+        marks = np.zeros_like(self.living.dead)
+        mark_side(marks, attribute, side, key, *self._index())
+        found: I64 = unmarked(~marks, np.empty(0, np.int64), 0, NO_STAMPS)[0]
         return found
 
     def boxes(self, numbers: I64) -> Boxes:
