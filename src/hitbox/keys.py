@@ -48,7 +48,7 @@ class Codec(ABC):
 
     def key(self, value: object) -> int:
         """The key of one event value; None and NaN are MISSING."""
-        if value is None or (isinstance(value, float) and value != value):
+        if value is None or (isinstance(value, (float, np.floating, Decimal)) and value != value):
             return MISSING
         return self.present(value)
 
@@ -85,6 +85,8 @@ class IntCodec(Codec):
     takes = "an int attribute takes whole numbers from -2^63 + 1 to 2^63 - 1"
 
     def present(self, value: object) -> int:
+        if type(value) is int and LOWEST <= value <= HIGHEST:
+            return value
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, (float, Decimal)) and math.isfinite(value) and value == int(value):
@@ -114,6 +116,8 @@ class FloatCodec(Codec):
     takes = "a float attribute takes numbers that a 64-bit float holds"
 
     def present(self, value: object) -> int:
+        if type(value) is float:
+            return float_key(value)
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
@@ -128,7 +132,7 @@ class FloatCodec(Codec):
 
     def value(self, key: int) -> object:
         bits = key if key >= 0 else MISSING - key
-        return struct.unpack("<d", struct.pack("<q", bits))[0]
+        return DOUBLE.unpack(LONG.pack(bits))[0]
 
     def cut(self, literal: object) -> tuple[int, int]:
         number = _number(literal, self)
@@ -161,15 +165,18 @@ class GridCodec(Codec):
         self.takes = f"{self.plain.takes}, in [{self.low}, {self.high}] by steps of {self.step}"
 
     def present(self, value: object) -> int:
-        self.plain.present(value)
-        if isinstance(value, float) and math.isinf(value):
-            return 2 * (self.last + 1) if value > 0 else 2 * (self.first - 1)
-        exact = _as_written(value)
-        at = math.floor(exact / self.step)
-        return self._clamp(2 * at + (at * self.step != exact))
-
-    def _clamp(self, key: int) -> int:
-        return min(max(key, 2 * (self.first - 1)), 2 * (self.last + 1))
+        below, above = 2 * (self.first - 1), 2 * (self.last + 1)
+        over, under = self.step.numerator, self.step.denominator
+        if self.type == pa.int64():
+            at, rest = divmod(self.plain.present(value), over)
+            return min(max(2 * at + (rest != 0), below), above)
+        number = float(self.plain.value(self.plain.present(value)))  # type: ignore[arg-type]
+        scaled = number * (under / over)
+        if not below <= scaled <= above:
+            return below if scaled < below else above
+        at = round(scaled)
+        grid = at * over / under  # exact integers divided once: the double nearest to the step
+        return min(max(2 * at + (number > grid) - (number < grid), below), above)
 
     def value(self, key: int) -> object:
         exact = self.step * Fraction(key, 2)  # an odd key: a value between two steps, which compares as all there do
@@ -366,8 +373,11 @@ def _codec(attribute: Attribute, dictionary: Dictionary | None) -> Codec:
     return PLAIN[attribute.type]()
 
 
+DOUBLE, LONG = struct.Struct("<d"), struct.Struct("<q")
+
+
 def float_key(number: float) -> int:
-    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    bits: int = LONG.unpack(DOUBLE.pack(number))[0]
     return bits if bits >= 0 else MISSING - bits
 
 
