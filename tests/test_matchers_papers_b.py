@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -64,6 +65,22 @@ def test_threads_may_match_together(name: str) -> None:
     want = rows(matcher, points)
     with ThreadPoolExecutor(4) as pool:
         assert all(got == want for got in pool.map(lambda _: rows(matcher, points), range(12)))
+
+
+@pytest.mark.parametrize("name", PLAIN + SYMMETRIC)
+def test_every_match_is_stamped_as_it_is_determined(name: str) -> None:
+    rng = np.random.default_rng(16)
+    matcher: Any = make(name, Space.of(3, -20, 20))
+    matcher.insert(np.arange(300), random_boxes(rng, 300, 3))
+    for event in range(5):
+        point = random_points(rng, 1, 3)
+        stamps = np.zeros(300, np.int64)
+        begin = time.perf_counter_ns()
+        found = len(matcher.stamped(point, stamps).numbers)
+        moments = np.array([begin, *stamps[:found], time.perf_counter_ns()])
+        assert (np.diff(moments) >= 0).all()
+        assert not stamps[found:].any()
+        assert rows(matcher, point)[0] == sorted(matcher.stamped(point, stamps).numbers.tolist()), event
 
 
 def test_names_cost_neither_numba_nor_rtree() -> None:

@@ -319,7 +319,7 @@ def visit(
 ) -> tuple[I64, I64]:
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int64), 0
-    reached = np.empty(nodes[ROOT : nodes[0, 1] + 1, SIZE].max(), np.int32)
+    reached = np.empty(64, np.int32)
     stack = np.empty(nodes[0, 1] + 1, np.int32)
     for event in range(len(lows)):
         keys = lows[event]
@@ -327,6 +327,8 @@ def visit(
         while depth:
             depth -= 1
             node = stack[depth]
+            if nodes[node, SIZE] > len(reached):
+                reached = np.empty(2 * nodes[node, SIZE], np.int32)
             count = search(pages, nodes[node, HEAD], keys, keys, reached, *bounds)
             found, used = report(reached, count, found, used, stamps)
             one = nodes[node, LINK]

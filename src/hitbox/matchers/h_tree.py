@@ -214,7 +214,7 @@ def visit(
         level[chosen[at]] = at
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int64), 0
-    reached = np.empty(size.max(), np.int32)
+    reached = np.empty(64, np.int32)
     begin, wide, turn = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
     zero, here = np.zeros(levels, np.int64), np.empty(levels, np.int64)
     for event in range(len(lows)):
@@ -227,6 +227,8 @@ def visit(
             for at in range(levels):
                 here[at] = 0 if turn[at] == 0 else begin[at] + turn[at] - 1
                 leaf = leaf * (cells + 1) + here[at]
+            if size[leaf] > len(reached):
+                reached = np.empty(2 * size[leaf], np.int32)
             count = search(numbers[start[leaf] : start[leaf] + size[leaf]], reached, keys, *bounds)
             for i in range(count):
                 if first_of(reached[i], here, begin, level, grid, *bounds):

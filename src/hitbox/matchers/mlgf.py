@@ -342,7 +342,7 @@ def visit(
 ) -> tuple[I64, I64]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int64), 0
-    reached = np.empty(regions[: regions[0, 1] + 1, COUNT].max(), np.int32)
+    reached = np.empty(64, np.int32)
     stack = np.empty(cells[0, 1] + 2, np.int32)
     for event in range(len(lows)):
         corner, depth, region = corners[event], 0, root
@@ -351,6 +351,8 @@ def visit(
                 stack[depth] = regions[region, BODY]
                 depth += 1
             else:
+                if regions[region, COUNT] > len(reached):
+                    reached = np.empty(2 * regions[region, COUNT], np.int32)
                 head = regions[region, BODY]
                 count = search(pages, head, images, corner, lows[event], highs[event], reached, *bounds)
                 found, used = report(reached, count, found, used, stamps)

@@ -6,7 +6,8 @@ rarest of its attributes, so an event need only visit the partitions of attribut
 predicates are classed by attribute and operator:
 
     partition p   signature [ 0 1 0 0 1 ... ]     hashes of its (attribute, value) equalities
-      (a, >=)     values ascending   -> numbers   satisfied ones are a prefix: walk until the first that is not
+      (a, >=)     values ascending   -> numbers   satisfied ones are a prefix, in 16 segments of the range: whole
+                                                  segments are counted unseen, the last one up to the event's value
       (a, <=)     values descending  -> numbers   the same, on complemented values
       (a,  =)     hash buckets       -> numbers   probed only where the signature has the bit
     counter       predicates still to satisfy, a number; a match at zero
@@ -16,8 +17,8 @@ box that needs no attribute to be present lives in one more partition that every
 is counted when the index is (re)built (see grid.py). A signature has 2^16 bits, which deletes leave set until the next
 rebuild. Hash collisions count a predicate too often, so a counter at zero is confirmed by the exact bounds.
 
-Cost: match O(satisfied predicates in visited partitions) + a copy of the counters; insert and delete O(lists of the
-box); memory 12 bytes a predicate, two predicates a range, 2 bytes a box, beside the exact bounds.
+Cost: match O(satisfied predicates in visited partitions) + a copy of the counters; insert and delete O(segments of
+the box); memory 12 bytes a predicate, two predicates a range, 2 bytes a box, beside the exact bounds.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ import numpy as np
 from numba import njit
 
 from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.matchers.grid import U16, Gridded, confirm, count_off, report, widened
+from hitbox.matchers.grid import U16, GridArrays, Gridded, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import U64, Lists
 
 GREATER, LESS, EQUAL = 0, 1, 2
 SIGNATURE = 1 << 16
+SEGMENTS = 16
 
 
 class OpIndex(Gridded):
-    top = 1  # ordered by exact values: the grid is only its clock for rebuilds
+    top = SEGMENTS
 
     def __init__(self, space: Space):
         super().__init__(space)
@@ -80,12 +82,17 @@ class OpIndex(Gridded):
         classes, values, owners = self._predicates(numbers, boxes)
         self._open(np.unique(classes))
         equal = classes % 3 == EQUAL
-        lists = self.list_of[np.searchsorted(self.classes, classes[~equal])]
-        self.ranges.insert(lists, owners[~equal], values[~equal])
+        self.ranges.insert(self._lists(classes[~equal], values[~equal]), owners[~equal], values[~equal])
         hashes = hashes_of(classes[equal], values[equal])
         sign(self.signature, classes[equal] // (3 * self.space.attributes), hashes)
         self._bucket(hashes, owners[equal])
         self._count(numbers, boxes)
+
+    def _lists(self, classes: I64, values: I64) -> I64:
+        """The list of each ordered predicate: its class, then the segment that its value lies in."""
+        one = self.list_of[np.searchsorted(self.classes, classes)]
+        lists: I64 = one * SEGMENTS + segments_of(classes, values, self.space.attributes, self.grid.arrays)
+        return lists
 
     def _count(self, numbers: I64, boxes: Boxes) -> None:
         self.needs = widened(self.needs, self.store.capacity)
@@ -105,7 +112,7 @@ class OpIndex(Gridded):
             self.classes, self.list_of = both[order], lists[order]
             attributes = self.space.attributes
             self.first = np.searchsorted(self.classes, np.arange(attributes + 2) * attributes * 3)
-            self.ranges.extend(len(lists))
+            self.ranges.extend(SEGMENTS * len(lists))
 
     def _bucket(self, hashes: I64, numbers: I64) -> None:
         """Add to the hash buckets, twice as many of them where there is more than one entry a bucket."""
@@ -121,7 +128,7 @@ class OpIndex(Gridded):
     def _remove(self, numbers: I64, boxes: Boxes) -> None:
         classes, values, owners = self._predicates(numbers, boxes)
         equal = classes % 3 == EQUAL
-        self.ranges.delete(self.list_of[np.searchsorted(self.classes, classes[~equal])], owners[~equal])
+        self.ranges.delete(self._lists(classes[~equal], values[~equal]), owners[~equal])
         hashes = hashes_of(classes[equal], values[equal])
         self.buckets.delete(hashes & (len(self.buckets.start) - 1), owners[equal])
         self.needs[numbers] = 0
@@ -131,7 +138,7 @@ class OpIndex(Gridded):
         self.require_points(points)
         partitions = (self.first, self.classes, self.list_of, self.signature)
         index = (*partitions, self.ranges.arrays, self.buckets.arrays, self.needs, self.bare)
-        return Hits(*count_down(points.low, *index, self.bounds, stamps))
+        return Hits(*count_down(points.low, *index, self.grid.arrays, self.bounds, stamps))
 
     def nbytes(self) -> int:
         return self.ranges.nbytes() + self.buckets.nbytes() + self.signature.nbytes + self.needs.nbytes
@@ -199,19 +206,39 @@ def count_equal(
 
 
 @njit(cache=True, nogil=True)
+def segment(kind: int, value: int, attributes: int, grid: GridArrays) -> int:
+    """Which part of its class a value (complemented for `<=`) lies in; segments ascend as the values do."""
+    attribute = (kind // 3) % attributes
+    if kind % 3 == LESS:
+        return SEGMENTS - int(code(attribute, ~value, grid))
+    return int(code(attribute, value, grid)) - 1
+
+
+@njit(cache=True, nogil=True)
+def segments_of(kinds: I64, values: I64, attributes: int, grid: GridArrays) -> I64:
+    segments = np.empty(len(kinds), np.int64)
+    for i in range(len(kinds)):
+        segments[i] = segment(kinds[i], values[i], attributes, grid)
+    return segments
+
+
+@njit(cache=True, nogil=True)
 def count_ordered(
-    one: int, key: int, start: I64, size: I64, numbers: I32, values: I64, counter: U16, reached: I32
+    first: int, last: int, key: int, start: I64, size: I64, numbers: I32, values: I64, counter: U16, reached: I32
 ) -> int:
-    """All predicates up to the first that `key` does not reach."""
-    length = np.searchsorted(values[start[one] : start[one] + size[one]], key, side="right")
-    used: int = count_off(numbers, start[one], start[one] + length, counter, reached)
+    """All predicates of the lists before `last`, and those of `last` up to the first that `key` does not reach."""
+    used: int = 0
+    for one in range(first, last):
+        used += count_off(numbers, start[one], start[one] + size[one], counter, reached[used:])
+    length = np.searchsorted(values[start[last] : start[last] + size[last]], key, side="right")
+    used += count_off(numbers, start[last], start[last] + length, counter, reached[used:])
     return used
 
 
 @njit(cache=True, nogil=True)
 def count_down(
     lows: I64, first: I64, classes: I64, list_of: I64, signature: U64, ranges: Any, buckets: Any, needs: U16, bare: I32,
-    bounds: Any, stamps: I64,
+    grid: GridArrays, bounds: Any, stamps: I64,
 ) -> tuple[I64, I64]:  # fmt: skip
     attributes = lows.shape[1]
     offsets = np.zeros(len(lows) + 1, np.int64)
@@ -231,7 +258,9 @@ def count_down(
                     count = count_equal(classes[c], key, signature[pivot], *buckets, counter, reached)
                 elif key != MISSING:
                     key = key if operator == GREATER else ~key
-                    count = count_ordered(list_of[c], key, *ranges, counter, reached)
+                    begin = list_of[c] * SEGMENTS
+                    last = begin + segment(classes[c], key, attributes, grid)
+                    count = count_ordered(begin, last, key, *ranges, counter, reached)
                 count = confirm(reached, count, keys, keys, *bounds)
                 found, used = report(reached, count, found, used, stamps)
         offsets[event + 1] = used
