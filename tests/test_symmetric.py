@@ -536,3 +536,10 @@ def test_values_between_the_steps_of_a_grid() -> None:
 def test_documentation() -> None:
     page = Path(__file__).parent.parent / "docs" / "symmetric.md"
     assert doctest.testfile(str(page), module_relative=False).failed == 0
+
+
+def test_engine_keeps_two_sided_boxes_where_ranges_are_cheap() -> None:
+    work = workloads.get("symmetric", n=5000)
+    engine = make("hitbox", work.space)
+    engine.insert(np.arange(work.n), work.boxes(0, work.n))
+    assert {part["kind"] for part in engine.describe()["segments"]} == {"bitmap"}  # type: ignore[attr-defined]
