@@ -1,0 +1,32 @@
+"""One Spark session for all tests of the pipeline; they are marked `spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from hitbox import spark as hs
+
+    settings = {
+        "spark_driver_memory": "1g",
+        "spark_sql_shuffle_partitions": 2,
+        "spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark_sql_ansi_doubleQuotedIdentifiers": "true",
+    }
+    session = hs.session("local[2]", "hitbox-tests", **settings)
+    yield session
+    session.stop()

@@ -1,0 +1,164 @@
+"""build and generate: parts, dictionaries, duplicates, bad rows, places."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hitbox import Index, Schema, snapshot, workloads
+from hitbox import spark as hs
+from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
+from hitbox.spark import store
+
+SCHEMA = Schema({"price": "float", "city": "string"})
+
+
+def predicates(spark: Any, *rows: tuple[Any, ...]) -> Any:
+    return spark.createDataFrame(list(rows), "id string, where string, priority int")
+
+
+def test_parts_share_one_dictionary(spark: Any, tmp_path: Path) -> None:
+    rows = [(f"s{n}", f"city = 'town {n % 40}' AND price > {n % 7}", n % 10) for n in range(400)]
+    report = hs.build(predicates(spark, *rows).repartition(4), str(tmp_path), SCHEMA, parts=3)
+    assert (report.version, report.subscriptions, report.parts, report.rejected) == (1, 400, 3, 0)
+    index = Index.open(tmp_path)
+    plain = Index(SCHEMA)
+    for id, where, priority in rows:
+        plain.subscribe(id, where, priority=priority)
+    for town in range(42):
+        event = {"price": 3.5, "city": f"town {town}"}
+        assert sorted(index.match(event)) == sorted(plain.match(event))
+    assert index.where("s7") == rows[7][1]
+    index.unsubscribe("s7")
+    assert len(index) == 399
+
+
+def test_one_part_opens_memory_mapped(spark: Any, tmp_path: Path) -> None:
+    made = hs.generate("w2", 300, 5, spark=spark)
+    hs.build(made.subscriptions, str(tmp_path))
+    index = Index.open(tmp_path, verify=True)
+    assert len(index) == 300
+    assert sorted(index) == list(range(300))
+
+
+def test_an_id_that_comes_twice(spark: Any, tmp_path: Path) -> None:
+    rows = [("a", "price > 1", 1), ("b", "price > 2", 1), ("a", "price > 3", 1)]
+    frame = predicates(spark, *rows).repartition(3)
+    with pytest.raises(TableError, match=r"id a: this id comes more than once; latest_by"):
+        hs.build(frame, str(tmp_path), SCHEMA, parts=2)
+    assert not snapshot.versions(tmp_path)
+    stamped = spark.createDataFrame(
+        [(*row, n) for n, row in enumerate(rows)], "id string, where string, priority int, at int"
+    )
+    hs.build(stamped.repartition(3), str(tmp_path), SCHEMA, parts=2, latest_by="at")
+    assert Index.open(tmp_path).where("a") == "price > 3"
+    assert len(Index.open(tmp_path)) == 2
+
+
+def test_bad_rows(spark: Any, tmp_path: Path) -> None:
+    frame = predicates(
+        spark,
+        ("good", "price > 1", 4),
+        ("typo", "prise > 1", 4),
+        ("loud", "price > 1", 11),
+        ("empty", "", 4),
+        (None, "price > 1", 4),
+        ("never", "price > 2 AND price < 1", 4),
+    )
+    path, report = str(tmp_path / "snapshot"), str(tmp_path / "bad")
+    with pytest.raises(TableError, match=r"4 subscriptions do not fit") as told:
+        hs.build(frame, path, SCHEMA, parts=2)
+    for part in ("id typo: unknown attribute 'prise'", "did you mean 'price'", "id loud: priority 11", "id is null"):
+        assert part in str(told.value)
+    made = hs.build(frame, path, SCHEMA, on_error="report", report=report)
+    assert (made.subscriptions, made.rejected, made.never) == (2, 4, 1)
+    bad = {row.id: row for row in spark.read.parquet(report).collect()}
+    assert set(bad) == {"typo", "loud", "empty", None}
+    assert bad["typo"]["where"] == "prise > 1"
+    assert sorted(Index.open(path)) == ["good", "never"]
+
+
+def test_a_build_that_fails_leaves_the_old_version(spark: Any, tmp_path: Path) -> None:
+    hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path), SCHEMA)
+    with pytest.raises(TableError):
+        hs.build(predicates(spark, ("b", "price >", 4)), str(tmp_path), SCHEMA)
+    assert list(Index.open(tmp_path)) == ["a"]
+    assert not list(tmp_path.glob(".draft-*"))
+    assert hs.build(predicates(spark, ("b", "price > 1", 4)), str(tmp_path), SCHEMA).version == 2
+
+
+def test_what_does_not_fit_is_said_before_work_starts(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="give schema="):
+        hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path))
+    with pytest.raises(TableError, match="no column 'id'"):
+        hs.build(spark.createDataFrame([(1, 2)], "a_low int, a_high int"), str(tmp_path))
+    with pytest.raises(TableError, match=r"'b_low'.*neither"):
+        hs.build(spark.createDataFrame([(1, 2, 3)], "id int, b_low int, b_high int"), str(tmp_path), {"a": "int"})
+    with pytest.raises(TableError, match="a_low"):
+        hs.build(
+            spark.createDataFrame([(1, "x", "y")], "id int, a_low string, a_high string"), str(tmp_path), {"a": "int"}
+        )
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_no_permission(spark: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(SnapshotError, match="no permission"):
+        hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path / "s"), SCHEMA)
+
+
+def test_a_file_in_the_way(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SnapshotError, match=r"no permission|cannot write"):
+        hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path / "file" / "s"), SCHEMA)
+
+
+def test_an_address_is_copied_once_and_checked(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
+    home, address = tmp_path / "home", f"file://{tmp_path / 'home'}"
+    made = hs.generate("w1", 500, 20, spark=spark, width=0.8)
+    for version in (1, 2, 3):
+        assert hs.build(made.subscriptions, address, parts=2).version == version
+    assert snapshot.versions(home) == [2, 3]
+    root = store.local(address, 3)
+    assert root.startswith(str(tmp_path / "cache"))
+    assert len(Index.open(root, 3)) == 500
+    before = (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns
+    assert store.local(address, 3) == root
+    assert (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns == before
+    counts = hs.match(made.events, address, form="counts").collect()
+    assert sum(row.matches for row in counts) > 0
+    victim = next((home / "versions" / "00000002").glob("part-*/catalog.ids.npy"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    with pytest.raises(SnapshotError, match="damaged"):
+        store.local(address, 2)
+    with pytest.raises(SnapshotError, match="there is no CURRENT"):
+        store.current(f"file://{tmp_path}/nowhere")
+
+
+@pytest.mark.parametrize("name", [n for n in workloads.names() if n not in ("classbench", "rein", "dexin", "pri-rein")])
+def test_generated_rows_do_not_depend_on_the_partitioning(spark: Any, name: str) -> None:
+    one = hs.generate(name, 50, 30, spark=spark, partitions=1)
+    many = hs.generate(name, 50, 30, spark=spark, partitions=7)
+    assert one.subscriptions.toArrow().sort_by("id").equals(many.subscriptions.toArrow().sort_by("id"))
+    assert one.events.toArrow().sort_by("event_id").equals(many.events.toArrow().sort_by("event_id"))
+
+
+def test_layouts_say_the_same(spark: Any, tmp_path: Path) -> None:
+    parameters: dict[str, Any] = {"m": 5, "k": 2, "equalities": 0.2, "one_sided": 0.3, "levels": 3}
+    wide = hs.generate("w1", 200, 50, spark=spark, **parameters)
+    texts = hs.generate("w1", 200, 50, spark=spark, layout="where", **parameters)
+    hs.build(wide.subscriptions, str(tmp_path / "wide"), wide.schema)
+    hs.build(texts.subscriptions, str(tmp_path / "texts"), wide.schema)
+    events = wide.events.toArrow()
+    one, two = (Index.open(tmp_path / name).match_batch(events) for name in ("wide", "texts"))
+    assert [sorted(one[n]) for n in range(50)] == [sorted(two[n]) for n in range(50)]
+    assert len(one.ids)
+
+
+def test_unknown_parameters_are_named(spark: Any) -> None:
+    with pytest.raises(HitboxError, match="did you mean 'width'"):
+        hs.generate("w1", 5, 5, spark=spark, widht=0.1)

@@ -1,0 +1,149 @@
+"""apply_changes: whatever order entries arrive in and however often, each id ends at its newest entry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from hitbox import Index, snapshot
+from hitbox import spark as hs
+from hitbox.errors import SnapshotError, TableError
+
+SCHEMA = {"price": "int", "city": "string"}
+LOG = "sequence bigint, op string, id string, where string, priority int"
+
+
+def log(spark: Any, *entries: tuple[Any, ...]) -> Any:
+    rows = [(sequence, op, id, *(more or (None, None))) for sequence, op, id, *more in entries]
+    return spark.createDataFrame(rows, LOG)
+
+
+@pytest.fixture
+def path(spark: Any, tmp_path: Path) -> str:
+    base = spark.createDataFrame(
+        [(f"s{n}", f"price = {n} OR city = 'c{n}'", 4) for n in range(20)], "id string, where string, priority int"
+    )
+    hs.build(base, str(tmp_path / "snapshot"), SCHEMA, parts=3)
+    return str(tmp_path / "snapshot")
+
+
+def test_subscribe_and_unsubscribe(spark: Any, path: str) -> None:
+    report = hs.apply_changes(
+        log(
+            spark,
+            (1, "unsubscribe", "s3"),
+            (2, "subscribe", "s4", "city = 'a new string'", 9),
+            (3, "subscribe", "new", "price > 100", 7),
+            (4, "unsubscribe", "unknown"),
+        ),
+        path,
+    )
+    assert (report.version, report.sequence, report.subscribed, report.unsubscribed) == (2, 4, 2, 1)
+    index = Index.open(path)
+    assert len(index) == 20
+    assert index.match({"price": 3}) == []
+    assert index.match({"price": 4, "city": "a new string"}) == ["s4"]
+    assert index.match({"price": 101, "city": "c5"}) == ["new", "s5"]
+    assert list(Index.open(path, 1).match({"price": 3})) == ["s3"]
+
+
+def test_replays_duplicates_and_late_entries(spark: Any, path: str) -> None:
+    first = log(
+        spark,
+        (5, "subscribe", "a", "price = 5", 4),
+        (5, "subscribe", "a", "price = 5", 4),
+        (7, "unsubscribe", "s1"),
+        (6, "subscribe", "s1", "price = 6", 4),
+    )
+    assert hs.apply_changes(first, path).ignored == 2
+    again = hs.apply_changes(first, path)
+    assert (again.version, again.ignored, again.subscribed) == (2, 4, 0)
+    late = hs.apply_changes(log(spark, (3, "unsubscribe", "a"), (4, "subscribe", "late", "price = 4", 4)), path)
+    assert (late.ignored, late.subscribed, late.sequence) == (1, 1, 7)
+    index = Index.open(path)
+    assert index.where("a") == "price = 5"
+    assert "late" in index
+    assert "s1" not in index
+
+
+def test_entries_older_than_the_memory_are_refused(spark: Any, path: str) -> None:
+    hs.apply_changes(log(spark, (1000, "unsubscribe", "s1")), path, remember=100)
+    report = hs.apply_changes(log(spark, (900, "unsubscribe", "s2"), (901, "unsubscribe", "s3")), path, remember=100)
+    assert (report.too_late, report.unsubscribed) == (1, 1)
+    assert "s2" in Index.open(path)
+
+
+def test_the_build_may_include_a_part_of_the_log(spark: Any, tmp_path: Path) -> None:
+    base = spark.createDataFrame([(1, "price = 1")], "id bigint, where string")
+    hs.build(base, str(tmp_path), SCHEMA, sequence=10)
+    entries = spark.createDataFrame(
+        [(10, "unsubscribe", 1, None), (11, "subscribe", 2, "price = 2")],
+        "sequence int, op string, id bigint, where string",
+    )
+    report = hs.apply_changes(entries, str(tmp_path))
+    assert (report.ignored, report.subscribed) == (1, 1)
+    assert sorted(Index.open(tmp_path)) == [1, 2]
+
+
+def test_entries_that_do_not_fit(spark: Any, path: str) -> None:
+    bad = log(
+        spark,
+        (1, "subscribe", "ok", "price = 1", 4),
+        (2, "subscribe", "typo", "prise = 1", 4),
+        (3, "delete", "s1"),
+    )
+    with pytest.raises(TableError, match=r"sequence 3: op 'delete' is neither"):
+        hs.apply_changes(bad, path)
+    assert snapshot.current(path) == 1
+    report = hs.apply_changes(bad, path, on_error="return")
+    assert [sequence for sequence, _ in sorted(report.errors)] == [2, 3]
+    assert "ok" in Index.open(path)
+    assert "s1" in Index.open(path)
+    with pytest.raises(TableError, match="'sequence' is not a column"):
+        hs.apply_changes(bad.drop("sequence"), path)
+    with pytest.raises(TableError, match="ids of type string, the changes have int"):
+        hs.apply_changes(bad.withColumn("id", bad.sequence), path)
+    with pytest.raises(SnapshotError, match="there is none"):
+        hs.apply_changes(bad, path + "/nowhere")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_split_of_a_log_ends_the_same(spark: Any, path: str, seed: int) -> None:
+    rng = Random(seed)
+    entries: list[tuple[Any, ...]] = []
+    for sequence in range(1, 80):
+        id = f"s{rng.randrange(30)}"
+        if rng.random() < 0.4:
+            entries.append((sequence, "unsubscribe", id))
+        else:
+            entries.append(
+                (sequence, "subscribe", id, f"price = {sequence} OR city = 'w{sequence}'", rng.randrange(10))
+            )
+    state = {f"s{n}": f"price = {n} OR city = 'c{n}'" for n in range(20)}
+    for _, op, id, *more in entries:
+        if op == "subscribe":
+            state[id] = more[0]
+        else:
+            state.pop(id, None)
+    arrived = entries + rng.sample(entries, 20)
+    rng.shuffle(arrived)
+    for start in range(0, len(arrived), 33):
+        hs.apply_changes(log(spark, *arrived[start : start + 33]), path)
+    index = Index.open(path)
+    assert {id: index.where(id) for id in index} == state
+    assert index.match({"city": "w79"}) == [id for id, where in state.items() if "'w79'" in where]
+
+
+def test_a_stream_of_changes(spark: Any, path: str, tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "log", str(tmp_path / "checkpoint")
+    log(spark, (1, "unsubscribe", "s1"), (2, "subscribe", "n", "price = 7", 9)).write.parquet(str(folder / "1"))
+    stream = spark.readStream.schema(log(spark).schema).parquet(f"{folder}/*")
+    for _ in range(2):
+        query = hs.apply_changes(stream, path, checkpoint=checkpoint, trigger={"availableNow": True})
+        query.awaitTermination(120)
+        assert query.exception() is None
+    assert Index.open(path).match({"price": 7}) == ["n", "s7"]
+    assert snapshot.current(path) == 2

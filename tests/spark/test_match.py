@@ -1,0 +1,211 @@
+"""match: the same answers as Spark's own SQL and as the in-process index, in every form."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hitbox import Index, workloads
+from hitbox import spark as hs
+from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.spark import partition
+from hitbox.spark.demo import join
+from hitbox.spark.generate import Tables
+from predicates import SCHEMA, random_event, random_predicate
+
+SQL = {"int": "bigint", "float": "double", "string": "string", "bool": "boolean", "timestamp": "timestamp"}
+
+
+def found(frame: Any) -> dict[int, list[Any]]:
+    return {row.event_id: row.subscriptions for row in frame.collect()}
+
+
+@pytest.fixture(scope="module")
+def w1(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str, Index]:
+    """(generated, snapshot in two parts, the same as one index)."""
+    made = hs.generate("w1", 5000, 400, spark=spark, levels=10, width=0.7)
+    path = str(tmp_path_factory.mktemp("w1"))
+    hs.build(made.subscriptions, path, parts=2)
+    return made, path, Index.open(path)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_predicates_select_what_spark_sql_selects(spark: Any, tmp_path: Path, seed: int) -> None:
+    rng = Random(seed)
+    names = list(SCHEMA)
+    events = [(n, *random_event(rng, names).values()) for n in range(60)]
+    columns = ", ".join(f"`{name}` {SQL[a.type]}" for name, a in SCHEMA.items())
+    frame = spark.createDataFrame(events, f"event_id bigint, {columns}")
+    texts = [random_predicate(rng, names, depth=2) for _ in range(120)]
+    # Spark calls an escape before a plain letter an error, and compares whole numbers with 1e6 as doubles, inexactly.
+    texts = [text for text in texts if "!a" not in text and not re.search(r"\d[eE]", text)]
+    subscriptions = spark.createDataFrame(list(enumerate(texts)), "id bigint, where string")
+    report = hs.build(subscriptions, str(tmp_path), SCHEMA, parts=2)
+    assert report.subscriptions == len(texts)
+    ours = found(hs.match(frame, str(tmp_path)))
+    asked = [f"coalesce(({text}), false) as p{n}" for n, text in enumerate(texts)]
+    for row in frame.selectExpr("event_id", *asked).collect():
+        theirs = [n for n in range(len(texts)) if row[f"p{n}"]]
+        assert sorted(ours[row.event_id]) == theirs
+
+
+def random_bounds(rng: Random, values: list[Any]) -> tuple[Any, Any]:
+    low, high = sorted(rng.choices(values, k=2))
+    kind = rng.random()
+    if kind < 0.4:
+        return None, None
+    return (None, high) if kind < 0.5 else (low, None) if kind < 0.6 else (low, high)
+
+
+def test_bounds_of_every_type_equal_sparks_join(spark: Any) -> None:
+    rng = Random(3)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    values: dict[str, list[Any]] = {
+        "i": list(range(-5, 6)),
+        "x": [-1.5, -0.0, 0.0, 0.25, 3.0, 1e300],
+        "s": ["", "a", "ab", "b", "é", "zz"],
+        "b": [False, True],
+        "t": [start + timedelta(seconds=n) for n in range(5)],
+    }
+    kinds = dict(zip(values, ["bigint", "double", "string", "boolean", "timestamp"], strict=True))
+    wide = ", ".join(f"{name}_low {kind}, {name}_high {kind}" for name, kind in kinds.items())
+    rows = [(n, *[end for pool in values.values() for end in random_bounds(rng, pool)]) for n in range(300)]
+    subscriptions = spark.createDataFrame(rows, f"id bigint, {wide}")
+    columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    points = [(n, *[None if rng.random() < 0.2 else rng.choice(pool) for pool in values.values()]) for n in range(80)]
+    events = spark.createDataFrame(points, f"event_id bigint, {columns}")
+    ours = hs.match(events, subscriptions, form="pairs").collect()
+    theirs = join(events, subscriptions, list(values)).select("event_id", "id").collect()
+    assert sorted(map(tuple, ours)) == sorted(map(tuple, theirs))
+    assert len(ours) > 100
+
+
+def test_large_equals_the_index_in_this_process(w1: Any) -> None:
+    made, path, index = w1
+    events = made.events.toArrow()
+    matches = index.match_batch(events)
+    ours = found(hs.match(made.events, path))
+    for row, event in enumerate(events["event_id"].to_pylist()):
+        assert sorted(ours[event]) == sorted(matches[row])
+        urgency = [index.priority(id) for id in ours[event]]
+        assert urgency == sorted(urgency, reverse=True)
+
+
+def test_forms_agree(w1: Any) -> None:
+    made, path, index = w1
+    events = made.events.limit(100)
+    arrays = found(hs.match(events, path))
+    pairs = hs.match(events, path, form="pairs", keep=["a1"])
+    assert pairs.columns == ["event_id", "a1", "subscription"]
+    rows = pairs.collect()
+    assert sorted((r.event_id, r.subscription) for r in rows) == sorted(
+        (e, s) for e, ids in arrays.items() for s in ids
+    )
+    counts = hs.match(events, path, form="counts").collect()
+    assert {r.event_id: r.matches for r in counts} == {event: len(ids) for event, ids in arrays.items()}
+    top = found(hs.match(events, path, limit=3))
+    for event, ids in top.items():
+        best = sorted((index.priority(id) for id in arrays[event]), reverse=True)[:3]
+        assert [index.priority(id) for id in ids] == best
+
+
+@pytest.mark.parametrize(("form", "limit"), [("arrays", None), ("arrays", 5), ("pairs", None), ("counts", None)])
+def test_part_by_part_gives_the_same(w1: Any, form: str, limit: int | None) -> None:
+    made, path, index = w1
+    events = made.events.limit(50)
+    plain = hs.match(events, path, form=form, limit=limit).collect()
+    spread = hs.match(events, path, form=form, limit=limit, by_part=True).collect()
+    if form == "arrays":
+        assert {r.event_id: [index.priority(i) for i in r.subscriptions] for r in plain} == {
+            r.event_id: [index.priority(i) for i in r.subscriptions] for r in spread
+        }
+        plain = [(r.event_id, len(r.subscriptions)) if limit else (r.event_id, sorted(r.subscriptions)) for r in plain]
+        spread = [
+            (r.event_id, len(r.subscriptions)) if limit else (r.event_id, sorted(r.subscriptions)) for r in spread
+        ]
+    assert sorted(map(tuple, plain)) == sorted(map(tuple, spread))
+
+
+@pytest.mark.parametrize("layout", ["wide", "where"])
+def test_symmetric_events(spark: Any, tmp_path: Path, layout: str) -> None:
+    parameters: dict[str, Any] = {"selectivity": 0.02, "m": 6, "information": 3, "width": 0.8}
+    made = hs.generate("symmetric", 500, 60, spark=spark, layout=layout, **parameters)
+    hs.build(made.subscriptions, str(tmp_path), made.schema)
+    ours = found(hs.match(made.events, str(tmp_path), where="where"))
+    tables = Tables(workloads.get("symmetric", n=500, **parameters))
+    index = Index(tables.schema)
+    index.load(tables.subscriptions(0, 500))
+    events = tables.events(0, 60)
+    matches = index.match_batch(events.drop_columns(["where"]), events["where"].to_pylist())
+    assert {n: sorted(matches[n]) for n in range(60)} == {n: sorted(ids) for n, ids in ours.items()}
+    assert len(matches.ids)
+
+
+def test_subscriptions_as_a_frame_of_predicates(spark: Any) -> None:
+    events = spark.createDataFrame([(1, 5.0, "Paris"), (2, 50.0, None)], "event_id int, price double, city string")
+    subscriptions = spark.createDataFrame(
+        [("cheap", "price < 10"), ("paris", "city = 'Paris'"), ("none", "city IS NULL")], "id string, where string"
+    )
+    assert {e: sorted(ids) for e, ids in found(hs.match(events, subscriptions)).items()} == {
+        1: ["cheap", "paris"],
+        2: ["none"],
+    }
+
+
+def test_nothing_to_match(spark: Any, w1: Any, tmp_path: Path) -> None:
+    made, path, _ = w1
+    assert hs.match(made.events.where("event_id < 0"), path).collect() == []
+    report = hs.build(made.subscriptions.where("id < 0"), str(tmp_path))
+    assert report.subscriptions == 0
+    assert len(Index.open(tmp_path)) == 0
+    assert set(map(len, found(hs.match(made.events.limit(5), str(tmp_path))).values())) == {0}
+
+
+def test_what_does_not_fit_is_said_before_work_starts(w1: Any, tmp_path: Path) -> None:
+    made, path, _ = w1
+    with pytest.raises(TableError, match=r"no column 'a3'.*allow_missing"):
+        hs.match(made.events.drop("a3"), path)
+    assert hs.match(made.events.drop("a3").limit(3), path, allow_missing=True).count() == 3
+    with pytest.raises(TableError, match=r"'a3'.*string"):
+        hs.match(made.events.withColumn("a3", made.events.a3.cast("string")), path)
+    with pytest.raises(SnapshotError, match="there is none"):
+        hs.match(made.events, str(tmp_path / "nowhere"))
+    with pytest.raises(TableError, match="'evnt_id' is not a column; did you mean 'event_id'"):
+        hs.match(made.events, path, "evnt_id")
+    with pytest.raises(ValueProblem, match="did you mean 'arrays'"):
+        hs.match(made.events, path, form="array")
+    with pytest.raises(SnapshotError, match="00000099"):
+        hs.match(made.events, path, version=99)
+
+
+def test_output_is_cut_into_bounded_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark: events that match everything, and the batches that the partition function hands out."""
+    index = Index({"a": "int"})
+    index.load(pa.table({"id": np.arange(20_000), "a_low": np.zeros(20_000, np.int64), "a_high": np.full(20_000, 9)}))
+    index.save(tmp_path)
+    monkeypatch.setattr(partition, "BUDGET", 100_000)
+    events = pa.RecordBatch.from_pydict({"event_id": np.arange(300), "a": np.arange(300) % 12})
+    for form in ("arrays", "pairs"):
+        job = partition.Job(str(tmp_path), 1, ("a",), ("event_id",), form)
+        batches = list(job(iter([events])))
+        if form == "arrays":
+            sizes = [len(batch.column("subscriptions").flatten()) for batch in batches]
+            assert sum(batch.num_rows for batch in batches) == 300
+        else:
+            sizes = [batch.num_rows for batch in batches]
+        assert sum(sizes) == 250 * 20_000
+        assert max(sizes) <= 100_000
+
+
+def test_a_bad_event_is_named(spark: Any, tmp_path: Path) -> None:
+    hs.build(spark.createDataFrame([(1, 0, 9)], "id int, a_low int, a_high int"), str(tmp_path))
+    events = spark.createDataFrame([(7, 1, 2), (8, 5, 3)], "event_id int, a_low int, a_high int")
+    with pytest.raises(Exception, match=r"interval on 'a' has its ends swapped.*event_id = 8"):
+        hs.match(events, str(tmp_path)).collect()

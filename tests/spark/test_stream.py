@@ -1,0 +1,136 @@
+"""match_stream: versions picked up between batches, replays on the pinned one, old versions kept while they may be."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hitbox import Index, snapshot
+from hitbox import spark as hs
+from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.spark.stream import Asked, Batch, stream_name
+
+
+@pytest.fixture
+def snapshot_path(spark: Any, tmp_path: Path) -> str:
+    hs.register(spark)
+    made = hs.generate("w1", 500, 0, spark=spark, width=0.8)
+    hs.build(made.subscriptions, str(tmp_path / "snapshot"), parts=2)
+    return str(tmp_path / "snapshot")
+
+
+def events(spark: Any, rows: int, per_batch: int) -> Any:
+    reader = spark.readStream.format("hitbox").option("workload", "w1").option("width", "0.8")
+    return reader.option("rows", rows).option("rows_per_batch", per_batch).load()
+
+
+def change(spark: Any, path: str, sequence: int) -> None:
+    log = spark.createDataFrame(
+        [(sequence, "unsubscribe", sequence, None), (sequence + 1, "subscribe", 10_000 + sequence, "a0 >= 0")],
+        "sequence bigint, op string, id bigint, where string",
+    )
+    hs.apply_changes(log, path)
+
+
+def wait(query: Any, checkpoint: str, batches: int) -> list[dict[str, Any]]:
+    until = time.time() + 240
+    while query.isActive and len(hs.progress(checkpoint)) < batches and time.time() < until:
+        time.sleep(0.1)
+    assert query.exception() is None
+    return hs.progress(checkpoint)
+
+
+def check(spark: Any, path: str, out: str, rows: int) -> dict[int, int]:
+    """Every event once, against the version that its batch says; versions by batch."""
+    found = spark.read.parquet(out).collect()
+    assert sorted(row.event_id for row in found) == list(range(rows))
+    versions = {row.batch_id: row.snapshot_version for row in found}
+    table = spark.read.format("hitbox").option("workload", "w1").option("width", "0.8").option("rows", rows).load()
+    points = table.toArrow().sort_by("event_id")
+    for version in set(versions.values()):
+        matches = Index.open(path, version).match_batch(points)
+        for row in found:
+            assert row.snapshot_version == versions[row.batch_id]
+            if row.snapshot_version == version:
+                assert sorted(row.subscriptions) == sorted(matches[row.event_id])
+    return versions
+
+
+def test_new_versions_are_picked_up(spark: Any, snapshot_path: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(snapshot, "KEEP", 50)
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    query = hs.match_stream(events(spark, 600, 100), snapshot_path, out, checkpoint)
+    wait(query, checkpoint, 1)
+    change(spark, snapshot_path, 1)
+    done = wait(query, checkpoint, 6)
+    query.stop()
+    assert [d["batch"] for d in done] == list(range(6))
+    assert sum(d["events"] for d in done) == 600
+    assert done[-1]["version"] == 2
+    assert all(d["seconds"] >= d["seconds_matching"] / 2 > 0 for d in done)
+    versions = check(spark, snapshot_path, out, 600)
+    assert versions == {d["batch"]: d["version"] for d in done}
+    total = spark.read.parquet(out).selectExpr("sum(size(subscriptions))").collect()[0][0]
+    assert sum(d["matches"] for d in done) == total
+
+
+def test_a_batch_that_comes_again_meets_the_same_subscriptions(spark: Any, snapshot_path: str, tmp_path: Path) -> None:
+    checkpoint, out = str(tmp_path / "checkpoint"), str(tmp_path / "out")
+    table = spark.read.format("hitbox").option("workload", "w1").option("width", "0.8").option("rows", 50).load()
+    asked = Asked(snapshot_path, "event_id", "arrays", None, (), None, False)
+    batch = Batch(asked, stream_name(checkpoint), checkpoint, out, None)
+    batch(table, 0)
+    first = sorted((r.event_id, sorted(r.subscriptions)) for r in spark.read.parquet(out).collect())
+    for sequence in range(1, 9, 2):
+        change(spark, snapshot_path, sequence)
+    assert snapshot.versions(snapshot_path) == [1, 4, 5]  # 1 is pinned
+    batch(table, 0)
+    assert sorted((r.event_id, sorted(r.subscriptions)) for r in spark.read.parquet(out).collect()) == first
+    batch(table, 1)
+    assert [d["version"] for d in hs.progress(checkpoint)] == [1, 5]
+    change(spark, snapshot_path, 11)
+    assert snapshot.versions(snapshot_path) == [5, 6]
+
+
+@pytest.mark.parametrize("form", ["pairs", "counts"])
+def test_a_sink_of_the_users(spark: Any, snapshot_path: str, tmp_path: Path, form: str) -> None:
+    target, checkpoint = str(tmp_path / "target"), str(tmp_path / "checkpoint")
+
+    def sink(matches: Any, batch_id: int) -> None:
+        matches.write.mode("overwrite").parquet(f"{target}/{batch_id}")
+
+    query = hs.match_stream(
+        events(spark, 90, 45), snapshot_path, checkpoint=checkpoint, sink=sink, form=form, keep=["a0"], limit=4
+    )
+    done = wait(query, checkpoint, 2)
+    query.stop()
+    rows = spark.read.parquet(f"{target}/0", f"{target}/1").collect()
+    total = len(rows) if form == "pairs" else sum(row.matches for row in rows)
+    assert sum(d["matches"] for d in done) == total > 0
+    assert "a0" in rows[0]
+
+
+def test_what_is_wrong_is_said_before_the_stream_starts(spark: Any, snapshot_path: str, tmp_path: Path) -> None:
+    stream = events(spark, 10, 10)
+    with pytest.raises(TableError, match="for a table use match"):
+        hs.match_stream(spark.range(3), snapshot_path, "out", "checkpoint")
+    with pytest.raises(ValueProblem, match="either out="):
+        hs.match_stream(stream, snapshot_path, checkpoint="c")
+    with pytest.raises(ValueProblem, match="checkpoint="):
+        hs.match_stream(stream, snapshot_path, "out")
+    with pytest.raises(SnapshotError, match="there is none"):
+        hs.match_stream(stream, str(tmp_path / "nowhere"), "out", "checkpoint")
+    with pytest.raises(TableError, match="no column 'a5'"):
+        hs.match_stream(stream.drop("a5"), snapshot_path, "out", "checkpoint")
+
+
+def test_a_pinned_version_that_is_gone(spark: Any, snapshot_path: str, tmp_path: Path) -> None:
+    snapshot.pin(snapshot_path, "somebody", 1, batch=0)
+    with pytest.raises(SnapshotError, match="version 9"):
+        snapshot.pin(snapshot_path, "somebody", 9, batch=1)
+    shutil.rmtree(Path(snapshot_path) / "pins")
+    assert snapshot.pins(snapshot_path) == set()
