@@ -29,6 +29,7 @@ from hitbox.errors import HitboxError, HitboxWarning, ValueProblem
 
 ELSEWHERE = {
     "bench": ("hitbox.experiments.bench_cli", "bench", "Time matchers side by side, after checking them.", "bench"),
+    "reproduce": ("hitbox.experiments.reproduce_cli", "reproduce", "Run the experiments of the papers.", "bench"),
 }
 
 

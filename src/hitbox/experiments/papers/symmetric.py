@@ -1,0 +1,200 @@
+"""Symmetric publish/subscribe by dimension transform: naive R-tree, compound R-trees, UB-tree, MLGF (figures 3, 4).
+
+Both sides are conjunctions of intervals over 16 short-integer attributes, 8 : 8; an event meets 0.01%.
+"""
+
+from __future__ import annotations
+
+from hitbox.experiments.claims import (
+    absolute,
+    falls,
+    faster,
+    flat,
+    gap_opens,
+    not_rising,
+    ratio,
+    rises,
+    steeper,
+    sublinear,
+    superlinear,
+)
+from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by
+
+NAIVE, COMPOUND, UB, MLGF = ALL = ("r-tree", "compound", "ub-tree", "mlgf")
+N = by(300, 30_000, 1_000_000)
+
+SUBSCRIPTIONS = Experiment(
+    name="subscriptions",
+    title="Number of subscriptions (16 attributes, 8 : 8)",
+    axis="subscriptions",
+    workload="symmetric",
+    matchers=ALL,
+    n=by(0, 0, 0),
+    values=by(
+        (200, 400),
+        (5_000, 10_000, 20_000, 40_000, 80_000),
+        (250_000, 500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000),
+    ),
+    plots=(Plot("figure 3a", "match"),),
+    claims=(
+        Claim("All scale well with the number of subscriptions", "figure 3a", sublinear(*ALL, most=1.15)),
+        Claim("MLGF beats the naive R-tree", "one or two orders of magnitude", faster(MLGF, NAIVE, 30)),
+        Claim("MLGF beats the compound R-trees", "one or two orders of magnitude", faster(MLGF, COMPOUND, 30)),
+        Claim("MLGF beats the UB-tree", "an order of magnitude", faster(MLGF, UB, 10)),
+        Claim("An event takes MLGF some milliseconds at 1M", "several ms", absolute(MLGF, "match", "µs")),
+    ),
+)
+
+DIMENSIONS = Experiment(
+    name="dimensions",
+    title="Number of attributes, half of them criteria",
+    axis="attributes",
+    workload="symmetric",
+    matchers=ALL,
+    n=by(200, 10_000, 1_000_000),
+    values=by((8, 16), (8, 16, 24, 32, 48, 64), (8, 16, 24, 32, 40, 48, 56, 64)),
+    set=lambda m: {"m": m, "information": m // 2},
+    measures=("match", "upkeep", "halves"),
+    plots=(
+        Plot("figure 3b", "match"),
+        Plot("figure 4a", "build"),
+        Plot("figure 4b", "insert_one"),
+        Plot("figure 4c", "delete_one"),
+    ),
+    claims=(
+        Claim("Naive deteriorates faster than compound", "figure 3b", steeper(NAIVE, COMPOUND)),
+        Claim(
+            "Compound gains from 8 to 16 attributes",
+            "2789 intermediate results at 8, 205 at 16",
+            falls(COMPOUND, metric="intermediate", by=1.5, where=lambda m: m <= 16),
+        ),
+        Claim(
+            "Compound is no slower with 16 attributes than with 8",
+            "figure 3b",
+            not_rising(COMPOUND, within=1.1, where=lambda m: m <= 16),
+        ),
+        Claim("MLGF grows less than linearly with the attributes", "figure 3b", sublinear(MLGF)),
+        Claim("Building UB-tree and MLGF grows linearly", "figure 4a", sublinear(UB, MLGF, metric="build", most=1.3)),
+        Claim(
+            "Building compound and naive deteriorates faster than that of MLGF",
+            "figure 4a",
+            steeper(NAIVE, MLGF, "build"),
+        ),
+        Claim("Compound deteriorates faster than UB-tree in building", "figure 4a", steeper(COMPOUND, UB, "build")),
+        Claim(
+            "Inserting into compound and naive grows more than linearly",
+            "exponential",
+            superlinear(NAIVE, COMPOUND, metric="insert_one"),
+        ),
+        Claim(
+            "Deleting from compound and naive grows more than linearly",
+            "exponential",
+            superlinear(NAIVE, COMPOUND, metric="delete_one"),
+        ),
+        Claim(
+            "Inserting into MLGF and UB-tree grows linearly at most",
+            "figure 4b",
+            sublinear(MLGF, UB, metric="insert_one", most=1.2),
+        ),
+        Claim(
+            "Deleting from MLGF and UB-tree grows linearly at most",
+            "figure 4c",
+            sublinear(MLGF, UB, metric="delete_one", most=1.2),
+        ),
+        Claim(
+            "MLGF inserts a little faster than UB-tree",
+            "a little",
+            ratio(MLGF, UB, 0.9, "insert_one", 0.0, 1.0, at=16),
+        ),
+        Claim(
+            "MLGF deletes a little slower than UB-tree",
+            "a little",
+            ratio(MLGF, UB, 1.1, "delete_one", 1.0, at=16),
+        ),
+        Claim(
+            "MLGF inserts one within hundreds of microseconds",
+            "hundreds of µs at 1M",
+            absolute(MLGF, "insert_one", "µs", at=16),
+        ),
+    ),
+)
+
+SELECTIVITIES = Experiment(
+    name="selectivities",
+    title="Selectivity",
+    axis="share of the subscriptions that an event meets",
+    workload="symmetric",
+    matchers=ALL,
+    n=N,
+    values=by((0.01, 0.1), (0.0001, 0.0005, 0.001, 0.002, 0.005), (0.00001, 0.00005, 0.0001, 0.0002, 0.0005)),
+    set=lambda s: {"selectivity": s},
+    log_axis=True,
+    plots=(Plot("figure 3c", "match"),),
+    claims=(
+        Claim("Naive is relatively stable", "figure 3c", flat(NAIVE, within=2.5)),
+        Claim("Compound slows down with selectivity", "figure 3c", rises(COMPOUND)),
+        Claim("UB-tree slows down with selectivity", "figure 3c", rises(UB)),
+        Claim("MLGF slows down with selectivity", "figure 3c", rises(MLGF)),
+    ),
+)
+
+ROLES = Experiment(
+    name="roles",
+    title="Criteria : information attributes of a subscription",
+    axis="criteria attributes of 16",
+    workload="symmetric",
+    matchers=ALL,
+    n=N,
+    values=by((0, 16), *((0, 4, 8, 12, 16),) * 2),
+    set=lambda criteria: {"information": 16 - criteria},
+    plots=(Plot("figure 3d", "match"),),
+    claims=(
+        Claim("Compound equals naive at 0 : 16", "the same", ratio(COMPOUND, NAIVE, 1, low=0.7, high=1.4, at=0)),
+        Claim("Compound equals naive at 16 : 0", "the same", ratio(COMPOUND, NAIVE, 1, low=0.7, high=1.4, at=16)),
+        Claim("MLGF leads UB-tree by more with more criteria", "figure 3d", gap_opens(UB, MLGF)),
+        Claim("MLGF beats UB-tree in the asymmetric case 16 : 0", "figure 3d", faster(MLGF, UB, 10, at=16)),
+    ),
+)
+
+EQUALITIES = Experiment(
+    name="equalities",
+    title="Share of equality predicates",
+    axis="equalities, share of the criteria",
+    workload="symmetric",
+    matchers=ALL,
+    n=N,
+    values=by((0.0, 1.0), *((0.0, 0.25, 0.5, 0.75, 1.0),) * 2),
+    set=lambda share: {"equalities": share},
+    plots=(Plot("figure 3e", "match"),),
+    claims=(
+        Claim("Naive gains from equalities", "figure 3e", falls(NAIVE)),
+        Claim("Compound gains from equalities", "figure 3e", falls(COMPOUND)),
+        Claim("MLGF gains from equalities", "figure 3e", falls(MLGF)),
+        Claim("UB-tree gains less than MLGF", "it does not gain", steeper(UB, MLGF)),
+    ),
+)
+
+UNUSED = Experiment(
+    name="unused",
+    title="Share of the attributes that predicates use",
+    axis="used, share of the criteria attributes",
+    workload="symmetric",
+    matchers=ALL,
+    n=N,
+    values=by((0.5, 1.0), *((0.25, 0.5, 0.75, 1.0),) * 2),
+    set=lambda used: {"used": used},
+    plots=(Plot("figure 3f", "match"),),
+    claims=(
+        Claim("Naive gains when more attributes are used", "figure 3f", falls(NAIVE)),
+        Claim("Compound gains when more attributes are used", "figure 3f", falls(COMPOUND)),
+        Claim("UB-tree does not depend on it", "figure 3f", flat(UB, within=2)),
+        Claim("MLGF does not depend on it", "figure 3f", flat(MLGF, within=2)),
+    ),
+)
+
+PAPER = Paper(
+    "symmetric",
+    "Symmetric publish/subscribe",
+    "C++ on four 900 MHz CPUs, 16 GB; one million subscriptions, 1000 events.",
+    (SUBSCRIPTIONS, DIMENSIONS, SELECTIVITIES, ROLES, EQUALITIES, UNUSED),
+)

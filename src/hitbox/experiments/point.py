@@ -1,0 +1,259 @@
+"""One point of one experiment: everybody built on the same boxes, checked, timed in turn.
+
+    rehearse   on a sample: compiled, compared with `brute`; does it fit into memory, is it built in time?
+    build      all boxes, timed
+    check      some events against `brute` over all boxes
+    time       repetition by repetition, in turn: single events, the fine-grained times, inserts and deletes
+
+Whoever does not fit is left out with the reason, and the others go on. Whoever is wrong ends the run.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitbox import workloads
+from hitbox.boxes import I64, Boxes, Points
+from hitbox.errors import MatcherError
+from hitbox.experiments.contestants import enter
+from hitbox.experiments.declare import SETTINGS, Experiment, Scale, Value
+from hitbox.experiments.machine import free_memory
+from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal
+from hitbox.matchers.metrics import METRICS, Times, measure
+from hitbox.workloads import Workload
+
+SAMPLE = 1_000
+FRESH = 50
+"""Boxes that are inserted and deleted one by one."""
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Data:
+    workload: Workload
+    boxes: Boxes
+    points: Points
+    settings: Scale
+
+
+def measure_point(
+    experiment: Experiment, scale: str, x: Value, parameters: dict[str, Any], boxes: Boxes | None = None
+) -> dict[str, Any]:
+    """The figures of every contestant at `x`; `boxes` where they were made elsewhere (the same rows)."""
+    began, settings = time.perf_counter(), SETTINGS[scale]
+    workload = workloads.get(experiment.workload, **parameters)
+    made = workload.boxes(0, workload.n) if boxes is None else boxes
+    data = Data(workload, made, workload.points(0, settings.events), settings)
+    lanes, skipped = _admit(experiment.lanes(x), data)
+    figures: dict[str, dict[str, float]] = {lane.name: {} for lane in lanes}
+    scatter: dict[str, list[list[float]]] = {}
+    with quiet_memory():
+        if "times" in experiment.measures:
+            for lane, times in zip(lanes, _fine(lanes, data), strict=True):
+                figures[lane.name] |= _fine_figures(times, data.boxes.priority)
+        if "match" in experiment.measures:
+            for lane, hits, taken in _singles(lanes, data):
+                figures[lane.name] |= _match_figures(hits, taken)
+                scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
+        for lane in lanes:
+            figures[lane.name] |= _upkeep(lane, data) if "upkeep" in experiment.measures else _size(lane, data)
+            if "plan" in experiment.measures and hasattr(lane.matcher, "plan"):
+                figures[lane.name] |= _plan(lane, data)
+    if "halves" in experiment.measures and "compound" in figures:
+        figures["compound"]["intermediate"] = _halves(data)
+    return {
+        "x": x,
+        "n": workload.n,
+        "workload": experiment.workload,
+        "parameters": workload.parameters,
+        "lanes": figures,
+        "skipped": skipped,
+        "scatter": scatter,
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+def _admit(specs: dict[str, str], data: Data) -> tuple[list[Lane], dict[str, str]]:
+    lanes: list[Lane] = []
+    skipped: dict[str, str] = {}
+    checked = data.points[: data.settings.checked]
+    expected = oracle(data.workload.space, parts_of(data.boxes), checked)
+    for label, spec in specs.items():
+        try:
+            why = _obstacle(label, spec, data)
+            if not why:
+                lane = Lane(label, enter(spec, data.workload.space))
+                _build(lane, data.boxes)
+        except MatcherError as problem:
+            why = f"does not fit: {problem}"
+        if why:
+            skipped[label] = why
+            continue
+        begin = time.process_time()
+        for i, want in enumerate(expected):
+            require_equal(label, lane.match(checked[i : i + 1]), [want], f"on {len(data.boxes):,} boxes", i)
+        lane.estimate = (time.process_time() - begin) / max(1, len(expected))
+        lanes.append(lane)
+    return lanes, skipped
+
+
+def _obstacle(label: str, spec: str, data: Data) -> str:
+    """Compile and check on a sample; why the whole should not be tried, or nothing."""
+    n, space = len(data.boxes), data.workload.space
+    for count in (min(20, n), min(SAMPLE, n)):
+        sample = data.boxes.take(np.arange(count))
+        lane = Lane(label, enter(spec, space))
+        half = count // 2
+        numbers = np.arange(count, dtype=np.int64)
+        lane.matcher.insert(numbers[:half], sample.take(numbers[:half]))
+        small, begin = lane.matcher.nbytes(), time.process_time()
+        lane.matcher.insert(numbers[half:], sample.take(numbers[half:]))
+        taken = time.process_time() - begin
+        expected = oracle(space, parts_of(sample), data.points[:4])
+        require_equal(label, lane.match(data.points[:4]), expected, "on a sample")
+    need = 1.5 * n * (lane.matcher.nbytes() - small) / (count - half)
+    free = 0.8 * free_memory()
+    if need > free:
+        return f"does not fit: it needs about {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
+    seconds = n * taken / (count - half)
+    if seconds > data.settings.build_budget:
+        return f"building would take about {seconds:,.0f} s"
+    return ""
+
+
+def _build(lane: Lane, boxes: Boxes) -> None:
+    with quiet_memory():
+        begin = lane.clock()
+        lane.matcher.insert(np.arange(len(boxes), dtype=np.int64), boxes)
+        lane.build = lane.clock() - begin
+
+
+def _events(lane: Lane, data: Data) -> int:
+    settings = data.settings
+    return max(settings.fewest, lane.affordable(len(data.points), settings.budget / settings.repeats))
+
+
+def _singles(lanes: list[Lane], data: Data) -> list[tuple[Lane, F64, F64]]:
+    """Matches and microseconds of each event: the median of the repetitions, which the contestants take in turn."""
+    runs: list[list[F64]] = [[] for _ in lanes]
+    counts = [_events(lane, data) for lane in lanes]
+    for _ in range(data.settings.repeats):
+        for lane, count, run in zip(lanes, counts, runs, strict=True):
+            run.append(lane.time_single(data.points[:count]))
+    found = []
+    for lane, count, run in zip(lanes, counts, runs, strict=True):
+        hits = np.diff(lane.match(data.points[:count]).offsets).astype(float)
+        found.append((lane, hits, np.median(np.array(run), axis=0) * 1e6))
+    return found
+
+
+def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
+    return {
+        "match": float(taken.mean()),
+        "match_std": float(taken.std()),
+        "match_max": float(taken.max()),
+        "match_min": float(taken.min()),
+        "match_range": float(taken.max() / max(taken.min(), 1e-9)),
+        "hits": float(hits.mean()),
+        "time_vs_hits": rank_correlation(hits, taken),
+        "events": float(len(taken)),
+    }
+
+
+def _fine(lanes: list[Lane], data: Data) -> list[list[Times]]:
+    """Of each event the repetition whose matching time is the median."""
+    counts = [_events(lane, data) for lane in lanes]
+    runs: list[list[list[Times]]] = [[] for _ in lanes]
+    for _ in range(data.settings.repeats):
+        for lane, count, run in zip(lanes, counts, runs, strict=True):
+            run.append(measure(lane.matcher, data.points[:count]))
+    middle = data.settings.repeats // 2
+    return [[sorted(event, key=lambda one: one.matching)[middle] for event in zip(*run, strict=True)] for run in runs]
+
+
+def _fine_figures(times: list[Times], priority: Any) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for metric in METRICS:
+        values = np.array([v for one in times if (v := getattr(one, metric)) is not None], float) / 1e6
+        if len(values):
+            figures |= {metric: float(values.mean()), f"{metric}_std": float(values.std())}
+    some = [one for one in times if len(one.determining)]
+    if not some:
+        return figures
+    determining = np.concatenate([one.determining for one in some]) / 1e6
+    level = np.concatenate([priority[one.numbers] for one in some])
+    figures["hits"] = float(np.mean([len(one.numbers) for one in times]))
+    figures["last"] = float(np.mean([one.determining[-1] for one in some])) / 1e6
+    figures["determining"], figures["determining_std"] = float(determining.mean()), float(determining.std())
+    spread = []
+    for number in np.unique(level).tolist():
+        here = determining[level == number]
+        figures[f"level_{number}"] = float(here.mean())
+        spread.append(float(here.std()))
+    figures["level_std"] = float(np.mean(spread))
+    means = np.array([figures[f"level_{number}"] for number in np.unique(level).tolist()])
+    figures["level_vs_determining"] = rank_correlation(9 - np.unique(level).astype(float), means)
+    each = [rank_correlation(9 - priority[one.numbers].astype(float), one.determining.astype(float)) for one in some]
+    figures["urgency_vs_determining"] = float(np.mean(each))
+    return figures
+
+
+def _size(lane: Lane, data: Data) -> dict[str, float]:
+    n = max(1, len(data.boxes))
+    return {"build": lane.build * 1e6 / n, "build_total": lane.build, "memory": lane.matcher.nbytes() / n}
+
+
+def _upkeep(lane: Lane, data: Data) -> dict[str, float]:
+    figures, n = _size(lane, data), len(data.boxes)
+    lane.time_one(data.workload.boxes(n, FRESH), n, data.settings.budget)
+    figures["insert_one"] = float(np.median(lane.insert_one)) * 1e6
+    figures["delete_one"] = float(np.median(lane.delete_one)) * 1e6
+    return figures
+
+
+def _plan(lane: Lane, data: Data) -> dict[str, float]:
+    """What the pipelines cost by the paper's model, and how long it takes to find one."""
+    count = min(len(data.points), _events(lane, data))
+    matcher: Any = lane.matcher
+    matcher.plan(data.points[:1])
+    taken, costs = [], []
+    for i in range(count):
+        begin = time.process_time()
+        costs.append(matcher.plan(data.points[i : i + 1]).cost)
+        taken.append(time.process_time() - begin)
+    return {"plan_cost": float(np.mean(costs)), "plan_time": float(np.median(taken)) * 1e6}
+
+
+def _halves(data: Data) -> float:
+    """Boxes that an event meets on the criteria alone, plus those that it meets on the information alone."""
+    space = data.workload.space
+    told = np.isin(np.arange(space.attributes), space.information)
+    low, high = data.boxes.dense(space.attributes)
+    found = []
+    for event in range(data.settings.checked):
+        meets = (low <= data.points.high[event]) & (high >= data.points.low[event])
+        found.append(meets[:, told].all(axis=1).sum() + meets[:, ~told].all(axis=1).sum())
+    return float(np.mean(found))
+
+
+def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Spearman's; 0 where one of the two does not vary.
+
+    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([10.0, 40.0, 90.0]))
+    1.0
+    """
+    if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
+        return 0.0
+    return round(float(np.corrcoef(_ranks(a), _ranks(b))[0, 1]), 12)
+
+
+def _ranks(values: NDArray[Any]) -> I64:
+    """Ranks, equal values sharing the mean of theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(count)
+    return ((ends - (count - 1) / 2)[place]).astype(np.float64)

@@ -1,0 +1,123 @@
+"""Runs the points of the chosen experiments, one after the other, and keeps each in a file as soon as it is done.
+
+    OUT/points/small/rein/widths/0.1.json       found again by the next run, if it was made from the same declaration
+
+So a run that was stopped goes on where it was, and a grid can be farmed out: several machines run some figures each
+into directories of their own, and the point files are put together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hitbox.boxes import Boxes
+from hitbox.errors import BenchError
+from hitbox.experiments.claims import Curves
+from hitbox.experiments.declare import SETTINGS, Experiment, Paper, Value
+from hitbox.experiments.machine import cpu_model
+from hitbox.experiments.point import measure_point
+
+Source = Callable[[str, dict[str, Any]], Boxes]
+"""Makes the boxes of a workload elsewhere: workload and parameters -> boxes."""
+
+
+@dataclass(frozen=True)
+class Task:
+    paper: str
+    experiment: Experiment
+    scale: str
+    x: Value
+    seed: int = 1
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {**self.experiment.parameters(self.scale, self.x), "seed": self.seed}
+
+    @property
+    def weight(self) -> float:
+        """About how long it takes, compared with others."""
+        n = float(self.parameters["n"])
+        return (n + 3_000) * len(self.experiment.labels)
+
+    @property
+    def file(self) -> Path:
+        name = str(self.x).replace(" ", "-")
+        return Path("points", self.scale, self.paper, self.experiment.name, f"{name}.json")
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a stored point must have been made from to be used again."""
+        return {
+            "parameters": self.parameters,
+            "lanes": self.experiment.lanes(self.x),
+            "measures": list(self.experiment.measures),
+            "settings": vars(SETTINGS[self.scale]),
+            "cpu": cpu_model(),
+        }
+
+    def __str__(self) -> str:
+        return f"{self.paper} {self.experiment.name} at {self.x}"
+
+
+def tasks(paper: Paper, scale: str, seed: int = 1) -> Iterator[Task]:
+    for experiment in paper.experiments:
+        for x in experiment.values[scale]:
+            yield Task(paper.name, experiment, scale, x, seed)
+
+
+def run(
+    todo: list[Task],
+    out: Path,
+    progress: Callable[[Task, bool], None] = lambda task, done: None,
+    source: Source | None = None,
+) -> None:
+    """Measure what is not yet stored under `out`; `progress` is called before and after each task."""
+    for task in todo:
+        progress(task, False)
+        if stored(task, out) is None:
+            boxes = source(task.experiment.workload, task.parameters) if source else None
+            point = measure_point(task.experiment, task.scale, task.x, task.parameters, boxes)
+            _write(out / task.file, {"fingerprint": task.fingerprint, **point})
+        progress(task, True)
+
+
+def stored(task: Task, out: Path) -> dict[str, Any] | None:
+    """The point of an earlier run, or None where it was never finished or the declaration has changed."""
+    try:
+        found: dict[str, Any] = json.loads((out / task.file).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise BenchError(f"cannot read {out / task.file}: {problem}; delete it to measure that point again") from None
+    same = json.loads(json.dumps(task.fingerprint))
+    return found if found.get("fingerprint") == same else None
+
+
+def curves(todo: list[Task], out: Path) -> dict[tuple[str, str], Curves]:
+    """(paper, experiment) -> what was measured."""
+    found: dict[tuple[str, str], Curves] = {}
+    for task in todo:
+        point = stored(task, out)
+        if point is None:
+            continue
+        key = (task.paper, task.experiment.name)
+        others = {name: curve for (paper, name), curve in found.items() if paper == task.paper}
+        here = found.setdefault(key, Curves([], [], [], [], others))
+        here.xs.append(task.x)
+        here.points.append(point["lanes"])
+        here.skipped.append(point["skipped"])
+        here.n.append(point["n"])
+    return found
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    """Whole or not at all: a run may be stopped at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(record))
+    os.replace(part, path)

@@ -1,0 +1,208 @@
+"""hitbox reproduce: the checks on curves made by hand, the runner, bad input, and the whole at the smoke scale."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from hitbox.errors import BenchError
+from hitbox.experiments import claims, report, reproduce, runner
+from hitbox.experiments.claims import Curves, judge
+from hitbox.experiments.declare import MEASURES, SCALES, SETTINGS
+from hitbox.experiments.papers import PAPERS
+from hitbox.experiments.plots import COLOURS, LABELS
+from hitbox.experiments.point import rank_correlation
+from hitbox.experiments.reproduce_cli import app
+from hitbox.matchers import make
+from hitbox.workloads import get
+
+
+def curves(xs: list[Any], metric: str = "match", **lines: list[float | None]) -> Curves:
+    points = [{name: {metric: line[i]} for name, line in lines.items() if line[i] is not None} for i in range(len(xs))]
+    skipped = [{name: "does not fit" for name, line in lines.items() if line[i] is None} for i in range(len(xs))]
+    return Curves(xs, points, skipped, [1000] * len(xs))  # type: ignore[arg-type]
+
+
+GROWING = curves([1, 2, 4], fast=[1.0, 1.1, 1.2], slow=[10.0, 20.0, 40.0], gone=[5.0, None, None])
+
+
+@pytest.mark.parametrize(
+    ("check", "holds"),
+    [
+        (claims.faster("fast", "slow", 14), True),
+        (claims.faster("slow", "fast", 14), False),
+        (claims.faster("fast", "gone", 14), None),
+        (claims.best("fast", ("fast", "slow", "gone")), True),
+        (claims.best("slow", ("fast", "slow")), False),
+        (claims.worst("slow", ("fast", "slow")), True),
+        (claims.rises("slow"), True),
+        (claims.rises("slow", "fast", by=2), False),
+        (claims.falls("slow"), False),
+        (claims.flat("fast", within=1.25), True),
+        (claims.flat("slow", within=1.25), False),
+        (claims.not_rising("fast", within=1.3), True),
+        (claims.least_growth("fast", ("fast", "slow")), True),
+        (claims.steeper("slow", "fast"), True),
+        (claims.turns("slow"), False),
+        (claims.doubling("slow", "match", 1.0, 0.6, 1.7), True),
+        (claims.sublinear("fast"), True),
+        (claims.superlinear("fast"), False),
+        (claims.gap_opens("slow", "fast"), True),
+        (claims.gap_closes("slow", "fast"), False),
+        (claims.ratio("slow", "fast", 33, low=1), True),
+        (claims.mean_ratio("fast", "slow", 0.2), True),
+        (claims.does_not_fit("gone", 4, 1000, 32), True),
+        (claims.absolute("fast", "match", "µs"), None),
+        (claims.rises("gone"), None),
+        (claims.against("elsewhere", ("fast",)), None),
+    ],
+)
+def test_checks(check: claims.Check, holds: bool | None) -> None:
+    assert judge(check, GROWING).holds is holds
+
+
+def test_a_factor_far_from_the_papers_is_told_apart() -> None:
+    near, far = judge(claims.faster("fast", "slow", 30), GROWING), judge(claims.faster("fast", "slow", 5), GROWING)
+    assert report.verdict_of(near.holds, near.close) == report.HOLDS
+    assert report.verdict_of(far.holds, far.close) == report.OTHER_FACTOR
+
+
+def test_a_curve_that_turns() -> None:
+    assert judge(claims.turns("rein"), curves([1, 2, 3], rein=[3.0, 1.0, 2.0])).holds
+    assert not judge(claims.turns("rein"), curves([1, 2, 3], rein=[3.0, 2.0, 1.0])).holds
+
+
+def test_against_another_experiment() -> None:
+    zipf = Curves([2, 4], *_lines(fast=[1.3, 1.4], slow=[40.0, 80.0]), [9, 9], {"plain": GROWING})
+    assert judge(claims.against("plain", ("fast", "slow")), zipf).holds
+    assert judge(claims.least_against("plain", "fast", ("fast", "slow")), zipf).holds
+
+
+def _lines(**lines: list[float]) -> tuple[Any, Any]:
+    return [{name: {"match": line[i]} for name, line in lines.items()} for i in range(2)], [{}, {}]
+
+
+def test_rank_correlation_shares_ties() -> None:
+    assert rank_correlation(np.array([1.0, 1.0, 2.0]), np.array([5.0, 5.0, 9.0])) == 1.0
+    assert rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == -1.0
+    assert rank_correlation(np.array([1.0, 1.0]), np.array([3.0, 2.0])) == 0.0
+
+
+def test_declarations_are_sound() -> None:
+    """Every experiment has points at every scale, legal workloads and contestants, and pictures with labelled axes."""
+    for paper in PAPERS.values():
+        names = [experiment.name for experiment in paper.experiments]
+        assert len(set(names)) == len(names)
+        for experiment in paper.experiments:
+            assert experiment.claims
+            assert set(experiment.measures) <= set(MEASURES)
+            assert len(experiment.labels) <= len(COLOURS) + 1
+            assert {plot.metric for plot in experiment.plots} <= set(LABELS)
+            for scale in SCALES:
+                assert experiment.values[scale]
+                for x in experiment.values[scale]:
+                    space = get(experiment.workload, **experiment.parameters(scale, x)).space
+                    for spec in experiment.lanes(x).values():
+                        name, _, option = spec.partition(":")
+                        make(name, space, **dict([_typed(option)] if option else []))
+
+
+def _typed(option: str) -> tuple[str, Any]:
+    key, _, value = option.partition("=")
+    return key, int(value) if value.isdigit() else value
+
+
+def test_every_figure_that_was_asked_for_is_there() -> None:
+    wanted = {
+        "rein": [*(f"figure {n}" for n in range(7, 15)), *(f"table {n}" for n in ("III", "IV", "V", "VI", "VII"))],
+        "symmetric": [*(f"figure 3{c}" for c in "abcdef"), *(f"figure 4{c}" for c in "abc")],
+        "index-count": ["figure 3"],
+        "pri-rein": [*(f"figure {n}" for n in (4, 5, 6, 7, 11, 12, 13, 14)), *(f"table {n}" for n in range(2, 9))],
+        "dexin": [f"figure {n}" for n in range(2, 18)],
+    }
+    for name, figures in wanted.items():
+        assert set(figures) <= set(reproduce.figures([PAPERS[name]])), name
+
+
+def test_a_finished_point_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = list(runner.tasks(PAPERS["index-count"], "smoke"))[:1]
+    runner.run(todo, tmp_path)
+    monkeypatch.setattr(runner, "measure_point", None)
+    runner.run(todo, tmp_path)
+    point = runner.stored(todo[0], tmp_path)
+    assert point is not None
+    assert set(point["lanes"]) == {"simple", "counting", "index-count", "hitbox"}
+    other = list(runner.tasks(PAPERS["index-count"], "smoke", seed=2))[:1]
+    assert runner.stored(other[0], tmp_path) is None
+    (tmp_path / todo[0].file).write_text("{")
+    with pytest.raises(BenchError, match="delete it to measure"):
+        runner.stored(todo[0], tmp_path)
+
+
+def test_what_does_not_fit_is_marked_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hitbox.experiments.point.free_memory", lambda: 400_000)
+    todo = [task for task in runner.tasks(PAPERS["rein"], "smoke") if task.experiment.name == "widths"][-1:]
+    runner.run(todo, tmp_path)
+    point = runner.stored(todo[0], tmp_path)
+    assert point is not None
+    assert "does not fit" in point["skipped"]["h-tree"]
+    assert "siena" in point["lanes"]
+    drawn = reproduce.write([PAPERS["rein"]], todo, tmp_path, "smoke", 1, False)
+    assert {v["verdict"] for v in drawn["verdicts"]} <= set(report.SIGNS)
+    assert "does not fit" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rain"], "did you mean 'rein'"),
+        (["rein", "--scale", "smaal"], "did you mean 'small'"),
+        (["rein", "--figure", "figure 99"], "rein has no figure 'figure 99'"),
+        (["rein", "--scale", "smoke", "--out", "FILE/out"], "cannot write to"),
+    ],
+)
+def test_bad_input_is_said_at_once(words: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "FILE").write_text("")
+    words = [str(tmp_path / word) if word.startswith("FILE") else word for word in words]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_too_little_memory_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(reproduce, "free_memory", lambda: 2e9)
+    with pytest.raises(BenchError, match=r"scale 'paper' needs about 48 GB of free memory.*--scale small"):
+        reproduce.reproduce("rein", "paper", tmp_path)
+
+
+@pytest.mark.slow
+def test_smoke(tmp_path: Path) -> None:
+    """All five papers at the smoke scale: every artefact is there and well formed."""
+    done = CliRunner().invoke(app, ["all", "--scale", "smoke", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    record = json.loads((tmp_path / "results.json").read_text())
+    expected = sum(len(experiment.claims) for paper in PAPERS.values() for experiment in paper.experiments)
+    assert len(record["verdicts"]) == expected
+    assert {v["verdict"] for v in record["verdicts"]} <= set(report.SIGNS)
+    assert record["settings"]["events"] == SETTINGS["smoke"].events
+    assert record["machine"]["cpu"]
+    html = (tmp_path / "report.html").read_text()
+    assert "src='http" not in html
+    assert html.index("Verdicts") < html.index("<figure>")
+    table = pq.read_table(tmp_path / "results.parquet")
+    assert set(table["paper"].to_pylist()) == set(PAPERS)
+    assert pq.read_table(tmp_path / "summary.parquet").num_rows > 100
+    for paper in PAPERS.values():
+        for experiment in paper.experiments:
+            for plot in experiment.plots:
+                name = report.picture_name(paper, experiment, plot)
+                assert ET.parse(tmp_path / "plots" / f"{name}.svg").getroot().tag.endswith("svg")
+                assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+                assert f"{plot.figure}: " in html
