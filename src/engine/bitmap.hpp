@@ -1,9 +1,10 @@
 // A sealed segment of blocks: cell bitmaps decide the inside of a box, edge lists decide its ends.
 //
 // Each attribute's key line is cut into 64 cells; cell 0 is {MISSING}. Boxes are ordered so that neighbours look alike
-// and cut into blocks of at most 512, each of one priority level, most urgent blocks first.
+// and cut into blocks of at most 496, each of one priority level, most urgent blocks first.
 //
-//   line  (block, attribute, cell)   512 bits: the boxes of the block that reach into the cell
+//   line  (block, attribute, cell)   496 bits: the boxes of the block that reach into the cell;
+//                                    16 bits: where its list begins (10) and how long it is (6, 63: see the next line)
 //   list  (block, attribute, cell)   the box ends that lie in the cell, 32 bits each:
 //                                    | cell 6 | code in the cell 16 | upper end 1 | position in block 9 |
 //
@@ -13,7 +14,8 @@
 // A code is (key - start of cell) >> shift; where that loses bits (`lossy`), equal codes are settled by `exact`.
 //
 //   summary (attribute, cell)        one bit a block: the line is not empty
-//   bytes a box: 8 an attribute for lines, 8 a constraint for lists (24 where lossy), 4 for its number, 5 beside
+//   mask    (block, position)        where boxes constrain few attributes: which, so that few lists are read
+//   bytes a box: 8.3 an attribute for lines, 8 a constraint for lists (24 where lossy), 4 for its number
 #pragma once
 
 #include "common.hpp"
@@ -21,12 +23,14 @@
 namespace hitbox {
 
 constexpr u32 CELLS = 64;
-constexpr u32 BLOCK = 512;
-constexpr u32 WORDS = BLOCK / 64;
+constexpr u32 STRIDE = 512;  // bits of a line, positions of a block
+constexpr u32 BLOCK = 496;   // of which so many can be boxes
+constexpr u32 WORDS = STRIDE / 64;
+constexpr u32 LONG_LIST = 63;
 constexpr u32 UPPER = 1u << 9;
 
 struct Directory {
-  u32 group;  // lines at group * CELLS, offsets at group * (CELLS + 1); 0 where the block keeps only a list
+  u32 group;  // lines at group * CELLS; 0 where the block keeps only a list
   u32 base;   // first list entry; the next attribute's (or block's) base ends it
 };
 
@@ -35,6 +39,7 @@ struct Bitmap {
   u32 blocks;
   u32 summary_words;         // a summary row
   u32 members;               // boxes when it was built
+  u32 mask_bytes;            // a mask, 0 where there are none
   const u32* level_end;      // [LEVELS]: blocks of level 9 are [0, level_end[0]), of level 8 up to level_end[1], ...
   const i64* starts;         // [attributes][CELLS] first key of each cell; the last repeats
   const u8* shift;           // [attributes][CELLS]
@@ -45,10 +50,10 @@ struct Bitmap {
   const u64* summary;        // [attributes][CELLS][summary_words]
   const Directory* directory;  // [blocks * attributes + 1]
   const u64* lines;          // [groups][CELLS][WORDS]
-  const u16* offsets;        // [groups][CELLS + 1]
   const u32* entries;        // padded by 16
   const i64* exact;          // key of each entry, or null where nothing is lossy
-  const u32* numbers;        // [blocks][BLOCK]
+  const u32* numbers;        // [blocks][STRIDE]
+  const u8* masks;           // [blocks][STRIDE][mask_bytes], padded by 8
   const u64* alive;          // [blocks][WORDS]
 };
 
@@ -65,6 +70,23 @@ static inline u32 code_of(i64 start, u8 shift, i64 key) { return u32((u64(key) -
 static inline u32 place_of(const Bitmap& map, u32 attribute, u32 cell, i64 key) {
   size_t at = size_t(attribute) * CELLS + cell;
   return cell << 16 | code_of(map.starts[at], map.shift[at], key);
+}
+
+static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell) {
+  return map.lines + (size_t(group) * CELLS + cell) * WORDS;
+}
+
+// Entries of cells [first, last] of an attribute of a block; all of them where it has no lines.
+static inline void list_range(const Bitmap& map, const Directory* entry, u32 first, u32 last, u32& from, u32& to) {
+  from = entry->base;
+  to = entry[1].base;
+  if (!entry->group) return;
+  const u64* line = line_of(map, entry->group, 0) + WORDS - 1;
+  u32 head = u32(line[first * WORDS] >> 48);
+  u32 base = entry->base;
+  from = base + (head & 1023);
+  if (first == last && head >> 10 < LONG_LIST) to = from + (head >> 10);
+  else if (last + 1 < CELLS) to = base + (u32(line[(last + 1) * WORDS] >> 48) & 1023);
 }
 
 static inline u32 level_of_index(u32 index) { return LEVELS - 1 - index; }

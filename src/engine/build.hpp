@@ -23,7 +23,17 @@ struct Boxes {
   u32 size(size_t box) const { return u32(offsets[box + 1] - offsets[box]); }
 };
 
-// A flat array on a cache line's boundary that can be handed over to its last owner.
+// Memory on a cache line's boundary, or a large page's where there is much of it.
+inline void* aligned_memory(size_t bytes) {
+  size_t unit = bytes >= (size_t(4) << 20) ? size_t(2) << 20 : 64;
+  size_t rounded = (bytes + unit) / unit * unit;
+  void* memory = std::aligned_alloc(unit, rounded);
+  if (!memory) throw std::bad_alloc();
+  if (unit > 64) prefer_large_pages(memory, rounded);
+  return memory;
+}
+
+// A flat array that can be handed over to its last owner.
 template <class T>
 struct Array {
   std::unique_ptr<T, decltype(&std::free)> memory{nullptr, &std::free};
@@ -31,8 +41,7 @@ struct Array {
 
   void make(size_t count) {
     size = count;
-    memory.reset(static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 127) / 64 * 64)));
-    if (!memory) throw std::bad_alloc();
+    memory.reset(static_cast<T*>(aligned_memory(count * sizeof(T))));
   }
   void make(size_t count, T value) {
     make(count);
@@ -64,10 +73,10 @@ struct BitmapArrays {
   Array<u8> listed;
   Array<u64> summary, lines, alive;
   Array<u32> directory;
-  Array<u16> offsets;
+  Array<u8> masks;
   Array<i64> exact;
   Array<u32> position;  // position[i]: where box i of the input went
-  u32 blocks = 0, members = 0, summary_words = 0;
+  u32 blocks = 0, members = 0, summary_words = 0, mask_bytes = 0;
 };
 
 struct PostingArrays {

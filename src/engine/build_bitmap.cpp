@@ -61,8 +61,6 @@ struct Layout {
     out.directory[size_t(out.blocks) * m * 2 + 1] = base;
     out.lines.make(size_t(groups) * CELLS * WORDS);
     std::memset(out.lines.data(), 0xFF, CELLS * WORDS * 8);
-    out.offsets.make(size_t(groups) * (CELLS + 1));
-    std::memset(out.offsets.data(), 0, (CELLS + 1) * 2);
     out.entries.make(size_t(base) + 16);
     std::memset(out.entries.data() + base, 0, 64);
     out.exact.make(out.grid.any_lossy ? base : 0);
@@ -75,8 +73,12 @@ struct Layout {
     out.population.make(all, 0);
     out.edges.make(all, 0);
     out.summary.make(all * out.summary_words, 0);
-    out.numbers.make(size_t(out.blocks) * BLOCK);
+    out.numbers.make(size_t(out.blocks) * STRIDE);
     out.alive.make(size_t(out.blocks) * WORDS, 0);
+    u32 m = attributes();
+    bool sparse = double(cells.size()) * 3 < double(boxes.count) * m && m <= 64;
+    out.mask_bytes = sparse ? (m + 7) / 8 : 0;
+    out.masks.make(sparse ? size_t(out.blocks) * STRIDE * out.mask_bytes + 8 : 0, 0);
     out.position.make(boxes.count);
     counts.resize(all);
     cursor.resize(all);
@@ -84,8 +86,8 @@ struct Layout {
 
   void place_members(u32 b) {
     u32 size = u32(block_begin[b + 1] - block_begin[b]);
-    for (u32 p = 0; p < BLOCK; ++p) {
-      size_t at = size_t(b) * BLOCK + p;
+    for (u32 p = 0; p < STRIDE; ++p) {
+      size_t at = size_t(b) * STRIDE + p;
       if (p >= size) {
         out.numbers[at] = 0;
         continue;
@@ -111,13 +113,10 @@ struct Layout {
       const u32* entry = out.directory.data() + (size_t(b) * m + a) * 2;
       if (entry[1] == entry[3] && !entry[0]) continue;
       u32 sum = 0;
-      u16* offsets = entry[0] ? out.offsets.data() + size_t(entry[0]) * (CELLS + 1) : nullptr;
       for (u32 c = 0; c < CELLS; ++c) {
-        if (offsets) offsets[c] = u16(sum);
         cursor[a * CELLS + c] = entry[1] + sum;
         sum += counts[a * CELLS + c];
       }
-      if (offsets) offsets[CELLS] = u16(sum);
     }
   }
 
@@ -146,6 +145,8 @@ struct Layout {
       u32 p = u32(i - block_begin[b]);
       for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at) {
         Cells c = cells[size_t(at)];
+        if (out.mask_bytes)
+          out.masks[(size_t(b) * STRIDE + p) * out.mask_bytes + c.attribute / 8] |= u8(1u << (c.attribute & 7));
         put(c.attribute, c.low, boxes.low[at], 0, p);
         put(c.attribute, c.high, boxes.high[at], UPPER, p);
         u32 group = directory[2 * c.attribute];
@@ -169,11 +170,18 @@ struct Layout {
         u32 count = size;
         if (group) {
           if (c)
-            for (u32 w = 0; w < WORDS; ++w) line[w] ^= line[w - i64(WORDS)];
+            for (u32 w = 0; w < WORDS; ++w) line[w] ^= line[i64(w) - i64(WORDS)];
+          line[WORDS - 1] &= ~0ull >> 16;  // without the head of the line before
           count = 0;
           for (u32 w = 0; w < WORDS; ++w) count += u32(__builtin_popcountll(line[w]));
         }
         out.population[at] += count;
+        if (group) {
+          // After the lists are written, cursors stand at their ends.
+          u32 size_here = counts[at], base = out.directory[(size_t(b) * m + a) * 2 + 1];
+          u64 head = (cursor[at] - base - size_here) | u64(std::min(size_here, LONG_LIST)) << 10;
+          line[WORDS - 1] |= head << 48;
+        }
         if (count) out.summary[at * out.summary_words + b / 64] |= 1ull << (b & 63);
       }
     }

@@ -11,6 +11,10 @@
 #include <initializer_list>
 #include <new>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace hitbox {
 
 using i64 = std::int64_t;
@@ -62,6 +66,24 @@ static inline void regrow(T*& memory, size_t count) {
   memory = static_cast<T*>(grown);
 }
 
+// Large pages where there is much memory: look-ups jump all over it, and results fault in page by page.
+static inline void prefer_large_pages(void* memory, size_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr std::uintptr_t page = std::uintptr_t(2) << 20;
+  std::uintptr_t from = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
+  std::uintptr_t to = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / page * page;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+#else
+  (void)memory, (void)bytes;
+#endif
+}
+
+template <class T>
+static inline void regrow_large(T*& memory, size_t count) {
+  regrow(memory, count);
+  prefer_large_pages(memory, count * sizeof(T));
+}
+
 static inline void reserve(Result& out, size_t extra) {
   if (out.size + extra <= out.capacity) return;
   out.capacity = (out.size + extra) * 2 + 64;
@@ -80,6 +102,12 @@ static inline void release(Result& out) {
   std::free(out.numbers);
   std::free(out.levels);
   out = Result{};
+}
+
+// Asks for a cache line ahead of time. The empty asm keeps compilers from dropping functions that do nothing else.
+static inline void fetch(const void* at) {
+  __builtin_prefetch(at);
+  asm volatile("");
 }
 
 static inline bool bit(const u64* bits, size_t at) { return bits[at >> 6] >> (at & 63) & 1; }

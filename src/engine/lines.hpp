@@ -20,6 +20,7 @@ static inline void store(u64* at, Line x) { _mm512_storeu_si512(at, x.bits); }
 static inline Line operator&(Line x, Line y) { return {_mm512_and_si512(x.bits, y.bits)}; }
 static inline Line operator|(Line x, Line y) { return {_mm512_or_si512(x.bits, y.bits)}; }
 static inline bool empty(Line x) { return _mm512_test_epi64_mask(x.bits, x.bits) == 0; }
+static inline Line without(Line x, Line y) { return {_mm512_andnot_si512(y.bits, x.bits)}; }
 
 #elif defined(__AVX2__)
 
@@ -36,6 +37,7 @@ static inline void store(u64* at, Line x) {
 }
 static inline Line operator&(Line x, Line y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 static inline Line operator|(Line x, Line y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+static inline Line without(Line x, Line y) { return {_mm256_andnot_si256(y.a, x.a), _mm256_andnot_si256(y.b, x.b)}; }
 static inline bool empty(Line x) {
   __m256i any = _mm256_or_si256(x.a, x.b);
   return _mm256_testz_si256(any, any);
@@ -58,6 +60,10 @@ static inline Line operator&(Line x, const Line& y) {
 }
 static inline Line operator|(Line x, const Line& y) {
   for (u32 w = 0; w < WORDS; ++w) x.words[w] |= y.words[w];
+  return x;
+}
+static inline Line without(Line x, const Line& y) {
+  for (u32 w = 0; w < WORDS; ++w) x.words[w] &= ~y.words[w];
   return x;
 }
 static inline bool empty(const Line& x) {
@@ -89,30 +95,38 @@ static inline bool entry_fails(const Bitmap& map, u32 at, const Against& event) 
 
 static inline void clear(u64* line, u32 position) { line[position >> 6] &= ~(1ull << (position & 63)); }
 
-// Clears the boxes of a line whose end among entries [from, to) excludes the event.
-static inline void clear_failing(const Bitmap& map, u32 from, u32 to, const Against& event, u64* line) {
+// Whether every box of the line reaches beyond the cell on both sides, so that none has an end in it.
+static inline bool all_cover(const u64* cell_line, u32 cell, Line held) {
+  if (cell == 0 || cell == CELLS - 1) return false;
+  return empty(without(held, load(cell_line - WORDS) & load(cell_line + WORDS)));
+}
+
+// Clears the boxes of a line whose end among entries [from, to) excludes the event. `members` is the line as it was
+// when its lists began to be read: reading it anew after each change would stall on the writes.
+static inline void clear_failing(const Bitmap& map, u32 from, u32 to, const Against& event, const Line& members,
+                                 u64* line) {
 #if defined(__AVX512F__)
   const __m512i low = _mm512_set1_epi32(int(event.low)), high = _mm512_set1_epi32(int(event.high));
-  __m512i held = _mm512_loadu_si512(line);
   for (u32 at = from; at < to; at += 16) {
     __mmask16 inside = to - at >= 16 ? __mmask16(0xFFFF) : __mmask16((1u << (to - at)) - 1);
     __m512i entry = _mm512_loadu_si512(map.entries + at), place = _mm512_srli_epi32(entry, 10);
     __mmask16 upper = _mm512_test_epi32_mask(entry, _mm512_set1_epi32(int(UPPER)));
-    // A tie is let through here only where nothing is lossy; otherwise it goes to the exact check below.
-    __mmask16 above = event.high_lossy ? _mm512_cmpge_epu32_mask(place, high) : _mm512_cmpgt_epu32_mask(place, high);
-    __mmask16 below = event.low_lossy ? _mm512_cmple_epu32_mask(place, low) : _mm512_cmplt_epu32_mask(place, low);
-    __m512i word = _mm512_permutexvar_epi32(_mm512_srli_epi32(_mm512_and_si512(entry, _mm512_set1_epi32(511)), 5), held);
-    __m512i moved = _mm512_srlv_epi32(word, _mm512_and_si512(entry, _mm512_set1_epi32(31)));
-    __mmask16 member = _mm512_test_epi32_mask(moved, _mm512_set1_epi32(1));
-    u32 failing = u32(((above & ~upper) | (below & upper)) & inside & member);
-    if (!failing) continue;
-    for (; failing; failing &= failing - 1) {
-      u32 one = at + u32(__builtin_ctz(failing));
+    __m512i which = _mm512_srli_epi32(_mm512_and_si512(entry, _mm512_set1_epi32(511)), 5);
+    __m512i moved = _mm512_srlv_epi32(_mm512_permutexvar_epi32(which, members.bits),
+                                      _mm512_and_si512(entry, _mm512_set1_epi32(31)));
+    __mmask16 member = _mm512_mask_test_epi32_mask(inside, moved, _mm512_set1_epi32(1));
+    __mmask16 above = _mm512_cmpgt_epu32_mask(place, high), below = _mm512_cmplt_epu32_mask(place, low);
+    for (u32 bits = u32(((above & ~upper) | (below & upper)) & member); bits; bits &= bits - 1)
+      clear(line, map.entries[at + u32(__builtin_ctz(bits))] & 511);
+    if (!event.low_lossy && !event.high_lossy) continue;
+    __mmask16 tied = _mm512_cmpeq_epu32_mask(place, high) | _mm512_cmpeq_epu32_mask(place, low);
+    for (u32 bits = u32(tied & member); bits; bits &= bits - 1) {
+      u32 one = at + u32(__builtin_ctz(bits));
       if (entry_fails(map, one, event)) clear(line, map.entries[one] & 511);
     }
-    held = _mm512_loadu_si512(line);
   }
 #else
+  (void)members;
   for (u32 at = from; at < to; ++at)
     if (entry_fails(map, at, event)) clear(line, map.entries[at] & 511);
 #endif
@@ -123,7 +137,7 @@ static inline u32 expand(const u64* line, const u32* numbers, i64* out) {
   i64* from = out;
 #if defined(__AVX512F__)
   if (count(line) >= 24) {
-    for (u32 at = 0; at < BLOCK; at += 16) {
+    for (u32 at = 0; at < STRIDE; at += 16) {
       __mmask16 chosen = __mmask16(line[at >> 6] >> (at & 63));
       if (!chosen) continue;
       __m512i packed = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + at));

@@ -28,7 +28,7 @@ struct Lookup {
       if (event_low[a] == event_high[a]) {
         if (open > begin) {
           u64 hash = hash_of(a, event_low[a]);
-          __builtin_prefetch(part.slots + (hash & part.slot_mask));
+          fetch(part.slots + (hash & part.slot_mask));
           hashes.push(hash);
         }
       } else {
@@ -38,7 +38,7 @@ struct Lookup {
     }
     for (size_t i = 0; i < hashes.size; ++i) {
       u32 key = slot_key(part, hashes[i]);
-      if (key) __builtin_prefetch(part.key_start + key - 1);
+      if (key) fetch(part.key_start + key - 1);
       asked.push(key);
     }
     for (size_t i = 0; i < asked.size; ++i)
@@ -50,7 +50,7 @@ struct Lookup {
   void push(const Postings& part, u32 key, u32 end) {
     Range range{part.key_start[key], part.key_start[end]};
     if (range.from >= range.to) return;
-    __builtin_prefetch(part.filter + range.from);
+    fetch(part.filter + range.from);
     ranges.push(range);
   }
 
@@ -104,8 +104,8 @@ struct Lookup {
     filter(part);
     constexpr size_t AHEAD = 8;
     for (size_t i = 0; i < candidates.size; ++i) {
-      if (i + 2 * AHEAD < candidates.size) __builtin_prefetch(part.rows.start + candidates[i + 2 * AHEAD]);
-      if (i + AHEAD < candidates.size) __builtin_prefetch(part.rows.words + part.rows.start[candidates[i + AHEAD]]);
+      if (i + 2 * AHEAD < candidates.size) fetch(part.rows.start + candidates[i + 2 * AHEAD]);
+      if (i + AHEAD < candidates.size) fetch(part.rows.words + part.rows.start[candidates[i + AHEAD]]);
       u32 at = candidates[i];
       if (row_meets(part.rows.words + part.rows.start[at], event_low, event_high) && bit(part.rows.alive, at))
         emit(part.rows.numbers[at], part.rows.levels[at]);

@@ -14,14 +14,15 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 WINDOW = 256;
+constexpr u32 WINDOW = 192;
 constexpr u32 AHEAD = 4;
 constexpr u32 CHUNK = 4096;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
 
 struct Survivor {
+  u64 line[WORDS];
+  u64 mask;  // attributes whose lists matter
   u32 block;
-  alignas(64) u64 line[WORDS];
 };
 
 static u32 level_at(const Bitmap& map, u32 block) {
@@ -33,7 +34,7 @@ static u32 level_at(const Bitmap& map, u32 block) {
 static void emit_line(const Bitmap& map, u32 block, const u64* line, u32 level, Result& out) {
   reserve(out, BLOCK);
   out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-  u32 some = expand(line, map.numbers + size_t(block) * BLOCK, out.numbers + out.size);
+  u32 some = expand(line, map.numbers + size_t(block) * STRIDE, out.numbers + out.size);
   std::memset(out.levels + out.size, int(level), some);
   out.size += some;
 }
@@ -49,16 +50,19 @@ void match_window(const Bitmap& map, const P& plans, const u32* list, u32 size, 
     Line held = plans.gather(map, list[i], 0);
     if (empty(held)) continue;
     survivors[found].block = list[i];
-    store(survivors[found++].line, held);
+    store(survivors[found].line, held);
+    plans.prefetch_doubtful(map, list[i], 0, survivors[found++].line);
   }
-  for (u32 i = 0; i < found && i < 2 * AHEAD; ++i) plans.prefetch_lists(map, survivors[i].block, 0, false);
-  for (u32 i = 0; i < found && i < AHEAD; ++i) plans.prefetch_lists(map, survivors[i].block, 0, true);
+  auto look_ahead = [&](u32 i) {
+    survivors[i].mask = plans.doubtful(map, survivors[i].block, 0, survivors[i].line);
+    plans.prefetch_lists(map, survivors[i].block, 0, survivors[i].mask);
+  };
+  for (u32 i = 0; i < found && i < AHEAD; ++i) look_ahead(i);
   for (u32 i = 0; i < found && out.size < limit; ++i) {
-    if (i + 2 * AHEAD < found) plans.prefetch_lists(map, survivors[i + 2 * AHEAD].block, 0, false);
-    if (i + AHEAD < found) plans.prefetch_lists(map, survivors[i + AHEAD].block, 0, true);
-    plans.settle(map, survivors[i].block, 0, low, high, survivors[i].line);
-    if (!empty(load(survivors[i].line)))
-      emit_line(map, survivors[i].block, survivors[i].line, level_at(map, survivors[i].block), out);
+    if (i + AHEAD < found) look_ahead(i + AHEAD);
+    Survivor& one = survivors[i];
+    plans.settle(map, one.block, 0, one.mask, low, high, one.line);
+    if (!empty(load(one.line))) emit_line(map, one.block, one.line, level_at(map, one.block), out);
   }
 }
 
@@ -144,7 +148,7 @@ struct Log {
       return;
     }
     hits.need(hits.size + some);
-    const u32* numbers = map.numbers + size_t(block) * BLOCK;
+    const u32* numbers = map.numbers + size_t(block) * STRIDE;
     for (u32 w = 0; w < WORDS; ++w)
       for (u64 bits = line[w]; bits; bits &= bits - 1)
         hits.data[hits.size++] = {key, numbers[w * 64 + u32(__builtin_ctzll(bits))]};
@@ -162,14 +166,49 @@ struct Log {
     }
     if (sum > out.capacity) {
       out.capacity = sum + sum / 2;
-      regrow(out.numbers, out.capacity);
+      regrow_large(out.numbers, out.capacity);
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
-      next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * BLOCK, out.numbers + next[one.key]);
+      next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * STRIDE, out.numbers + next[one.key]);
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = hits[i].number;
     out.size = sum;
+  }
+};
+
+// Fetches the next block's lines and lists into the outer cache, spread over the visits of this one.
+struct Ahead {
+  const char *at, *end, *next, *next_end;
+  size_t step_bytes;
+
+  Ahead(const Bitmap& map, u32 block, u32 visits) : at(nullptr), end(nullptr), next(nullptr), next_end(nullptr) {
+    step_bytes = 0;
+    if (block >= map.blocks || visits < 16) return;
+    const Directory* directory = map.directory + size_t(block) * map.attributes;
+    u32 groups = 0, first = 0;
+    for (u32 a = 0; a < map.attributes; ++a)
+      if (directory[a].group) {
+        if (!groups++) first = directory[a].group;
+      }
+    at = reinterpret_cast<const char*>(line_of(map, first, 0));
+    end = at + size_t(groups) * CELLS * WORDS * 8;
+    next = reinterpret_cast<const char*>(map.entries + directory[0].base);
+    next_end = reinterpret_cast<const char*>(map.entries + directory[map.attributes].base);
+    step_bytes = size_t((end - at) + (next_end - next)) / visits / 64 * 64 + 64;
+  }
+
+  void step() {
+    for (size_t done = 0; done < step_bytes; done += 64) {
+      if (at >= end) {
+        if (next >= next_end) return;
+        at = next;
+        end = next = next_end;
+      }
+      __builtin_prefetch(at, 0, 2);
+      asm volatile("");
+      at += 64;
+    }
   }
 };
 
@@ -215,13 +254,15 @@ struct Batch {
 
   void visit(u32 block, const u16* list, u32 waiting_events) {
     u32 level = level_at(map, block);
+    Ahead ahead(map, block + 1, waiting_events);
     for (u32 i = 0; i < waiting_events; ++i) {
       size_t e = list[i];
+      ahead.step();
       Line held = plans.gather(map, block, e);
       if (empty(held)) continue;
       alignas(64) u64 line[WORDS];
       store(line, held);
-      plans.settle(map, block, e, low(e), high(e), line);
+      plans.settle(map, block, e, plans.doubtful(map, block, e, line), low(e), high(e), line);
       if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level), line);
     }
   }

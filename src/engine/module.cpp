@@ -44,8 +44,8 @@ Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> lo
 
 nb::dict to_dict(BitmapArrays& arrays) {
   nb::dict out;
-  u32 sizes[] = {arrays.blocks, arrays.summary_words, arrays.members};
-  out["sizes"] = give(std::vector<u32>(sizes, sizes + 3));
+  u32 sizes[] = {arrays.blocks, arrays.summary_words, arrays.members, arrays.mask_bytes};
+  out["sizes"] = give(std::vector<u32>(sizes, sizes + 4));
   out["level_end"] = give(arrays.level_end);
   out["starts"] = give(arrays.grid.starts);
   out["shift"] = give(arrays.grid.shift);
@@ -56,10 +56,10 @@ nb::dict to_dict(BitmapArrays& arrays) {
   out["summary"] = give(arrays.summary);
   out["directory"] = give(arrays.directory);
   out["lines"] = give(arrays.lines);
-  out["offsets"] = give(arrays.offsets);
   out["entries"] = give(arrays.entries);
   out["exact"] = give(arrays.exact);
   out["numbers"] = give(arrays.numbers);
+  out["masks"] = give(arrays.masks);
   out["alive"] = give(arrays.alive);
   return out;
 }
@@ -165,7 +165,7 @@ class Segment {
   u8 level(u32 position) const {
     if (!is_bitmap) return postings.rows.levels[position];
     u32 index = 0;
-    while (bitmap.level_end[index] <= position / BLOCK) ++index;
+    while (bitmap.level_end[index] <= position / STRIDE) ++index;
     return u8(level_of_index(index));
   }
 
@@ -176,10 +176,10 @@ class Segment {
  private:
   void open_bitmap(u32 attributes) {
     const u32* sizes = at<u32>("sizes");
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], at<u32>("level_end"), at<i64>("starts"), at<u8>("shift"),
+    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], at<u32>("level_end"), at<i64>("starts"), at<u8>("shift"),
               at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"), at<u64>("summary"),
-              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u64>("lines"), at<u16>("offsets"),
-              at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u64>("alive")};
+              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u64>("lines"),
+              at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u8>("masks"), at<u64>("alive")};
   }
 
   void open_postings(u32 attributes) {

@@ -10,30 +10,69 @@ namespace hitbox {
 namespace {
 
 struct PointList {
-  u16 at;  // attribute * CELLS + cell
-  u16 lossy;
   u32 place;
+  u8 cell, lossy;
+  u8 sure;  // lines decide, where a block has them
 };
 
 struct Span {
-  u16 attribute;
-  u8 low, high;     // cells of the event's ends
-  u8 first, last;   // lists to read: [first, low] and [high, last]
+  u8 low, high;    // cells of the event's ends
+  u8 first, last;  // lists to read: [first, low] and [high, last]
   u8 low_lossy, high_lossy;
+  u8 sure;  // lines decide, where a block has them
   u32 low_place, high_place;
 };
 
 // Plans of many events over one segment: row e of each array belongs to event e.
-template <class Line_, class List_>
+template <class List>
 struct Plans {
-  u32 width;
-  Scratch<Line_> lines;
-  Scratch<List_> lists;
-  Scratch<u16> line_count, list_count;
+  u32 width, words;
+  Scratch<u16> lines;       // what to AND, in order
+  Scratch<u16> line_count;
+  Scratch<List> lists;      // [attribute]
+  Scratch<u64> needs;       // bits: attributes whose lists must be read
 
   Plans(u32 attributes, size_t events)
-      : width(attributes), lines(attributes * events), lists(attributes * events), line_count(events), list_count(events) {}
+      : width(attributes), words((attributes + 63) / 64), lines(attributes * events), line_count(events),
+        lists(attributes * events), needs(words * events) {}
+
+  void clear_needs(size_t event) { std::memset(needs.data + event * words, 0, words * 8); }
+  void need(size_t event, u32 a) { needs[event * words + a / 64] |= 1ull << (a & 63); }
+
+  // Calls take(attribute, list) for each list that the event needs among the attributes in `mask`.
+  template <class Take>
+  void each_list(size_t event, u64 mask, Take take) const {
+    for (u32 w = 0; w < words; ++w)
+      for (u64 bits = needs.data[event * words + w] & mask; bits; bits &= bits - 1) {
+        u32 a = w * 64 + u32(__builtin_ctzll(bits));
+        take(a, lists.data[event * width + a]);
+      }
+  }
 };
+
+constexpr u32 FEW = 16;  // boxes of a line up to which it pays to find out which lists can matter at all
+
+static inline const u8* mask_of(const Bitmap& map, u32 block, u32 position) {
+  return map.masks + (size_t(block) * STRIDE + position) * map.mask_bytes;
+}
+
+static inline void prefetch_masks(const Bitmap& map, u32 block, const u64* line) {
+  for (u32 w = 0; w < WORDS; ++w)
+    for (u64 bits = line[w]; bits; bits &= bits - 1) fetch(mask_of(map, block, w * 64 + u32(__builtin_ctzll(bits))));
+}
+
+// The attributes that some of few boxes of a line constrain, as far as masks tell.
+static inline u64 constrained(const Bitmap& map, u32 block, const u64* line) {
+  if (!map.mask_bytes) return ~0ull;
+  u64 all = 0;
+  for (u32 w = 0; w < WORDS; ++w)
+    for (u64 bits = line[w]; bits; bits &= bits - 1) {
+      u64 mask;
+      std::memcpy(&mask, mask_of(map, block, w * 64 + u32(__builtin_ctzll(bits))), 8);
+      all |= mask;
+    }
+  return all;
+}
 
 // Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
 struct Ranking {
@@ -74,48 +113,36 @@ static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* bl
   }
 }
 
-static inline void list_range(const Bitmap& map, const Directory* entry, u32 first, u32 last, u32& from, u32& to) {
-  if (entry->group) {
-    const u16* offsets = map.offsets + size_t(entry->group) * (CELLS + 1);
-    from = entry->base + offsets[first];
-    to = entry->base + offsets[last + 1];
-  } else {
-    from = entry->base;
-    to = entry[1].base;
-  }
-}
-
-struct PointPlans : Plans<u16, PointList> {
+struct PointPlans : Plans<PointList> {
   using Plans::Plans;
 
   // False where no box of the segment can match; `blocks` is narrowed to those that may.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
     Ranking ranking;
-    u32 lists_used = 0;
+    clear_needs(event);
     for (u32 a = 0; a < map.attributes; ++a) {
       u32 cell = cell_of(map.starts + size_t(a) * CELLS, low[a]), at = a * CELLS + cell;
       u32 population = map.population[at];
       if (!population) return false;
       if (population < map.members) ranking.push(at, population, map.members);
-      if (map.edges[at] || map.listed[a])
-        lists[event * width + lists_used++] = {u16(at), map.lossy[at], place_of(map, a, cell, low[a])};
+      if (!map.edges[at] && !map.listed[a]) continue;
+      lists[event * width + a] = {place_of(map, a, cell, low[a]), u8(cell), map.lossy[at], !map.edges[at]};
+      need(event, a);
     }
-    u32 lines_used = 0;
+    u32 used = 0;
     ranking.each([&](u16 at) {
-      lines[event * width + lines_used++] = at;
+      lines[event * width + used++] = at;
       narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
     });
-    line_count[event] = u16(lines_used);
-    list_count[event] = u16(lists_used);
+    line_count[event] = u16(used);
     return true;
   }
 
   void prefetch(const Bitmap& map, u32 block, size_t event) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
-    u32 some = line_count.data[event] < 12 ? line_count.data[event] : 12;
-    for (u32 i = 0; i < some; ++i) {
+    for (u32 i = 0, all = line_count.data[event]; i < all && i < 48; ++i) {
       u32 at = lines.data[event * width + i];
-      __builtin_prefetch(map.lines + (size_t(directory[at / CELLS].group) * CELLS + at % CELLS) * WORDS);
+      fetch(line_of(map, directory[at / CELLS].group, at % CELLS));
     }
   }
 
@@ -123,44 +150,75 @@ struct PointPlans : Plans<u16, PointList> {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     const u16* line = lines.data + event * width;
     Line held = load(map.alive + size_t(block) * WORDS);
-    for (u32 i = 0, all = line_count.data[event]; i < all; ++i) {
-      held = held & load(map.lines + (size_t(directory[line[i] / CELLS].group) * CELLS + line[i] % CELLS) * WORDS);
-      if (i % 2 && empty(held)) break;
+    u32 i = 0, all = line_count.data[event];
+    for (; i + 2 <= all; i += 2) {
+      held = held & load(line_of(map, directory[line[i] / CELLS].group, line[i] % CELLS)) &
+             load(line_of(map, directory[line[i + 1] / CELLS].group, line[i + 1] % CELLS));
+      if (empty(held)) return held;
     }
+    if (i < all) held = held & load(line_of(map, directory[line[i] / CELLS].group, line[i] % CELLS));
     return held;
   }
 
-  void prefetch_lists(const Bitmap& map, u32 block, size_t event, bool entries) const {
+  // What `doubtful` will look at.
+  void prefetch_doubtful(const Bitmap& map, u32 block, size_t event, const u64* held) const {
+    if (count(held) > FEW) return;
+    if (map.mask_bytes) return prefetch_masks(map, block, held);
     const Directory* directory = map.directory + size_t(block) * map.attributes;
-    for (u32 i = 0, all = list_count.data[event]; i < all; ++i) {
-      u32 at = lists.data[event * width + i].at;
-      const Directory* entry = directory + at / CELLS;
-      const u16* offset = map.offsets + size_t(entry->group) * (CELLS + 1) + at % CELLS;
-      if (entries) __builtin_prefetch(map.entries + entry->base + *offset);
-      else __builtin_prefetch(offset);
-    }
+    each_list(event, ~0ull, [&](u32 a, const PointList& list) {
+      if (list.sure) return;
+      const u64* line = line_of(map, directory[a].group, list.cell);
+      fetch(line - WORDS);
+      fetch(line + WORDS);
+    });
   }
 
-  void settle(const Bitmap& map, u32 block, size_t event, const i64* low, const i64*, u64* held) const {
+  // Before `settle`: which attributes' lists can tell the boxes of the line apart (all where they are many).
+  u64 doubtful(const Bitmap& map, u32 block, size_t event, const u64* held) const {
+    if (count(held) > FEW || words > 1) return ~0ull;
+    if (map.mask_bytes) return constrained(map, block, held);
     const Directory* directory = map.directory + size_t(block) * map.attributes;
-    for (u32 i = 0, all = list_count.data[event]; i < all; ++i) {
-      PointList list = lists.data[event * width + i];
-      u32 a = list.at / CELLS, cell = list.at % CELLS, from, to;
-      list_range(map, directory + a, cell, cell, from, to);
-      if (from == to) continue;
+    Line line = load(held);
+    u64 found = 0;
+    each_list(event, ~0ull, [&](u32 a, const PointList& list) {
+      u32 group = directory[a].group;
+      bool settled = group && (list.sure || all_cover(line_of(map, group, list.cell), list.cell, line));
+      found |= u64(!settled) << a;
+    });
+    return found;
+  }
+
+  void prefetch_lists(const Bitmap& map, u32 block, size_t event, u64 mask) const {
+    const Directory* directory = map.directory + size_t(block) * map.attributes;
+    each_list(event, mask, [&](u32 a, const PointList& list) {
+      if (list.sure && directory[a].group) return;
+      u32 from, to;
+      list_range(map, directory + a, list.cell, list.cell, from, to);
+      fetch(map.entries + from);
+      fetch(map.entries + to);
+    });
+  }
+
+  void settle(const Bitmap& map, u32 block, size_t event, u64 mask, const i64* low, const i64*, u64* held) const {
+    const Directory* directory = map.directory + size_t(block) * map.attributes;
+    const Line members = load(held);
+    each_list(event, mask, [&](u32 a, const PointList& list) {
+      if (list.sure && directory[a].group) return;
+      u32 from, to;
+      list_range(map, directory + a, list.cell, list.cell, from, to);
       bool lossy = list.lossy;
-      clear_failing(map, from, to, Against{list.place, list.place, lossy, lossy, low[a], low[a]}, held);
-    }
+      clear_failing(map, from, to, Against{list.place, list.place, lossy, lossy, low[a], low[a]}, members, held);
+    });
   }
 };
 
-struct IntervalPlans : Plans<u16, Span> {
+struct IntervalPlans : Plans<Span> {
   using Plans::Plans;
   static constexpr u32 WIDE = 20;  // cells from which lists of the outside are cheaper than lines of the inside
 
   bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
     Ranking ranking;
-    u32 used = 0;
+    clear_needs(event);
     for (u32 a = 0; a < map.attributes; ++a) {
       if (low[a] == MISSING && high[a] == HIGHEST) continue;
       const i64* starts = map.starts + size_t(a) * CELLS;
@@ -174,19 +232,17 @@ struct IntervalPlans : Plans<u16, Span> {
       if (inner == map.members && !map.listed[a]) continue;  // every box covers a cell inside the event
       bool wide = to - from >= WIDE, full = most == map.members;
       u32 i = a * CELLS + from, j = a * CELLS + to;
-      bool edges = map.edges[i] || map.edges[j] || map.listed[a];
-      Span span{u16(a), u8(from), u8(to), u8(wide ? 0 : from), u8(wide ? CELLS - 1 : to), map.lossy[i], map.lossy[j],
-                place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
-      if (full && !edges) continue;
-      lists[event * width + used] = span;
-      if (!full && !wide) ranking.push(used, most, map.members);
-      if (!full) narrow_span(map, a, from, to, blocks);
-      ++used;
+      bool sure = !map.edges[i] && !map.edges[j] && (full || !wide);
+      lists[event * width + a] = {u8(from), u8(to), u8(wide ? 0 : from), u8(wide ? CELLS - 1 : to), map.lossy[i],
+                                  map.lossy[j], sure, place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
+      if (!sure || map.listed[a]) need(event, a);
+      if (full) continue;
+      if (!wide) ranking.push(a, most, map.members);
+      narrow_span(map, a, from, to, blocks);
     }
-    u32 lines_used = 0;
-    ranking.each([&](u16 at) { lines[event * width + lines_used++] = at; });
-    line_count[event] = u16(lines_used);
-    list_count[event] = u16(used);
+    u32 used = 0;
+    ranking.each([&](u16 a) { lines[event * width + used++] = a; });
+    line_count[event] = u16(used);
     return true;
   }
 
@@ -201,11 +257,11 @@ struct IntervalPlans : Plans<u16, Span> {
 
   void prefetch(const Bitmap& map, u32 block, size_t event) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
-    u32 some = line_count.data[event] < 4 ? line_count.data[event] : 4;
-    for (u32 i = 0; i < some; ++i) {
-      const Span& span = lists.data[event * width + lines.data[event * width + i]];
-      const u64* line = map.lines + (size_t(directory[span.attribute].group) * CELLS + span.low) * WORDS;
-      for (u32 c = span.low; c <= span.high; ++c, line += WORDS) __builtin_prefetch(line);
+    for (u32 i = 0, all = line_count.data[event]; i < all && i < 4; ++i) {
+      u32 a = lines.data[event * width + i];
+      const Span& span = lists.data[event * width + a];
+      const u64* line = line_of(map, directory[a].group, span.low);
+      for (u32 c = span.low; c <= span.high; ++c, line += WORDS) fetch(line);
     }
   }
 
@@ -213,8 +269,9 @@ struct IntervalPlans : Plans<u16, Span> {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     Line held = load(map.alive + size_t(block) * WORDS);
     for (u32 i = 0, all = line_count.data[event]; i < all; ++i) {
-      const Span& span = lists.data[event * width + lines.data[event * width + i]];
-      const u64* line = map.lines + (size_t(directory[span.attribute].group) * CELLS + span.low) * WORDS;
+      u32 a = lines.data[event * width + i];
+      const Span& span = lists.data[event * width + a];
+      const u64* line = line_of(map, directory[a].group, span.low);
       Line any = load(line);
       for (u32 c = span.low; c < span.high; ++c) any = any | load(line += WORDS);
       held = held & any;
@@ -223,31 +280,40 @@ struct IntervalPlans : Plans<u16, Span> {
     return held;
   }
 
-  void prefetch_lists(const Bitmap& map, u32 block, size_t event, bool entries) const {
-    const Directory* directory = map.directory + size_t(block) * map.attributes;
-    for (u32 i = 0, all = list_count.data[event]; i < all; ++i) {
-      const Span& span = lists.data[event * width + i];
-      const Directory* entry = directory + span.attribute;
-      const u16* offset = map.offsets + size_t(entry->group) * (CELLS + 1);
-      for (u8 cell : {span.first, span.high})
-        if (entries) __builtin_prefetch(map.entries + entry->base + offset[cell]);
-        else __builtin_prefetch(offset + cell);
-    }
+  void prefetch_doubtful(const Bitmap& map, u32 block, size_t, const u64* held) const {
+    if (map.mask_bytes && count(held) <= FEW) prefetch_masks(map, block, held);
   }
 
-  void settle(const Bitmap& map, u32 block, size_t event, const i64* low, const i64* high, u64* held) const {
+  u64 doubtful(const Bitmap& map, u32 block, size_t, const u64* held) const {
+    return count(held) > FEW ? ~0ull : constrained(map, block, held);
+  }
+
+  void prefetch_lists(const Bitmap& map, u32 block, size_t event, u64 mask) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
-    for (u32 i = 0, all = list_count.data[event]; i < all; ++i) {
-      const Span& span = lists.data[event * width + i];
-      u32 a = span.attribute, from, to;
-      Against event_ends{span.low_place, span.high_place, bool(span.low_lossy), bool(span.high_lossy), low[a], high[a]};
+    each_list(event, mask, [&](u32 a, const Span& span) {
+      if (span.sure && directory[a].group) return;
+      u32 from, to;
+      for (u8 cell : {span.first, span.high}) {
+        list_range(map, directory + a, cell, cell, from, to);
+        fetch(map.entries + from);
+      }
+    });
+  }
+
+  void settle(const Bitmap& map, u32 block, size_t event, u64 mask, const i64* low, const i64* high, u64* held) const {
+    const Directory* directory = map.directory + size_t(block) * map.attributes;
+    const Line members = load(held);
+    each_list(event, mask, [&](u32 a, const Span& span) {
+      if (span.sure && directory[a].group) return;
+      Against ends{span.low_place, span.high_place, bool(span.low_lossy), bool(span.high_lossy), low[a], high[a]};
       bool joined = span.low == span.high || !directory[a].group;
+      u32 from, to;
       list_range(map, directory + a, span.first, joined ? span.last : span.low, from, to);
-      if (from < to) clear_failing(map, from, to, event_ends, held);
-      if (joined) continue;
+      clear_failing(map, from, to, ends, members, held);
+      if (joined) return;
       list_range(map, directory + a, span.high, span.last, from, to);
-      if (from < to) clear_failing(map, from, to, event_ends, held);
-    }
+      clear_failing(map, from, to, ends, members, held);
+    });
   }
 };
 

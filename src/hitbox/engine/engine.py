@@ -48,7 +48,7 @@ class Engine(Matcher):
         *,
         tail: int = 2048,
         block: int = BLOCK,
-        lines: int = 24,
+        lines: int = 12,
         kind: str = "auto",
         simd: str | None = None,
     ) -> None:
