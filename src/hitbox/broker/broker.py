@@ -17,7 +17,8 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -64,6 +65,8 @@ class Broker:
         self._accepted: deque[Accepted] = deque()
         self._work = asyncio.Event()
         self._ahead = asyncio.Semaphore(RECORDS_AHEAD)
+        self._recorded = 0
+        self._early: list[Callable[[], object]] = []
         self._changing: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
@@ -92,6 +95,7 @@ class Broker:
         pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
+        self._recorded = self.store.get("matched", 0)
         self.writer = Writer(self.store, asyncio.get_running_loop(), self._retain)
         while batch := await self.writer.submit(self._unmatched):
             found, _ = await self.pump.run(batch)
@@ -225,7 +229,19 @@ class Broker:
                 self._done(len(batch), sum(len(a.body) for a in batch))
 
     def _record(self, rows: list[tuple[int, int, int, str, int]], matched: int) -> asyncio.Future[None]:
-        return self.writer.submit(lambda: self.store.record(rows, matched), must=True)
+        done = self.writer.submit(lambda: self.store.record(rows, matched), must=True)
+        self._recorded = matched
+        early, self._early = self._early, []
+        for step in early:
+            step()
+        return done
+
+    def _after_record(self, seq: int, step: Callable[[], object]) -> None:
+        """Do it now, or, where the deliveries of this event are not in the store yet, right after they are."""
+        if seq <= self._recorded:
+            step()
+        else:
+            self._early.append(step)
 
     # ---- subscribers and subscriptions
 
@@ -367,10 +383,11 @@ class Broker:
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
         skip, spills, number = set(mailbox.held), mailbox.spills, mailbox.subscriber.number
+        unrecorded = mailbox.newest > self._recorded  # then there may be more in a moment
         rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, 1000), must=True)
         if mailbox.connected is connection:
             mailbox.fill(rows)
-            mailbox.spilled = more or mailbox.spills != spills
+            mailbox.spilled = more or mailbox.spills != spills or unrecorded
 
     def sent(self, mailbox: Mailbox, deliveries: Iterable[Delivery]) -> None:
         """A connection has sent these."""
@@ -387,15 +404,25 @@ class Broker:
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> None:
         if mailbox.subscriber.ephemeral:
             return
-        held = sum(seq in mailbox.held for seq in seqs)
         keys = mailbox.acknowledge(seqs)
         self.watch.counts["acked"] += len(seqs)
 
+        def step() -> None:
+            self._gone(mailbox, self.writer.submit(lambda: self.store.acknowledge(keys), must=True))
+
+        self._after_record(max((seq for seq in seqs if seq <= mailbox.newest), default=0), step)
+
+    def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
+        """Count deliveries that left the store, when they have."""
+
         def settle(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
-                mailbox.pending -= max(done.result() - held, 0)
+                mailbox.pending -= done.result()
+                for name in counters:
+                    self.watch.counts[name] += done.result()
 
-        self.writer.submit(lambda: self.store.acknowledge(keys), must=True).add_done_callback(settle)
+        done.add_done_callback(settle)
+        return done
 
     def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
         """The subscriber could not handle these: again later, or dead letters."""
@@ -408,14 +435,16 @@ class Broker:
         number, seq, level = mailbox.subscriber.number, d.seq, d.level
         if mailbox.failed(d, time.monotonic()):
             tries = d.tries
-            self.writer.submit(lambda: self.store.retry(number, level, seq, tries), must=True)
+            retry = partial(self.store.retry, number, level, seq, tries)
+            self._after_record(seq, lambda: self.writer.submit(retry, must=True))
         else:
-            self.watch.counts["dead"] += 1
-            self.bury(mailbox, [(level, seq)], d.tries, reason)
+            mailbox.dead += 1
+            self._after_record(seq, lambda: self._bury(mailbox, [(level, seq)], d.tries, reason))
 
-    def bury(self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str) -> asyncio.Future[int]:
+    def _bury(self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str) -> asyncio.Future[int]:
         number, most = mailbox.subscriber.number, self.settings.max_dead_letters
-        return self.writer.submit(lambda: self.store.bury(number, keys, tries, reason, most), must=True)
+        done = self.writer.submit(lambda: self.store.bury(number, keys, tries, reason, most), must=True)
+        return self._gone(mailbox, done, "dead")
 
     # ---- housekeeping
 
@@ -451,15 +480,13 @@ class Broker:
         over = mailbox.pending - options.limit
         keys = await self.writer.submit(lambda: self.store.oldest(number, over), must=True)
         mailbox.drop(seq for _, seq in keys)
-        mailbox.pending -= len(keys)
         if options.policy == "spool":
             mailbox.dead += len(keys)
-            self.watch.counts["dead"] += len(keys)
-            await self.bury(mailbox, keys, 0, "more pending than the subscriber's limit")
+            await self._bury(mailbox, keys, 0, "more pending than the subscriber's limit")
         else:
             mailbox.dropped += len(keys)
-            self.watch.counts["dropped"] += len(keys)
-            await self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
+            gone = self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
+            await self._gone(mailbox, gone, "dropped")
 
     def _retain(self) -> int:
         """Let go of old events; where the store's size is limited, before it is used up."""

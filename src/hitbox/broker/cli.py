@@ -212,3 +212,7 @@ def _ask(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
 
     with _plain_errors(), Client.sync(url, token or None) as client:
         return client.request(method, path, body)
+
+
+if __name__ == "__main__":
+    app()

@@ -63,13 +63,14 @@ class Delivery:
 class Mailbox:
     def __init__(self, subscriber: Subscriber, pending: int = 0):
         self.subscriber = subscriber
-        self.pending = pending
+        self.pending = pending  # of a durable subscriber: rows in the store, counted as they come and go there
         self.dropped = self.dead = self.resent = 0
         self.connected: Connection | None = None
         self.window = 0
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
         self.spilled = pending > 0
         self.spills = 0
+        self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
         self.held: dict[int, Delivery] = {}
@@ -82,6 +83,7 @@ class Mailbox:
     def offer(self, delivery: Delivery) -> bool:
         """Take a delivery; whether it may be sent from memory right away."""
         self.pending += 1
+        self.newest = delivery.seq
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
         if self.connected is None or self.spilled or self.ready >= MEMORY:
@@ -159,7 +161,6 @@ class Mailbox:
         for seq in seqs:
             delivery = self.held.pop(seq, None)
             if delivery is not None:
-                self.pending -= 1
                 keys.append((number, delivery.level, seq))
             else:
                 self._discard(seq)
@@ -208,8 +209,6 @@ class Mailbox:
         delivery.deadline = 0.0
         if delivery.tries >= options.max_tries:
             self.held.pop(delivery.seq, None)
-            self.pending -= 1
-            self.dead += 1
             self.wake.set()
             return False
         pause = min(options.backoff_seconds * 2 ** (delivery.tries - 1), options.max_backoff_seconds)

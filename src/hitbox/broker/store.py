@@ -245,8 +245,9 @@ class Store:
             self.deliveries.put([(*row[:4], 1, tries, row[6])])
 
     def bury(self, subscriber: int, keys: Iterable[tuple[int, int]], tries: int, reason: str, most: int) -> int:
-        """Move deliveries (level, seq) to the dead letters; the newest `most` stay, how many were let go comes back."""
+        """Move deliveries (level, seq) to the dead letters, of which the newest `most` stay; how many were moved."""
         account = self.ledger.touch("dead")
+        before = account.last
         for level, seq in keys:
             for *row, _ in list(self.deliveries.scan(*_one(subscriber, level, seq))):
                 body = row[6] if row[6] is not None else self.body(seq)
@@ -255,7 +256,8 @@ class Store:
                 self.dead.insert([kept])
                 self.deliveries.delete([tuple(row[:3])])
         over = self.dead.rows() - most
-        return self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
+        self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
+        return account.last - before
 
     def revive(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
         """Make dead letters deliveries again; their (number, subscriber, seq)."""
