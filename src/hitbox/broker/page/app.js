@@ -1,0 +1,310 @@
+// The broker's page: figures and plots from /v1/live, the rest by request. Whatever comes from clients is put in as text,
+// never as HTML. A token stays in this tab (sessionStorage) and goes out in a header, never in an address.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const SECONDS = 300;
+
+function make(tag, text, className) {
+  const node = document.createElement(tag);
+  if (text !== undefined) node.textContent = text;
+  if (className) node.className = className;
+  return node;
+}
+
+// ---- asking
+
+function headers(more) {
+  const token = sessionStorage.getItem("hitbox-token");
+  return token ? { ...more, authorization: `Bearer ${token}` } : { ...more };
+}
+
+async function ask(method, path, body) {
+  const options = { method, headers: headers(body === undefined ? {} : { "content-type": "application/json" }) };
+  if (body !== undefined) options.body = JSON.stringify(body);
+  const response = await fetch(path, options);
+  if (response.status === 401) { $("token-form").hidden = false; $("state").textContent = "a token is needed"; }
+  const found = response.status === 204 ? null : await response.json();
+  if (!response.ok) throw Object.assign(new Error(found.error.message), found.error, { status: response.status });
+  return found;
+}
+
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("hitbox-token", $("token").value);
+  location.reload();
+});
+
+// An error of a predicate: the message, and the text with its place marked.
+function showError(place, error) {
+  place.replaceChildren();
+  if (!error) return;
+  if (error.position === undefined || error.position === null || !error.text) { place.textContent = error.message; return; }
+  const at = error.position, text = error.text;
+  place.append(`${error.problem}\n`, text.slice(0, at), make("mark", text.slice(at, at + 1) || " ", "at"), text.slice(at + 1));
+  place.querySelector("mark").setAttribute("aria-label", `here: ${text.slice(at, at + 12)}`);
+}
+
+// ---- live figures
+
+const FIGURES = [
+  ["subscriptions", "subscriptions"], ["connections", "connected"], ["published", "events/s"], ["delivered", "deliveries/s"],
+  ["p50", "p50 ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched"], ["refused", "refused"],
+  ["dead_letters", "dead letters"], ["last", "last event"], ["way", "way"],
+];
+const lines = [[], [], [], [], []]; // time, published, delivered, p50, p99
+let plots = [];
+
+function color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+function plot(place, names) {
+  const axis = { stroke: color("--soft"), grid: { stroke: color("--line") } };
+  const series = names.map(([label, stroke], n) => ({ label, stroke, width: 2, dash: n ? [6, 4] : [] }));
+  const options = { width: place.clientWidth || 400, height: 180, axes: [axis, { ...axis, size: 60 }], series: [{}, ...series],
+    scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.1] } } };
+  return new uPlot(options, [[], [], []], place);
+}
+
+function drawPlots() {
+  plots.forEach((p) => p.destroy());
+  plots = [
+    plot($("rates"), [["events/s", color("--accent")], ["deliveries/s", color("--good")]]),
+    plot($("latency"), [["p50", color("--accent")], ["p99", color("--bad")]]),
+  ];
+  feedPlots();
+}
+
+function feedPlots() {
+  plots[0].setData([lines[0], lines[1], lines[2]]);
+  plots[1].setData([lines[0], lines[3], lines[4]]);
+}
+
+function addLine(line) {
+  if (!line.time || line.time === lines[0].at(-1)) return;
+  ["time", "published", "delivered", "p50", "p99"].forEach((name, n) => {
+    lines[n].push(line[name]);
+    if (lines[n].length > SECONDS) lines[n].shift();
+  });
+}
+
+function showFigures(stats) {
+  const list = $("figures");
+  if (!list.children.length) {
+    for (const [name, label] of FIGURES) { const box = make("div"); box.append(make("dt", label), make("dd")); box.dataset.name = name; list.append(box); }
+  }
+  for (const box of list.children) {
+    const value = stats[box.dataset.name];
+    box.lastChild.textContent = typeof value === "number" && !Number.isInteger(value) ? value.toFixed(1) : value ?? "";
+  }
+}
+
+function showArrivals(events) {
+  for (const one of events) {
+    const row = make("li", `#${one.seq} ${JSON.stringify(one.event)} `);
+    row.append(make("span", one.matches === 1 ? "1 match" : `${one.matches} matches`, one.matches ? "true" : "unknown"));
+    $("arrivals").prepend(row);
+  }
+  while ($("arrivals").children.length > 20) $("arrivals").lastChild.remove();
+}
+
+async function watch() {
+  try {
+    const response = await fetch("/v1/live", { headers: headers() });
+    if (!response.ok) { if (response.status === 401) $("token-form").hidden = false; throw new Error(response.statusText); }
+    $("state").textContent = "live";
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) {
+        const { stats, events } = JSON.parse(part.slice(6));
+        addLine(stats);
+        showFigures(stats);
+        showArrivals(events);
+      }
+      feedPlots();
+    }
+  } catch { /* said below */ }
+  if ($("token-form").hidden) $("state").textContent = "no connection, trying again…";
+  setTimeout(watch, 2000);
+}
+
+// ---- trying an event
+
+function readEvent() {
+  let event;
+  try { event = JSON.parse($("event").value); } catch (problem) { throw new Error(`The event is not JSON: ${problem.message}`); }
+  const where = $("event-where").value.trim();
+  return where ? { event, where } : { event };
+}
+
+function matchRow(id, level, text) {
+  const row = make("li");
+  if (level !== null) row.append(make("span", level, "level"), " ");
+  row.append(make("strong", id), " ", make("code", text), " ");
+  const button = make("button", "Why?", "small");
+  button.type = "button";
+  button.setAttribute("aria-label", `Why ${id}?`);
+  button.addEventListener("click", () => explain(id));
+  row.append(button);
+  return row;
+}
+
+async function tryEvent() {
+  showError($("event-error"));
+  $("why").replaceChildren();
+  try {
+    const found = await ask("POST", "/v1/try", { ...readEvent(), limit: 50, misses: 5 });
+    $("try-count").textContent = found.count === 1 ? "1 subscription matches" : `${found.count} subscriptions match, most urgent first`;
+    $("matches").replaceChildren(...found.matches.map((m) => matchRow(`${m.subscriber}/${m.name}`, m.priority, m.where)));
+    $("misses").replaceChildren(...found.misses.map((m) => matchRow(m.id, null, (m.subscription || m).predicate)));
+    $("misses-title").hidden = !found.misses.length;
+  } catch (error) { showError($("event-error"), error); }
+}
+
+function tree(node) {
+  const row = make("li");
+  const mark = { true: "✓", false: "✗", unknown: "?" }[node.truth];
+  row.append(make("span", `${mark} `, node.truth), make("code", node.text), make("span", ` ${node.truth}`, "hidden"));
+  if (node.attribute) row.append(make("span", ` (${node.attribute} is ${node.value === null ? "missing" : JSON.stringify(node.value)})`, "unknown"));
+  if (node.children) { const list = make("ul"); list.append(...node.children.map(tree)); row.append(list); }
+  return row;
+}
+
+async function explain(id) {
+  try {
+    const found = await ask("POST", "/v1/explain", { ...readEvent(), id });
+    const parts = [make("h3", `${id}: ${found.matched ? "match" : "no match"}`)];
+    for (const side of found.subscription ? [found.subscription, found.event] : [found]) {
+      const list = make("ul", undefined, "tree");
+      list.append(tree(side.tree));
+      parts.push(list);
+      for (const c of side.changes) parts.push(make("p", `Nearest change: ${c.attribute}: ${c.value ?? "missing"} → ${c.wanted}`));
+    }
+    $("why").replaceChildren(...parts);
+    $("why").focus();
+  } catch (error) { showError($("event-error"), error); }
+}
+
+$("try-form").addEventListener("submit", (event) => { event.preventDefault(); tryEvent(); });
+$("publish").addEventListener("click", async () => {
+  showError($("event-error"));
+  try {
+    const found = await ask("POST", "/v1/events", readEvent());
+    $("try-count").textContent = `Published as event ${found.first}`;
+  } catch (error) { showError($("event-error"), error); }
+});
+
+// ---- subscriptions
+
+let checking = 0;
+$("where").addEventListener("input", () => {
+  const turn = ++checking;
+  $("add-done").textContent = "";
+  setTimeout(async () => {
+    if (turn !== checking) return;
+    let error;
+    try { if ($("where").value.trim()) await ask("POST", "/v1/check", { where: $("where").value }); } catch (problem) { error = problem; }
+    if (turn === checking) markWhere(error);
+  }, 150);
+});
+
+function markWhere(error) {
+  showError($("where-error"), error);
+  $("where").setAttribute("aria-invalid", error ? "true" : "false");
+}
+
+const subscriptionPath = (owner, name) => `/v1/subscribers/${encodeURIComponent(owner)}/subscriptions/${encodeURIComponent(name)}`;
+
+$("add-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const [owner, name] = [$("owner").value, $("name").value];
+  try {
+    const found = await ask("PUT", subscriptionPath(owner, name), { where: $("where").value, priority: Number($("priority").value) });
+    markWhere();
+    $("add-done").textContent = [`${owner}/${name} is subscribed`, ...found.warnings].join("; ");
+    listSubscriptions();
+  } catch (error) { markWhere(error); }
+});
+
+function cells(...values) {
+  const row = make("tr");
+  row.append(...values.map((value) => { const cell = make("td"); cell.append(value); return cell; }));
+  return row;
+}
+
+async function listSubscriptions() {
+  const found = await ask("GET", `/v1/subscriptions?limit=100&q=${encodeURIComponent($("search").value)}`);
+  $("subs-count").textContent = `${found.subscriptions.length} of ${found.count} shown`;
+  $("subs").replaceChildren(...found.subscriptions.map((s) => {
+    const remove = make("button", "Remove", "small");
+    remove.type = "button";
+    remove.setAttribute("aria-label", `Remove ${s.subscriber}/${s.name}`);
+    remove.addEventListener("click", async () => { await ask("DELETE", subscriptionPath(s.subscriber, s.name)); listSubscriptions(); });
+    return cells(s.subscriber, s.name, String(s.priority), make("code", s.where), remove);
+  }));
+}
+
+let searching = 0;
+$("search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscriptions(), 200); });
+$("search-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscriptions(); });
+
+// ---- subscribers and dead letters
+
+async function listSubscribers() {
+  const found = await ask("GET", "/v1/subscribers?limit=100");
+  $("who-count").textContent = `${found.subscribers.length} of ${found.count} shown, most pending first`;
+  $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
+    (s.connected ? "connected" : "away") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : ""),
+    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead))));
+}
+
+async function listDead() {
+  const found = await ask("GET", "/v1/dead?limit=100");
+  const chosen = new Set([...document.querySelectorAll("#dead input:checked")].map((box) => box.value));
+  $("dead-count").textContent = `${found.letters.length} of ${found.count} shown`;
+  $("revive").disabled = !found.letters.length;
+  $("dead").replaceChildren(...found.letters.map((letter) => {
+    const box = make("input");
+    box.type = "checkbox";
+    box.value = letter.number;
+    box.checked = chosen.has(String(letter.number));
+    box.setAttribute("aria-label", `event ${letter.seq} for ${letter.subscriber}`);
+    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${JSON.stringify(letter.event)}`), letter.reason, String(letter.tries));
+  }));
+}
+
+$("revive").addEventListener("click", async () => {
+  const numbers = [...document.querySelectorAll("#dead input:checked")].map((box) => Number(box.value));
+  if (!numbers.length) { $("dead-done").textContent = "Select some first"; return; }
+  const found = await ask("POST", "/v1/dead/replay", { numbers });
+  $("dead-done").textContent = `${found.count} on their way again`;
+  listDead();
+});
+
+// ---- start
+
+async function example() {
+  const samples = { int: 3, float: 12.5, string: "Paris", bool: true, timestamp: "2026-01-31T12:00:00Z" };
+  const { attributes } = await ask("GET", "/v1/schema");
+  const event = Object.fromEntries(attributes.filter((a) => a.role === "criteria").slice(0, 6).map((a) => [a.name, samples[a.type]]));
+  $("event").value = JSON.stringify(event, null, 1);
+  $("event-where").disabled = attributes.every((a) => a.role === "criteria");
+}
+
+async function begin() {
+  drawPlots();
+  addEventListener("resize", drawPlots);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawPlots);
+  try {
+    const { history } = await ask("GET", "/v1/stats");
+    history.forEach(addLine);
+    await Promise.all([example(), listSubscriptions(), listSubscribers(), listDead()]);
+  } catch { /* the state line says so */ }
+  setInterval(() => { if (!document.hidden) { listSubscribers().catch(() => {}); listDead().catch(() => {}); } }, 3000);
+  watch();
+}
+begin();
