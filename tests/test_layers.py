@@ -65,6 +65,8 @@ def test_imports_run_downwards() -> None:
         if name.split(".")[0] != "hitbox":
             continue
         target = name.split(".")[1] if "." in name else "__init__"
+        if room == "__init__" and target == "broker":  # hitbox.Client, imported on demand
+            continue
         if target not in LEVEL:  # a name that the package itself exports
             target = "__init__"
         assert LEVEL[target] <= LEVEL[room], f"{file}: {room} imports {target}, which stands above it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hitbox.errors import HitboxError, HitboxWarning
 from hitbox.index import Index, LoadReport
 from hitbox.language import Limits
@@ -13,6 +15,7 @@ from hitbox.symmetric import Exchange
 __version__ = "0.1.0"
 __all__ = [
     "Attribute",
+    "Client",
     "Exchange",
     "HitboxError",
     "HitboxWarning",
@@ -23,3 +26,11 @@ __all__ = [
     "Schema",
     "matchers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Client":  # the web stack is imported by those who use it
+        from hitbox.broker.client import Client
+
+        return Client
+    raise AttributeError(f"module 'hitbox' has no attribute {name!r}")

@@ -27,9 +27,18 @@ except ModuleNotFoundError as missing:  # the core installs without them
 from hitbox import Index, files
 from hitbox.errors import HitboxError, HitboxWarning, ValueProblem
 
-ELSEWHERE = {
-    "bench": ("hitbox.experiments.bench_cli", "bench", "Time matchers side by side, after checking them.", "bench"),
-    "reproduce": ("hitbox.experiments.reproduce_cli", "reproduce", "Run the experiments of the papers.", "bench"),
+SPARK, BROKER = "hitbox.spark.cli", "hitbox.broker.cli"
+ELSEWHERE = {  # name: module, extra, summary
+    "demo": (SPARK, "spark", "The whole pipeline on Spark in under two minutes, told as it goes."),
+    "generate": (SPARK, "spark", "Write a synthetic workload as Parquet."),
+    "build": (SPARK, "spark", "Build the next version of a snapshot from a table, in parallel."),
+    "stream": (SPARK, "spark", "Match a stream of events, exactly once, while subscriptions change."),
+    "bench": ("hitbox.experiments.bench_cli", "bench", "Time matchers side by side, after checking them."),
+    "reproduce": ("hitbox.experiments.reproduce_cli", "bench", "Run the experiments of the papers."),
+    "serve": (BROKER, "broker", "Start the broker: HTTP, WebSocket and a page."),
+    "publish": (BROKER, "broker", "Send events to a broker."),
+    "subscribe": (BROKER, "broker", "Subscribe at a broker and print what it delivers."),
+    "admin": (BROKER, "broker", "Look after a broker: stats, tokens, replay, snapshots."),
 }
 
 
@@ -42,14 +51,14 @@ class LazyGroup(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in ELSEWHERE:
             return super().get_command(ctx, cmd_name)
-        module, name, summary, extra = ELSEWHERE[cmd_name]
+        module, extra, summary = ELSEWHERE[cmd_name]
         if ctx.resilient_parsing or not any(word == cmd_name for word in sys.argv[1:2]):
             return typer.core.TyperCommand(cmd_name, help=summary)  # only to be listed
         try:
             group = typer.main.get_group(import_module(module).app)
         except ModuleNotFoundError as missing:
             sys.exit(f"hitbox {cmd_name} needs {missing.name}: pip install 'hitbox[{extra}]'")
-        return group.commands[name]
+        return group.commands[cmd_name]
 
 
 app = typer.Typer(
@@ -109,10 +118,23 @@ def match(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="write the matches to this file")] = None,
     threads: Annotated[int, typer.Option(help="threads for matching")] = 1,
     matcher: Matcher = None,
+    spark: Annotated[bool, typer.Option("--spark", help="match on Spark; --out is then a Parquet table")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master or Connect address")] = None,
+    event_id: Annotated[str, typer.Option(help="on Spark: the column that names an event")] = "event_id",
+    form: Annotated[str, typer.Option(help="on Spark: arrays, pairs, counts")] = "arrays",
+    limit: Annotated[int | None, typer.Option(help="on Spark: only the most urgent so many an event")] = None,
+    keep: Annotated[str, typer.Option(help="on Spark: event columns to keep, comma-separated")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Match the events of a file, in this process: which subscriptions does each one hit?"""
+    """Match the events of a table: which subscriptions does each one hit? In this process, or on Spark."""
     with plain_errors():
+        if spark:
+            source = snapshot or subscriptions
+            if source is None or out is None:
+                raise ValueProblem("--spark needs --snapshot DIR or --subscriptions TABLE, and --out TABLE")
+            on_spark = import_module(SPARK).match_command
+            on_spark(str(events), str(source), str(out), event_id, form, limit, keep, where, master, as_json)
+            return
         table = files.read_table(events)
         index = _open(subscriptions, snapshot, schema, matcher, table)
         matches = index.match_batch(table, where, threads=threads)
