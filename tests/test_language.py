@@ -10,8 +10,9 @@ import pytest
 import goldens
 from hitbox import language
 from hitbox.boxes import HIGHEST, LOWEST, MISSING
+from hitbox.codecs import GridCodec, StringCodec
 from hitbox.errors import HitboxError, LimitExceeded, PredicateError, SyntaxProblem, UnknownAttribute
-from hitbox.keys import GridCodec, Keys, StringCodec
+from hitbox.keys import Keys
 from hitbox.language import Limits
 from hitbox.schema import Attribute, Schema
 

@@ -16,6 +16,7 @@ LAYERS = [
     {"errors"},
     {"boxes", "schema", "locks", "columns"},
     {"dictionary", "matches"},
+    {"codecs"},
     {"keys"},
     {"events", "snapshot", "language", "matchers", "engine", "workloads"},
     {"catalog", "tables", "resolve", "explained", "files"},

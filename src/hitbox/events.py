@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from hitbox.boxes import HIGHEST, I64, MISSING, Points
+from hitbox.codecs import Codec
 from hitbox.errors import TableError, UnknownAttribute, ValueProblem, nearest
-from hitbox.keys import Codec, Keys
+from hitbox.keys import Keys
 
 Event = Mapping[str, Any]
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.boxes import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
+from hitbox.codecs import GridCodec, IntCodec
 from hitbox.errors import HitboxError, TableError, nearest
 from hitbox.events import column_keys, event_keys
-from hitbox.keys import GridCodec, IntCodec, Keys
+from hitbox.keys import Keys
 from hitbox.language import Limits, Predicate
 from hitbox.schema import Schema
 

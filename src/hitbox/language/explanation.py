@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hitbox.boxes import HIGHEST, MISSING
-from hitbox.keys import Codec
+from hitbox.codecs import Codec
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
 from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, literal, quoted, without_not

@@ -17,8 +17,9 @@ from itertools import product
 from math import prod
 
 from hitbox.boxes import HIGHEST, LOWEST
+from hitbox.codecs import Codec
 from hitbox.errors import LimitExceeded, TypeProblem, ValueProblem
-from hitbox.keys import Codec, Keys
+from hitbox.keys import Keys
 from hitbox.language.limits import Limits
 from hitbox.language.patterns import successor
 from hitbox.language.sets import (

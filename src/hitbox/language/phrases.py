@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from hitbox.boxes import HIGHEST, LOWEST, MISSING
-from hitbox.keys import Codec, GridCodec, StringCodec
+from hitbox.codecs import Codec, GridCodec, StringCodec
 from hitbox.language.normal import leaf_set
 from hitbox.language.patterns import successor
 from hitbox.language.sets import Interval

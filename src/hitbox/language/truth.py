@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from hitbox.boxes import HIGHEST, LOWEST
-from hitbox.keys import Codec, Keys, TimestampCodec
+from hitbox.codecs import Codec, TimestampCodec
+from hitbox.keys import Keys
 from hitbox.language.normal import Term, strings, terms
 from hitbox.language.sets import Set
 from hitbox.language.tree import Leaf, Node, Predicate, fold
