@@ -23,7 +23,7 @@ constraints that need the attribute to be present lead below a p-node, so "missi
 
 Cost: match visits the p-nodes of the attributes that the event carries and one path down each c-directory, O(boxes
 there); insert and delete O(depth x constraints) and now and then a split; memory 4 bytes a box and 4 for its place,
-52 a c-node, 16 a p-node, beside the exact bounds.
+44 a c-node, 16 a p-node, beside the exact bounds.
 """
 
 from __future__ import annotations
