@@ -151,12 +151,8 @@ def subscribe(
 
     with _plain_errors(), Client.sync(url, token or None) as client, contextlib.suppress(KeyboardInterrupt):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        left = count
-        for delivery in client.listen(name, wanted, ephemeral=not name):
+        for delivery in client.listen(name, wanted, count or None, ephemeral=not name):
             typer.echo(msgspec.json.encode(delivery).decode())
-            left -= 1
-            if left == 0:
-                break
 
 
 @admin.command()

@@ -364,17 +364,21 @@ class SyncClient:
         return self._do(self._client.publish_many(events))
 
     def listen(
-        self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), **options: Any
+        self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
     ) -> Iterator[Delivery]:
-        """Connect, subscribe and yield deliveries, each acknowledged when the next one is asked for."""
+        """Connect, subscribe, yield deliveries (`count` of them); each is acknowledged when the next is asked for."""
         subscriber = self._client.subscriber(name, **options)
         self._do(subscriber.__aenter__())
         try:
             for one in subscriptions:
                 self._do(subscriber.subscribe(**one))
             deliveries = subscriber.__aiter__()
-            while True:
-                yield self._do(_next(deliveries))
+            for n in itertools.count(1):
+                delivery = self._do(_next(deliveries))
+                yield delivery
+                if n == count:
+                    self._do(subscriber.ack(delivery))
+                    return
         finally:
             self._do(subscriber.__aexit__())
 

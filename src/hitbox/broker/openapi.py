@@ -8,6 +8,7 @@ import msgspec
 
 from hitbox.broker import bodies
 from hitbox.broker.routes import ROUTES, Route
+from hitbox.broker.settings import NAME
 
 PROBLEM = {
     "type": "object",
@@ -65,7 +66,8 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"summary": route.says, "operationId": route.run.__name__, "responses": _answers(route)}
     names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}}
+        for name in names
     ]
     for name, schema in components[route.query.__name__].get("properties", {}).items():
         parameters.append({"name": name, "in": "query", "required": False, "schema": schema})
