@@ -153,10 +153,23 @@ class Catalog:
         self._settle("int" if pa.types.is_integer(ids.type) else "string")
         start = len(self.ids)
         self._freeze(ids, pa.nulls(len(ids), pa.large_string()) if where is None else where)
-        numbers = np.arange(len(self._owner), len(self._owner) + count.sum())
-        self._append(priority, len(self._owner) + np.cumsum(count) - count, count)
+        self._append(priority, self._runs(count), count)
+        numbers = self.boxes_of(np.arange(start, start + len(ids)))
         self._own(numbers, np.repeat(np.arange(start, start + len(ids)), count), exact)
         return numbers
+
+    def _runs(self, count: I64) -> I64:
+        """The first numbers of many: free ones for those that need one, new ones for the rest."""
+        first = np.zeros(len(count), np.int64)
+        free = self._free.pop(1, [])
+        single = np.flatnonzero(count == 1)[: len(free)]
+        first[single] = free[len(free) - len(single) :]
+        if len(free) > len(single):
+            self._free[1] = free[: len(free) - len(single)]
+        rest = np.ones(len(count), bool)
+        rest[single] = False
+        first[rest] = len(self._owner) + np.cumsum(count[rest]) - count[rest]
+        return first
 
     def _run(self, length: int) -> int:
         """The first of `length` free numbers in a row: a run of that length, a piece of a longer one, or new ones."""
@@ -222,8 +235,8 @@ class Catalog:
 
     def _own(self, numbers: I64, slots: I64, exact: NDArray[np.bool_]) -> None:
         if len(numbers):
-            self._owner.fill_to(int(numbers[-1]) + 1, -1)
-            self._exact.fill_to(int(numbers[-1]) + 1, True)
+            self._owner.fill_to(int(numbers.max()) + 1, -1)
+            self._exact.fill_to(int(numbers.max()) + 1, True)
             self._owner.put(numbers, slots)
             self._exact.put(numbers, exact)
             self.plain = self.plain and bool(exact.all())
