@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,10 +90,11 @@ async def serving(
     broker = Broker(path, schema, Settings(**settings))
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     guard = Guard(tokens or {}, True)
-    task = asyncio.create_task(serve(broker, guard, "127.0.0.1", 0, bound.set_result))
+    stop = asyncio.Event()
+    task = asyncio.create_task(serve(broker, guard, "127.0.0.1", 0, bound.set_result, stop))
     await asyncio.wait([task, bound], return_when=asyncio.FIRST_COMPLETED)
     try:
         yield broker, f"http://127.0.0.1:{await bound}"
     finally:
-        os.kill(os.getpid(), signal.SIGTERM)
+        stop.set()
         await task

@@ -396,7 +396,7 @@ class Broker:
         count = 0
         for d in deliveries:
             count += 1
-            self.watch.trace.append(Sent(d.seq, d.level, name, d.determined, now, d.live))
+            self.watch.trace.append(Sent(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
             if d.live and d.accepted:
                 self.watch.latencies.append((d.level, (now - d.accepted) / 1e6))
         self.watch.counts["delivered"] += count

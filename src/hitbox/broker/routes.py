@@ -53,6 +53,11 @@ class From(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Count = 100
 
 
+class Tail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    first: Number = 1
+    limit: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1_000
+
+
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str
     priority: Priority = 4
@@ -115,9 +120,8 @@ async def stats(call: Call) -> Any:
 
 
 async def trace(call: Call) -> Any:
-    names = ("seq", "level", "subscriber", "determined", "sent", "live")
-    rows = list(call.broker.watch.trace)[-call.query.limit :] if call.query.limit else []
-    return {"rows": [dict(zip(names, row, strict=True)) for row in rows if row.seq >= call.query.first]}
+    rows = [row._asdict() for row in call.broker.watch.trace if row.seq >= call.query.first]
+    return {"rows": rows[: call.query.limit]}
 
 
 async def publish(call: Call) -> Any:
@@ -218,7 +222,7 @@ ROUTES = [
     Route("GET", "/v1/schema", get_schema, "The attributes that events and subscriptions may speak of"),
     Route("PUT", "/v1/schema", put_schema, "Change the schema; refused where subscriptions contradict it", Attributes),
     Route("GET", "/v1/stats", stats, "Counters, sizes, and a line a second of rates and latencies"),
-    Route("GET", "/v1/trace", trace, "The latest deliveries: event, level, determined, sent", query=From),
+    Route("GET", "/v1/trace", trace, "The latest deliveries: event, level, determined, sent", query=Tail),
     Route("POST", "/v1/events", publish, "Publish: durable when answered", Item, status=201, raw=True),
     Route("GET", "/v1/events", list_events, "Stored events", query=From),
     Route("GET", "/v1/subscribers", list_subscribers, "Subscribers with lag and policy", query=Search),

@@ -188,8 +188,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(broker: Broker, guard: Guard, host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Run until SIGTERM or SIGINT, then finish what was accepted and close; `ready` gets the port."""
+async def serve(
+    broker: Broker, guard: Guard, host: str, port: int, ready: Callable[[int], None], stop: asyncio.Event | None = None
+) -> None:
+    """Run until SIGTERM, SIGINT or `stop`, then finish what was accepted and close; `ready` gets the port."""
     guard.check_address()
     await broker.start()
     config = uvicorn.Config(
@@ -209,10 +211,15 @@ async def serve(broker: Broker, guard: Guard, host: str, port: int, ready: Calla
     def leave() -> None:
         broker.closing = server.should_exit = True
 
+    async def until_told() -> None:
+        if stop is not None:
+            await stop.wait()
+            leave()
+
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
-            loop.add_signal_handler(one, leave)
+    for one in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
+        loop.add_signal_handler(one, leave)
+    told = asyncio.create_task(until_told())
     running = asyncio.create_task(server.serve())
     try:
         while not server.started and not running.done():
@@ -221,6 +228,7 @@ async def serve(broker: Broker, guard: Guard, host: str, port: int, ready: Calla
             ready(server.servers[0].sockets[0].getsockname()[1])
         await running
     finally:
+        told.cancel()
         await broker.stop()
 
 

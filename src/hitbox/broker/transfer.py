@@ -12,10 +12,13 @@ from pathlib import Path
 
 import msgspec
 
+from hitbox import events
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.registry import Registry
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store import Store
+from hitbox.catalog import Id
+from hitbox.explained import describe_box
 from hitbox.index import Index
 from hitbox.schema import Schema
 
@@ -56,19 +59,33 @@ def _fill(store: Store, index: Index, owner: str) -> None:
 
 
 def _rows(index: Index, owner: str) -> Iterator[tuple[str, str, str, int, str]]:
-    for id in index:
+    for id, where, priority, about in _dump(index):
         head, slash, tail = str(id).partition("/")
         if not slash and not owner:
             raise BadRequest(f"the id {id!r} names no subscriber (like 'ann/cheap'); say whose it is: --as NAME")
         name, text = (head, tail) if slash else (owner, str(id))
-        about = json.dumps(index.about(id), sort_keys=True, default=str)
-        yield (
-            check_name(name, "subscriber"),
-            check_name(text, "subscription"),
-            index.where(id),
-            index.priority(id),
-            about,
-        )
+        yield check_name(name, "subscriber"), check_name(text, "subscription"), where, priority, about
+
+
+def _dump(index: Index) -> Iterator[tuple[Id, str, int, str]]:
+    """(id, where, priority, about) of everything, a chunk at a time: asking the index one by one would take hours."""
+    catalog, keys = index._catalog, index._keys
+    slots = catalog.living_slots()
+    for start in range(0, len(slots), CHUNK):
+        part = slots[start : start + CHUNK]
+        texts = catalog.where.take(part).to_pylist()
+        told = ["{}"] * len(part)
+        if None in texts or keys.space.information:
+            numbers = catalog.boxes_of(part)
+            first = dict(zip(catalog.owner[numbers].tolist()[::-1], range(len(numbers) - 1, -1, -1), strict=True))
+            boxes = index._matcher.boxes(numbers)
+            for at, slot in enumerate(part.tolist()):
+                box = boxes[first[slot]] if slot in first else None
+                if texts[at] is None:
+                    texts[at] = "FALSE" if box is None else describe_box(keys, box)
+                if keys.space.information and box is not None:
+                    told[at] = json.dumps(events.told(keys, box), sort_keys=True, default=str)
+        yield from zip(catalog.id_list(part), texts, catalog.priority[part].tolist(), told, strict=True)
 
 
 def _adopt(store: Store, index: Index) -> None:

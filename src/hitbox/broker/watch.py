@@ -1,8 +1,9 @@
 """What the broker did: counters, a line a second for the plots, and the trace of deliveries.
 
-A trace row is (event, level, subscriber, determined, sent, live): when the matches of the level were known and when the
-delivery was handed to the connection, in nanoseconds of one clock. `live` is false for what was sent again, or from the
-spool; live ones of one event never go out with a higher level after a lower one.
+A trace row is (event, level, subscriber, accepted, determined, sent, live): when the event went to the store, when the
+matches of the level were known and when the delivery was handed to the connection, in nanoseconds of one clock. `live`
+is false for what was sent again, or from the spool; live ones of one event never go out with a higher level after a
+lower one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Sent(NamedTuple):
     seq: int
     level: int
     subscriber: str
+    accepted: int
     determined: int
     sent: int
     live: bool
