@@ -145,7 +145,7 @@ def soak(what: str, kills: int, rows: int, seed: int, folder: Path, say: Any = p
         child = start(what, folder, rows)
         try:
             await_file(child, folder / "ready", folder)
-            time.sleep(rng.uniform(0.0, 8.0))
+            linger(rng, child, folder)
             if (folder / "done").exists():
                 raise SystemExit(f"the stream ended after {done} kills: more --rows")
         finally:
@@ -171,6 +171,22 @@ def await_file(child: subprocess.Popen[bytes], file: Path, folder: Path, seconds
             tail = (folder / "child.log").read_text()[-3000:]
             raise SystemExit(f"the child ended or hung before {file.name}:\n{tail}")
         time.sleep(0.05)
+
+
+def linger(rng: random.Random, child: subprocess.Popen[bytes], folder: Path) -> None:
+    """Until some batches or versions later, and then a random part of what the next one takes."""
+    began, before = time.time(), steps(folder)
+    target = before + rng.choice([0, 1, 1, 2, 3])
+    while steps(folder) < target and child.poll() is None:
+        time.sleep(0.02)
+    each = (time.time() - began) / (target - before) if target > before else 4.0
+    time.sleep(rng.uniform(0.0, 1.2 * each))
+
+
+def steps(folder: Path) -> int:
+    """Batches that were committed and versions that were published."""
+    commits = (folder / "checkpoint" / "commits").glob("[0-9]*")
+    return len(list(commits)) + len(snapshot.versions(folder / "snapshot"))
 
 
 def state(folder: Path) -> str:

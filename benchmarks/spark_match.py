@@ -1,0 +1,169 @@
+"""The pipeline at scale: events against a million subscriptions on Spark, in this process, and as Spark's own join.
+
+    python benchmarks/spark_match.py --subscriptions 1M --events 1M
+
+One run measures, after comparing the answers: building the snapshot; matching on Spark (counts, so that the figure is
+matching and not Parquet; `--form arrays` writes the ids); the same batch in this process on as many threads as Spark
+has cores; time inside the engine, summed over the workers; and Spark's own join on a slice, whose rate in pairs gives
+the time that it would need for everything. Wall-clock and CPU seconds (all processes of this run), because other work
+on the machine moves the first but hardly the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from hitbox import Index, workloads
+from hitbox import spark as hs
+from hitbox.spark.demo import join
+from hitbox.spark.generate import Tables
+from hitbox.spark.match import prepare, run
+
+COLLECT = {"arrays": "sum(size(subscriptions))", "counts": "sum(matches)"}
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Clock:
+    """Wall-clock and CPU seconds of this process and everything that it started."""
+
+    def __enter__(self) -> Clock:
+        self.wall, self.cpu = time.perf_counter(), cpu_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall, self.cpu = time.perf_counter() - self.wall, cpu_seconds() - self.cpu
+
+    def facts(self, name: str) -> dict[str, float]:
+        return {f"{name}_seconds": round(self.wall, 2), f"{name}_cpu_seconds": round(self.cpu, 2)}
+
+
+def cpu_seconds() -> float:
+    """Of this process, the JVM and its Python workers, those that ended included."""
+    parents, spent = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        spent[int(folder.name)] = sum(map(int, fields[11:15])) / TICK
+    total, me = 0.0, os.getpid()
+    for pid, seconds in spent.items():
+        at, seen = pid, set()
+        while at not in (me, 0) and at in parents and at not in seen:
+            seen.add(at)
+            at = parents[at]
+        total += seconds if at == me else 0.0
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--subscriptions", default="1M")
+    parser.add_argument("--events", default="1M")
+    parser.add_argument("--width", type=float, default=0.5)
+    parser.add_argument("--form", choices=COLLECT, default="counts")
+    parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--slice", default="100,20k", help="events,subscriptions of the join")
+    parser.add_argument("--changes", type=int, default=1000)
+    given = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="hitbox-spark-match-")
+    try:
+        print(json.dumps(measure(given, folder), indent=1))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(given: argparse.Namespace, folder: str) -> dict[str, Any]:
+    sizes = workloads.count(given.subscriptions), workloads.count(given.events)
+    spark = hs.session(f"local[{given.cores}]", spark_driver_memory="3g", spark_sql_shuffle_partitions=given.cores)
+    path = f"{folder}/snapshot"
+    facts: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "width": given.width, "form": given.form}
+    made = hs.generate("w1", *sizes, spark=spark, partitions=4 * given.cores, width=given.width)
+    with Clock() as clock:
+        hs.build(made.subscriptions, path, parts=given.parts)
+    facts |= clock.facts("build")
+    facts["driver_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    made.events.write.parquet(f"{folder}/events")
+    events = spark.read.parquet(f"{folder}/events")
+    facts |= on_spark(events, path, given.form)
+    facts |= in_process(path, sizes[1], given)
+    facts["spark_adds_percent"] = round(100 * (facts["spark_seconds"] / facts["process_seconds"] - 1), 1)
+    facts["spark_adds_cpu_percent"] = round(100 * (facts["spark_cpu_seconds"] / facts["process_cpu_seconds"] - 1), 1)
+    if facts["matches"] != facts.pop("process_matches"):
+        raise SystemExit("Spark and this process do not agree")
+    facts |= own_join(made, path, given, sizes, facts["spark_seconds"])
+    facts |= changing(spark, path, sizes[0], given)
+    return facts
+
+
+def on_spark(events: Any, path: str, form: str) -> dict[str, Any]:
+    """A warm-up on some events (workers start, the snapshot is opened), then all of them."""
+    job, schema = prepare(events, path, "event_id", form, None, (), None, None, False)
+    timed = T.StructType([*schema.fields, T.StructField("_seconds", T.DoubleType())])
+    job = type(job)(**{**job.__dict__, "seconds": True})
+    run(events.where("event_id < 2000"), job, timed).agg(F.expr(COLLECT[form])).collect()
+    with Clock() as clock:
+        row = run(events, job, timed).agg(F.expr(COLLECT[form]), F.sum("_seconds")).collect()[0]
+    return {"matches": row[0], **clock.facts("spark"), "engine_seconds": round(row[1], 2)}
+
+
+def in_process(path: str, count: int, given: argparse.Namespace) -> dict[str, Any]:
+    """The same events as Arrow tables of 10,000, as many threads as Spark has cores; reading them is not counted."""
+    index = Index.open(path)
+    tables = Tables(workloads.get("w1", n=1, width=given.width))
+    wall = cpu = 0.0
+    total = 0
+    index.match_batch(tables.events(0, 2000))
+    for start in range(0, count, 10_000):
+        table = tables.events(start, min(10_000, count - start))
+        with Clock() as clock:
+            total += len(index.match_batch(table, threads=given.cores).ids)
+        wall, cpu = wall + clock.wall, cpu + clock.cpu
+    return {"process_matches": total, "process_seconds": round(wall, 2), "process_cpu_seconds": round(cpu, 2)}
+
+
+def own_join(made: Any, path: str, given: argparse.Namespace, sizes: tuple[int, int], ours: float) -> dict[str, Any]:
+    rows, columns = (workloads.count(text) for text in given.slice.split(","))
+    events, subscriptions = made.events.where(f"event_id < {rows}"), made.subscriptions.where(f"id < {columns}")
+    events, subscriptions = events.cache(), subscriptions.cache()
+    expected = rows * columns * (events.count() > 0) * (subscriptions.count() > 0)
+    with Clock() as clock:
+        found = join(events, subscriptions, list(made.schema)).count()
+    matches = hs.match(events, path, form="pairs").where(f"subscription < {columns}").count()
+    if found != matches:
+        raise SystemExit(f"the join finds {found} pairs, hitbox {matches}")
+    whole = sizes[0] * sizes[1] / (expected / clock.wall)
+    return {
+        "join_pairs_per_second": round(expected / clock.wall),
+        "join_would_take_hours": round(whole / 3600, 1),
+        "times_faster_than_join": round(whole / ours),
+    }
+
+
+def changing(spark: Any, path: str, size: int, given: argparse.Namespace) -> dict[str, Any]:
+    half = given.changes // 2
+    more = hs.generate("w1", half, 0, spark=spark, first_subscription=size, width=given.width).subscriptions
+    log = more.selectExpr("id as sequence", "'subscribe' as op", "*").unionByName(
+        spark.range(half).selectExpr(f"id + {2 * size} as sequence", "'unsubscribe' as op", "id"),
+        allowMissingColumns=True,
+    )
+    with Clock() as clock:
+        hs.apply_changes(log, path)
+    return {"changes": given.changes, **clock.facts("changes")}
+
+
+if __name__ == "__main__":
+    main()
