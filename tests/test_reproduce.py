@@ -206,3 +206,30 @@ def test_smoke(tmp_path: Path) -> None:
                 assert ET.parse(tmp_path / "plots" / f"{name}.svg").getroot().tag.endswith("svg")
                 assert (tmp_path / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
                 assert f"{plot.figure}: " in html
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_makes_the_same_boxes_and_the_same_summary() -> None:
+    pytest.importorskip("pyspark")
+    from hitbox.experiments import farm
+    from hitbox.spark.session import active, session
+
+    started = active() is None
+    try:
+        _compare_with_spark(farm)
+    finally:
+        if started:
+            session().stop()
+
+
+def _compare_with_spark(farm: Any) -> None:
+    for name, parameters in (("index-count", {}), ("pri-rein", {"m": 8}), ("symmetric", {"m": 4, "information": 2})):
+        workload = get(name, n=300, seed=3, **parameters)
+        ours, theirs = workload.boxes(0, 300), farm.boxes(name, {"n": 300, "seed": 3, **parameters})
+        for field in ("offsets", "attribute", "low", "high", "priority"):
+            assert np.array_equal(getattr(ours, field), getattr(theirs, field)), (name, field)
+    lanes = {"rein": {"match": 2.0, "hits": 1.0}}
+    points = [{"paper": "rein", "experiment": "widths", "x": x, "n": 9, "lanes": lanes} for x in (0.1, 0.2)]
+    table = reproduce.values(points)
+    assert farm.summary(table).to_pylist() == reproduce.summary(table).to_pylist()

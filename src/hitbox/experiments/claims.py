@@ -261,6 +261,16 @@ def ratio(
     return check
 
 
+def overhead(one: str, other: str, said: float, metric: str, most: float = 0.5, at: At = "last") -> Check:
+    """`one` takes a little more than `other`: at most the share `most`; 5% less counts as equal."""
+
+    def check(c: Curves) -> Outcome:
+        ours = c.value(one, metric, at) / c.value(other, metric, at) - 1
+        return Outcome(f"{ours:+.1%}", -0.05 <= ours <= most, abs(ours - said) <= 0.1)
+
+    return check
+
+
 def mean_ratio(one: str, other: str, said: float, metric: str = "match", where: Where | None = None) -> Check:
     """Mean of `one` over the axis as a share of the mean of `other`; the direction is that of `said` against 1."""
 
@@ -319,7 +329,7 @@ def does_not_fit(matcher: str, at: At, paper_n: int, memory_gb: float) -> Check:
             return Outcome(f"refused: {c.skipped[place][matcher]}", True)
         need = c.value(matcher, "memory", at) * paper_n / 1e9
         ours = f"{need:.0f} GB at {paper_n:,} subscriptions, from {c.n[place]:,} here"
-        return Outcome(ours, None if need < memory_gb else True, note="it fits at this scale")
+        return Outcome(ours, need >= memory_gb or None, note="" if need >= memory_gb else "it fits at this scale")
 
     return check
 

@@ -162,6 +162,7 @@ def _save(plt: Any, figure: Any, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        figure.set_layout_engine("none")  # as it is now: laying it out again would take most of the time
         figure.savefig(path.with_suffix(".png"), dpi=110)
     except OSError as problem:
         raise BenchError(f"cannot write the plot {path}: {problem}") from None

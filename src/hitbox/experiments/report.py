@@ -67,9 +67,9 @@ def _head(record: dict[str, Any]) -> str:
     text = (
         f"<h1>The papers, reproduced</h1><p>Scale <b>{scale}</b>, seed {record['seed']}, commit "
         f"{escape(str(machine['commit'] or 'installed'))}, hitbox {escape(machine['hitbox'])}, {machine['when']}. "
-        f"{escape(place)}, load {', '.join(map(str, machine['load']))}; {record['seconds']:,.0f} s of measuring.</p>"
+        f"{escape(place)}, load {', '.join(map(str, machine['load']))}; {record['cpu_seconds']:,.0f} s of CPU time.</p>"
         "<p>All matchers run in one process on the same boxes and events, each checked against <code>brute</code> "
-        "first; times are CPU time of one event at a time, the median of interleaved repetitions (the fine-grained "
+        "first; times are CPU time of one event at a time, the quickest of interleaved repetitions (the fine-grained "
         "times of Pri-REIN are wall-clock stamps inside the kernels). The claims are about shape: who wins, by what "
         "factor, what rises. Curves within 10% of each other count as equal.</p>"
     )

@@ -114,6 +114,7 @@ def write(chosen: list[Paper], todo: list[Task], out: Path, scale: str, seed: in
         "machine": machine(),
         "settings": vars(SETTINGS[scale]),
         "seconds": sum(point["seconds"] for point in points),
+        "cpu_seconds": sum(point["cpu_seconds"] for point in points),
         "verdicts": verdicts(chosen, found),
         "points": [{key: value for key, value in point.items() if key != "fingerprint"} for point in points],
     }

@@ -54,6 +54,7 @@ class Task:
         """What a stored point must have been made from to be used again."""
         return {
             "parameters": self.parameters,
+            "events": self.experiment.events(self.x),
             "lanes": self.experiment.lanes(self.x),
             "measures": list(self.experiment.measures),
             "settings": vars(SETTINGS[self.scale]),

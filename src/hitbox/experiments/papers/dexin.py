@@ -25,10 +25,10 @@ from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by
 
 OTHERS = ("tama", "h-tree", "be-tree", "opindex", "rein")
 ALL = (*OTHERS, "dexin")
-N = by(300, 50_000, 1_000_000)
+N = by(300, 30_000, 1_000_000)
 SIZES = by(
     (200, 400),
-    (20_000, 40_000, 60_000, 80_000, 100_000),
+    (10_000, 20_000, 30_000, 40_000, 50_000),
     (250_000, 500_000, 750_000, 1_000_000, 1_250_000, 1_500_000, 1_750_000),
 )
 ATTRIBUTES = by((2, 6), (2, 4, 6, 10, 14, 18, 22), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22))
@@ -106,7 +106,7 @@ DIMENSIONS = Experiment(
     axis="attributes",
     workload="dexin",
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=ATTRIBUTES,
     set=lambda m: {"m": m},
     plots=(Plot("figure 4", "match"), Plot("figure 5", "match_std")),
@@ -138,7 +138,7 @@ RANGES = Experiment(
     axis="width of a range, share of the domain",
     workload="dexin",
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=WIDTHS,
     set=lambda w: {"width": w, "width_max": 0.0},
     plots=(Plot("figure 6", "match"), Plot("spread over the width", "match_std")),
@@ -170,7 +170,7 @@ ZIPF_SUBSCRIPTIONS = Experiment(
     fixed=SKEWED,
     matchers=ALL,
     n=by(0, 0, 0),
-    values=by((200, 400), (20_000, 60_000, 100_000), SIZES["paper"]),
+    values=by((200, 400), (10_000, 30_000, 50_000), SIZES["paper"]),
     plots=(Plot("figure 7", "match"),),
     claims=(
         Claim("All slow down under Zipf", "to some extent", against("subscriptions", ALL)),
@@ -186,7 +186,7 @@ ZIPF_DIMENSIONS = Experiment(
     workload="dexin",
     fixed=SKEWED,
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=by((2, 6), (2, 6, 10, 22), ATTRIBUTES["paper"]),
     set=lambda m: {"m": m},
     plots=(Plot("figure 8", "match"),),
@@ -203,7 +203,7 @@ ZIPF_WIDTHS = Experiment(
     workload="dexin",
     fixed=SKEWED,
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=by((0.2, 0.6), (0.1, 0.3, 0.5, 0.7), WIDTHS["paper"]),
     set=lambda w: {"width": w, "width_max": 0.0},
     plots=(Plot("figure 9", "match"),),
@@ -219,7 +219,7 @@ CARDINALITIES = Experiment(
     axis="distinct values an attribute",
     workload="dexin",
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=by((100, 10_000), *((100, 1_000, 10_000, 100_000, 1_000_000),) * 2),
     set=lambda c: {"cardinality": c},
     log_axis=True,
@@ -236,7 +236,7 @@ EQUALITIES = Experiment(
     axis="equalities, share of the constraints",
     workload="dexin",
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=by((0.1, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
     set=lambda share: {"equalities": share},
     plots=(Plot("figure 11", "match"),),
@@ -257,7 +257,7 @@ RATES = Experiment(
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=ALL,
-    n=by(300, 30_000, 1_000_000),
+    n=N,
     values=by((0.01, 0.2), *((0.001, 0.01, 0.05, 0.1, 0.2),) * 2),
     set=lambda rate: {"match_rate": rate},
     log_axis=True,

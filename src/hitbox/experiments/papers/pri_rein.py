@@ -15,6 +15,7 @@ from hitbox.experiments.claims import (
     follows,
     least_growth,
     matched,
+    overhead,
     ratio,
     rises,
     share,
@@ -24,7 +25,7 @@ from hitbox.experiments.claims import (
 from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by
 
 ALL = ("simple", "siena", "tama", "h-tree", "rein")
-N = by(1_000, 100_000, 500_000)
+N = by(1_000, 200_000, 500_000)
 
 TIMES = Experiment(
     name="times",
@@ -45,7 +46,7 @@ TIMES = Experiment(
         Plot("table 2: spread of the matching time", "matching_std"),
     ),
     claims=(
-        Claim("Share of the subscriptions that an event meets", "about 0.001", matched(0.001, "last", "rein")),
+        Claim("Share of the subscriptions that an event meets", "about 0.001", matched(0.001, "last")),
         Claim("Gap / matching time of Simple", "99.5%", share("simple", "gap", "matching", 0.995)),
         Claim("Gap / matching time of Siena", "68.6%", share("siena", "gap", "matching", 0.686)),
         Claim("Gap / matching time of Tama", "71.2%", share("tama", "gap", "matching", 0.712)),
@@ -105,7 +106,7 @@ ATTRIBUTES = Experiment(
     axis="attributes",
     workload="pri-rein",
     matchers=ALL,
-    n=N,
+    n=by(1_000, 100_000, 500_000),
     values=by((10, 20), (10, 20, 40, 80), (10, 20, 40, 60, 80, 100)),
     set=lambda m: {"m": m},
     measures=("times",),
@@ -175,13 +176,13 @@ PRIORITIES = Experiment(
         Claim(
             "Mean determining time of Pri-Rein against Rein",
             "+1.35%",
-            ratio("pri-rein", "rein", 1.0135, "determining", 0.8, 1.3, at="first"),
+            overhead("pri-rein", "rein", 0.0135, "determining", at="first"),
         ),
         Claim("Gap time of Pri-Rein against Rein", "+17.1%", ratio("pri-rein", "rein", 1.171, "gap", 1.0, at="first")),
         Claim(
             "Matching time of Pri-Rein against Rein",
             "+2.53%",
-            ratio("pri-rein", "rein", 1.0253, "matching", 0.95, 1.2, at="first"),
+            overhead("pri-rein", "rein", 0.0253, "matching", at="first"),
         ),
         Claim(
             "Preparing takes the same time",
@@ -191,7 +192,7 @@ PRIORITIES = Experiment(
         Claim(
             "Last determining time of Pri-Rein against Rein",
             "331.0 / 322.9 ms: +2.5%",
-            ratio("pri-rein", "rein", 1.025, "last", 0.98, 1.25, at="first"),
+            overhead("pri-rein", "rein", 0.025, "last", at="first"),
         ),
         Claim(
             "Within a priority Rein's determining times spread more",
@@ -201,12 +202,12 @@ PRIORITIES = Experiment(
         Claim(
             "Matching time of Pri-Rein against Rein at selectivity 0.1",
             "+2.88%",
-            ratio("pri-rein", "rein", 1.0288, "matching", 0.95, 1.3, at=0.1),
+            overhead("pri-rein", "rein", 0.0288, "matching", at=0.1),
         ),
         Claim(
             "Matching time of Pri-Rein against Rein at selectivity 0.3",
             "+9.98%",
-            ratio("pri-rein", "rein", 1.0998, "matching", 0.95, 1.5, at=0.3),
+            overhead("pri-rein", "rein", 0.0998, "matching", at=0.3),
         ),
         Claim("The loss grows with the selectivity", "2.88% to 9.98%", steeper("pri-rein", "rein", "matching")),
     ),
@@ -232,7 +233,7 @@ SELECTIVE = Experiment(
         Claim(
             "Share of the subscriptions that an event meets",
             "0.0825",
-            matched(0.0825, "last", "rein"),
+            matched(0.0825, "last"),
             finding="An interval between two uniform numbers covers a uniform point with probability 1/3, five of them "
             "with 1/3^5 = 0.0041, which is what we measure. The paper's figure does not follow from the workload that "
             "it describes.",
@@ -245,19 +246,19 @@ SELECTIVE = Experiment(
         Claim("Pri-Rein: strongly correlated", "figure 13", follows("pri-rein", 1, "urgency_vs_determining")),
         Claim("Pri-Rein-S: strongly correlated", "figure 13", follows("pri-rein-s", 1, "urgency_vs_determining")),
         Claim(
-            "Determining time of Pri-Rein-S against Pri-Rein",
+            "Pri-Rein-S determines earlier than Pri-Rein (after preparing, which is the same code)",
             "-3.20%",
-            ratio("pri-rein-s", "pri-rein", 0.968, "determining", 0.0, 1.0),
+            ratio("pri-rein-s", "pri-rein", 0.968, "waiting", 0.0, 1.0),
         ),
         Claim(
             "Matching time of Pri-Rein against Rein",
             "+3.64%",
-            ratio("pri-rein", "rein", 1.0364, "matching", 0.95, 1.25),
+            overhead("pri-rein", "rein", 0.0364, "matching"),
         ),
         Claim(
             "Matching time of Pri-Rein-S against Rein",
             "+3.40%",
-            ratio("pri-rein-s", "rein", 1.034, "matching", 0.95, 1.25),
+            overhead("pri-rein-s", "rein", 0.034, "matching"),
         ),
         Claim(
             "Preparing takes the same time",
@@ -272,12 +273,12 @@ SELECTIVE = Experiment(
         Claim(
             "Last determining time of Pri-Rein against Rein",
             "+3.64%",
-            ratio("pri-rein", "rein", 1.0364, "last", 0.98, 1.25),
+            overhead("pri-rein", "rein", 0.0364, "last"),
         ),
         Claim(
             "Last determining time of Pri-Rein-S against Rein",
             "+3.01%",
-            ratio("pri-rein-s", "rein", 1.0301, "last", 0.95, 1.25),
+            overhead("pri-rein-s", "rein", 0.0301, "last"),
         ),
         Claim("Pri-Rein-S's gap time exceeds Rein's", "figure 14", faster("rein", "pri-rein-s", 1.2, metric="gap")),
         Claim(

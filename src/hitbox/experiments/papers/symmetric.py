@@ -21,7 +21,7 @@ from hitbox.experiments.claims import (
 from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by
 
 NAIVE, COMPOUND, UB, MLGF = ALL = ("r-tree", "compound", "ub-tree", "mlgf")
-N = by(300, 30_000, 1_000_000)
+N = by(300, 100_000, 1_000_000)
 
 SUBSCRIPTIONS = Experiment(
     name="subscriptions",
@@ -32,7 +32,7 @@ SUBSCRIPTIONS = Experiment(
     n=by(0, 0, 0),
     values=by(
         (200, 400),
-        (5_000, 10_000, 20_000, 40_000, 80_000),
+        (25_000, 50_000, 100_000, 200_000, 400_000),
         (250_000, 500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000),
     ),
     plots=(Plot("figure 3a", "match"),),
@@ -51,7 +51,7 @@ DIMENSIONS = Experiment(
     axis="attributes",
     workload="symmetric",
     matchers=ALL,
-    n=by(200, 10_000, 1_000_000),
+    n=by(200, 40_000, 1_000_000),
     values=by((8, 16), (8, 16, 24, 32, 48, 64), (8, 16, 24, 32, 40, 48, 56, 64)),
     set=lambda m: {"m": m, "information": m // 2},
     measures=("match", "upkeep", "halves"),
@@ -158,13 +158,14 @@ ROLES = Experiment(
 
 EQUALITIES = Experiment(
     name="equalities",
-    title="Share of equality predicates",
+    title="Share of equality predicates in the events",
     axis="equalities, share of the criteria",
     workload="symmetric",
     matchers=ALL,
     n=N,
     values=by((0.0, 1.0), *((0.0, 0.25, 0.5, 0.75, 1.0),) * 2),
-    set=lambda share: {"equalities": share},
+    set=lambda share: {},
+    events=lambda share: {"equalities": share},
     plots=(Plot("figure 3e", "match"),),
     claims=(
         Claim("Naive gains from equalities", "figure 3e", falls(NAIVE)),
@@ -176,13 +177,14 @@ EQUALITIES = Experiment(
 
 UNUSED = Experiment(
     name="unused",
-    title="Share of the attributes that predicates use",
-    axis="used, share of the criteria attributes",
+    title="Share of the attributes that the predicates of events use",
+    axis="used by events, share of the attributes that they may ask for",
     workload="symmetric",
     matchers=ALL,
     n=N,
     values=by((0.5, 1.0), *((0.25, 0.5, 0.75, 1.0),) * 2),
-    set=lambda used: {"used": used},
+    set=lambda used: {},
+    events=lambda used: {"used": used},
     plots=(Plot("figure 3f", "match"),),
     claims=(
         Claim("Naive gains when more attributes are used", "figure 3f", falls(NAIVE)),
