@@ -47,6 +47,7 @@ struct Bitmap {
   const u32* population;     // [attributes][CELLS] members that reach into the cell
   const u32* edges;          // [attributes][CELLS] ends inside the cell that lines cannot decide
   const u8* listed;          // [attributes] some block keeps only a list
+  const u8* narrowest;       // [attributes] the fewest cells that a box reaches into
   const u64* summary;        // [attributes][CELLS][summary_words]
   const Directory* directory;  // [blocks * attributes + 1]
   const u64* lines;          // [groups][CELLS][WORDS]

@@ -70,7 +70,7 @@ struct Grid {
 struct BitmapArrays {
   Grid grid;
   Array<u32> level_end, population, edges, entries, numbers;
-  Array<u8> listed;
+  Array<u8> listed, narrowest;
   Array<u64> summary, lines, alive;
   Array<u32> directory;
   Array<u8> masks;

@@ -80,6 +80,11 @@ struct Layout {
     out.mask_bytes = sparse ? (m + 7) / 8 : 0;
     out.masks.make(sparse ? size_t(out.blocks) * STRIDE * out.mask_bytes + 8 : 0, 0);
     out.position.make(boxes.count);
+    out.narrowest.make(m, CELLS);
+    for (const Cells& c : cells) {
+      u8& least = out.narrowest[c.attribute];
+      least = std::min(least, u8(c.high - c.low + 1));
+    }
     counts.resize(all);
     cursor.resize(all);
   }

@@ -84,13 +84,13 @@ static inline u32 count(const u64* words) {
 struct Against {
   u32 low, high;               // 22-bit places
   bool low_lossy, high_lossy;  // whether a tie must be settled by the exact key
-  i64 low_key, high_key;
+  const i64 *low_key, *high_key;
 };
 
 static inline bool entry_fails(const Bitmap& map, u32 at, const Against& event) {
   u32 entry = map.entries[at], place = entry >> 10;
-  if (entry & UPPER) return place < event.low || (place == event.low && event.low_lossy && map.exact[at] < event.low_key);
-  return place > event.high || (place == event.high && event.high_lossy && map.exact[at] > event.high_key);
+  if (entry & UPPER) return place < event.low || (place == event.low && event.low_lossy && map.exact[at] < *event.low_key);
+  return place > event.high || (place == event.high && event.high_lossy && map.exact[at] > *event.high_key);
 }
 
 static inline void clear(u64* line, u32 position) { line[position >> 6] &= ~(1ull << (position & 63)); }

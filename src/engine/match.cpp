@@ -1,7 +1,7 @@
 // Matching: one event at a time, or a batch block by block. Compiled once an instruction set (HITBOX_KERNELS names it).
 //
-// One event: narrow the blocks by the summaries; AND the lines of a window of blocks, prefetching ahead; settle the
-// survivors by their lists; write out numbers. Blocks come most urgent first, so a limit stops early.
+// One event: narrow the blocks by the summaries; AND their lines; settle the survivors by their lists; write out
+// numbers; all in a pipeline that prefetches. Blocks come most urgent first, so a limit stops early.
 //
 // A batch: for 64 blocks at a time, list the events that each block survives for, then go block by block while its
 // lines stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt out by event and
@@ -14,8 +14,9 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 WINDOW = 192;
 constexpr u32 AHEAD = 4;
+constexpr u32 DELAY = 4;
+constexpr u32 RING = 4 * DELAY;
 constexpr u32 CHUNK = 4096;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
 
@@ -39,48 +40,63 @@ static void emit_line(const Bitmap& map, u32 block, const u64* line, u32 level, 
   out.size += some;
 }
 
-// The matches of blocks `list[0..size)`.
+// Blocks pass through stages, so that each finds in cache what the one before asked for: lines are fetched AHEAD blocks
+// early; a survivor waits DELAY others before its doubtful lists are found and fetched, and DELAY more to be settled.
 template <class P>
-void match_window(const Bitmap& map, const P& plans, const u32* list, u32 size, const i64* low, const i64* high,
-                  Survivor* survivors, size_t limit, Result& out) {
-  u32 found = 0;
-  for (u32 i = 0; i < size && i < AHEAD; ++i) plans.prefetch(map, list[i], 0);
-  for (u32 i = 0; i < size; ++i) {
-    if (i + AHEAD < size) plans.prefetch(map, list[i + AHEAD], 0);
-    Line held = plans.gather(map, list[i], 0);
-    if (empty(held)) continue;
-    survivors[found].block = list[i];
-    store(survivors[found].line, held);
-    plans.prefetch_doubtful(map, list[i], 0, survivors[found++].line);
+struct Pipeline {
+  const Bitmap& map;
+  const i64 *low, *high;
+  Result& out;
+  P plans;
+  Survivor ring[RING];
+  u32 pushed = 0, looked = 0, settled = 0;
+
+  Pipeline(const Bitmap& m, const i64* l, const i64* h, Result& o) : map(m), low(l), high(h), out(o), plans(m.attributes, 1) {}
+
+  void push(u32 block, Line held) {
+    Survivor& one = ring[pushed++ % RING];
+    one.block = block;
+    store(one.line, held);
+    plans.prefetch_doubtful(map, block, 0, one.line);
+    if (pushed - looked > DELAY) look();
+    if (looked - settled > DELAY) settle();
   }
-  auto look_ahead = [&](u32 i) {
-    survivors[i].mask = plans.doubtful(map, survivors[i].block, 0, survivors[i].line);
-    plans.prefetch_lists(map, survivors[i].block, 0, survivors[i].mask);
-  };
-  for (u32 i = 0; i < found && i < AHEAD; ++i) look_ahead(i);
-  for (u32 i = 0; i < found && out.size < limit; ++i) {
-    if (i + AHEAD < found) look_ahead(i + AHEAD);
-    Survivor& one = survivors[i];
+
+  void look() {
+    Survivor& one = ring[looked++ % RING];
+    one.mask = plans.doubtful(map, one.block, 0, one.line, false);
+    plans.prefetch_lists(map, one.block, 0, one.mask);
+  }
+
+  void settle() {
+    Survivor& one = ring[settled++ % RING];
     plans.settle(map, one.block, 0, one.mask, low, high, one.line);
     if (!empty(load(one.line))) emit_line(map, one.block, one.line, level_at(map, one.block), out);
   }
-}
+
+  void run(const u32* list, u32 size, size_t limit) {
+    for (u32 i = 0; i < size && i < AHEAD; ++i) plans.prefetch(map, list[i], 0);
+    for (u32 i = 0; i < size; ++i) {
+      if (i + AHEAD < size) plans.prefetch(map, list[i + AHEAD], 0);
+      Line held = plans.gather(map, list[i], 0);
+      if (!empty(held)) push(list[i], held);
+      if (out.size >= limit) return;
+    }
+    while (looked < pushed) look();
+    while (settled < looked && out.size < limit) settle();
+  }
+};
 
 template <class P>
 void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Wanted& wanted, Result& out) {
   Scratch<u64> blocks(map.summary_words);
   start_blocks(map, wanted, blocks.data);
-  P plans(map.attributes, 1);
-  if (!plans.make(map, low, high, 0, blocks.data)) return;
-  Scratch<Survivor> survivors(WINDOW);
-  u32 list[WINDOW + 64], size = 0;
-  size_t limit = wanted.limit > SIZE_MAX - out.size ? SIZE_MAX : out.size + wanted.limit;
-  for (u32 w = 0; w < map.summary_words && out.size < limit; ++w) {
-    for (u64 bits = blocks[w]; bits; bits &= bits - 1) list[size++] = w * 64 + u32(__builtin_ctzll(bits));
-    if (size < WINDOW - 64 && w + 1 < map.summary_words) continue;
-    match_window(map, plans, list, size, low, high, survivors.data, limit, out);
-    size = 0;
-  }
+  Pipeline<P> pipeline(map, low, high, out);
+  if (!pipeline.plans.make(map, low, high, 0, blocks.data)) return;
+  Scratch<u32> list(map.blocks);
+  for (u32 w = 0; w < map.summary_words; ++w)
+    for (u64 bits = blocks[w]; bits; bits &= bits - 1) list.data[list.size++] = w * 64 + u32(__builtin_ctzll(bits));
+  pipeline.run(list.data, u32(list.size), wanted.limit > SIZE_MAX - out.size ? SIZE_MAX : out.size + wanted.limit);
 }
 
 // Most urgent first, by counting; nothing to do where sources already came in that order.
@@ -257,12 +273,13 @@ struct Batch {
     Ahead ahead(map, block + 1, waiting_events);
     for (u32 i = 0; i < waiting_events; ++i) {
       size_t e = list[i];
+      if (i + AHEAD < waiting_events) plans.prefetch_plan(list[i + AHEAD]);
       ahead.step();
       Line held = plans.gather(map, block, e);
       if (empty(held)) continue;
       alignas(64) u64 line[WORDS];
       store(line, held);
-      plans.settle(map, block, e, plans.doubtful(map, block, e, line), low(e), high(e), line);
+      plans.settle(map, block, e, plans.doubtful(map, block, e, line, true), low(e), high(e), line);
       if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level), line);
     }
   }

@@ -53,6 +53,7 @@ nb::dict to_dict(BitmapArrays& arrays) {
   out["population"] = give(arrays.population);
   out["edges"] = give(arrays.edges);
   out["listed"] = give(arrays.listed);
+  out["narrowest"] = give(arrays.narrowest);
   out["summary"] = give(arrays.summary);
   out["directory"] = give(arrays.directory);
   out["lines"] = give(arrays.lines);
@@ -177,7 +178,7 @@ class Segment {
   void open_bitmap(u32 attributes) {
     const u32* sizes = at<u32>("sizes");
     bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], at<u32>("level_end"), at<i64>("starts"), at<u8>("shift"),
-              at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"), at<u64>("summary"),
+              at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"), at<u8>("narrowest"), at<u64>("summary"),
               reinterpret_cast<const Directory*>(at<u32>("directory")), at<u64>("lines"),
               at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u8>("masks"), at<u64>("alive")};
   }

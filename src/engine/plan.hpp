@@ -1,6 +1,6 @@
 // What one event asks of a bitmap segment: which lines to AND, most selective first, and which lists to hold it
-// against. A point reads one line an attribute; an interval reads the lines of all its cells, or, where it spans most
-// of them, the lists of the cells outside. Both have the same four functions, so that the loops above them are
+// against. A point reads one line an attribute; an interval reads lines of its cells, no further apart than the narrowest
+// box is wide, or, where that would be too many, the lists of the cells outside. Both have the same four functions, so that the loops above them are
 // compiled once for each and the point's stay lean.
 #pragma once
 
@@ -9,17 +9,22 @@
 namespace hitbox {
 namespace {
 
+// | sure: lines decide, where a block has them 1 | lossy 1 | place 22 |, small so that a batch's plans stay in cache
 struct PointList {
-  u32 place;
-  u8 cell, lossy;
-  u8 sure;  // lines decide, where a block has them
+  u32 bits;
+
+  u32 place() const { return bits & 0x3FFFFF; }
+  u32 cell() const { return place() >> 16; }
+  bool lossy() const { return bits >> 22 & 1; }
+  bool sure() const { return bits >> 23 & 1; }
 };
 
 struct Span {
   u8 low, high;    // cells of the event's ends
   u8 first, last;  // lists to read: [first, low] and [high, last]
   u8 low_lossy, high_lossy;
-  u8 sure;  // lines decide, where a block has them
+  u8 sure;         // lines decide, where a block has them
+  u8 stride;       // so many cells apart, lines miss no box
   u32 low_place, high_place;
 };
 
@@ -35,6 +40,12 @@ struct Plans {
   Plans(u32 attributes, size_t events)
       : width(attributes), words((attributes + 63) / 64), lines(attributes * events), line_count(events),
         lists(attributes * events), needs(words * events) {}
+
+  void prefetch_plan(size_t event) const {
+    fetch(lines.data + event * width);
+    fetch(lists.data + event * width);
+    fetch(needs.data + event * words);
+  }
 
   void clear_needs(size_t event) { std::memset(needs.data + event * words, 0, words * 8); }
   void need(size_t event, u32 a) { needs[event * words + a / 64] |= 1ull << (a & 63); }
@@ -126,7 +137,7 @@ struct PointPlans : Plans<PointList> {
       if (!population) return false;
       if (population < map.members) ranking.push(at, population, map.members);
       if (!map.edges[at] && !map.listed[a]) continue;
-      lists[event * width + a] = {place_of(map, a, cell, low[a]), u8(cell), map.lossy[at], !map.edges[at]};
+      lists[event * width + a] = {place_of(map, a, cell, low[a]) | u32(map.lossy[at]) << 22 | u32(!map.edges[at]) << 23};
       need(event, a);
     }
     u32 used = 0;
@@ -166,23 +177,25 @@ struct PointPlans : Plans<PointList> {
     if (map.mask_bytes) return prefetch_masks(map, block, held);
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     each_list(event, ~0ull, [&](u32 a, const PointList& list) {
-      if (list.sure) return;
-      const u64* line = line_of(map, directory[a].group, list.cell);
+      if (list.sure()) return;
+      const u64* line = line_of(map, directory[a].group, list.cell());
       fetch(line - WORDS);
       fetch(line + WORDS);
     });
   }
 
   // Before `settle`: which attributes' lists can tell the boxes of the line apart (all where they are many).
-  u64 doubtful(const Bitmap& map, u32 block, size_t event, const u64* held) const {
+  // Masks alone narrow it well; lines beside the cell do too, but only where they are in cache (`resident`) or fetched.
+  u64 doubtful(const Bitmap& map, u32 block, size_t event, const u64* held, bool resident) const {
     if (count(held) > FEW || words > 1) return ~0ull;
-    if (map.mask_bytes) return constrained(map, block, held);
+    u64 mask = constrained(map, block, held);
+    if (map.mask_bytes && !resident) return mask;
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     Line line = load(held);
     u64 found = 0;
-    each_list(event, ~0ull, [&](u32 a, const PointList& list) {
+    each_list(event, mask, [&](u32 a, const PointList& list) {
       u32 group = directory[a].group;
-      bool settled = group && (list.sure || all_cover(line_of(map, group, list.cell), list.cell, line));
+      bool settled = group && (list.sure() || all_cover(line_of(map, group, list.cell()), list.cell(), line));
       found |= u64(!settled) << a;
     });
     return found;
@@ -191,9 +204,9 @@ struct PointPlans : Plans<PointList> {
   void prefetch_lists(const Bitmap& map, u32 block, size_t event, u64 mask) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     each_list(event, mask, [&](u32 a, const PointList& list) {
-      if (list.sure && directory[a].group) return;
+      if (list.sure() && directory[a].group) return;
       u32 from, to;
-      list_range(map, directory + a, list.cell, list.cell, from, to);
+      list_range(map, directory + a, list.cell(), list.cell(), from, to);
       fetch(map.entries + from);
       fetch(map.entries + to);
     });
@@ -203,11 +216,11 @@ struct PointPlans : Plans<PointList> {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     const Line members = load(held);
     each_list(event, mask, [&](u32 a, const PointList& list) {
-      if (list.sure && directory[a].group) return;
+      if (list.sure() && directory[a].group) return;
       u32 from, to;
-      list_range(map, directory + a, list.cell, list.cell, from, to);
-      bool lossy = list.lossy;
-      clear_failing(map, from, to, Against{list.place, list.place, lossy, lossy, low[a], low[a]}, members, held);
+      list_range(map, directory + a, list.cell(), list.cell(), from, to);
+      Against ends{list.place(), list.place(), list.lossy(), list.lossy(), low + a, low + a};
+      clear_failing(map, from, to, ends, members, held);
     });
   }
 };
@@ -230,15 +243,16 @@ struct IntervalPlans : Plans<Span> {
       }
       if (!most) return false;
       if (inner == map.members && !map.listed[a]) continue;  // every box covers a cell inside the event
-      bool wide = to - from >= WIDE, full = most == map.members;
+      u32 stride = map.narrowest[a];
+      bool wide = to - from >= WIDE * stride, full = most == map.members;
       u32 i = a * CELLS + from, j = a * CELLS + to;
       bool sure = !map.edges[i] && !map.edges[j] && (full || !wide);
       lists[event * width + a] = {u8(from), u8(to), u8(wide ? 0 : from), u8(wide ? CELLS - 1 : to), map.lossy[i],
-                                  map.lossy[j], sure, place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
+                                  map.lossy[j], sure, u8(stride), place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
       if (!sure || map.listed[a]) need(event, a);
       if (full) continue;
       if (!wide) ranking.push(a, most, map.members);
-      narrow_span(map, a, from, to, blocks);
+      narrow_span(map, a, from, to, stride, blocks);
     }
     u32 used = 0;
     ranking.each([&](u16 a) { lines[event * width + used++] = a; });
@@ -246,22 +260,25 @@ struct IntervalPlans : Plans<Span> {
     return true;
   }
 
-  static void narrow_span(const Bitmap& map, u32 a, u32 from, u32 to, u64* blocks) {
-    const u64* summary = map.summary + (size_t(a) * CELLS + from) * map.summary_words;
+  static void narrow_span(const Bitmap& map, u32 a, u32 from, u32 to, u32 stride, u64* blocks) {
+    const u64* summary = map.summary + size_t(a) * CELLS * map.summary_words;
     for (u32 w = 0; w < map.summary_words; ++w) {
-      u64 any = 0;
-      for (u32 c = from; c <= to; ++c) any |= summary[(c - from) * map.summary_words + w];
+      u64 any = summary[to * map.summary_words + w];
+      for (u32 c = from; c < to; c += stride) any |= summary[c * map.summary_words + w];
       blocks[w] &= any;
     }
   }
 
   void prefetch(const Bitmap& map, u32 block, size_t event) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
-    for (u32 i = 0, all = line_count.data[event]; i < all && i < 4; ++i) {
+    u32 fetched = 0;
+    for (u32 i = 0, all = line_count.data[event]; i < all && fetched < 40; ++i) {
       u32 a = lines.data[event * width + i];
       const Span& span = lists.data[event * width + a];
-      const u64* line = line_of(map, directory[a].group, span.low);
-      for (u32 c = span.low; c <= span.high; ++c, line += WORDS) fetch(line);
+      const u64* line = line_of(map, directory[a].group, 0);
+      for (u32 c = span.low; c < span.high; c += span.stride, ++fetched) fetch(line + c * WORDS);
+      fetch(line + span.high * WORDS);
+      ++fetched;
     }
   }
 
@@ -271,9 +288,9 @@ struct IntervalPlans : Plans<Span> {
     for (u32 i = 0, all = line_count.data[event]; i < all; ++i) {
       u32 a = lines.data[event * width + i];
       const Span& span = lists.data[event * width + a];
-      const u64* line = line_of(map, directory[a].group, span.low);
-      Line any = load(line);
-      for (u32 c = span.low; c < span.high; ++c) any = any | load(line += WORDS);
+      const u64* line = line_of(map, directory[a].group, 0);
+      Line any = load(line + span.high * WORDS);
+      for (u32 c = span.low; c < span.high; c += span.stride) any = any | load(line + c * WORDS);
       held = held & any;
       if (empty(held)) break;
     }
@@ -284,7 +301,7 @@ struct IntervalPlans : Plans<Span> {
     if (map.mask_bytes && count(held) <= FEW) prefetch_masks(map, block, held);
   }
 
-  u64 doubtful(const Bitmap& map, u32 block, size_t, const u64* held) const {
+  u64 doubtful(const Bitmap& map, u32 block, size_t, const u64* held, bool) const {
     return count(held) > FEW ? ~0ull : constrained(map, block, held);
   }
 
@@ -305,7 +322,7 @@ struct IntervalPlans : Plans<Span> {
     const Line members = load(held);
     each_list(event, mask, [&](u32 a, const Span& span) {
       if (span.sure && directory[a].group) return;
-      Against ends{span.low_place, span.high_place, bool(span.low_lossy), bool(span.high_lossy), low[a], high[a]};
+      Against ends{span.low_place, span.high_place, bool(span.low_lossy), bool(span.high_lossy), low + a, high + a};
       bool joined = span.low == span.high || !directory[a].group;
       u32 from, to;
       list_range(map, directory + a, span.first, joined ? span.last : span.low, from, to);

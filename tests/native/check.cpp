@@ -50,7 +50,7 @@ struct Workload {
 
 Bitmap view(BitmapArrays& a, u32 attributes) {
   return {attributes, a.blocks, a.summary_words, a.members, a.mask_bytes, a.level_end.data(), a.grid.starts.data(),
-          a.grid.shift.data(), a.grid.lossy.data(), a.population.data(), a.edges.data(), a.listed.data(),
+          a.grid.shift.data(), a.grid.lossy.data(), a.population.data(), a.edges.data(), a.listed.data(), a.narrowest.data(),
           a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.lines.data(), a.entries.data(),
           a.exact.size ? a.exact.data() : nullptr, a.numbers.data(), a.masks.data(), a.alive.data()};
 }
