@@ -123,12 +123,20 @@ def best(matcher: str, among: Sequence[str], metric: str = "match", where: Where
     return check
 
 
+def least(matcher: str, among: Sequence[str], metric: str = "match", at: At = "last") -> Check:
+    """Has the smallest value at one place."""
+    return _extreme(matcher, among, metric, at, largest=False)
+
+
 def worst(matcher: str, among: Sequence[str], metric: str = "match", at: At = "last") -> Check:
     """Has the largest value at one place."""
+    return _extreme(matcher, among, metric, at, largest=True)
 
+
+def _extreme(matcher: str, among: Sequence[str], metric: str, at: At, largest: bool) -> Check:
     def check(c: Curves) -> Outcome:
         values = {name: c.value(name, metric, at) for name in among}
-        first = max(values, key=lambda name: values[name])
+        first = (max if largest else min)(values, key=lambda name: values[name])
         text = ", ".join(f"{name} {number(v)}" for name, v in sorted(values.items(), key=lambda pair: -pair[1]))
         return Outcome(text, first == matcher)
 
