@@ -28,7 +28,7 @@ ALL = ("simple", "siena", "tama", "h-tree", "rein")
 
 WORDWISE = (
     "Our REIN reads its bit set 64 bits at a time and skips words without a match, so its output stage takes "
-    "microseconds and grows with the matches alone; the paper's reads bit by bit, which takes a constant 47 ms of 316 ms."
+    "microseconds and grows with the matches alone; the paper's reads bit by bit, a constant 47 ms of 316 ms."
 )
 FLAT_TAMA = (
     "TAMA is much faster here, relative to the others, than in the paper: its cells are runs of one array. With narrow "
