@@ -56,8 +56,11 @@ class Resolver:
                 yield level, slots[priority == level]
             return
         for level, numbers in self.matcher.match_levels(points):
-            hits = Hits(np.array([0, len(numbers)]), numbers)
-            _, slots = self._settle(hits, np.zeros(1, np.int64), 1, [event], None, None)
+            if self.catalog.plain:
+                slots = self.catalog.owner[numbers]
+            else:
+                hits = Hits(np.array([0, len(numbers)]), numbers)
+                _, slots = self._settle(hits, np.zeros(1, np.int64), 1, [event], None, None)
             if len(slots):
                 yield level, slots
 

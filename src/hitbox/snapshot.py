@@ -144,7 +144,8 @@ def read(
         file = folder / f"{name}.npy"
         try:
             _check(file, facts, verify)
-            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            mapped = np.load(file, mmap_mode="r", allow_pickle=False)
+            arrays[name] = mapped.view(np.ndarray)  # the subclass makes every slice slower
         except SnapshotError:
             raise
         except (OSError, ValueError) as problem:
