@@ -49,13 +49,13 @@ class Listener:
         return self
 
     async def run(self) -> None:
-        while found := await self.broker.next(self.mailbox, self):
+        while found := await self.broker.post.next(self.mailbox, self):
             if self.slow is not None:
                 await self.slow.wait()
-            self.broker.sent(self.mailbox, found)
+            self.broker.post.sent(self.mailbox, found)
             self.got += [msgspec.json.decode(d.encode()) for d in found]
             if self.auto:
-                self.broker.acknowledge(self.mailbox, [d.seq for d in found])
+                self.broker.post.acknowledge(self.mailbox, [d.seq for d in found])
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)

@@ -81,7 +81,7 @@ def test_durable_subscribers_get_what_they_missed(tmp_path: Path) -> None:
             await until(lambda: len(ann.got) == 10)
             assert ann.seqs() == list(range(51, 61))  # most urgent first
             assert not any(d["redelivered"] for d in ann.got)
-            broker.acknowledge(ann.mailbox, ann.seqs()[:4])
+            broker.post.acknowledge(ann.mailbox, ann.seqs()[:4])
             await until(lambda: len(ann.got) == 14)
             await ann.leave()
             again = await Listener(broker).attach("ann", window=1000)
@@ -103,9 +103,9 @@ def test_a_late_acknowledgement_counts(tmp_path: Path) -> None:
             await until(lambda: len(ann.got) == 2)
             await ann.leave()
             ann = await Listener(broker, auto=False).attach("ann", 1)
-            broker.acknowledge(ann.mailbox, [1, 2, 3, 4, 77])
+            broker.post.acknowledge(ann.mailbox, [1, 2, 3, 4, 77])
             await until(lambda: ann.mailbox.pending == 1)
-            broker.acknowledge(ann.mailbox, ann.seqs())
+            broker.post.acknowledge(ann.mailbox, ann.seqs())
             await until(lambda: 5 in ann.seqs())
 
     run(scenario())
@@ -119,14 +119,14 @@ def test_redelivery_backs_off_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
             ann = await Listener(broker, auto=False).attach("ann", options=options)
             await broker.publish([item(qty=1), item(qty=2)])
             await until(lambda: len(ann.got) >= 2)
-            broker.acknowledge(ann.mailbox, [2])
-            await until(lambda: broker.store.dead.rows() == 1)
+            broker.post.acknowledge(ann.mailbox, [2])
+            await until(lambda: broker.watch.counts["dead"] == 1)
             tries = [(d["attempt"], d["redelivered"]) for d in ann.got if d["seq"] == 1]
             assert tries == [(1, False), (2, True), (3, True)]
             assert ann.mailbox.pending == 0
             await broker.publish([item(qty=3)])
             await until(lambda: 3 in ann.seqs())
-            broker.refuse(ann.mailbox, [3])
+            broker.post.refuse(ann.mailbox, [3])
             await until(lambda: ann.seqs().count(3) == 2)
 
     run(scenario())

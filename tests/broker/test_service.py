@@ -72,7 +72,7 @@ def test_callbacks_that_fail_get_it_again(tmp_path: Path) -> None:
                 await ann.subscribe("s", "qty > 0")
                 task = asyncio.create_task(ann.run(handle))
                 await client.publish_many([{"qty": 1}, {"qty": 2}])
-                await until(lambda: broker.store.dead.rows() == 1)
+                await until(lambda: broker.watch.counts["dead"] == 1)
                 assert seen == [(1, 1), (2, 1), (1, 2)]
                 found = await client.request("GET", "/v1/dead")
                 letter = found["letters"][0]

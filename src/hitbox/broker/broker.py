@@ -17,20 +17,20 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.gate import Gate
-from hitbox.broker.mailbox import Connection, Delivery, Mailbox
+from hitbox.broker.mailbox import Connection, Mailbox
+from hitbox.broker.post import Post
 from hitbox.broker.pump import BATCH, Accepted, Pump
 from hitbox.broker.registry import Registry, Subscriber, Subscription
 from hitbox.broker.settings import Options, Settings, check_name, check_options
 from hitbox.broker.store import Store
-from hitbox.broker.watch import Sent, Watch
+from hitbox.broker.watch import Watch
 from hitbox.broker.writer import Writer
 from hitbox.errors import HitboxError, UnknownSubscription
 from hitbox.schema import Schema
@@ -65,8 +65,6 @@ class Broker:
         self._accepted: deque[Accepted] = deque()
         self._work = asyncio.Event()
         self._ahead = asyncio.Semaphore(RECORDS_AHEAD)
-        self._recorded = 0
-        self._early: list[Callable[[], object]] = []
         self._changing: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
@@ -95,11 +93,11 @@ class Broker:
         pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
-        self._recorded = self.store.get("matched", 0)
         self.writer = Writer(self.store, asyncio.get_running_loop(), self._retain)
+        self.post = Post(self.store, self.writer, self.watch, self.settings)
         while batch := await self.writer.submit(self._unmatched):
             found, _ = await self.pump.run(batch)
-            await self._record(found, batch[-1].seq)
+            await self.post.record(found, batch[-1].seq)
         self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep())]
 
     def _unmatched(self) -> list[Accepted]:
@@ -219,7 +217,7 @@ class Broker:
             try:
                 rows, matched = await self.pump.run(batch)
                 await self._ahead.acquire()
-                self._record(rows, batch[-1].seq).add_done_callback(lambda _: self._ahead.release())
+                self.post.record(rows, batch[-1].seq).add_done_callback(lambda _: self._ahead.release())
                 for a in batch:
                     self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
                 last = batch[-1]
@@ -227,21 +225,6 @@ class Broker:
             finally:
                 self.gate.leave(len(batch))
                 self._done(len(batch), sum(len(a.body) for a in batch))
-
-    def _record(self, rows: list[tuple[int, int, int, str, int]], matched: int) -> asyncio.Future[None]:
-        done = self.writer.submit(lambda: self.store.record(rows, matched), must=True)
-        self._recorded = matched
-        early, self._early = self._early, []
-        for step in early:
-            step()
-        return done
-
-    def _after_record(self, seq: int, step: Callable[[], object]) -> None:
-        """Do it now, or, where the deliveries of this event are not in the store yet, right after they are."""
-        if seq <= self._recorded:
-            step()
-        else:
-            self._early.append(step)
 
     # ---- subscribers and subscriptions
 
@@ -364,88 +347,6 @@ class Broker:
         if subscriber.ephemeral and self.registry.by_name.get(subscriber.name) is subscriber:
             await self.remove_subscriber(subscriber.name)
 
-    async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
-        """Wait for what the connection should send next; empty when it is no longer the one."""
-        while mailbox.connected is connection:
-            if mailbox.over:
-                connection.close(1013, "too slow: more deliveries wait than the subscriber's limit")
-                return []
-            found = mailbox.take()
-            if found:
-                return found
-            if mailbox.wants_spool():
-                await self._refill(mailbox, connection)
-                continue
-            mailbox.idle.set()
-            mailbox.wake.clear()
-            await mailbox.wake.wait()
-        return []
-
-    async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
-        skip, spills, number = set(mailbox.held), mailbox.spills, mailbox.subscriber.number
-        unrecorded = mailbox.newest > self._recorded  # then there may be more in a moment
-        rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, 1000), must=True)
-        if mailbox.connected is connection:
-            mailbox.fill(rows)
-            mailbox.spilled = more or mailbox.spills != spills or unrecorded
-
-    def sent(self, mailbox: Mailbox, deliveries: Iterable[Delivery]) -> None:
-        """A connection has sent these."""
-        now = time.perf_counter_ns()
-        name = mailbox.subscriber.name
-        count = 0
-        for d in deliveries:
-            count += 1
-            self.watch.trace.append(Sent(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
-            if d.live and d.accepted:
-                self.watch.latencies.append((d.level, (now - d.accepted) / 1e6))
-        self.watch.counts["delivered"] += count
-
-    def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> None:
-        if mailbox.subscriber.ephemeral:
-            return
-        keys = mailbox.acknowledge(seqs)
-        self.watch.counts["acked"] += len(seqs)
-
-        def step() -> None:
-            self._gone(mailbox, self.writer.submit(lambda: self.store.acknowledge(keys), must=True))
-
-        self._after_record(max((seq for seq in seqs if seq <= mailbox.newest), default=0), step)
-
-    def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
-        """Count deliveries that left the store, when they have."""
-
-        def settle(done: asyncio.Future[int]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                mailbox.pending -= done.result()
-                for name in counters:
-                    self.watch.counts[name] += done.result()
-
-        done.add_done_callback(settle)
-        return done
-
-    def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
-        """The subscriber could not handle these: again later, or dead letters."""
-        for seq in seqs:
-            delivery = mailbox.held.get(seq)
-            if delivery is not None and delivery.deadline:
-                self._failed(mailbox, delivery, "refused by the subscriber")
-
-    def _failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
-        number, seq, level = mailbox.subscriber.number, d.seq, d.level
-        if mailbox.failed(d, time.monotonic()):
-            tries = d.tries
-            retry = partial(self.store.retry, number, level, seq, tries)
-            self._after_record(seq, lambda: self.writer.submit(retry, must=True))
-        else:
-            mailbox.dead += 1
-            self._after_record(seq, lambda: self._bury(mailbox, [(level, seq)], d.tries, reason))
-
-    def _bury(self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str) -> asyncio.Future[int]:
-        number, most = mailbox.subscriber.number, self.settings.max_dead_letters
-        done = self.writer.submit(lambda: self.store.bury(number, keys, tries, reason, most), must=True)
-        return self._gone(mailbox, done, "dead")
-
     # ---- housekeeping
 
     async def _keep(self) -> None:
@@ -453,40 +354,12 @@ class Broker:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            now = time.monotonic()
             for mailbox in list(self.mailboxes.values()):
-                if mailbox.connected is not None:
-                    for delivery in mailbox.expired(now):
-                        self._failed(mailbox, delivery, "not acknowledged in time")
-                if mailbox.pending > mailbox.subscriber.options.limit and not (
-                    mailbox.subscriber.ephemeral or self.writer.full
-                ):
-                    await self._enforce(mailbox)
-                else:
-                    mailbox.calm = True
+                await self.post.look_after(mailbox)
             if turn % 10 == 0:
                 self.watch.tick()
             if turn % 50 == 0:
                 await self._trim()
-
-    async def _enforce(self, mailbox: Mailbox) -> None:
-        """A durable subscriber has more pending than its limit."""
-        options, number = mailbox.subscriber.options, mailbox.subscriber.number
-        if options.policy == "disconnect":
-            if mailbox.calm and mailbox.connected is not None:
-                mailbox.over, mailbox.calm = True, False
-                mailbox.wake.set()
-            return
-        over = mailbox.pending - options.limit
-        keys = await self.writer.submit(lambda: self.store.oldest(number, over), must=True)
-        mailbox.drop(seq for _, seq in keys)
-        if options.policy == "spool":
-            mailbox.dead += len(keys)
-            await self._bury(mailbox, keys, 0, "more pending than the subscriber's limit")
-        else:
-            mailbox.dropped += len(keys)
-            gone = self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
-            await self._gone(mailbox, gone, "dropped")
 
     def _retain(self) -> int:
         """Let go of old events; where the store's size is limited, before it is used up."""

@@ -144,9 +144,9 @@ class Session:
             message: Any = _decode(await self._text())
             match message:
                 case Ack():
-                    self.broker.acknowledge(mailbox, message.seqs)
+                    self.broker.post.acknowledge(mailbox, message.seqs)
                 case Nack():
-                    self.broker.refuse(mailbox, message.seqs)
+                    self.broker.post.refuse(mailbox, message.seqs)
                 case SetWindow():
                     mailbox.window = message.size
                     mailbox.wake.set()
@@ -177,9 +177,9 @@ class Session:
             raise TooLarge(f"a batch has at most {self.broker.settings.max_batch} values")
 
     async def _send(self, mailbox: Mailbox) -> None:
-        while deliveries := await self.broker.next(mailbox, self):
+        while deliveries := await self.broker.post.next(mailbox, self):
             await self.socket.send_text(frame(deliveries))
-            self.broker.sent(mailbox, deliveries)
+            self.broker.post.sent(mailbox, deliveries)
 
     async def _tell(self, message: dict[str, Any]) -> None:
         await self.socket.send_text(msgspec.json.encode(message).decode())
