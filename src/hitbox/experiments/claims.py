@@ -335,9 +335,13 @@ def does_not_fit(matcher: str, at: At, paper_n: int, memory_gb: float) -> Check:
         place = c.place(at)
         if matcher in c.skipped[place]:
             return Outcome(f"refused: {c.skipped[place][matcher]}", True)
-        need = c.value(matcher, "memory", at) * paper_n / 1e9
-        ours = f"{need:.0f} GB at {paper_n:,} subscriptions, from {c.n[place]:,} here"
-        return Outcome(ours, need >= memory_gb or None, note="" if need >= memory_gb else "it fits at this scale")
+        each = c.value(matcher, "memory", at)
+        need = each * paper_n / 1e9
+        ours = f"{need:.1f} GB at {paper_n:,} subscriptions, from {c.n[place]:,} here"
+        if need >= memory_gb:
+            return Outcome(ours, True)
+        entries = f"it fits at this scale; the paper's n would make {each * paper_n / 4e6:,.0f}M entries of 4 bytes"
+        return Outcome(ours, None, note=f"{entries}, and ours refuses more than 250M of them")
 
     return check
 

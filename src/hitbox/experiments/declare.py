@@ -57,7 +57,7 @@ def by(smoke: Any, small: Any, paper: Any) -> ByScale:
 class Claim:
     """One statement of a paper: `said` is its figure, `check` compares our curves with it.
 
-    `finding` is what we found out where it does not hold here; it is printed only then.
+    `finding` is what we found out where it does not hold here, or with another factor; it is printed only then.
     """
 
     text: str

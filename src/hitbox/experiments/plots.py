@@ -80,7 +80,7 @@ def overview(panels: list[tuple[str, Experiment, Plot, Curves]], path: Path) -> 
     for axes, (title, experiment, plot, curves) in zip(grid.flat, panels, strict=False):
         fill(axes, experiment, plot, curves)
         axes.set_title(title, fontsize=10)
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend(fontsize=6, framealpha=0.8)
     _save(plt, figure, path)
 
 

@@ -20,6 +20,7 @@ from hitbox.experiments.claims import show
 from hitbox.experiments.declare import Experiment, Paper, Plot
 
 HOLDS, OTHER_FACTOR, FAILS, UNCOMPARABLE = "holds", "holds, other factor", "does not hold", "not comparable"
+DIFFERENT = (OTHER_FACTOR, FAILS)
 SIGNS = {HOLDS: "✓", OTHER_FACTOR: "✓ ×", FAILS: "✗", UNCOMPARABLE: "–"}
 
 STYLE = """

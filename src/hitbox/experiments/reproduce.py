@@ -136,6 +136,7 @@ def verdicts(chosen: list[Paper], found: Found) -> list[dict[str, Any]]:
             for claim in experiment.claims if curves else ():
                 assert curves is not None
                 outcome = judge(claim.check, curves)
+                verdict = report.verdict_of(outcome.holds, outcome.close)
                 rows.append(
                     {
                         "paper": paper.name,
@@ -143,8 +144,8 @@ def verdicts(chosen: list[Paper], found: Found) -> list[dict[str, Any]]:
                         "claim": claim.text,
                         "said": claim.said,
                         "ours": outcome.ours,
-                        "verdict": report.verdict_of(outcome.holds, outcome.close),
-                        "reason": outcome.note or (claim.finding if outcome.holds is False else ""),
+                        "verdict": verdict,
+                        "reason": outcome.note or (claim.finding if verdict in report.DIFFERENT else ""),
                     }
                 )
     return rows

@@ -34,6 +34,7 @@ BRANCHLESS = (
     "Our SIENA adds 0 or 1 to a counter for every constraint that it reads, without a branch, so its time hardly "
     "depends on how many of them hold; the paper's counts only those that hold."
 )
+QUICK_TAMA = "TAMA's cells are runs of one array here, and counting along a run costs about a nanosecond an entry."
 FLAT_TAMA = (
     "TAMA is much faster here, relative to the others, than in the paper: its cells are runs of one array, and "
     "counting along a run costs a nanosecond an entry. H-Tree must read the subscriptions that leave indexed "
@@ -67,7 +68,7 @@ SUBSCRIPTIONS = Experiment(
     ),
     claims=(
         Claim("At the largest n REIN is faster than SIENA", "14 times", faster("rein", "siena", 14)),
-        Claim("At the largest n REIN is faster than TAMA", "9 times", faster("rein", "tama", 9)),
+        Claim("At the largest n REIN is faster than TAMA", "9 times", faster("rein", "tama", 9), QUICK_TAMA),
         Claim("At the largest n REIN is faster than H-Tree", "6 times", faster("rein", "h-tree", 6)),
         Claim("Matching time rises with n, for all", "figure 7", rises(*ALL)),
         Claim("REIN is least affected by n", "figure 7", least_growth("rein", ALL)),
@@ -108,6 +109,8 @@ SUBSCRIPTIONS = Experiment(
             "H-Tree takes more memory than REIN",
             "4 * 3^6 n against 16kn bytes: 18 times",
             ratio("h-tree", "rein", 18, "memory", 1.0),
+            finding="The paper's formula lets every subscription constrain all 6 indexed attributes; with 10 of 20 "
+            "constrained, half of them are free and are not split.",
         ),
     ),
 )
@@ -124,7 +127,7 @@ CONSTRAINTS = Experiment(
     plots=(Plot("figure 8", "match"), Plot("table IV", "hits")),
     claims=(
         Claim("With 23 constraints REIN is faster than SIENA", "16 times", faster("rein", "siena", 16, 23)),
-        Claim("With 23 constraints REIN is faster than TAMA", "10 times", faster("rein", "tama", 10, 23)),
+        Claim("With 23 constraints REIN is faster than TAMA", "10 times", faster("rein", "tama", 10, 23), QUICK_TAMA),
         Claim("With 23 constraints REIN is faster than H-Tree", "4 times", faster("rein", "h-tree", 4, 23)),
         Claim("SIENA, TAMA and REIN slow down with more constraints", "figure 8", rises("siena", "tama", "rein")),
         Claim(
@@ -202,7 +205,7 @@ WIDTHS = Experiment(
     plots=(Plot("figure 11", "match"), Plot("table VI", "hits"), Plot("insertion over width", "build")),
     claims=(
         Claim("At w = 0.6 REIN is faster than SIENA", "17 times", faster("rein", "siena", 17, 0.6)),
-        Claim("At w = 0.6 REIN is faster than TAMA", "12 times", faster("rein", "tama", 12, 0.6)),
+        Claim("At w = 0.6 REIN is faster than TAMA", "12 times", faster("rein", "tama", 12, 0.6), QUICK_TAMA),
         Claim("At w = 0.6 REIN is faster than H-Tree", "50 times", faster("rein", "h-tree", 50, 0.6)),
         Claim("SIENA slows down with the width", "figure 11", rises("siena"), finding=BRANCHLESS),
         Claim("REIN speeds up with the width", "figure 11", falls("rein")),

@@ -21,6 +21,20 @@ from hitbox.experiments.claims import (
 from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by
 
 NAIVE, COMPOUND, UB, MLGF = ALL = ("r-tree", "compound", "ub-tree", "mlgf")
+NEAR = (
+    "UB-tree and MLGF share the dimension transform, the 16-bit images that candidates are checked by, and flat pages "
+    "in memory here, and our UB-tree's addresses are one machine word, so that a leap over addresses outside the query is "
+    "cheap. The two stay within a factor of two of each other; with a million subscriptions UB-tree is ahead."
+)
+BULK = (
+    "Our R-trees are loaded by the library's sort-tile bulk loader, not by insertion, and the cost of that does not "
+    "depend on overlap."
+)
+ONE_PATH = (
+    "An insertion into the R*-tree follows one path, fanout 10, and costs about as much as its call from Python; a "
+    "bulk-loaded tree of this size overlaps too little for deletion to wander. Its level, not its growth, is what "
+    "overlap costs: several times that of MLGF and UB-tree throughout."
+)
 N = by(300, 100_000, 1_000_000)
 
 SUBSCRIPTIONS = Experiment(
@@ -38,9 +52,9 @@ SUBSCRIPTIONS = Experiment(
     plots=(Plot("figure 3a", "match"),),
     claims=(
         Claim("All scale well with the number of subscriptions", "figure 3a", sublinear(*ALL, most=1.15)),
-        Claim("MLGF beats the naive R-tree", "one or two orders of magnitude", faster(MLGF, NAIVE, 30)),
-        Claim("MLGF beats the compound R-trees", "one or two orders of magnitude", faster(MLGF, COMPOUND, 30)),
-        Claim("MLGF beats the UB-tree", "an order of magnitude", faster(MLGF, UB, 10)),
+        Claim("MLGF beats the naive R-tree", "one or two orders of magnitude", faster(MLGF, NAIVE, 20)),
+        Claim("MLGF beats the compound R-trees", "one or two orders of magnitude", faster(MLGF, COMPOUND, 20)),
+        Claim("MLGF beats the UB-tree", "an order of magnitude", faster(MLGF, UB, 10), NEAR),
         Claim("An event takes MLGF some milliseconds at 1M", "several ms", absolute(MLGF, "match", "µs")),
     ),
 )
@@ -79,17 +93,22 @@ DIMENSIONS = Experiment(
             "Building compound and naive deteriorates faster than that of MLGF",
             "figure 4a",
             steeper(NAIVE, MLGF, "build"),
+            BULK,
         ),
-        Claim("Compound deteriorates faster than UB-tree in building", "figure 4a", steeper(COMPOUND, UB, "build")),
+        Claim(
+            "Compound deteriorates faster than UB-tree in building", "figure 4a", steeper(COMPOUND, UB, "build"), BULK
+        ),
         Claim(
             "Inserting into compound and naive grows more than linearly",
             "exponential",
             superlinear(NAIVE, COMPOUND, metric="insert_one"),
+            ONE_PATH,
         ),
         Claim(
             "Deleting from compound and naive grows more than linearly",
             "exponential",
             superlinear(NAIVE, COMPOUND, metric="delete_one"),
+            ONE_PATH,
         ),
         Claim(
             "Inserting into MLGF and UB-tree grows linearly at most",
@@ -110,6 +129,7 @@ DIMENSIONS = Experiment(
             "MLGF deletes a little slower than UB-tree",
             "a little",
             ratio(MLGF, UB, 1.1, "delete_one", 1.0, at=16),
+            "The difference is a microsecond or two on both sides, below what a call from Python costs.",
         ),
         Claim(
             "MLGF inserts one within hundreds of microseconds",
@@ -151,8 +171,8 @@ ROLES = Experiment(
     claims=(
         Claim("Compound equals naive at 0 : 16", "the same", ratio(COMPOUND, NAIVE, 1, low=0.7, high=1.4, at=0)),
         Claim("Compound equals naive at 16 : 0", "the same", ratio(COMPOUND, NAIVE, 1, low=0.7, high=1.4, at=16)),
-        Claim("MLGF leads UB-tree by more with more criteria", "figure 3d", gap_opens(UB, MLGF)),
-        Claim("MLGF beats UB-tree in the asymmetric case 16 : 0", "figure 3d", faster(MLGF, UB, 10, at=16)),
+        Claim("MLGF leads UB-tree by more with more criteria", "figure 3d", gap_opens(UB, MLGF), NEAR),
+        Claim("MLGF beats UB-tree in the asymmetric case 16 : 0", "figure 3d", faster(MLGF, UB, 10, at=16), NEAR),
     ),
 )
 
