@@ -23,8 +23,8 @@ from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by
 NAIVE, COMPOUND, UB, MLGF = ALL = ("r-tree", "compound", "ub-tree", "mlgf")
 NEAR = (
     "UB-tree and MLGF share the dimension transform, the 16-bit images that candidates are checked by, and flat pages "
-    "in memory here, and our UB-tree's addresses are one machine word, so that a leap over addresses outside the query is "
-    "cheap. The two stay within a factor of two of each other; with a million subscriptions UB-tree is ahead."
+    "in memory here, and our UB-tree's addresses are one machine word, so that it is cheap to leap over those outside "
+    "the query. The two stay within a factor of two of each other; with a million subscriptions UB-tree is ahead."
 )
 BULK = (
     "Our R-trees are loaded by the library's sort-tile bulk loader, not by insertion, and the cost of that does not "
