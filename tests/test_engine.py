@@ -179,6 +179,18 @@ def test_wrong_use_is_refused() -> None:
         Engine(Space.of(2)).match(Points.of([[1]]))
     with pytest.raises(MatcherError, match="numbers"):
         Engine(Space.of(1)).insert(np.array([-1]), Boxes.of([{}]))
+    engine = Engine(Space.of(1))
+    engine.insert(np.array([3]), Boxes.of([{0: (1, 2)}]))
+    with pytest.raises(MatcherError, match="already in use"):
+        engine.insert(np.array([3]), Boxes.of([{}]))
+    with pytest.raises(MatcherError, match="outside"):
+        engine.insert(np.array([4]), Boxes.of([{1: (1, 2)}]))
+    with pytest.raises(MatcherError, match="priorities"):
+        engine.insert(np.array([4]), Boxes.of([{}], [10]))
+    for number in (0, 4, -1):
+        with pytest.raises(MatcherError, match="not in use"):
+            engine.delete(np.array([3, number]))
+    assert engine.match(Points.of([[1]])).numbers.tolist() == [3]
 
 
 def test_the_environment_chooses_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ struct Events {
   u32 attributes;
 };
 
-// The matches of one event, in any order until `finish`; the last `levels` byte says how urgent each is.
+// The matches of one event and how urgent each is; `ordered` while they have come most urgent first.
 struct Result {
   i64* numbers = nullptr;
   u8* levels = nullptr;

@@ -18,6 +18,7 @@ constexpr u32 AHEAD = 4;
 constexpr u32 DELAY = 4;
 constexpr u32 RING = 4 * DELAY;
 constexpr u32 CHUNK = 4096;
+constexpr size_t LOG_BYTES = size_t(128) << 20;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
 
 struct Survivor {
@@ -109,6 +110,8 @@ static void put_in_order(Result& out) {
   for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
   std::free(out.numbers);
   out.numbers = sorted;
+  // Each start has moved to its level's end.
+  for (u32 l = 0, from = 0; l < LEVELS; from = u32(start[l++])) std::memset(out.levels + from, int(LEVELS - 1 - l), start[l] - from);
   out.ordered = true;
 }
 
@@ -145,6 +148,8 @@ struct Log {
   explicit Log(size_t events) : counts(events * 16) { std::memset(counts.data, 0, events * 64); }
 
   static u32 key_of(size_t event, u32 level) { return u32(event) * 16 + (LEVELS - 1 - level); }
+
+  size_t bytes() const { return hits.size * sizeof(Hit) + lines.size * sizeof(Dense); }
 
   void add(u32 key, u32 number) {
     ++counts[key];
@@ -285,7 +290,8 @@ struct Batch {
   }
 };
 
-void match_chunk(const Set& set, const Events& events, size_t from, size_t size, i64* ends, Result& out) {
+// Returns the bytes that were logged.
+size_t match_chunk(const Set& set, const Events& events, size_t from, size_t size, i64* ends, Result& out) {
   Log log(size);
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log).run();
@@ -299,6 +305,7 @@ void match_chunk(const Set& set, const Events& events, size_t from, size_t size,
     match_rows(set.tail, low, high, emit);
   }
   log.deal(size, ends, out);
+  return log.bytes();
 }
 
 // A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
@@ -307,11 +314,9 @@ void match_many(const Set& set, const Events& events, size_t from, size_t to, i6
   most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
   for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
     if (size > to - at) size = to - at;
-    size_t before = out.size;
-    match_chunk(set, events, at, size, ends + at, out);
-    size_t bytes = (out.size - before) / size * 16 + 256;
+    size_t bytes = match_chunk(set, events, at, size, ends + at, out) / size + 64;
     at += size;
-    size = (size_t(64) << 20) / bytes;
+    size = LOG_BYTES / bytes;
     size = size < 64 ? 64 : size > most ? most : size;
   }
 }

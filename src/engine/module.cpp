@@ -199,6 +199,7 @@ nb::tuple give_decoded(const Decoded& boxes, std::vector<u8> priority) {
   return nb::make_tuple(give(boxes.offsets), give(boxes.attribute), give(boxes.low), give(boxes.high), give(priority));
 }
 
+// (offsets, numbers, levels); levels only of a single event.
 nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64> low, In<i64> high, const std::string& simd,
                 u32 threads, u32 top, u32 bottom, i64 limit) {
   std::vector<Bitmap> bitmaps;
@@ -223,10 +224,11 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
     } else if (count) {
       match_threads(*kernels, set, events, count, threads, ends + 1, result);
     }
-    std::free(result.levels);
+    if (!result.levels) result.levels = allocate<u8>(0);
     if (!result.numbers) result.numbers = allocate<i64>(0);
   }
-  return nb::make_tuple(give(ends, count + 1), give(result.numbers, result.size));
+  return nb::make_tuple(give(ends, count + 1), give(result.numbers, result.size),
+                        give(result.levels, count == 1 ? result.size : 0));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64, LEVELS, Boxes, Hits, Points, Space
+from hitbox.boxes import I64, LEVELS, U8, Boxes, Hits, Points, Space
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.segment import U32, Arrays, Segment
@@ -72,8 +72,7 @@ class Engine(Matcher):
         numbers = np.ascontiguousarray(numbers, np.int64)
         if not len(numbers):
             return
-        if int(numbers.min()) < 0 or int(numbers.max()) >= TAIL:
-            raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
+        self._check(numbers, boxes)
         self._make_room(int(numbers.max()) + 1)
         if len(numbers) >= self._tail_limit:
             self._adopt(self._build(numbers, boxes))
@@ -90,8 +89,8 @@ class Engine(Matcher):
     def delete(self, numbers: I64) -> None:
         if not len(numbers):
             return
+        where = self._locate(numbers)
         self._make_room(len(self._where))
-        where = self._where[numbers]
         self._where[numbers] = NOWHERE
         for part, rows in self._by_part(where):
             if isinstance(part, Segment):
@@ -127,16 +126,25 @@ class Engine(Matcher):
     # --- matching
 
     def match(self, points: Points, threads: int = 1) -> Hits:
-        return Hits(*self._match(points, threads=threads))
+        return Hits(*self._match(points, threads=threads)[:2])
 
     def match_top(self, points: Points, limit: int) -> I64:
         """The `limit` most urgent matches of the one event in `points`."""
         return self._match(points, limit=max(0, limit))[1]
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
-        """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for."""
+        """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
+        Blocks of a level are visited when it is asked for; postings and the tail, which are cheap, at once."""
+        bitmaps = [segment for segment in self._segments if segment.kind == "bitmap"]
+        others = [segment for segment in self._segments if segment.kind != "bitmap"]
+        _, early, levels = self._match(points, segments=others)
+        empty = _kernels.Tail()
         for level in reversed(range(LEVELS)):
-            numbers = self._match(points, top=level, bottom=level)[1]
+            numbers = early[levels == level]
+            here = [segment for segment in bitmaps if segment.holds(level)]
+            if here:
+                found = self._match(points, segments=here, tail=empty, top=level, bottom=level)[1]
+                numbers = np.concatenate([numbers, found])
             if len(numbers):
                 yield level, numbers
 
@@ -147,8 +155,7 @@ class Engine(Matcher):
     # --- state
 
     def boxes(self, numbers: I64) -> Boxes:
-        numbers = np.asarray(numbers)
-        where = self._where[numbers]
+        where = self._locate(numbers)
         found: list[Boxes] = []
         rows: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
         for part, some in self._by_part(where):
@@ -213,14 +220,44 @@ class Engine(Matcher):
     # --- inside
 
     def _match(
-        self, points: Points, threads: int = 1, top: int = LEVELS - 1, bottom: int = 0, limit: int = -1
-    ) -> tuple[I64, I64]:
+        self,
+        points: Points,
+        segments: list[Segment] | None = None,
+        tail: _kernels.Tail | None = None,
+        threads: int = 1,
+        top: int = LEVELS - 1,
+        bottom: int = 0,
+        limit: int = -1,
+    ) -> tuple[I64, I64, U8]:
         if points.low.shape[1] != self.space.attributes:
             raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
-        low = np.ascontiguousarray(points.low)
-        high = np.ascontiguousarray(points.high) if points.intervals else low
-        kernels = [segment.kernel for segment in self._segments]
-        return _kernels.match(kernels, self._tail, low, high, self.simd, threads, top, bottom, limit)
+        low = np.ascontiguousarray(points.low, np.int64)
+        high = np.ascontiguousarray(points.high, np.int64) if points.intervals else low
+        kernels = [segment.kernel for segment in (self._segments if segments is None else segments)]
+        return _kernels.match(
+            kernels, self._tail if tail is None else tail, low, high, self.simd, threads, top, bottom, limit
+        )
+
+    def _check(self, numbers: I64, boxes: Boxes) -> None:
+        """Refuses what the kernels must never see, before anything has changed."""
+        if int(numbers.min()) < 0 or int(numbers.max()) >= TAIL:
+            raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
+        known = numbers[numbers < len(self._where)]
+        if (self._where[known] != NOWHERE).any():
+            raise MatcherError("a box number is already in use: delete it first")
+        attribute = boxes.attribute
+        if len(attribute) and not (int(attribute.min()) >= 0 and int(attribute.max()) < self.space.attributes):
+            raise MatcherError(f"a box constrains an attribute outside 0..{self.space.attributes - 1}")
+        if int(boxes.priority.max()) >= LEVELS:
+            raise MatcherError(f"priorities must lie in 0..{LEVELS - 1}")
+
+    def _locate(self, numbers: I64) -> U32:
+        numbers = np.asarray(numbers, np.int64)
+        inside = not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < len(self._where))
+        where: U32 = self._where[numbers] if inside else np.full(1, NOWHERE, np.uint32)
+        if (where == NOWHERE).any():
+            raise MatcherError("a box number is not in use")
+        return where
 
     def _build(self, numbers: I64, boxes: Boxes) -> list[tuple[str, Arrays, I64, U32]]:
         if not len(numbers):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64, Boxes
+from hitbox.boxes import I64, LEVELS, Boxes
 from hitbox.engine import _kernels
 
 U32 = NDArray[np.uint32]
@@ -39,6 +39,12 @@ class Segment:
     def members(self) -> int:
         """How many boxes it was built from."""
         return int(self.arrays["sizes"][2]) if self.kind == "bitmap" else self.size
+
+    def holds(self, level: int) -> bool:
+        """Whether blocks of this priority exist, in a bitmap segment."""
+        ends = self.arrays["level_end"]
+        before = ends[LEVELS - 2 - level] if level < LEVELS - 1 else 0
+        return bool(ends[LEVELS - 1 - level] > before)
 
     @property
     def nbytes(self) -> int:
