@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--form", choices=COLLECT, default="counts")
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--slice", default="100,20k", help="events,subscriptions of the join")
+    parser.add_argument("--slice", default="300,50k", help="events,subscriptions of the join")
     parser.add_argument("--changes", type=int, default=1000)
     given = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="hitbox-spark-match-")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -202,6 +204,36 @@ def test_output_is_cut_into_bounded_batches(tmp_path: Path, monkeypatch: pytest.
             sizes = [batch.num_rows for batch in batches]
         assert sum(sizes) == 250 * 20_000
         assert max(sizes) <= 100_000
+
+
+MEMORY = """
+import resource, sys
+import numpy as np, pyarrow as pa
+from hitbox import Index
+from hitbox.spark import partition
+
+count, events = 100_000, int(sys.argv[2])
+index = Index({"a": "int"})
+index.load(pa.table({"id": np.arange(count), "a_low": np.zeros(count, np.int64), "a_high": np.full(count, 9)}))
+index.save(sys.argv[1])
+del index
+few = np.where(np.arange(events) < events // 2, 99, 5)  # half of them match nothing, then all match everything
+batch = pa.RecordBatch.from_pydict({"event_id": np.arange(events), "a": few})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+total = 0
+for out in partition.Job(sys.argv[1], 1, ("a",), ("event_id",))(iter([batch])):
+    total += len(out.column("subscriptions").flatten())
+assert total == (events - events // 2) * count, total
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_stays_bounded_when_events_match_a_hundred_thousand(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MEMORY, str(tmp_path), "10000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) < 1500  # MB; the ids of the batch are 4,000 MB
 
 
 def test_a_bad_event_is_named(spark: Any, tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def build(
         if place:
             store.require_writable(place, what)
     require_hitbox(subscriptions.sparkSession)
+    if report:
+        _clear(report)
     if parts is None:
         parts = max(1, -(-subscriptions.count() // PART))
     with store.draft(path) as place:
@@ -118,6 +120,13 @@ def build(
     rejected = sum(d["rejected"] for d in done)
     never = sum(d["never"] for d in done)
     return BuildReport(version, meta["subscriptions"], parts, never, rejected, report if rejected else None)
+
+
+def _clear(report: str) -> None:
+    """Remove the bad rows of an earlier build, and nothing that a build did not write."""
+    for name in store.names(report):
+        if name.startswith("part-") and name.endswith(".parquet"):
+            store.remove(f"{report}/{name}")
 
 
 def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:

@@ -4,9 +4,9 @@
                       │ as many as BUDGET ids allow, judged by the slices before
                       └ memory-mapped snapshot, opened once a worker process and version
 
-A slice grows at most eightfold at a time and never beyond LARGEST, so that events which suddenly match a hundred
-thousand subscriptions each cost hundreds of megabytes at worst, not gigabytes. Lists keep 32-bit offsets, which Spark
-needs, because a batch never holds more than 2^31 ids.
+A large slice is probed first, every so-many-th of its events, and cut where they match more than the slices before led
+to expect: events that suddenly match a hundred thousand subscriptions each do not make gigabytes. Lists keep 32-bit
+offsets, which Spark needs, because a batch never holds more than 2^31 ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from hitbox.shards import Shards
 from hitbox.spark import store
 
 BUDGET = 4_000_000
-FIRST, LARGEST = 256, 4096
+FIRST, LARGEST = 32, 4096
+PROBED, PROBES = 512, 64
 OPEN = 2
 
 FORMS = ("arrays", "pairs", "counts")
@@ -70,8 +71,8 @@ class Job:
             index = opened(self.path, self.version, part)
             start = 0
             while start < table.num_rows:
-                piece = table.slice(start, size)
                 began = time.perf_counter()
+                piece = self._fitting(index, table.slice(start, size))
                 matches, priority = self._match(index, piece)
                 unpaid += time.perf_counter() - began
                 start += piece.num_rows
@@ -80,6 +81,16 @@ class Job:
                 for batch in self._output(piece, matches, priority):
                     yield _with_seconds(batch, unpaid) if self.seconds else batch
                     unpaid = 0.0
+
+    def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
+        """The piece, or as much of it as a sample of its events lets expect to fit."""
+        rows = piece.num_rows
+        if rows < PROBED or rows * len(index) <= BUDGET:
+            return piece
+        sample = piece.take(pa.array(np.arange(0, rows, rows // PROBES)))
+        matches, _ = self._match(index, sample)
+        each = max(1.0, len(matches.ids) / sample.num_rows)
+        return piece if rows * each <= 2 * BUDGET else piece.slice(0, max(1, int(BUDGET / each)))
 
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]:
         """The batches, split by the part that they ask."""

@@ -146,7 +146,7 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files) 
     write_text(f"{place}/manifest.json", snapshot.manifest_text(meta, files))
     write_text(f"{path.rstrip('/')}/CURRENT", f"{number:08d}\n")
     system, base = _open(path)
-    held = {int(pin["version"]) for name in _names(path, "pins") if (pin := _json(path, f"pins/{name}"))}
+    held = {int(pin["version"]) for name in names(f"{path}/pins") if (pin := _json(path, f"pins/{name}"))}
     for old in _numbers(path):
         if old <= number - snapshot.KEEP and old not in held:
             with contextlib.suppress(OSError):
@@ -218,14 +218,14 @@ def _json(path: str, name: str) -> dict[str, Any] | None:
     return found
 
 
-def _names(path: str, folder: str) -> list[str]:
-    system, base = _open(path)
-    found = system.get_file_info(fs.FileSelector(f"{base}/{folder}", allow_not_found=True))
-    return [info.base_name for info in found]
+def names(folder: str) -> list[str]:
+    """What lies in a folder, which need not exist."""
+    system, base = _open(folder) if is_remote(folder) else (fs.LocalFileSystem(), folder)
+    return [info.base_name for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True))]
 
 
 def _numbers(path: str) -> list[int]:
-    return sorted(int(name) for name in _names(path, "versions") if name.isdigit())
+    return sorted(int(name) for name in names(f"{path}/versions") if name.isdigit())
 
 
 def _cache(path: str) -> Path:
@@ -233,11 +233,23 @@ def _cache(path: str) -> Path:
     return Path(root) / hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]
 
 
+def remove(address: str) -> None:
+    """Delete a small file, or a folder; that there is none is fine."""
+    system, base = _open(address) if is_remote(address) else (fs.LocalFileSystem(), address)
+    kind = system.get_file_info(base).type
+    with contextlib.suppress(FileNotFoundError):
+        if kind == fs.FileType.Directory:
+            system.delete_dir(base)
+        elif kind == fs.FileType.File:
+            system.delete_file(base)
+
+
 def texts(folder: str) -> list[str]:
     """The small files of a folder, by name."""
+    found = sorted(name for name in names(folder) if not name.startswith("."))
     if not is_remote(folder):
-        return [file.read_text() for file in sorted(Path(folder).glob("[!.]*"))]
-    return [_read_text(folder, name) for name in sorted(_names(folder, ""))]
+        return [Path(folder, name).read_text() for name in found]
+    return [_read_text(folder, name) for name in found]
 
 
 @contextlib.contextmanager

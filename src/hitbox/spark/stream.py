@@ -30,6 +30,9 @@ from hitbox.spark import store
 from hitbox.spark.match import prepare, run
 from hitbox.spark.workers import require_hitbox
 
+NOTED = 10_000
+"""Batches that `progress` knows of."""
+
 Sink = Callable[[DataFrame, int], None]
 
 COUNTS = {"arrays": "sum(size(subscriptions))", "pairs": "count(*)", "counts": "sum(matches)"}
@@ -173,4 +176,6 @@ class Batch:
         return version
 
     def _note(self, **facts: Any) -> None:
-        store.write_text(f"{self.checkpoint}/hitbox/batches/{facts['batch']:08d}.json", json.dumps(facts))
+        folder, number = f"{self.checkpoint}/hitbox/batches", facts["batch"]
+        store.write_text(f"{folder}/{number:08d}.json", json.dumps(facts))
+        store.remove(f"{folder}/{number - NOTED:08d}.json")
