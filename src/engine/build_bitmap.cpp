@@ -47,7 +47,8 @@ struct Layout {
       std::fill(used.begin(), used.end(), 0);
       for (size_t i = block_begin[b]; i < block_begin[b + 1]; ++i) {
         if (i + 8 < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + 8]]);
-        for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at) ++used[cells[size_t(at)].attribute];
+        for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at)
+          ++used[cells[size_t(at)].attribute];
       }
       for (u32 a = 0; a < m; ++a) {
         u32* entry = out.directory.data() + (size_t(b) * m + a) * 2;

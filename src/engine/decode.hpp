@@ -39,7 +39,8 @@ inline Decoded decode(const Bitmap& map, const u32* positions, size_t count) {
     for (size_t from = 0, to; from < count; from = to) {
       u32 block = positions[order[from]] / STRIDE;
       std::vector<i64> asked(STRIDE, -1);
-      for (to = from; to < count && positions[order[to]] / STRIDE == block; ++to) asked[positions[order[to]] % STRIDE] = i64(order[to]);
+      for (to = from; to < count && positions[order[to]] / STRIDE == block; ++to)
+        asked[positions[order[to]] % STRIDE] = i64(order[to]);
       const Directory* directory = map.directory + size_t(block) * map.attributes;
       for (u32 a = 0; a < map.attributes; ++a)
         for (u32 at = directory[a].base; at < directory[a + 1].base; ++at) {

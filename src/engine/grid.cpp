@@ -153,7 +153,8 @@ std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid) {
     u64 offset = u64(boxes.low[at]) - u64(starts[low]);
     if (offset >> grid.shift[i] << grid.shift[i] != offset) grid.lossy[i] = 1;
     u64 next = u64(boxes.high[at]) - u64(starts[high]) + 1;
-    if (grid.shift[j] && next >> grid.shift[j] << grid.shift[j] != next && boxes.high[at] != grid.last(j)) grid.lossy[j] = 1;
+    bool whole = next >> grid.shift[j] << grid.shift[j] == next || boxes.high[at] == grid.last(j);
+    if (grid.shift[j] && !whole) grid.lossy[j] = 1;
   }
   for (size_t at = 0; at < grid.lossy.size; ++at) grid.any_lossy |= grid.lossy[at];
   return cells;

@@ -89,7 +89,8 @@ struct Against {
 
 static inline bool entry_fails(const Bitmap& map, u32 at, const Against& event) {
   u32 entry = map.entries[at], place = entry >> 10;
-  if (entry & UPPER) return place < event.low || (place == event.low && event.low_lossy && map.exact[at] < *event.low_key);
+  if (entry & UPPER)
+    return place < event.low || (place == event.low && event.low_lossy && map.exact[at] < *event.low_key);
   return place > event.high || (place == event.high && event.high_lossy && map.exact[at] > *event.high_key);
 }
 

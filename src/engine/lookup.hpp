@@ -32,7 +32,8 @@ struct Lookup {
           hashes.push(hash);
         }
       } else {
-        push(part, first_key(part, begin, open, event_low[a], false), first_key(part, begin, open, event_high[a], true));
+        u32 first = first_key(part, begin, open, event_low[a], false);
+        push(part, first, first_key(part, begin, open, event_high[a], true));
       }
       push(part, open, open + 1);
     }

@@ -52,7 +52,8 @@ struct Pipeline {
   Survivor ring[RING];
   u32 pushed = 0, looked = 0, settled = 0;
 
-  Pipeline(const Bitmap& m, const i64* l, const i64* h, Result& o) : map(m), low(l), high(h), out(o), plans(m.attributes, 1) {}
+  Pipeline(const Bitmap& m, const i64* l, const i64* h, Result& o)
+      : map(m), low(l), high(h), out(o), plans(m.attributes, 1) {}
 
   void push(u32 block, Line held) {
     Survivor& one = ring[pushed++ % RING];
@@ -111,7 +112,8 @@ static void put_in_order(Result& out) {
   std::free(out.numbers);
   out.numbers = sorted;
   // Each start has moved to its level's end.
-  for (u32 l = 0, from = 0; l < LEVELS; from = u32(start[l++])) std::memset(out.levels + from, int(LEVELS - 1 - l), start[l] - from);
+  for (size_t l = 0, from = 0; l < LEVELS; from = start[l++])
+    std::memset(out.levels + from, int(LEVELS - 1 - l), start[l] - from);
   out.ordered = true;
 }
 

@@ -1,4 +1,5 @@
-// hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their memory.
+// hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their
+// memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -177,8 +178,9 @@ class Segment {
  private:
   void open_bitmap(u32 attributes) {
     const u32* sizes = at<u32>("sizes");
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], at<u32>("level_end"), at<i64>("starts"), at<u8>("shift"),
-              at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"), at<u8>("narrowest"), at<u64>("summary"),
+    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], at<u32>("level_end"), at<i64>("starts"),
+              at<u8>("shift"), at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
+              at<u8>("narrowest"), at<u64>("summary"),
               reinterpret_cast<const Directory*>(at<u32>("directory")), at<u64>("lines"),
               at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u8>("masks"), at<u64>("alive")};
   }
@@ -189,7 +191,8 @@ class Segment {
     const u64* table = at<u64>("slots", &slots);
     Rows rows{u32(count), at<u64>("words"), at<u32>("start"), numbers, at<u8>("levels"), at<u64>("alive")};
     postings = {attributes, u32(slots - 1), rows, table, at<u32>("key_begin"), at<i64>("key_value"),
-                at<u32>("key_start"), at<u64>("filter"), at<i64>("code_base"), at<i64>("code_last"), at<u8>("code_shift")};
+                at<u32>("key_start"), at<u64>("filter"), at<i64>("code_base"), at<i64>("code_last"),
+                at<u8>("code_shift")};
   }
 
   nb::dict arrays_;
@@ -200,8 +203,8 @@ nb::tuple give_decoded(const Decoded& boxes, std::vector<u8> priority) {
 }
 
 // (offsets, numbers, levels); levels only of a single event.
-nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64> low, In<i64> high, const std::string& simd,
-                u32 threads, u32 top, u32 bottom, i64 limit) {
+nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64> low, In<i64> high,
+                const std::string& simd, u32 threads, u32 top, u32 bottom, i64 limit) {
   std::vector<Bitmap> bitmaps;
   std::vector<Postings> postings;
   for (Segment* segment : segments)
@@ -252,7 +255,8 @@ NB_MODULE(_kernels, m) {
       .def("append", [](Tail& self, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
                         In<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
            "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
-      .def("remove", [](Tail& self, In<u32> positions) { self.remove(positions.data(), positions.size()); }, "positions"_a)
+      .def("remove", [](Tail& self, In<u32> positions) { self.remove(positions.data(), positions.size()); },
+           "positions"_a)
       .def("decode", [](const Tail& self, In<u32> positions) {
         Rows rows = self.rows();
         std::vector<u8> levels;
@@ -278,9 +282,13 @@ NB_MODULE(_kernels, m) {
 
   m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
         "block"_a, "lines"_a, "kind"_a);
-  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a, "limit"_a);
+  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a,
+        "bottom"_a, "limit"_a);
   m.def("clear_bits", [](nb::ndarray<u64, nb::c_contig, nb::device::cpu> bits, In<u32> positions) {
-    for (size_t i = 0; i < positions.size(); ++i) bits.data()[positions.data()[i] / 64] &= ~(1ull << (positions.data()[i] & 63));
+    for (size_t i = 0; i < positions.size(); ++i) {
+      u32 at = positions.data()[i];
+      bits.data()[at / 64] &= ~(1ull << (at & 63));
+    }
   }, "bits"_a, "positions"_a);
   m.def("simd_levels", [] {
     std::vector<std::string> names;

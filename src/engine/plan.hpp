@@ -1,7 +1,7 @@
 // What one event asks of a bitmap segment: which lines to AND, most selective first, and which lists to hold it
-// against. A point reads one line an attribute; an interval reads lines of its cells, no further apart than the narrowest
-// box is wide, or, where that would be too many, the lists of the cells outside. Both have the same four functions, so that the loops above them are
-// compiled once for each and the point's stay lean.
+// against. A point reads one line an attribute; an interval reads lines of its cells, no further apart than the
+// narrowest box is wide, or, where that would be too many, the lists of the cells outside. Both have the same
+// functions, so that the loops above them are compiled once for each and the point's stay lean.
 #pragma once
 
 #include "lines.hpp"
@@ -137,7 +137,8 @@ struct PointPlans : Plans<PointList> {
       if (!population) return false;
       if (population < map.members) ranking.push(at, population, map.members);
       if (!map.edges[at] && !map.listed[a]) continue;
-      lists[event * width + a] = {place_of(map, a, cell, low[a]) | u32(map.lossy[at]) << 22 | u32(!map.edges[at]) << 23};
+      u32 flags = u32(map.lossy[at]) << 22 | u32(!map.edges[at]) << 23;
+      lists[event * width + a] = {place_of(map, a, cell, low[a]) | flags};
       need(event, a);
     }
     u32 used = 0;
@@ -248,7 +249,8 @@ struct IntervalPlans : Plans<Span> {
       u32 i = a * CELLS + from, j = a * CELLS + to;
       bool sure = !map.edges[i] && !map.edges[j] && (full || !wide);
       lists[event * width + a] = {u8(from), u8(to), u8(wide ? 0 : from), u8(wide ? CELLS - 1 : to), map.lossy[i],
-                                  map.lossy[j], sure, u8(stride), place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
+                                  map.lossy[j], sure, u8(stride), place_of(map, a, from, low[a]),
+                                  place_of(map, a, to, high[a])};
       if (!sure || map.listed[a]) need(event, a);
       if (full) continue;
       if (!wide) ranking.push(a, most, map.members);

@@ -38,7 +38,8 @@ class Tail {
   size_t size() const { return numbers_.size(); }
   size_t live() const { return live_; }
   size_t bytes() const {
-    return 8 * words_.capacity() + 4 * start_.capacity() + 4 * numbers_.capacity() + levels_.capacity() + 8 * alive_.capacity();
+    return 8 * words_.capacity() + 4 * start_.capacity() + 4 * numbers_.capacity() + levels_.capacity() +
+           8 * alive_.capacity();
   }
 
  private:

@@ -50,7 +50,8 @@ struct Workload {
 
 Bitmap view(BitmapArrays& a, u32 attributes) {
   return {attributes, a.blocks, a.summary_words, a.members, a.mask_bytes, a.level_end.data(), a.grid.starts.data(),
-          a.grid.shift.data(), a.grid.lossy.data(), a.population.data(), a.edges.data(), a.listed.data(), a.narrowest.data(),
+          a.grid.shift.data(), a.grid.lossy.data(), a.population.data(), a.edges.data(), a.listed.data(),
+          a.narrowest.data(),
           a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.lines.data(), a.entries.data(),
           a.exact.size ? a.exact.data() : nullptr, a.numbers.data(), a.masks.data(), a.alive.data()};
 }
@@ -122,7 +123,8 @@ bool check(u32 attributes, size_t count, i64 span, u32 block) {
   Decoded back = decode(sources.bitmap_view, where.data(), count);
   if (back.low != work.low || back.high != work.high || back.offsets != work.offsets) return std::puts("decode"), false;
   for (const Kernels* kernels : available())
-    for (const Set& set : {Set{&sources.bitmap_view, 1, nullptr, 0, Rows{}}, Set{nullptr, 0, &sources.posting_view, 1, Rows{}},
+    for (const Set& set : {Set{&sources.bitmap_view, 1, nullptr, 0, Rows{}},
+                           Set{nullptr, 0, &sources.posting_view, 1, Rows{}},
                            Set{nullptr, 0, nullptr, 0, sources.tail.rows()}})
       if (!check_set(work, set, *kernels, span)) return false;
   return true;
