@@ -133,6 +133,17 @@ def worst(matcher: str, among: Sequence[str], metric: str = "match", at: At = "l
     return _extreme(matcher, among, metric, at, largest=True)
 
 
+def least_mean(matcher: str, among: Sequence[str], metric: str = "match") -> Check:
+    """Has the smallest mean over the axis."""
+
+    def check(c: Curves) -> Outcome:
+        values = {name: float(np.mean(c.line(name, metric)[1])) for name in among}
+        text = ", ".join(f"{name} {number(v)}" for name, v in sorted(values.items(), key=lambda pair: pair[1]))
+        return Outcome(text, min(values, key=lambda name: values[name]) == matcher)
+
+    return check
+
+
 def _extreme(matcher: str, among: Sequence[str], metric: str, at: At, largest: bool) -> Check:
     def check(c: Curves) -> Outcome:
         values = {name: c.value(name, metric, at) for name in among}

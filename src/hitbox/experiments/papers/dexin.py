@@ -15,6 +15,7 @@ from hitbox.experiments.claims import (
     gap_opens,
     least_against,
     least_growth,
+    least_mean,
     mean_ratio,
     not_rising,
     ratio,
@@ -34,6 +35,15 @@ SIZES = by(
 ATTRIBUTES = by((2, 6), (2, 4, 6, 10, 14, 18, 22), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22))
 WIDTHS = by((0.2, 0.6), *((0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),) * 2)
 SKEWED = {"distribution": "zipf", "skew": 1.0}
+
+EARLY_END = (
+    "Both index a few attributes and check a candidate constraint by constraint until one fails, which happens after "
+    "two or three however many there are; more attributes also mean fewer matches. So it does not slow down here."
+)
+NOT_COUNTED = (
+    "Not counted alike: memory here is what a structure holds beside the subscriptions themselves. BE-Tree reads their "
+    "bounds where they are stored and adds 25 bytes each; DEXIN's arrays and its table of bounds are its own."
+)
 
 SUBSCRIPTIONS = Experiment(
     name="subscriptions",
@@ -96,6 +106,7 @@ SUBSCRIPTIONS = Experiment(
             "DEXIN takes less memory than BE-Tree and OpIndex",
             "figure 14",
             best("dexin", ("dexin", "be-tree", "opindex"), "memory"),
+            NOT_COUNTED,
         ),
     ),
 )
@@ -111,13 +122,12 @@ DIMENSIONS = Experiment(
     set=lambda m: {"m": m},
     plots=(Plot("figure 4", "match"), Plot("figure 5", "match_std")),
     claims=(
-        Claim(
-            "TAMA, BE-Tree, OpIndex and REIN slow down with M",
-            "figure 4",
-            rises("tama", "be-tree", "opindex", "rein"),
-        ),
+        Claim("TAMA slows down with M", "figure 4", rises("tama")),
+        Claim("BE-Tree slows down with M", "figure 4", rises("be-tree"), EARLY_END),
+        Claim("OpIndex slows down with M", "figure 4", rises("opindex")),
+        Claim("REIN slows down with M", "figure 4", rises("rein")),
         Claim("H-Tree speeds up to M = 6", "figure 4", falls("h-tree", where=lambda m: m <= 6)),
-        Claim("H-Tree slows down beyond M = 6", "figure 4", rises("h-tree", where=lambda m: m >= 6)),
+        Claim("H-Tree slows down beyond M = 6", "figure 4", rises("h-tree", where=lambda m: m >= 6), EARLY_END),
         Claim(
             "DEXIN hardly changes from M = 6 on",
             "nearly invariant",
@@ -126,7 +136,7 @@ DIMENSIONS = Experiment(
         Claim(
             "DEXIN varies least from event to event",
             "std 1.7 against 6.17 to 39.32",
-            best("dexin", ALL, "match_std", lambda m: m >= 6),
+            least_mean("dexin", ALL, "match_std"),
         ),
         Claim("DEXIN varies less with more attributes", "figure 5", falls("dexin", metric="match_std", by=1.0)),
     ),
@@ -157,7 +167,7 @@ RANGES = Experiment(
         Claim(
             "DEXIN varies least from event to event",
             "std 1.09 against 7.33 to 35.64",
-            best("dexin", ALL, "match_std"),
+            least_mean("dexin", ALL, "match_std"),
         ),
     ),
 )

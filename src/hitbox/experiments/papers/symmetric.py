@@ -35,6 +35,14 @@ ONE_PATH = (
     "bulk-loaded tree of this size overlaps too little for deletion to wander. Its level, not its growth, is what "
     "overlap costs: several times that of MLGF and UB-tree throughout."
 )
+NARROW = (
+    "A range is at most 0.3 of the domain wide here, so an equality in its place narrows the corner that is searched "
+    "only a little; the R-trees, whose rectangles overlap, feel it more."
+)
+WIDENED = (
+    "An attribute that the event does not ask about opens the corner on that axis, and the regions that were cut there "
+    "must all be read. The change is far smaller than that of the R-trees, but it is there."
+)
 N = by(300, 100_000, 1_000_000)
 
 SUBSCRIPTIONS = Experiment(
@@ -190,7 +198,7 @@ EQUALITIES = Experiment(
     claims=(
         Claim("Naive gains from equalities", "figure 3e", falls(NAIVE)),
         Claim("Compound gains from equalities", "figure 3e", falls(COMPOUND)),
-        Claim("MLGF gains from equalities", "figure 3e", falls(MLGF)),
+        Claim("MLGF gains from equalities", "figure 3e", falls(MLGF), NARROW),
         Claim("UB-tree gains less than MLGF", "it does not gain", steeper(UB, MLGF)),
     ),
 )
@@ -209,8 +217,8 @@ UNUSED = Experiment(
     claims=(
         Claim("Naive gains when more attributes are used", "figure 3f", falls(NAIVE)),
         Claim("Compound gains when more attributes are used", "figure 3f", falls(COMPOUND)),
-        Claim("UB-tree does not depend on it", "figure 3f", flat(UB, within=2)),
-        Claim("MLGF does not depend on it", "figure 3f", flat(MLGF, within=2)),
+        Claim("UB-tree does not depend on it", "figure 3f", flat(UB, within=2), WIDENED),
+        Claim("MLGF does not depend on it", "figure 3f", flat(MLGF, within=2), WIDENED),
     ),
 )
 
