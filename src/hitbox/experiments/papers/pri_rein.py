@@ -32,8 +32,8 @@ WORDWISE = (
     "microseconds and grows with the matches alone; the paper's reads bit by bit, a constant 47 ms of 316 ms."
 )
 BRANCHLESS = (
-    "Our Siena adds 0 or 1 to a counter for every constraint that it reads, without a branch, so its time hardly depends "
-    "on how many of them hold."
+    "Our Siena adds 0 or 1 to a counter for every constraint that it reads, without a branch, so its time hardly "
+    "depends on how many of them hold."
 )
 FLAT_TAMA = (
     "TAMA is much faster here, relative to the others, than in the paper: its cells are runs of one array. With narrow "
