@@ -13,7 +13,7 @@ from broker_kit import SCHEMA, Listener, item, running, sub, until
 
 from hitbox import Attribute, Schema
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFull, TooLarge, Unknown
+from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
 from hitbox.broker.settings import Options
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
 
@@ -243,6 +243,38 @@ def test_retention_makes_room(tmp_path: Path) -> None:
             await until(lambda: broker.watch.counts["trimmed"] > 0, 30)
             assert await broker.publish([item(qty=1)])
             assert ann.seqs()[0] == 1
+
+    run(scenario())
+
+
+def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.registry, "levels", lambda *_: 1 // 0)
+                assert await broker.publish([item(qty=1)]) == 1
+                await until(lambda: broker.failed)
+            with pytest.raises(StoreFailed, match="the broker failed"):
+                await broker.publish([item(qty=2)])
+        async with running(tmp_path) as broker:
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: ann.seqs() == [1])
+
+    run(scenario())
+
+
+def test_an_acknowledgement_may_overtake_the_record(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for n in range(10):
+                await broker.subscribe(f"s{n}", [sub("s", "qty > 0", n)])
+            listeners = [await Listener(broker).attach(f"s{n}") for n in range(10)]
+            for n in range(20):  # the most urgent acknowledge before the least urgent is determined
+                await broker.publish([item(qty=n + 1)])
+            await until(lambda: all(len(listener.got) == 20 for listener in listeners))
+            await until(lambda: broker.describe()["pending"] == 0)
+            assert broker.store.deliveries.rows() == 0
 
     run(scenario())
 

@@ -68,6 +68,7 @@ class Broker:
         self._changing: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
+        self.failed: BaseException | None = None
 
     def _schema(self, given: Schema | None) -> Schema:
         stored = self.store.get("schema")
@@ -99,6 +100,15 @@ class Broker:
             found, _ = await self.pump.run(batch)
             await self.post.record(found, batch[-1].seq)
         self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A part of the broker failed: take nothing more. What was accepted is in the store, and matched at restart."""
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            self.failed = problem
+            log.critical("the broker failed and takes no more events; restart it", exc_info=problem)
 
     def _unmatched(self) -> list[Accepted]:
         """Events that were stored and not matched before a crash: some may have been delivered."""
@@ -112,9 +122,10 @@ class Broker:
     async def stop(self) -> None:
         """Take nothing more, finish what was accepted, save the index, close."""
         self.closing = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(30), self.gate.closed():
-                pass
+        if self.failed is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(30), self.gate.closed():
+                    pass
         for task in self._tasks:
             task.cancel()
         for mailbox in self.mailboxes.values():
@@ -182,8 +193,8 @@ class Broker:
 
     def _admit(self, count: int, size: int) -> None:
         s = self.settings
-        if self.closing:
-            raise StoreFailed("the broker is shutting down")
+        if self.closing or self.failed:
+            raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
         if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
             self.watch.counts["refused"] += count
             rate = self.watch.history[-1]["published"] if self.watch.history else 0.0
