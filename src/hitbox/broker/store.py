@@ -91,8 +91,8 @@ class Store:
         self.subscribers = table("subscribers", "number name settings", 1)
         self.subscriptions = table("subscriptions", "subscriber name wanted priority about", 2)
         self.changes = table("changes", "seq owner name", 1)
-        self.events = table("events", "seq time body", 1)
-        self.deliveries = table("deliveries", "subscriber urgency seq ids sent tries body", 3)
+        self.events = table("events", "seq time body", 1, bulk=True)
+        self.deliveries = table("deliveries", "subscriber urgency seq ids sent tries body", 3, bulk=True)
         self.dead = table("dead", "number subscriber level seq ids tries reason time body", 1)
         self.tables = [t for t in vars(self).values() if isinstance(t, Table)]
         self.db.execute("COMMIT")
