@@ -266,6 +266,16 @@ def matched(said: float, at: At, matcher: str = "hitbox", factor: float = 1.3) -
     return check
 
 
+def near(matcher: str, metric: str, said: float, at: At = "last") -> Check:
+    """A pure number (a ratio of two times) is within twice or half of the paper's."""
+
+    def check(c: Curves) -> Outcome:
+        ours = c.value(matcher, metric, at)
+        return Outcome(f"{ours:.2f}", said / 2 <= ours <= said * 2)
+
+    return check
+
+
 def ratio(
     one: str, other: str, said: float, metric: str = "match", low: float = 0.0, high: float = np.inf, at: At = "last"
 ) -> Check:

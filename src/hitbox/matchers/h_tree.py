@@ -38,6 +38,7 @@ from hitbox.matchers.kernels import Lists, grown
 
 UNIT = 1 << 16  # grid codes a cell
 BATCH = 1 << 22  # list entries made at once
+BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may hold most of them
 
 
 class HTree(Gridded):
@@ -214,7 +215,7 @@ def visit(
         level[chosen[at]] = at
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int64), 0
-    reached = np.empty(64, np.int32)
+    reached = np.empty(BLOCK, np.int32)
     begin, wide, turn = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
     zero, here = np.zeros(levels, np.int64), np.empty(levels, np.int64)
     for event in range(len(lows)):
@@ -227,11 +228,11 @@ def visit(
             for at in range(levels):
                 here[at] = 0 if turn[at] == 0 else begin[at] + turn[at] - 1
                 leaf = leaf * (cells + 1) + here[at]
-            if size[leaf] > len(reached):
-                reached = np.empty(2 * size[leaf], np.int32)
-            count = search(numbers[start[leaf] : start[leaf] + size[leaf]], reached, keys, *bounds)
-            for i in range(count):
-                if first_of(reached[i], here, begin, level, grid, *bounds):
-                    found, used = report(reached[i:], 1, found, used, stamps)
+            end = start[leaf] + size[leaf]
+            for block in range(start[leaf], end, BLOCK):
+                count = search(numbers[block : min(block + BLOCK, end)], reached, keys, *bounds)
+                for i in range(count):
+                    if first_of(reached[i], here, begin, level, grid, *bounds):
+                        found, used = report(reached[i:], 1, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()

@@ -138,6 +138,11 @@ DIMENSIONS = Experiment(
             "std 1.7 against 6.17 to 39.32",
             least_mean("dexin", ALL, "match_std"),
         ),
+        Claim("DEXIN varies less than TAMA", "1.7 / 28.13", mean_ratio("dexin", "tama", 0.060, "match_std")),
+        Claim("DEXIN varies less than H-Tree", "1.7 / 39.32", mean_ratio("dexin", "h-tree", 0.043, "match_std")),
+        Claim("DEXIN varies less than BE-Tree", "1.7 / 6.17", mean_ratio("dexin", "be-tree", 0.276, "match_std")),
+        Claim("DEXIN varies less than OpIndex", "1.7 / 11.38", mean_ratio("dexin", "opindex", 0.149, "match_std")),
+        Claim("DEXIN varies less than REIN", "1.7 / 11.47", mean_ratio("dexin", "rein", 0.148, "match_std")),
         Claim("DEXIN varies less with more attributes", "figure 5", falls("dexin", metric="match_std", by=1.0)),
     ),
 )
@@ -169,6 +174,11 @@ RANGES = Experiment(
             "std 1.09 against 7.33 to 35.64",
             least_mean("dexin", ALL, "match_std"),
         ),
+        Claim("DEXIN varies less than TAMA", "1.09 / 23.25", mean_ratio("dexin", "tama", 0.047, "match_std")),
+        Claim("DEXIN varies less than H-Tree", "1.09 / 35.64", mean_ratio("dexin", "h-tree", 0.031, "match_std")),
+        Claim("DEXIN varies less than BE-Tree", "1.09 / 8.13", mean_ratio("dexin", "be-tree", 0.134, "match_std")),
+        Claim("DEXIN varies less than OpIndex", "1.09 / 12.02", mean_ratio("dexin", "opindex", 0.091, "match_std")),
+        Claim("DEXIN varies less than REIN", "1.09 / 7.33", mean_ratio("dexin", "rein", 0.149, "match_std")),
     ),
 )
 
