@@ -63,6 +63,7 @@ def whole(spark: Any, folder: str) -> None:
     rows = spark.read.parquet(f"{folder}/out").collect()
     assert sorted(row.event_id for row in rows) == list(range(300))
     assert sum(len(row.subscriptions) for row in rows) == sum(d["matches"] for d in done)
+    spark.stop()
 
 
 def check(made: Any, path: str) -> None:
@@ -96,6 +97,7 @@ def lost(folder: str) -> None:
     events = made.events.toArrow()
     counts = Index.open(path).match_batch(events).counts.tolist()
     assert {row.event_id: row.matches for row in rows} == dict(zip(events["event_id"].to_pylist(), counts, strict=True))
+    spark.stop()
 
 
 def executors() -> list[int]:

@@ -77,49 +77,57 @@ def build(
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
     """
     path = str(path)
-    if on_error not in ("raise", "report"):
-        raise ValueProblem(f"on_error is 'raise' or 'report', not {on_error!r}")
-    if on_error == "report" and not report:
-        raise ValueProblem("on_error='report' needs report=, the path of the table for the rows that do not fit")
-    if latest_by:
-        field_of(subscriptions, latest_by, "latest_by")
-    schema = schema_of_bounds(subscriptions.drop(latest_by or "")) if schema is None else schema
-    schema = schema if isinstance(schema, Schema) else Schema(schema)
-    plain = subscriptions.drop(latest_by) if latest_by else subscriptions
-    kind = check_subscriptions(plain, schema)
-    for place, what in ((path, "a snapshot"), (report, "a report")):
-        if place:
-            store.require_writable(place, what)
+    wanted, kind = _checked(subscriptions, path, schema, parts, latest_by, on_error, report)
     require_hitbox(subscriptions.sparkSession)
     if report:
         _clear(report)
     if parts is None:
         parts = max(1, -(-subscriptions.count() // PART))
     with store.draft(path) as place:
-        keys = Keys(schema)
-        keys.admit(_strings(plain, schema))
+        keys = Keys(wanted)
+        keys.admit(_strings(subscriptions.drop(latest_by) if latest_by else subscriptions, wanted))
         dictionaries = keys.arrays()
         with store.filling(place) as folder:
             files = snapshot.add(folder, dictionaries)
-        task = Task(place, schema, tuple(dictionaries), kind, resolve_name(matcher), parts, latest_by, report)
+        task = Task(place, wanted, tuple(dictionaries), kind, resolve_name(matcher), parts, latest_by, report)
         done = _run(subscriptions, task, kind)
         _refuse(done, on_error)
         done += [task.empty_part(number) for number in range(parts) if number not in {d["part"] for d in done}]
         done.sort(key=lambda d: int(d["part"]))
         for one in done:
             files |= one["files"]
-        meta = {
-            "schema": schema.to_json(),
-            "subscriptions": sum(d["subscriptions"] for d in done),
-            "id_type": kind,
-            "matcher": resolve_name(matcher),
-            "parts": [d["name"] for d in done],
-            "sequence": sequence,
-        }
-        version = store.publish(path, place, meta, files)
-    rejected = sum(d["rejected"] for d in done)
-    never = sum(d["never"] for d in done)
-    return BuildReport(version, meta["subscriptions"], parts, never, rejected, report if rejected else None)
+        version = store.publish(path, place, task.facts(done) | {"sequence": sequence}, files)
+    subscribed, never, rejected = (sum(d[name] for d in done) for name in ("subscriptions", "never", "rejected"))
+    return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None)
+
+
+def _checked(
+    subscriptions: DataFrame,
+    path: str,
+    schema: Schema | Mapping[str, Any] | None,
+    parts: int | None,
+    latest_by: str | None,
+    on_error: str,
+    report: str | None,
+) -> tuple[Schema, str]:
+    """The schema and the kind of the ids; everything that can be wrong is found here, before work starts."""
+    if on_error not in ("raise", "report"):
+        raise ValueProblem(f"on_error is 'raise' or 'report', not {on_error!r}")
+    if (on_error == "report") != (report is not None):
+        raise ValueProblem("on_error='report' and report=, the path of the table for bad rows, go together")
+    if parts is not None and (not isinstance(parts, int) or parts < 1):
+        raise ValueProblem(f"parts is a whole number of at least 1, not {parts!r}")
+    if latest_by:
+        field_of(subscriptions, latest_by, "latest_by")
+        subscriptions = subscriptions.drop(latest_by)
+    if schema is None:
+        schema = schema_of_bounds(subscriptions)
+    schema = schema if isinstance(schema, Schema) else Schema(schema)
+    kind = check_subscriptions(subscriptions, schema)
+    store.require_writable(path, "a snapshot")
+    if report:
+        store.require_writable(report, "a report")
+    return schema, kind
 
 
 def _clear(report: str) -> None:
@@ -174,6 +182,16 @@ class Task:
     parts: int
     latest_by: str | None
     report: str | None
+
+    def facts(self, done: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the manifest says."""
+        return {
+            "schema": self.schema.to_json(),
+            "subscriptions": sum(d["subscriptions"] for d in done),
+            "id_type": self.kind,
+            "matcher": self.matcher,
+            "parts": [d["name"] for d in done],
+        }
 
     def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Subscriptions -> rows of boxes; a row that does not fit carries its error instead."""
