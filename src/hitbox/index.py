@@ -25,18 +25,17 @@ import pyarrow as pa
 
 from hitbox import events, language, snapshot, stored, tables
 from hitbox.boxes import DEFAULT_PRIORITY, I64, LEVELS, Boxes, Points
-from hitbox.catalog import Catalog, Id, kind_of
-from hitbox.dictionary import Relabel
+from hitbox.catalog import Id, kind_of
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.events import Event
 from hitbox.explained import BothSides, Explained, describe_box, nearest_misses
 from hitbox.keys import Keys
 from hitbox.language import DEFAULT_LIMITS, Explanation, Limits, Predicate
 from hitbox.locks import ReadWriteLock
-from hitbox.matchers import make, resolve_name
 from hitbox.matches import Matches
 from hitbox.resolve import Filters, Resolver
 from hitbox.schema import Schema
+from hitbox.stored import Stock
 
 CHUNK = 16_384
 FEW = 64
@@ -73,12 +72,20 @@ class Index:
         limits: Limits = DEFAULT_LIMITS,
         **options: object,
     ):
-        self.schema = schema if isinstance(schema, Schema) else Schema(schema)
-        self.limits = limits
-        self._keys = Keys(self.schema)
-        self.matcher = resolve_name(matcher)
-        self._matcher = make(self.matcher, self._keys.space, **options)
-        self._catalog = Catalog()
+        keys = Keys(schema if isinstance(schema, Schema) else Schema(schema))
+        self._hold(Stock.empty(keys, matcher, options), limits)
+
+    @classmethod
+    def of(cls, stock: Stock, limits: Limits = DEFAULT_LIMITS) -> Self:
+        """An index on what is there already."""
+        index = cls.__new__(cls)
+        index._hold(stock, limits)
+        return index
+
+    def _hold(self, stock: Stock, limits: Limits) -> None:
+        self.schema, self.matcher, self.limits = stock.keys.schema, stock.name, limits
+        self._stock = stock
+        self._keys, self._catalog, self._matcher = stock.keys, stock.catalog, stock.matcher
         self._many_words: dict[str, int] = {}
         self._parsed = lru_cache(maxsize=10_000)(self.parse)
         self._changes = 0
@@ -175,17 +182,7 @@ class Index:
         with self._changing():
             relabels = self._keys.admit(strings)
             if relabels:
-                self._relabel(relabels)
-
-    def _relabel(self, relabels: Mapping[int, Relabel]) -> None:
-        numbers = self._catalog.boxes_of(self._catalog.living_slots())
-        boxes = self._matcher.boxes(numbers)
-        low, high = boxes.low.copy(), boxes.high.copy()
-        for attribute, relabel in relabels.items():
-            at = boxes.attribute == attribute
-            low[at], high[at] = relabel.lows(low[at]), relabel.highs(high[at])
-        self._matcher.delete(numbers)
-        self._matcher.insert(numbers, Boxes(boxes.offsets, boxes.attribute, low, high, boxes.priority))
+                self._stock.relabel(relabels)
 
     def _tidy(self) -> None:
         switch = self._matcher.prepare()
@@ -202,11 +199,8 @@ class Index:
 
     def _forget_words(self) -> None:
         """Take strings that no box speaks of any more out of the dictionaries; no label moves."""
-        boxes = self._matcher.boxes(self._catalog.boxes_of(self._catalog.living_slots()))
-        for name, words in self._keys.dictionaries.items():
-            at = boxes.attribute == self.schema.number(name)
-            low, high = boxes.low[at], boxes.high[at]  # odd: just above, or just below, a label
-            used = np.unique(np.concatenate([low - (low & 1), high + (high & 1)]))
+        for name, used in self._stock.labels_in_use().items():
+            words = self._keys.dictionaries[name]
             with self._changing():
                 words.retain(used)
             self._many_words[name] = max(MANY_WORDS, 2 * len(words))
@@ -403,7 +397,14 @@ class Index:
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write a snapshot version under `path` and make it the current one; its number."""
         with self._writer:
-            return snapshot.write(path, stored.facts(self), stored.arrays(self) | self._keys.arrays())
+            stock = self.compacted()
+            return snapshot.write(path, stock.facts(), stock.arrays() | self._keys.arrays())
+
+    def compacted(self) -> Stock:
+        """What the index holds, ready to be written; nobody may change the index meanwhile."""
+        with self._changing():
+            self._catalog.compact()
+        return self._stock
 
     @classmethod
     def open(
@@ -417,7 +418,7 @@ class Index:
         **options: object,
     ) -> Self:
         """A snapshot, memory-mapped; it takes changes, which stay in memory until saved."""
-        return stored.opened(cls, path, version, matcher, limits, verify, options)
+        return cls.of(stored.read(path, version, matcher, verify, options), limits)
 
 
 def _check_priority(priority: object) -> None:

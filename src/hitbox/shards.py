@@ -33,6 +33,7 @@ from hitbox.keys import Keys
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matches import Matches
 from hitbox.schema import Schema
+from hitbox.stored import Stock
 
 
 def part_of(ids: pa.Array, parts: int) -> NDArray[np.int32]:
@@ -56,17 +57,14 @@ def part_name(number: int) -> str:
 
 def index_of(keys: Keys, encoded: tables.Encoded, matcher: str = "auto") -> Index:
     """An index of subscriptions that are boxes already, no id twice."""
-    index = Index(keys.schema, matcher)
-    index._keys = keys
-    numbers = index._catalog.add_many(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
-    index._matcher.insert(numbers, encoded.boxes)
-    index._tidy()
-    return index
+    stock = Stock.empty(keys, matcher, {})
+    stock.add(encoded)
+    return Index.of(stock)
 
 
 def write_part(folder: Path, index: Index, name: str) -> snapshot.Files:
     """Add an index to a draft as the part `name`; what the manifest says of its files."""
-    files = snapshot.add(folder / name, stored.arrays(index))
+    files = snapshot.add(folder / name, index.compacted().arrays())
     return {f"{name}/{file}": facts for file, facts in files.items()}
 
 
@@ -88,7 +86,7 @@ class Shards:
         _, arrays = snapshot.read(path, facts["version"], parts=chosen)
         try:
             keys = Keys.from_arrays(Schema.from_json(facts["schema"]), arrays)
-            parts = [stored.restored(Index, facts, keys, arrays, name, None, DEFAULT_LIMITS, {}) for name in chosen]
+            parts = [Index.of(stored.part(facts, keys, arrays, name)) for name in chosen]
         except (KeyError, TypeError, IndexError) as problem:
             raise SnapshotError(f"the snapshot at {path} is damaged: {problem!r}") from problem
         return cls(facts, keys, parts)
@@ -119,7 +117,7 @@ class Shards:
         relabels = self.keys.admit(draft.strings(self.schema))
         if relabels:
             for part in self.parts:
-                part._relabel(relabels)
+                part._stock.relabel(relabels)
         touched = set(range(len(self.parts))) if relabels else set()
         errors: list[tuple[int, str]] = []
         removed = loaded = 0
@@ -148,7 +146,7 @@ class Shards:
                 files |= write_part(draft, part, names[number])
             else:
                 files |= _take_over(source, draft, names[number], self.facts["files"])
-        meta = stored.facts(self.parts[0]) | {
+        meta = self.parts[0].compacted().facts() | {
             "subscriptions": len(self),
             "id_type": self.facts["id_type"],
             "parts": names,

@@ -1,103 +1,133 @@
-"""An index as the files of a snapshot, and back: whole, or in parts that share their dictionaries (see shards.py)."""
+"""What an index holds, as the files of a snapshot and back: whole, or in parts that share their dictionaries.
+
+Stock is the plain data behind an index: keys, catalog and matcher, without locks. See shards.py for parts.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hitbox import snapshot
+from hitbox.boxes import I64, Boxes
 from hitbox.catalog import Catalog
+from hitbox.dictionary import Relabel
 from hitbox.errors import SnapshotError
 from hitbox.keys import Keys
-from hitbox.language import Limits
-from hitbox.matchers import resolve_name, restore
+from hitbox.matchers import Matcher, make, resolve_name, restore
 from hitbox.schema import Schema
-
-if TYPE_CHECKING:
-    from hitbox.index import Index
-
-Kind = TypeVar("Kind", bound="Index")
+from hitbox.tables import Encoded
 
 
-def facts(index: Index) -> dict[str, Any]:
-    """What the manifest says of an index."""
-    return {
-        "schema": index.schema.to_json(),
-        "subscriptions": len(index),
-        "id_type": index._catalog.kind,
-        "matcher": index.matcher,
-    }
+@dataclass(frozen=True, slots=True)
+class Stock:
+    keys: Keys
+    catalog: Catalog
+    matcher: Matcher
+    name: str
+    """Of the matcher, as the registry has it."""
+
+    @classmethod
+    def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> Stock:
+        name = resolve_name(matcher)
+        return cls(keys, Catalog(), make(name, keys.space, **options), name)
+
+    def add(self, encoded: Encoded) -> None:
+        """Subscriptions that are boxes already, none of whose ids is here."""
+        numbers = self.catalog.add_many(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
+        self.matcher.insert(numbers, encoded.boxes)
+        switch = self.matcher.prepare()
+        if switch is not None:
+            switch()
+
+    def relabel(self, relabels: Mapping[int, Relabel]) -> None:
+        """Move the boxes to the labels that strings have now."""
+        numbers = self.catalog.boxes_of(self.catalog.living_slots())
+        boxes = self.matcher.boxes(numbers)
+        low, high = boxes.low.copy(), boxes.high.copy()
+        for attribute, relabel in relabels.items():
+            at = boxes.attribute == attribute
+            low[at], high[at] = relabel.lows(low[at]), relabel.highs(high[at])
+        self.matcher.delete(numbers)
+        self.matcher.insert(numbers, Boxes(boxes.offsets, boxes.attribute, low, high, boxes.priority))
+
+    def labels_in_use(self) -> dict[str, I64]:
+        """The labels that boxes speak of, of each string attribute."""
+        boxes = self.matcher.boxes(self.catalog.boxes_of(self.catalog.living_slots()))
+        found = {}
+        for name in self.keys.dictionaries:
+            at = boxes.attribute == self.keys.schema.number(name)
+            low, high = boxes.low[at], boxes.high[at]  # odd: just above, or just below, a label
+            found[name] = np.unique(np.concatenate([low - (low & 1), high + (high & 1)]))
+        return found
+
+    def everything(self) -> Encoded:
+        """All living subscriptions."""
+        catalog = self.catalog
+        slots = catalog.living_slots()
+        numbers = catalog.boxes_of(slots)
+        return Encoded(
+            catalog.ids.take(slots),
+            catalog.where.take(slots),
+            catalog.priority[slots],
+            catalog.counts[slots],
+            catalog.exact[numbers],
+            self.matcher.boxes(numbers),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says."""
+        return {
+            "schema": self.keys.schema.to_json(),
+            "subscriptions": self.catalog.living,
+            "id_type": self.catalog.kind,
+            "matcher": self.name,
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything but the dictionaries; the catalog must have been compacted."""
+        found = {f"catalog.{name}": array for name, array in self.catalog.arrays().items()}
+        return found | {f"matcher.{name}": array for name, array in self.matcher.arrays().items()}
 
 
-def arrays(index: Index) -> dict[str, NDArray[Any]]:
-    """Everything but the dictionaries."""
-    with index._changing():
-        index._catalog.compact()
-    found = {f"catalog.{name}": array for name, array in index._catalog.arrays().items()}
-    return found | {f"matcher.{name}": array for name, array in index._matcher.arrays().items()}
-
-
-def opened(
-    cls: type[Kind],
+def read(
     path: str | os.PathLike[str],
-    version: int | None,
-    matcher: str | None,
-    limits: Limits,
-    verify: bool,
-    options: Mapping[str, object],
-) -> Kind:
-    """A snapshot as one index: memory-mapped where it has one part, joined in memory where it has several."""
+    version: int | None = None,
+    matcher: str | None = None,
+    verify: bool = False,
+    options: Mapping[str, object] | None = None,
+) -> Stock:
+    """A snapshot as one stock: memory-mapped where it has one part, joined in memory where it has several."""
     meta, found = snapshot.read(path, version, verify)
     try:
         keys = Keys.from_arrays(Schema.from_json(meta["schema"]), found)
-        names = meta.get("parts", [""])
-        parts = [restored(cls, meta, keys, found, name, matcher, limits, options) for name in names]
+        parts = [part(meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]
         if len(parts) == 1:
             return parts[0]
-        whole = cls(keys.schema, parts[0].matcher, limits=limits, **options)
-        whole._keys = keys
-        for part in parts:
-            absorb(whole, part)
-        whole._tidy()
+        whole = Stock.empty(keys, parts[0].name, options or {})
+        for one in parts:
+            whole.add(one.everything())
     except (KeyError, TypeError, IndexError) as problem:
         raise SnapshotError(f"the snapshot at {path} is damaged: {problem!r}") from problem
     return whole
 
 
-def restored(
-    cls: type[Kind],
+def part(
     meta: Mapping[str, Any],
     keys: Keys,
     found: Mapping[str, NDArray[Any]],
     name: str,
-    matcher: str | None,
-    limits: Limits,
-    options: Mapping[str, object],
-) -> Kind:
+    matcher: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Stock:
     """One part of a snapshot (the whole, where it has no parts)."""
-    index = cls(keys.schema, "brute", limits=limits)
-    index._keys = keys
     prefix = f"{name}/" if name else ""
-    index._catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
-    index.matcher = resolve_name(matcher or meta["matcher"])
+    catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
     boxes = snapshot.part(found, f"{prefix}matcher")
-    index._matcher = restore(meta["matcher"], boxes, index.matcher, keys.space, options)
-    return index
-
-
-def absorb(index: Index, other: Index) -> None:
-    """Take over the subscriptions of another index with the same keys, none of whose ids is in this one."""
-    catalog = other._catalog
-    slots = catalog.living_slots()
-    theirs = catalog.boxes_of(slots)
-    mine = index._catalog.add_many(
-        catalog.ids.take(slots),
-        catalog.where.take(slots),
-        catalog.priority[slots],
-        catalog.counts[slots],
-        catalog.exact[theirs],
-    )
-    index._matcher.insert(mine, other._matcher.boxes(theirs))
+    wanted = resolve_name(matcher or meta["matcher"])
+    return Stock(keys, catalog, restore(meta["matcher"], boxes, wanted, keys.space, options or {}), wanted)
