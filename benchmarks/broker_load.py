@@ -257,9 +257,8 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
 async def main(options: argparse.Namespace) -> None:
     place = Path(tempfile.mkdtemp(prefix="hitbox-load-"))
     try:
-        print(
-            f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        )
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        print(f"{machine}, load average {os.getloadavg()[0]:.1f} before the run")
         began = time.monotonic()
         build(place / "snapshot", options.subscriptions, options.seed)
         built = time.monotonic()
