@@ -280,10 +280,9 @@ class Broker:
             mailbox = self.mailboxes.pop(subscriber.number, None)
             if mailbox is not None and mailbox.connected is not None:
                 mailbox.connected.close(4404, "the subscriber was removed")
-            prefix = f"{name}/"
-            index = self.registry.live if subscriber.ephemeral else self.registry.index
-            ids = [id for id in index if str(id).startswith(prefix)]
-            await asyncio.to_thread(index.unsubscribe_many, ids) if ids else None
+            if self._changing:
+                await asyncio.wait(self._changing)
+            await asyncio.to_thread(self.registry.clear, subscriber)
             self.registry.forget(subscriber)
             if subscriber.ephemeral:
                 return

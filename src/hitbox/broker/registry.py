@@ -171,6 +171,14 @@ class Registry:
             subscriber.live.difference_update(remove)
         return told
 
+    def clear(self, subscriber: Subscriber) -> None:
+        """Remove all subscriptions of a subscriber from the index."""
+        index = self.live if subscriber.ephemeral else self.index
+        query = "SELECT name FROM subscriptions WHERE subscriber = ?"
+        names = subscriber.live or [name for (name,) in self.store.read(query, (subscriber.number,))]
+        if names:
+            index.unsubscribe_many([f"{subscriber.name}/{name}" for name in names])
+
     def _put(self, index: Index, subscriber: Subscriber, put: Sequence[Subscription]) -> None:
         if len(put) > 1 and not any(s.about for s in put):
             rows = [(f"{subscriber.name}/{s.name}", s.where, s.priority) for s in put]
