@@ -33,12 +33,29 @@ SIZES = by(
     (250_000, 500_000, 750_000, 1_000_000, 1_250_000, 1_500_000, 1_750_000),
 )
 ATTRIBUTES = by((2, 6), (2, 4, 6, 10, 14, 18, 22), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22))
-WIDTHS = by((0.2, 0.6), *((0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),) * 2)
-SKEWED = {"distribution": "zipf", "skew": 1.0}
+WIDTHS = by((0.2, 0.6), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9))
+SKEWED = {"distribution": "zipf", "event_distribution": "zipf", "skew": 1.0}
 
 EARLY_END = (
     "Both index a few attributes and check a candidate constraint by constraint until one fails, which happens after "
     "two or three however many there are; more attributes also mean fewer matches. So it does not slow down here."
+)
+SWEEPING = (
+    "DEXIN's cost model counts 1 for a box that is swept past and 1 for a box that is looked at. Looking costs several "
+    "times more on this machine, so at high matching rates the plan goes over to the inclusive method too early."
+)
+STILL_FAILING = (
+    "Between 0.1% and 20% the share of subscriptions that must be excluded only falls from 99.9% to 80%, and writing "
+    "out the matches makes up for it."
+)
+COOL = (
+    "Skewed values crowd at one end of the domain. REIN slows down, for it compares one by one within a crowded "
+    "bucket, and so does BE-Tree, whose partitions there are crowded; TAMA and DEXIN, which find a place in their "
+    "lists by level or by binary search, do not slow down at all."
+)
+PARTITIONED = (
+    "Our BE-Tree is faster than the paper's on narrow ranges, where its partitions hold little, so that it has further "
+    "to rise; in level it stays beside TAMA."
 )
 NOT_COUNTED = (
     "Not counted alike: memory here is what a structure holds beside the subscriptions themselves. BE-Tree reads their "
@@ -159,7 +176,7 @@ RANGES = Experiment(
     plots=(Plot("figure 6", "match"), Plot("spread over the width", "match_std")),
     claims=(
         Claim("TAMA slows down rapidly", "figure 6", rises("tama", by=2)),
-        Claim("BE-Tree slows down less than TAMA", "slowly", steeper("tama", "be-tree")),
+        Claim("BE-Tree slows down less than TAMA", "slowly", steeper("tama", "be-tree"), PARTITIONED),
         Claim("OpIndex slows down less than TAMA", "slowly", steeper("tama", "opindex")),
         Claim("H-Tree is the fastest up to 0.3", "figure 6", best("h-tree", ALL, where=lambda w: w <= 0.3)),
         Claim(
@@ -193,8 +210,8 @@ ZIPF_SUBSCRIPTIONS = Experiment(
     values=by((200, 400), (10_000, 30_000, 50_000), SIZES["paper"]),
     plots=(Plot("figure 7", "match"),),
     claims=(
-        Claim("All slow down under Zipf", "to some extent", against("subscriptions", ALL)),
-        Claim("DEXIN is affected least", "figure 7", least_against("subscriptions", "dexin", ALL)),
+        Claim("All slow down under Zipf", "to some extent", against("subscriptions", ALL), COOL),
+        Claim("DEXIN is affected least", "figure 7", least_against("subscriptions", "dexin", ALL), COOL),
         Claim("DEXIN is the fastest at every N", "figure 7", best("dexin", ALL)),
     ),
 )
@@ -211,8 +228,8 @@ ZIPF_DIMENSIONS = Experiment(
     set=lambda m: {"m": m},
     plots=(Plot("figure 8", "match"),),
     claims=(
-        Claim("All slow down under Zipf", "to some extent", against("dimensions", ALL)),
-        Claim("DEXIN is affected least", "figure 8", least_against("dimensions", "dexin", ALL)),
+        Claim("All slow down under Zipf", "to some extent", against("dimensions", ALL), COOL),
+        Claim("DEXIN is affected least", "figure 8", least_against("dimensions", "dexin", ALL), COOL),
     ),
 )
 
@@ -224,12 +241,12 @@ ZIPF_WIDTHS = Experiment(
     fixed=SKEWED,
     matchers=ALL,
     n=N,
-    values=by((0.2, 0.6), (0.1, 0.3, 0.5, 0.7), WIDTHS["paper"]),
+    values=by((0.2, 0.6), (0.1, 0.3, 0.5), WIDTHS["paper"]),
     set=lambda w: {"width": w, "width_max": 0.0},
     plots=(Plot("figure 9", "match"),),
     claims=(
-        Claim("All slow down under Zipf", "to some extent", against("widths", ALL)),
-        Claim("DEXIN is affected least", "figure 9", least_against("widths", "dexin", ALL)),
+        Claim("All slow down under Zipf", "to some extent", against("widths", ALL), COOL),
+        Claim("DEXIN is affected least", "figure 9", least_against("widths", "dexin", ALL), COOL),
     ),
 )
 
@@ -287,8 +304,8 @@ RATES = Experiment(
         Claim("H-Tree slows down with the rate", "figure 12", rises("h-tree")),
         Claim("BE-Tree slows down with the rate", "figure 12", rises("be-tree")),
         Claim("OpIndex slows down with the rate", "figure 12", rises("opindex")),
-        Claim("REIN speeds up with the rate", "figure 12", falls("rein")),
-        Claim("DEXIN is stable", "figure 12", flat("dexin", within=2)),
+        Claim("REIN speeds up with the rate", "figure 12", falls("rein"), STILL_FAILING),
+        Claim("DEXIN is stable", "figure 12", flat("dexin", within=2), SWEEPING),
         Claim("DEXIN beats BE-Tree on average", "by 42.46%", mean_ratio("dexin", "be-tree", 0.5754)),
         Claim("DEXIN is the fastest", "figure 12", best("dexin", ALL)),
     ),
@@ -351,9 +368,12 @@ METHODS = Experiment(
         Claim("Exclusive alone speeds up with the rate", "figure 17", falls("exclusive")),
         Claim("Inclusive alone slows down with the rate", "figure 17", rises("inclusive")),
         Claim(
-            "DEXIN is as fast as the better of the two", "figure 17", best("dexin", ("dexin", "exclusive", "inclusive"))
+            "DEXIN is as fast as the better of the two",
+            "figure 17",
+            best("dexin", ("dexin", "exclusive", "inclusive")),
+            SWEEPING,
         ),
-        Claim("DEXIN is steadier than inclusive alone", "figure 17", steeper("inclusive", "dexin")),
+        Claim("DEXIN is steadier than inclusive alone", "figure 17", steeper("inclusive", "dexin"), SWEEPING),
     ),
 )
 
