@@ -147,9 +147,10 @@ def least_mean(matcher: str, among: Sequence[str], metric: str = "match") -> Che
 def _extreme(matcher: str, among: Sequence[str], metric: str, at: At, largest: bool) -> Check:
     def check(c: Curves) -> Outcome:
         values = {name: c.value(name, metric, at) for name in among}
-        first = (max if largest else min)(values, key=lambda name: values[name])
+        extreme = (max if largest else min)(values.values())
+        holds = values[matcher] * SLACK >= extreme if largest else values[matcher] <= extreme * SLACK
         text = ", ".join(f"{name} {number(v)}" for name, v in sorted(values.items(), key=lambda pair: -pair[1]))
-        return Outcome(text, first == matcher)
+        return Outcome(text, holds)
 
     return check
 
@@ -404,7 +405,7 @@ def least_against(reference: str, matcher: str, among: Sequence[str], metric: st
         found = {name: _against(c, reference, name, metric) for name in among}
         text = ", ".join(f"{name} x{number(r)}" for name, r in found.items())
         off = {name: abs(float(np.log(r))) for name, r in found.items()}
-        return Outcome(text, min(off, key=lambda name: off[name]) == matcher)
+        return Outcome(text, off[matcher] <= min(off.values()) + float(np.log(SLACK)))
 
     return check
 

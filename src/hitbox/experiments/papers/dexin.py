@@ -57,6 +57,7 @@ PARTITIONED = (
     "Our BE-Tree is faster than the paper's on narrow ranges, where its partitions hold little, so that it has further "
     "to rise; in level it stays beside TAMA."
 )
+EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN at 30% of them, not at 60%."
 NOT_COUNTED = (
     "Not counted alike: memory here is what a structure holds beside the subscriptions themselves. BE-Tree reads their "
     "bounds where they are stored and adds 25 bytes each; DEXIN's arrays and its table of bounds are its own."
@@ -284,7 +285,9 @@ EQUALITIES = Experiment(
         Claim("OpIndex gains from equalities", "figure 11", falls("opindex")),
         Claim("REIN keeps nearly flat", "figure 11", flat("rein", within=2)),
         Claim("DEXIN keeps nearly flat", "figure 11", flat("dexin", within=2)),
-        Claim("DEXIN is the fastest below 60%", "figure 11", best("dexin", ALL, where=lambda share: share < 0.6)),
+        Claim(
+            "DEXIN is the fastest below 60%", "figure 11", best("dexin", ALL, where=lambda share: share < 0.6), EQUALS
+        ),
     ),
 )
 
