@@ -121,7 +121,7 @@ def write(chosen: list[Paper], todo: list[Task], out: Path, scale: str, seed: in
     table = values(points)
     pq.write_table(table, out / "results.parquet")
     pq.write_table(_cluster().summary(table) if spark else summary(table), out / "summary.parquet")
-    (out / "results.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out / "results.json").write_text(json.dumps(record) + "\n")
     pictures = draw(chosen, found, points, out / "plots")
     (out / "report.html").write_text(report.page(record, chosen, pictures))
     return record
