@@ -49,8 +49,8 @@ STILL_FAILING = (
     "out the matches makes up for it."
 )
 COPIES = (
-    "Ranges that begin near the end of the domain cross fewer cells, so H-Tree makes fewer copies of them (at width 0.5 "
-    "it takes half the memory) and is a tenth faster."
+    "Ranges that begin near the end of the domain cross fewer cells, so H-Tree makes fewer copies of them (at width "
+    "0.5 it takes half the memory) and is a tenth faster."
 )
 PARTITIONED = (
     "Our BE-Tree is faster than the paper's on narrow ranges, where its partitions hold little, so that it has further "
