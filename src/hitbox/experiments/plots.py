@@ -73,14 +73,14 @@ def overview(panels: list[tuple[str, Experiment, Plot, Curves]], path: Path) -> 
     plt = pyplot()
     rows = -(-len(panels) // 3)
     figure, grid = plt.subplots(
-        rows, min(3, len(panels)), figsize=(4.2 * min(3, len(panels)), 3.4 * rows), layout="constrained", squeeze=False
+        rows, min(3, len(panels)), figsize=(4.2 * min(3, len(panels)), 3.7 * rows), layout="constrained", squeeze=False
     )
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, (title, experiment, plot, curves) in zip(grid.flat, panels, strict=False):
         fill(axes, experiment, plot, curves)
         axes.set_title(title, fontsize=10)
-        axes.legend(fontsize=6, framealpha=0.8)
+        axes.legend(fontsize=7, frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     _save(plt, figure, path)
 
 

@@ -35,6 +35,10 @@ BRANCHLESS = (
     "Our Siena adds 0 or 1 to a counter for every constraint that it reads, without a branch, so its time hardly "
     "depends on how many of them hold."
 )
+SHORTER = (
+    "Siena takes hardly longer than Simple here, and determines its first match only after a good part of that time: "
+    "the same matches share a shorter gap than Simple's."
+)
 FLAT_TAMA = (
     "TAMA is much faster here, relative to the others, than in the paper: its cells are runs of one array. With narrow "
     "ranges (0.25) it counts one constraint in four, and REIN marks the other three."
@@ -97,8 +101,10 @@ TIMES = Experiment(
         Claim("Ending / matching time of H-tree", "0.66%", share("h-tree", "ending", "matching", 0.0066, 0.1)),
         Claim("Ending / matching time of Rein", "0.03%", share("rein", "ending", "matching", 0.0003, 0.1)),
         Claim("Ending time of Rein", "0.11 ms", absolute("rein", "ending", "ms")),
-        Claim("Siena has the largest interval time", "6.03 ms", worst("siena", ALL, "interval")),
-        Claim("Siena's interval time varies most", "std 26.92 ms", worst("siena", ALL, "interval_std")),
+        Claim("Siena has the largest interval time", "6.03 ms", worst("siena", ALL, "interval"), finding=SHORTER),
+        Claim(
+            "Siena's interval time varies most", "std 26.92 ms", worst("siena", ALL, "interval_std"), finding=SHORTER
+        ),
         Claim("Rein's interval time varies least", "std 0.10 ms", best("rein", ALL, "interval_std")),
         Claim("Rein's matching time varies least", "std 4.51 ms", best("rein", ALL, "matching_std"), finding=FLAT_TAMA),
     ),
