@@ -102,10 +102,21 @@ static inline bool all_cover(const u64* cell_line, u32 cell, Line held) {
   return empty(without(held, load(cell_line - WORDS) & load(cell_line + WORDS)));
 }
 
-// Clears the boxes of a line whose end among entries [from, to) excludes the event. `members` is the line as it was
-// when its lists began to be read: reading it anew after each change would stall on the writes.
-static inline void clear_failing(const Bitmap& map, u32 from, u32 to, const Against& event, const Line& members,
-                                 u64* line) {
+// Boxes found to fail, cleared later all at once: how many a single list has is hard to foretell, of all of them less.
+constexpr u32 FAILED = 256;
+struct Failed {
+  u32 at[FAILED + 16];
+};
+
+static inline u32 clear_failed(const Failed& failed, u32 size, u64* line) {
+  for (u32 i = 0; i < size; ++i) clear(line, failed.at[i] & (STRIDE - 1));
+  return 0;
+}
+
+// Notes the boxes whose end among entries [from, to) excludes the event. `members` is the line as it was when its lists
+// began to be read; who is not in it need not be noted. Returns how many are noted now.
+static inline u32 find_failing(const Bitmap& map, u32 from, u32 to, const Against& event, const Line& members,
+                               Failed& failed, u32 size, u64* line) {
 #if defined(__AVX512F__)
   const __m512i low = _mm512_set1_epi32(int(event.low)), high = _mm512_set1_epi32(int(event.high));
   for (u32 at = from; at < to; at += 16) {
@@ -117,20 +128,24 @@ static inline void clear_failing(const Bitmap& map, u32 from, u32 to, const Agai
                                       _mm512_and_si512(entry, _mm512_set1_epi32(31)));
     __mmask16 member = _mm512_mask_test_epi32_mask(inside, moved, _mm512_set1_epi32(1));
     __mmask16 above = _mm512_cmpgt_epu32_mask(place, high), below = _mm512_cmplt_epu32_mask(place, low);
-    for (u32 bits = u32(((above & ~upper) | (below & upper)) & member); bits; bits &= bits - 1)
-      clear(line, map.entries[at + u32(__builtin_ctz(bits))] & 511);
-    if (!event.low_lossy && !event.high_lossy) continue;
-    __mmask16 tied = _mm512_cmpeq_epu32_mask(place, high) | _mm512_cmpeq_epu32_mask(place, low);
-    for (u32 bits = u32(tied & member); bits; bits &= bits - 1) {
-      u32 one = at + u32(__builtin_ctz(bits));
-      if (entry_fails(map, one, event)) clear(line, map.entries[one] & 511);
+    __mmask16 fails = __mmask16(((above & ~upper) | (below & upper)) & member);
+    if (event.low_lossy || event.high_lossy) {
+      __mmask16 tied = _mm512_cmpeq_epu32_mask(place, high) | _mm512_cmpeq_epu32_mask(place, low);
+      for (u32 bits = u32(tied & member); bits; bits &= bits - 1) {
+        u32 one = u32(__builtin_ctz(bits));
+        if (entry_fails(map, at + one, event)) fails = __mmask16(fails | 1u << one);
+      }
     }
+    _mm512_storeu_si512(failed.at + size, _mm512_maskz_compress_epi32(fails, entry));
+    size += u32(__builtin_popcount(fails));
+    if (size > FAILED) size = clear_failed(failed, size, line);
   }
 #else
-  (void)members;
+  (void)members, (void)failed;
   for (u32 at = from; at < to; ++at)
     if (entry_fails(map, at, event)) clear(line, map.entries[at] & 511);
 #endif
+  return size;
 }
 
 // Writes the numbers of the boxes of a line.

@@ -216,13 +216,16 @@ struct PointPlans : Plans<PointList> {
   void settle(const Bitmap& map, u32 block, size_t event, u64 mask, const i64* low, const i64*, u64* held) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     const Line members = load(held);
+    Failed failed;
+    u32 size = 0;
     each_list(event, mask, [&](u32 a, const PointList& list) {
       if (list.sure() && directory[a].group) return;
       u32 from, to;
       list_range(map, directory + a, list.cell(), list.cell(), from, to);
       Against ends{list.place(), list.place(), list.lossy(), list.lossy(), low + a, low + a};
-      clear_failing(map, from, to, ends, members, held);
+      size = find_failing(map, from, to, ends, members, failed, size, held);
     });
+    clear_failed(failed, size, held);
   }
 };
 
@@ -322,17 +325,20 @@ struct IntervalPlans : Plans<Span> {
   void settle(const Bitmap& map, u32 block, size_t event, u64 mask, const i64* low, const i64* high, u64* held) const {
     const Directory* directory = map.directory + size_t(block) * map.attributes;
     const Line members = load(held);
+    Failed failed;
+    u32 size = 0;
     each_list(event, mask, [&](u32 a, const Span& span) {
       if (span.sure && directory[a].group) return;
       Against ends{span.low_place, span.high_place, bool(span.low_lossy), bool(span.high_lossy), low + a, high + a};
       bool joined = span.low == span.high || !directory[a].group;
       u32 from, to;
       list_range(map, directory + a, span.first, joined ? span.last : span.low, from, to);
-      clear_failing(map, from, to, ends, members, held);
+      size = find_failing(map, from, to, ends, members, failed, size, held);
       if (joined) return;
       list_range(map, directory + a, span.high, span.last, from, to);
-      clear_failing(map, from, to, ends, members, held);
+      size = find_failing(map, from, to, ends, members, failed, size, held);
     });
+    clear_failed(failed, size, held);
   }
 };
 
