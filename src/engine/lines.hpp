@@ -153,9 +153,8 @@ static inline u32 expand(const u64* line, const u32* numbers, i64* out) {
   i64* from = out;
 #if defined(__AVX512F__)
   if (count(line) >= 24) {
-    for (u32 at = 0; at < STRIDE; at += 16) {
+    for (u32 at = 0; at < BLOCK; at += 16) {
       __mmask16 chosen = __mmask16(line[at >> 6] >> (at & 63));
-      if (!chosen) continue;
       __m512i packed = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + at));
       u32 some = u32(__builtin_popcount(chosen));
       u32 filled = (1u << some) - 1;
@@ -187,7 +186,7 @@ struct Scratch {
   void need(size_t count) {
     if (count <= capacity) return;
     capacity = count + count / 2 + 16;
-    regrow(data, capacity);
+    regrow_large(data, capacity);
   }
   void push(T value) {
     need(size + 1);

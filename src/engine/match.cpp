@@ -18,7 +18,7 @@ constexpr u32 AHEAD = 4;
 constexpr u32 DELAY = 4;
 constexpr u32 RING = 4 * DELAY;
 constexpr u32 CHUNK = 4096;
-constexpr size_t LOG_BYTES = size_t(128) << 20;
+constexpr size_t LOG_BYTES = size_t(32) << 20;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
 
 struct Survivor {
@@ -147,7 +147,11 @@ struct Log {
   Scratch<Dense> lines;
   Scratch<u32> counts;  // [events * 16] by key = event * 16 + (9 - level)
 
-  explicit Log(size_t events) : counts(events * 16) { std::memset(counts.data, 0, events * 64); }
+  void clear(size_t events) {
+    hits.size = lines.size = 0;
+    counts.need(events * 16);
+    std::memset(counts.data, 0, events * 64);
+  }
 
   static u32 key_of(size_t event, u32 level) { return u32(event) * 16 + (LEVELS - 1 - level); }
 
@@ -177,7 +181,9 @@ struct Log {
         hits.data[hits.size++] = {key, numbers[w * 64 + u32(__builtin_ctzll(bits))]};
   }
 
-  void deal(size_t events, i64* ends, Result& out) {
+  // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
+  // loses its large pages.
+  void deal(size_t events, double whole, i64* ends, Result& out) {
     Scratch<size_t> next(events * 16);
     size_t sum = out.size;
     for (size_t e = 0; e < events; ++e) {
@@ -188,7 +194,7 @@ struct Log {
       ends[e] = i64(sum);
     }
     if (sum > out.capacity) {
-      out.capacity = sum + sum / 2;
+      out.capacity = sum + size_t(double(sum) * (whole - 1) * 1.1);
       regrow_large(out.numbers, out.capacity);
     }
     for (size_t i = 0; i < lines.size; ++i) {
@@ -292,9 +298,8 @@ struct Batch {
   }
 };
 
-// Returns the bytes that were logged.
-size_t match_chunk(const Set& set, const Events& events, size_t from, size_t size, i64* ends, Result& out) {
-  Log log(size);
+void match_chunk(const Set& set, const Events& events, size_t from, size_t size, Log& log) {
+  log.clear(size);
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log).run();
     else Batch<IntervalPlans>(set.bitmaps[i], events, from, size, log).run();
@@ -306,19 +311,19 @@ size_t match_chunk(const Set& set, const Events& events, size_t from, size_t siz
     for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
     match_rows(set.tail, low, high, emit);
   }
-  log.deal(size, ends, out);
-  return log.bytes();
 }
 
 // A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
 void match_many(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out) {
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
+  Log log;
   for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
     if (size > to - at) size = to - at;
-    size_t bytes = match_chunk(set, events, at, size, ends + at, out) / size + 64;
+    match_chunk(set, events, at, size, log);
+    log.deal(size, double(to - from) / double(at + size - from), ends + at, out);
     at += size;
-    size = LOG_BYTES / bytes;
+    size = LOG_BYTES / (log.bytes() / size + 64);
     size = size < 64 ? 64 : size > most ? most : size;
   }
 }
