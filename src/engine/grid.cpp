@@ -12,7 +12,7 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t SAMPLED_ROWS = 16384;
+constexpr size_t SAMPLED_LEAST = 1024, SAMPLED_MOST = 16384;  // boxes, a sixteenth between: sorting cuts is dear
 constexpr u32 INNER = CELLS - 4;  // beside {MISSING}, the open low end, the first and the last cut
 constexpr u32 GAPS = 4;
 
@@ -89,7 +89,8 @@ void each_cut(const Boxes& boxes, size_t box, See see) {
 
 std::vector<Cuts> collect(const Boxes& boxes, u32 attributes) {
   std::vector<Cuts> cuts(attributes);
-  size_t step = std::max<size_t>(1, boxes.count / SAMPLED_ROWS);
+  size_t rows = std::clamp(boxes.count / 16, SAMPLED_LEAST, SAMPLED_MOST);
+  size_t step = std::max<size_t>(1, boxes.count / rows);
   for (size_t box = 0; box < boxes.count; ++box) {
     bool sampled = box % step == 0;
     each_cut(boxes, box, [&](u32 a, i64 cut) {
