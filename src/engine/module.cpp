@@ -237,6 +237,7 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
 }  // namespace
 
 NB_MODULE(_kernels, m) {
+  nb::set_leak_warnings(false);  // engines in module globals outlive the interpreter; that is no leak
   m.doc() = "hitbox native kernels";
   m.attr("MAX_ATTRIBUTES") = MAX_ATTRIBUTES;
   m.attr("BLOCK") = BLOCK;
