@@ -7,7 +7,26 @@ from pathlib import Path
 
 from hitbox.matchers import AUTO, matchers
 
-PROMISED = ["brute", "hitbox", "simple", "counting", "index-count", "siena", "tama", "h-tree", "be-tree", "opindex", "rein", "pri-rein", "pri-rein-s", "dexin", "r-tree", "compound", "ub-tree", "mlgf"]
+PROMISED = [
+    "brute",
+    "hitbox",
+    "simple",
+    "counting",
+    "index-count",
+    "siena",
+    "tama",
+    "h-tree",
+    "be-tree",
+    "opindex",
+    "rein",
+    "pri-rein",
+    "pri-rein-s",
+    "dexin",
+    "r-tree",
+    "compound",
+    "ub-tree",
+    "mlgf",
+]
 
 
 def test_every_matcher_is_there_and_described() -> None:
