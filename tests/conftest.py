@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # `randoms` and friends, from the folders below too
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # `randoms` and friends, from the folders below too
 
 settings.register_profile(
     "hitbox",
@@ -20,13 +21,13 @@ settings.register_profile(
 settings.load_profile("hitbox")
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What to keep on one worker: Spark, for its one session; a matcher, so that its kernels compile once."""
     for item in items:
         parameters = getattr(item, "callspec", None)
         matcher = parameters and (parameters.params.get("name") or parameters.params.get("matcher"))
-        if item.get_closest_marker("spark"):
+        if HERE / "spark" in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif isinstance(matcher, str):
             item.add_marker(pytest.mark.xdist_group(matcher))
