@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 import typer
 
 from hitbox.errors import HitboxError
-from hitbox.schema import Schema
+from hitbox.files import read_schema
 
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Look after a broker.")
@@ -36,17 +35,6 @@ def _plain_errors() -> Iterator[None]:
     except HitboxError as problem:
         typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(2) from None
-
-
-def read_schema(text: str) -> Schema:
-    """'price:float,city:string', or a file with JSON: {"price": "float"} or a list of attributes."""
-    if os.path.exists(text):
-        found = json.loads(Path(text).read_text())
-        return Schema.from_json(found) if isinstance(found, list) else Schema(found)
-    pairs = [part.strip().split(":") for part in text.split(",") if part.strip()]
-    if any(len(pair) != 2 for pair in pairs):
-        raise typer.BadParameter(f"a schema is a file or 'name:type,name:type', not {text!r}")
-    return Schema({name.strip(): kind.strip() for name, kind in pairs})
 
 
 @app.command()
