@@ -6,22 +6,26 @@ Stock is the plain data behind an index: keys, catalog and matcher, without lock
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from hitbox import snapshot
+from hitbox import events, snapshot
 from hitbox.boxes import I64, Boxes
-from hitbox.catalog import Catalog
+from hitbox.catalog import Catalog, Id
 from hitbox.dictionary import Relabel
 from hitbox.errors import SnapshotError
+from hitbox.explained import describe_box
 from hitbox.keys import Keys
 from hitbox.matchers import Matcher, make, resolve_name, restore
 from hitbox.schema import Schema
 from hitbox.tables import Encoded
+
+CHUNK = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,35 @@ class Stock:
             catalog.exact[numbers],
             self.matcher.boxes(numbers),
         )
+
+    def renamed(self, ids: pa.Array) -> Stock:
+        """The same subscriptions, in the same order, under other ids, none of which comes twice."""
+        stock = Stock.empty(self.keys, self.name, {})
+        stock.add(replace(self.everything(), ids=ids))
+        return stock
+
+    def rows(self) -> Iterator[tuple[Id, str, int, dict[str, Any]]]:
+        """(id, where, priority, about) of all living subscriptions: much faster than asking for them one by one."""
+        slots = self.catalog.living_slots()
+        for start in range(0, len(slots), CHUNK):
+            part = slots[start : start + CHUNK]
+            texts, about = self._told(part)
+            yield from zip(self.catalog.id_list(part), texts, self.catalog.priority[part].tolist(), about, strict=True)
+
+    def _told(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
+        """Predicates, those of bounds as the text that says the same, and what subscriptions say about themselves."""
+        texts: list[Any] = self.catalog.where.take(slots).to_pylist()
+        about: list[dict[str, Any]] = [{} for _ in texts]
+        if None in texts or self.keys.space.information:
+            numbers = self.catalog.boxes_of(slots)
+            boxes = self.matcher.boxes(numbers)
+            first = np.cumsum(self.catalog.counts[slots]) - self.catalog.counts[slots]
+            for at, (box, count) in enumerate(zip(first.tolist(), self.catalog.counts[slots].tolist(), strict=True)):
+                if texts[at] is None:
+                    texts[at] = describe_box(self.keys, boxes[box]) if count else "FALSE"
+                if count:
+                    about[at] = events.told(self.keys, boxes[box])
+        return texts, about
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says."""

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,29 +14,13 @@ from hitbox.broker import transfer
 from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.broker.errors import BadRequest, Conflict
-
-BASE = [sys.executable, "-m", "hitbox.broker.cli"]
+from served import served
 
 
 def run(*arguments: str, status: int = 0, text: str = "") -> str:
     done = CliRunner().invoke(app, arguments, input=text)
     assert done.exit_code == status, done.output
     return done.stdout if status == 0 else done.stderr
-
-
-@contextmanager
-def served(folder: Path, *more: str) -> Iterator[str]:
-    command = [*BASE, "serve", "--data", str(folder), "--port", "0", *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://\S+", line)
-    assert found, line
-    try:
-        yield found[0]
-    finally:
-        process.terminate()
-        assert process.wait(20) == 0
 
 
 def test_serve_publish_subscribe(tmp_path: Path) -> None:
@@ -114,7 +93,36 @@ def test_import_of_bare_ids_asks_whose_they_are(tmp_path: Path) -> None:
     snapshot(tmp_path / "spark", list(range(20)))
     with pytest.raises(BadRequest, match="--as"):
         transfer.load(tmp_path / "data", tmp_path / "spark")
-    transfer.load(tmp_path / "data", tmp_path / "spark", "ann")
-    with served(tmp_path / "data") as url:
+    with served(tmp_path / "data", "--import", str(tmp_path / "spark"), "--as", "ann") as url:
         stats = json.loads(run("admin", "stats", "--url", url))
-        assert (stats["subscriptions"], stats["restored"]) == (20, "the store")
+        assert (stats["subscriptions"], stats["restored"]) == (20, "snapshot 1 and 0 changes")
+        with Client.sync(url) as client:
+            client.publish({"price": 3.5, "city": "c4"})
+            (delivery,) = client.listen("ann", [], 1)
+            assert set(delivery.subscriptions) == {"1", "3", "4"}
+
+
+def test_import_of_ids_with_and_without_a_subscriber(tmp_path: Path) -> None:
+    snapshot(tmp_path / "mixed", ["bob/a", "b", "c"])
+    transfer.load(tmp_path / "data", tmp_path / "mixed", "ann")
+    with served(tmp_path / "data") as url, Client.sync(url) as client:
+        tried = client.request("POST", "/v1/try", {"event": {"price": 3.5, "city": "c2"}})
+        assert {(m["subscriber"], m["name"]) for m in tried["matches"]} == {("ann", "b"), ("ann", "c")}
+        explained = client.request("POST", "/v1/explain", {"event": {"city": "c0"}, "id": "bob/a"})
+        assert explained["matched"]
+    snapshot(tmp_path / "twice", ["ann/b", "b"])
+    with pytest.raises(BadRequest, match="two subscriptions are called 'ann/b'"):
+        transfer.load(tmp_path / "other", tmp_path / "twice", "ann")
+
+
+def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) -> None:
+    index = hitbox.Index({"price": "float", "age": hitbox.Attribute("int", role="information")})
+    for n in range(3):
+        index.subscribe(n, "price > 1 OR price < -1", about={"age": 10 * n})
+    index.save(tmp_path / "spark")
+    transfer.load(tmp_path / "data", tmp_path / "spark", "ann")
+    with served(tmp_path / "data") as url, Client.sync(url) as client:
+        tried = client.request("POST", "/v1/try", {"event": {"price": 2}, "where": "age >= 10"})
+        assert {m["name"] for m in tried["matches"]} == {"1", "2"}
+        found = client.request("GET", "/v1/subscriptions")["subscriptions"]
+        assert {one["name"]: one["about"] for one in found}["2"] == {"age": 20}

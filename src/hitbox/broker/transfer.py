@@ -11,45 +11,65 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from hitbox import events
+from hitbox import stored
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.registry import Registry
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store import Store
-from hitbox.catalog import Id
-from hitbox.explained import describe_box
 from hitbox.index import Index
 from hitbox.schema import Schema
+from hitbox.stored import Stock
 
 CHUNK = 50_000
 
 
 def load(folder: Path, path: Path, owner: str = "") -> Schema:
     """Put a snapshot's subscriptions into a store that has none; its schema."""
-    index = Index.open(path, verify=True)
+    stock = _named(stored.read(path, verify=True), owner)
+    schema = stock.keys.schema
     store = Store(folder)
     try:
         kept = store.get("schema")
-        if kept is not None and Schema.from_json(kept) != index.schema:
+        if kept is not None and Schema.from_json(kept) != schema:
             raise Conflict("the snapshot's schema is not the broker's")
         if store.subscriptions.rows():
             raise Conflict(f"{folder} holds subscriptions already; --import is for a new broker")
-        _fill(store, index, owner)
-        if all("/" in str(id) for id in islice(iter(index), 1)):
-            _adopt(store, index)
+        _fill(store, stock)
+        _adopt(store, stock)
     finally:
         store.rollback()
         store.close()
-    return index.schema
+    return schema
 
 
-def _fill(store: Store, index: Index, owner: str) -> None:
+def _named(stock: Stock, owner: str) -> Stock:
+    """The snapshot with ids as the broker has them, "subscriber/subscription"."""
+    slots = stock.catalog.living_slots()
+    ids = stock.catalog.ids.take(slots).cast(pa.large_string())
+    bare = pc.invert(pc.match_substring(ids, "/"))
+    if not pc.any(bare, min_count=0).as_py():
+        return stock
+    if not owner:
+        id = ids.filter(bare)[0].as_py()
+        raise BadRequest(f"the id {id!r} names no subscriber (like 'ann/cheap'); say whose it is: --as NAME")
+    whose, slash = pa.scalar(owner, ids.type), pa.scalar("/", ids.type)
+    names = pc.if_else(bare, pc.binary_join_element_wise(whose, ids, slash), ids)
+    counts = pc.value_counts(names)
+    twice = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        raise BadRequest(f"with --as {owner} two subscriptions are called {twice[0]['values'].as_py()!r}")
+    return stock.renamed(names)
+
+
+def _fill(store: Store, stock: Stock) -> None:
     """All in one transaction: either the whole snapshot is there, or nothing of it."""
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
     store.begin()
-    store.keep("schema", index.schema.to_json())
-    rows = _rows(index, owner)
+    store.keep("schema", stock.keys.schema.to_json())
+    rows = _rows(stock)
     while chunk := list(islice(rows, CHUNK)):
         for name in {name for name, *_ in chunk} - set(numbers):
             numbers[name] = max(numbers.values(), default=0) + 1
@@ -58,39 +78,16 @@ def _fill(store: Store, index: Index, owner: str) -> None:
     store.commit()
 
 
-def _rows(index: Index, owner: str) -> Iterator[tuple[str, str, str, int, str]]:
-    for id, where, priority, about in _dump(index):
-        head, slash, tail = str(id).partition("/")
-        if not slash and not owner:
-            raise BadRequest(f"the id {id!r} names no subscriber (like 'ann/cheap'); say whose it is: --as NAME")
-        name, text = (head, tail) if slash else (owner, str(id))
-        yield check_name(name, "subscriber"), check_name(text, "subscription"), where, priority, about
+def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
+    for id, where, priority, about in stock.rows():
+        owner, _, name = str(id).partition("/")
+        told = json.dumps(about, sort_keys=True, default=str)
+        yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, told
 
 
-def _dump(index: Index) -> Iterator[tuple[Id, str, int, str]]:
-    """(id, where, priority, about) of everything, a chunk at a time: asking the index one by one would take hours."""
-    catalog, keys = index._catalog, index._keys
-    slots = catalog.living_slots()
-    for start in range(0, len(slots), CHUNK):
-        part = slots[start : start + CHUNK]
-        texts = catalog.where.take(part).to_pylist()
-        told = ["{}"] * len(part)
-        if None in texts or keys.space.information:
-            numbers = catalog.boxes_of(part)
-            first = dict(zip(catalog.owner[numbers].tolist()[::-1], range(len(numbers) - 1, -1, -1), strict=True))
-            boxes = index._matcher.boxes(numbers)
-            for at, slot in enumerate(part.tolist()):
-                box = boxes[first[slot]] if slot in first else None
-                if texts[at] is None:
-                    texts[at] = "FALSE" if box is None else describe_box(keys, box)
-                if keys.space.information and box is not None:
-                    told[at] = json.dumps(events.told(keys, box), sort_keys=True, default=str)
-        yield from zip(catalog.id_list(part), texts, catalog.priority[part].tolist(), told, strict=True)
-
-
-def _adopt(store: Store, index: Index) -> None:
+def _adopt(store: Store, stock: Stock) -> None:
     """The snapshot itself is the broker's first: it opens without building anything."""
-    version = index.save(store.folder / "snapshots")
+    version = Index.of(stock).save(store.folder / "snapshots")
     store.begin()
     store.keep("snapshot", {"version": version, "change": store.changes.next() - 1})
     store.commit()
