@@ -14,7 +14,7 @@ demo: setup      ## set up, then run the main job on Spark end to end
 test: setup lint ## set up, then format check, lint, types and all tests
 	@tools/need java
 	@tools/need chromium
-	$(PY) -m pytest -n 2 --dist loadgroup
+	$(PY) -m pytest -n 2
 
 quick: setup     ## the fast tests only
 	$(PY) -m pytest -m "not slow and not spark"

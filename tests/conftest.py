@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # `randoms` and friends, from the folders below too
+from hitbox import matchers
+
+MATCHER = re.compile(rf"\[(?:.*-)?({'|'.join(matchers())})(?:-.*)?\]$")
+sys.path.insert(0, str(Path(__file__).parent))  # `randoms` and friends, from the folders below too
 
 settings.register_profile(
     "hitbox",
@@ -21,13 +25,28 @@ settings.register_profile(
 settings.load_profile("hitbox")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On several workers: Spark first, so that the others have something to do beside it."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: group(item.nodeid) != "spark")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups by name, because the marks of pytest-xdist 3.8 (xdist_group) are without effect on pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+def group(nodeid: str) -> str:
     """What to keep on one worker: Spark, for its one session; a matcher, so that its kernels compile once."""
-    for item in items:
-        parameters = getattr(item, "callspec", None)
-        matcher = parameters and (parameters.params.get("name") or parameters.params.get("matcher"))
-        if HERE / "spark" in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif isinstance(matcher, str):
-            item.add_marker(pytest.mark.xdist_group(matcher))
+    if nodeid.startswith("tests/spark/"):
+        return "spark"
+    of_matcher = MATCHER.search(nodeid)
+    return of_matcher[1] if of_matcher else nodeid
