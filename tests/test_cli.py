@@ -112,3 +112,10 @@ def test_the_command_itself(here: Path) -> None:
     helped = subprocess.run([sys.executable, "-m", "hitbox", "--help"], capture_output=True, text=True, check=True)
     for command in ("match", "explain", "bench"):
         assert command in helped.stdout
+
+
+def test_warnings_in_one_line(here: Path) -> None:
+    (here / "never.csv").write_text("id,where\nn1,price > 2 AND price < 1\n")
+    done = run("match", "events.jsonl", "-s", "never.csv")
+    assert done.exit_code == 0
+    assert "hitbox: warning: 1 of the subscriptions loaded can never match\n" in done.stderr

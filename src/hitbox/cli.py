@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +22,8 @@ except ModuleNotFoundError as missing:  # the core installs without them
     sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
 
 from hitbox import Index, files
-from hitbox.errors import HitboxError, HitboxWarning, ValueProblem
+from hitbox.errors import ValueProblem
+from hitbox.plain import plain_errors
 
 SPARK, BROKER = "hitbox.spark.cli", "hitbox.broker.cli"
 ELSEWHERE = {  # name: module, extra, summary
@@ -77,21 +75,6 @@ SchemaText = Annotated[str | None, typer.Option("--schema", help="price:float,ci
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines")]
 Where = Annotated[str | None, typer.Option(help="what the event asks of the subscriptions (symmetric matching)")]
 Matcher = Annotated[str | None, typer.Option(help="the algorithm; the engine where not given")]
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """HitboxError -> stderr and exit status 2; warnings -> stderr, in one line."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always", HitboxWarning)
-        try:
-            yield
-        except HitboxError as problem:
-            print(f"hitbox: {problem}", file=sys.stderr)
-            raise typer.Exit(2) from None
-        finally:
-            for warning in seen:
-                print(f"hitbox: warning: {warning.message}", file=sys.stderr)
 
 
 def _open(

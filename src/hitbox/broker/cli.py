@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ import typer
 
 from hitbox.errors import HitboxError
 from hitbox.files import read_schema
+from hitbox.plain import plain_errors
 
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Look after a broker.")
@@ -25,16 +25,6 @@ Url = Annotated[str, typer.Option(help="The broker's address.", envvar="HITBOX_U
 Token = Annotated[str, typer.Option(help="Where the broker asks for one.", envvar="HITBOX_TOKEN")]
 Data = Annotated[Path, typer.Option(help="The broker's folder.")]
 HERE = "http://127.0.0.1:8400"
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Bad input: the error on stderr, exit status 2."""
-    try:
-        yield
-    except HitboxError as problem:
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -78,7 +68,7 @@ def serve(
 
         await serve(broker, guard, host, port, ready)
 
-    with _plain_errors():
+    with plain_errors():
         settings = _settings(Settings, {"way": way, **dict(one.split("=", 1) for one in set or [] if "=" in one)})
         asyncio.run(run())
 
@@ -100,7 +90,7 @@ def publish(
     """Publish an event, or a stream of them; prints the numbers."""
     from hitbox.broker.client import Client
 
-    with _plain_errors(), Client.sync(url, token or None) as client:
+    with plain_errors(), Client.sync(url, token or None) as client:
         lines: list[Any] = []
         for line in sys.stdin if event == "-" else [event]:
             if line.strip():
@@ -137,7 +127,7 @@ def subscribe(
     """Print deliveries, a JSON object a line, and acknowledge them."""
     from hitbox.broker.client import Client
 
-    with _plain_errors(), Client.sync(url, token or None) as client, contextlib.suppress(KeyboardInterrupt):
+    with plain_errors(), Client.sync(url, token or None) as client, contextlib.suppress(KeyboardInterrupt):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name):
             typer.echo(msgspec.json.encode(delivery).decode())
@@ -168,7 +158,7 @@ def token(name: str, data: Data, remove: bool = False) -> None:
     from hitbox.broker.auth import make_token, remove_token
     from hitbox.broker.store import Store
 
-    with _plain_errors():
+    with plain_errors():
         store = Store(data)
         try:
             store.begin()
@@ -187,14 +177,14 @@ def export(path: Path, data: Data) -> None:
     """Save the subscriptions as a snapshot that the library and Spark open, with the broker stopped."""
     from hitbox.broker import transfer
 
-    with _plain_errors():
+    with plain_errors():
         typer.echo(transfer.export(data, path))
 
 
 def _ask(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
     from hitbox.broker.client import Client
 
-    with _plain_errors(), Client.sync(url, token or None) as client:
+    with plain_errors(), Client.sync(url, token or None) as client:
         return client.request(method, path, body)
 
 

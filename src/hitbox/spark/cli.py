@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from hitbox import files, workloads
 from hitbox.errors import HitboxError, TableError, WorkloadError
+from hitbox.plain import plain_errors
 from hitbox.spark import demo as demonstration
 from hitbox.spark.build import build as built
 from hitbox.spark.generate import generate as generated
@@ -56,7 +57,7 @@ def generate_command(
     as_json: AsJson = False,
 ) -> None:
     """Write a synthetic workload as Parquet. Any other --NAME VALUE is a parameter of the workload: --width 0.1."""
-    with _errors(), _bar(2) as (step, console):
+    with plain_errors(), _bar(2) as (step, console):
         sizes = _count("subscriptions", subscriptions), _count("events", events)
         made = generated(workload, *sizes, layout=layout, spark=_start(master), **_parameters(context.args))
         summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
@@ -81,7 +82,7 @@ def build_command(
     as_json: AsJson = False,
 ) -> None:
     """Build the next version of a snapshot from a table of subscriptions, in parallel."""
-    with _errors(), _bar(1) as (step, console):
+    with plain_errors(), _bar(1) as (step, console):
         wanted = files.read_schema(schema) if schema else None
         frame = _read(_start(master), subscriptions)
         with step("building") as clock:
@@ -114,7 +115,7 @@ def match_command(
     as_json: AsJson = False,
 ) -> None:
     """Match a table of events against a snapshot on Spark."""
-    with _errors(), _bar(1) as (step, console):
+    with plain_errors(), _bar(1) as (step, console):
         spark = _start(master)
         table, against = _read(spark, events), _against(spark, subscriptions)
         with step("matching") as clock:
@@ -146,7 +147,7 @@ def stream_command(
     as_json: AsJson = False,
 ) -> None:
     """Match a stream. Any other --NAME VALUE is a parameter of the workload."""
-    with _errors(), Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+    with plain_errors(), Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
         spark = _start(master)
         if events is not None:
             source = spark.readStream.schema(_read(spark, events).schema).parquet(events)
@@ -176,7 +177,7 @@ def demo_command(
     as_json: AsJson = False,
 ) -> None:
     """The whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
-    with _errors():
+    with plain_errors():
         console = Console(quiet=as_json)
         sizes = _count("subscriptions", subscriptions), _count("events", events)
         facts = demonstration.demo(*sizes, console=console)
@@ -265,15 +266,6 @@ def _bar(steps: int) -> Iterator[tuple[Any, Console]]:
                 bar.advance(task)
 
         yield step, Console()
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except HitboxError as problem:
-        typer.echo(f"hitbox: {problem}", err=True)
-        raise typer.Exit(2) from None
 
 
 def _say(console: Console, as_json: bool, facts: dict[str, Any]) -> None:

@@ -1,0 +1,32 @@
+"""What all commands do with trouble: say it on stderr in plain words, and end with status 2."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hitbox.errors import HitboxError, HitboxWarning
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """HitboxError -> stderr and exit status 2; hitbox's warnings -> stderr, in one line, when they come."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", HitboxWarning)
+        others: Any = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, HitboxWarning):
+                print(f"hitbox: warning: {message}", file=sys.stderr)
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = show
+        try:
+            yield
+        except HitboxError as problem:
+            print(f"hitbox: {problem}", file=sys.stderr)
+            raise SystemExit(2) from None
