@@ -120,6 +120,7 @@ def subscribe(
     name: Annotated[str, typer.Option(help="A durable subscriber; without it live events only.")] = "",
     id: Annotated[str, typer.Option(help="The subscription's name.")] = "cli",
     priority: Annotated[int, typer.Option(min=0, max=9)] = 4,
+    unmatched: Annotated[bool, typer.Option("--unmatched", help="Also events that no subscription matched.")] = False,
     count: Annotated[int, typer.Option(help="End after so many; 0: never.")] = 0,
     url: Url = HERE,
     token: Token = "",
@@ -129,7 +130,8 @@ def subscribe(
 
     with plain_errors(), Client.sync(url, token or None) as client, contextlib.suppress(KeyboardInterrupt):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        for delivery in client.listen(name, wanted, count or None, ephemeral=not name):
+        options = {"unmatched": True, "policy": "spool" if name else "drop_oldest"} if unmatched else {}
+        for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
             typer.echo(msgspec.json.encode(delivery).decode())
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from hitbox.broker.broker import Broker, Item
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
+from hitbox.broker.registry import Subscriber
 from hitbox.errors import HitboxError
 from hitbox.index import Index
 from hitbox.schema import Schema
@@ -54,7 +55,7 @@ async def dead_letters(broker: Broker, owner: str, limit: int) -> list[dict[str,
     rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "limit": limit})
     names = ("number", "subscriber", "level", "seq", "subscriptions", "tries", "reason", "time")
     return [
-        dict(zip(names, (*row[:4], row[4].split("\n"), *row[5:8]), strict=True)) | msgspec.json.decode(row[8] or b"{}")
+        dict(zip(names, (*row[:4], row[4].splitlines(), *row[5:8]), strict=True)) | msgspec.json.decode(row[8] or b"{}")
         for row in rows
     ]
 
@@ -82,7 +83,7 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         rows = await asyncio.to_thread(broker.store.read, query, (first, last, CHUNK))
         if not rows:
             break
-        found = [row for seq, body in rows if (row := _wanted(broker, name, seq, body))]
+        found = [row for seq, body in rows if (row := _wanted(broker, subscriber, seq, body))]
         first = rows[-1][0] + 1
         async with broker.gate.closed():  # what is on its way to this subscriber is recorded by now
             stored = broker.writer.submit(partial(broker.store.again, subscriber.number, found))
@@ -92,18 +93,19 @@ async def replay(broker: Broker, name: str, first: int) -> int:
     return total
 
 
-def _wanted(broker: Broker, name: str, seq: int, body: bytes) -> tuple[int, int, str] | None:
+def _wanted(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
     item = msgspec.json.decode(body, type=Item)
     names: list[str] = []
-    highest = 0
+    highest, nobodys = 0, True
     try:
         for level, ids in broker.registry.levels(item.event, item.where):
-            mine = [id.partition("/")[2] for id in ids if id.startswith(f"{name}/")]
+            nobodys = False
+            mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
             names += mine
     except HitboxError:  # an event of an older schema
         return None
-    return (highest, seq, "\n".join(names)) if names else None
+    return (highest, seq, "\n".join(names)) if names or (nobodys and subscriber.options.unmatched) else None
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:

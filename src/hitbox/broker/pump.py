@@ -11,6 +11,8 @@ A subscriber gets one delivery an event, naming all of its subscriptions that ma
 priorities is served with its most urgent one, which therefore waits until its least urgent one is determined; levels
 stay in order, so the levels behind wait too. Where every subscriber keeps to one priority nobody waits.
 
+An event that nobody wants goes, with level 0, to the subscribers that asked for such.
+
 Matching runs on the event loop itself: handing it to a thread costs more than it takes.
 """
 
@@ -23,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hitbox.boxes import LEVELS
 from hitbox.broker.mailbox import Delivery, Mailbox
 from hitbox.broker.registry import Registry, Subscriber
 from hitbox.broker.settings import Way
@@ -103,19 +106,24 @@ class Pump:
                         await asyncio.sleep(0)
                         turn = time.monotonic()
             left = [found[0] for found in next_of.values() if found is not None]
-            if not left:
-                return
-            level = Level(max(left), 10)
+            level = Level(max(left, default=0), LEVELS)
             for a, _ in heads:
                 found = next_of[a.seq]
-                if found is not None and found[0] == level.level:
-                    self._collect(a, found[1], level, made[a.seq])
+                if found is None and level.level == 0 and not made[a.seq]:
+                    self._collect(a, {one: [] for one in self.registry.takes_unmatched.values()}, level, made[a.seq])
+                elif found is not None and found[0] == level.level:
+                    self._collect(a, self.registry.group(found[1]), level, made[a.seq])
                     del next_of[a.seq]
-            yield level
+            if left or level.deliveries:
+                yield level
+            if not left:
+                return
 
-    def _collect(self, a: Accepted, ids: list[str], level: Level, made: dict[Subscriber, Delivery]) -> None:
+    def _collect(
+        self, a: Accepted, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
+    ) -> None:
         now = time.perf_counter_ns()
-        for subscriber, names in self.registry.group(ids).items():
+        for subscriber, names in found.items():
             delivery = made.get(subscriber)
             if delivery is not None:
                 delivery.ids += names

@@ -62,11 +62,12 @@ class Registry:
     def __init__(self, store: Store, schema: Schema):
         self.store, self.schema = store, schema
         self.by_name: dict[str, Subscriber] = {}
+        self.by_number: dict[int, Subscriber] = {}
+        self.takes_unmatched: dict[int, Subscriber] = {}
         self._next = 1
         for number, name, options, _ in store.subscribers.scan():
-            self.by_name[name] = Subscriber(number, name, msgspec.json.decode(options, type=Options))
+            self.add(Subscriber(number, name, msgspec.json.decode(options, type=Options)))
             self._next = max(self._next, number + 1)
-        self.by_number = {s.number: s for s in self.by_name.values()}
         query = "SELECT subscriber, min(priority), count(*) FROM subscriptions GROUP BY subscriber"
         for number, lowest, count in store.db.execute(query):
             self.by_number[number].lowest, self.by_number[number].subscriptions = lowest, count
@@ -143,11 +144,16 @@ class Registry:
         return Subscriber(self._next - 1, name, options, ephemeral)
 
     def add(self, subscriber: Subscriber) -> None:
+        """Know a subscriber, or its new options."""
         self.by_name[subscriber.name] = self.by_number[subscriber.number] = subscriber
+        self.takes_unmatched.pop(subscriber.number, None)
+        if subscriber.options.unmatched:
+            self.takes_unmatched[subscriber.number] = subscriber
 
     def forget(self, subscriber: Subscriber) -> None:
         self.by_name.pop(subscriber.name, None)
         self.by_number.pop(subscriber.number, None)
+        self.takes_unmatched.pop(subscriber.number, None)
 
     # ---- changes, in a worker thread while no event is being matched
 

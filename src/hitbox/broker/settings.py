@@ -47,6 +47,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tries: int = 5
     backoff_seconds: float = 1.0
     max_backoff_seconds: float = 60.0
+    unmatched: bool = False
+    """Also get the events that no subscription of anyone matched: at level 0, naming no subscription."""
 
 
 def check_name(name: object, what: str) -> str:

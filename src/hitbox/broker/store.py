@@ -235,7 +235,7 @@ class Store:
         more, fresh = len(fresh) > limit, fresh[:limit]
         self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in fresh if not row[4]])
         found = [
-            Stored(seq, TOP - urgency, ids.split("\n"), bool(sent), tries, when or 0, own or body or b"{}")
+            Stored(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body or b"{}")
             for _, urgency, seq, ids, sent, tries, own, _, when, body in fresh
         ]
         return found, more

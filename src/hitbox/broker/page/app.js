@@ -258,7 +258,7 @@ async function listSubscribers() {
   const found = await ask("GET", "/v1/subscribers?limit=100");
   $("who-count").textContent = `${found.subscribers.length} of ${found.count} shown, most pending first`;
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "away") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : ""),
+    (s.connected ? "connected" : "away") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", takes unmatched" : ""),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead))));
 }
 
