@@ -64,7 +64,7 @@ class Matcher(ABC):
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes held by the matcher's own structures (as its paper counts them)."""
+        """Bytes of everything that matching reads, the exact bounds included where candidates are checked by them."""
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
         """One event's numbers level by level, most urgent first; levels without a match are left out."""

@@ -79,7 +79,7 @@ class BeTree(Gridded):
         return Hits(*visit(points.low, *tree, self.grid.arrays, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return self.nodes.nbytes + self.dirs.nbytes + self.pages.nbytes + self.place.nbytes
+        return super().nbytes() + self.nodes.nbytes + self.dirs.nbytes + self.pages.nbytes + self.place.nbytes
 
 
 @njit(cache=True, nogil=True)

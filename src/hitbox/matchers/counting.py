@@ -38,15 +38,8 @@ CHUNK = 1 << 20
 
 def constraints(numbers: I64, boxes: Boxes) -> tuple[I64, I64, I64]:
     """(attribute x operator, value, owner) of every constraint that `boxes` are made of."""
-    owners = np.repeat(numbers, np.diff(boxes.offsets))
-    kinds = boxes.attribute.astype(np.int64) * OPERATORS
-    point = boxes.low == boxes.high
-    low, high = ~point & (boxes.low != MISSING), ~point & (boxes.high != HIGHEST)
-    return (
-        np.concatenate([kinds[point] + EQUAL, kinds[low] + AT_LEAST, kinds[high] + AT_MOST]),
-        np.concatenate([boxes.low[point], boxes.low[low], boxes.high[high]]),
-        np.concatenate([owners[point], owners[low], owners[high]]),
-    )
+    found: tuple[I64, I64, I64] = break_up(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
+    return found
 
 
 class Targets:
@@ -61,7 +54,7 @@ class Targets:
             extra = np.zeros(capacity - len(self.target), self.target.dtype)
             self.target = np.concatenate([self.target, extra])
         self.target[numbers] = 0
-        np.add.at(self.target, owners, 1)
+        count_owners(self.target, owners)
         bare = numbers[self.target[numbers] == 0]
         self.bare.insert(np.zeros(len(bare), np.int64), bare, bare)
 
@@ -154,6 +147,31 @@ class Counting(Matcher):
         arrays = (self.table, self.kinds, self.values, self.free)
         lists = (self.index, self.links, self.targets)
         return sum(a.nbytes for a in arrays) + sum(one.nbytes() for one in lists)
+
+
+@njit(cache=True, nogil=True)
+def break_up(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64) -> tuple[I64, I64, I64]:
+    most = 2 * len(low)
+    kinds, values, owners = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    used = 0
+    for box in range(len(numbers)):
+        for row in range(offsets[box], offsets[box + 1]):
+            kind, point = attribute[row] * OPERATORS, low[row] == high[row]
+            if point or low[row] != MISSING:
+                kinds[used], values[used] = kind + (EQUAL if point else AT_LEAST), low[row]
+                owners[used] = numbers[box]
+                used += 1
+            if not point and high[row] != HIGHEST:
+                kinds[used], values[used] = kind + AT_MOST, high[row]
+                owners[used] = numbers[box]
+                used += 1
+    return kinds[:used], values[:used], owners[:used]
+
+
+@njit(cache=True, nogil=True)
+def count_owners(target: Any, owners: I64) -> None:
+    for owner in owners:
+        target[owner] += 1
 
 
 @njit(cache=True, nogil=True)

@@ -115,6 +115,10 @@ class Gridded(Matcher):
         store = self.store
         return store.start, store.length, store.attribute, store.low, store.high
 
+    def nbytes(self) -> int:
+        """The exact bounds, which every candidate is checked by; subclasses add their own."""
+        return sum(array.nbytes for array in self.bounds)
+
     def _admit(self, grid: Grid, boxes: Boxes, restart: bool) -> None:
         """Raise where these boxes cannot be taken, before anything has changed."""
 

@@ -34,10 +34,11 @@ from numba import njit
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import Grid, GridArrays, Gridded, code, meets, report
-from hitbox.matchers.kernels import Lists, grown
+from hitbox.matchers.kernels import Lists, grown, prefetch
 
 UNIT = 1 << 16  # grid codes a cell
 BATCH = 1 << 22  # list entries made at once
+AHEAD = 8  # boxes whose bounds are asked for before they are checked: they are rarely in the cache
 BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may hold most of them
 
 
@@ -100,7 +101,7 @@ class HTree(Gridded):
         return Hits(*visit(points.low, self.grid.arrays, *index, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return self.lists.nbytes()
+        return super().nbytes() + self.lists.nbytes()
 
 
 def branches(boxes: Boxes, chosen: I64, grid: GridArrays, attributes: int) -> tuple[I32, I32]:
@@ -188,7 +189,11 @@ def first_of(
 def search(leaf: Any, reached: I32, keys: I64, start: I64, length: I32, attribute: I32, low: I64, high: I64) -> int:
     """The boxes of a leaf that meet the point, into `reached`."""
     used = 0
-    for number in leaf:
+    for i in range(len(leaf)):
+        number, soon = leaf[i], start[leaf[min(i + AHEAD, len(leaf) - 1)]]
+        prefetch(attribute, soon)
+        prefetch(low, soon)
+        prefetch(high, soon)
         if meets(number, keys, keys, start, length, attribute, low, high):
             reached[used] = number
             used += 1

@@ -77,7 +77,7 @@ class Mlgf(Transformed):
         return Hits(*visit(points.low, points.high, corners, *tables, self.images, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return self.cells.nbytes + self.regions.nbytes + self.pages.nbytes + self.images.nbytes
+        return super().nbytes() + self.cells.nbytes + self.regions.nbytes + self.pages.nbytes + self.images.nbytes
 
 
 @njit(cache=True, nogil=True)

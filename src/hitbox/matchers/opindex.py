@@ -141,7 +141,9 @@ class OpIndex(Gridded):
         return Hits(*count_down(points.low, *index, self.grid.arrays, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return self.ranges.nbytes() + self.buckets.nbytes() + self.signature.nbytes + self.needs.nbytes
+        return (
+            super().nbytes() + self.ranges.nbytes() + self.buckets.nbytes() + self.signature.nbytes + self.needs.nbytes
+        )
 
 
 @njit(cache=True, nogil=True)

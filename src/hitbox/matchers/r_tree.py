@@ -12,8 +12,8 @@ rectangles only ever grow, and candidates are confirmed by the exact bounds. An 
 leaves open spans all codes, and "missing" is code 0, outside every constraint.
 
 The first boxes, and any later batch that is at least a quarter of what is there, are loaded by the library's
-sort-tile bulk loader; single ones are inserted and deleted in the tree. The library's queries share scratch memory,
-so a lock lets one thread search at a time.
+sort-tile bulk loader; single ones are inserted and deleted in the tree, as are all with `bulk=False`. The library's
+queries share scratch memory, so a lock lets one thread search at a time.
 
 Cost: match grows with the overlap of the tree's rectangles, towards O(n) with many attributes; insert and delete
 O(fanout log n); memory about 16 m + 12 bytes a box at 70 % filling, beside the exact bounds.
@@ -39,11 +39,11 @@ class RTree(Gridded):
     intervals = True
     top = (1 << 16) - 1
 
-    def __init__(self, space: Space, *, fanout: int = 10):
+    def __init__(self, space: Space, *, fanout: int = 10, bulk: bool = True):
         if fanout < 4:
             raise MatcherError(f"{type(self).__name__}: fanout must be at least 4, not {fanout}")
         super().__init__(space)
-        self.fanout = fanout
+        self.fanout, self.bulk = fanout, bulk
         self.lock = threading.Lock()
         self.parts = self.split(space)
         self._restart(Boxes.of([]))
@@ -79,7 +79,7 @@ class RTree(Gridded):
         return sides[0], sides[1]
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
-        bulk = 4 * len(numbers) >= self.store.count
+        bulk = self.bulk and 4 * len(numbers) >= self.store.count
         if bulk:
             numbers = self.store.living()
             boxes = self.store.boxes(numbers)
@@ -113,7 +113,7 @@ class RTree(Gridded):
 
     def nbytes(self) -> int:
         dimensions = sum(max(2, len(part)) for part in self.parts)
-        return int(self.store.count * (16 * dimensions + 12 * len(self.parts)) / FILL)
+        return super().nbytes() + int(self.store.count * (16 * dimensions + 12 * len(self.parts)) / FILL)
 
 
 @njit(cache=True, nogil=True)

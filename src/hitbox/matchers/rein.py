@@ -19,7 +19,8 @@ HIGHEST (high) can never fail and is not stored. `IS NULL` is the high end MISSI
 
 Left open by the paper: where no domain is declared, cells span the middle 99% of the ends of the first bulk insert and
 what lies outside goes to the end cells; the cells are chosen anew whenever the set has grown fourfold or was empty.
-With `sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search.
+With `sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search. The bit set is read
+by words; `scan="bits"` looks at every bit, as the Pri-REIN paper does, whose times of the output stage depend on it.
 
 Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 27 bytes a constraint
 (two ends of 12 and slack), 48 m b for the bucket heads. b buckets, k constraints a box, m attributes.
@@ -35,7 +36,7 @@ from numba import njit
 from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.base import BoxStore, Matcher
-from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked
+from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked, unmarked_bits
 
 LOW, HIGH = 0, 1
 
@@ -78,9 +79,12 @@ class Grid:
 class Rein(Matcher):
     intervals = True
 
-    def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False):
+    def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False, scan: str = "words"):
         if buckets < 1:
             raise MatcherError(f"buckets must be at least 1, got {buckets}")
+        if scan not in ("words", "bits"):
+            raise MatcherError(f"scan must be 'words' or 'bits', got {scan!r}")
+        self.bitwise = scan == "bits"
         self.space = space
         self.store = BoxStore()
         self.living = Living()
@@ -116,21 +120,15 @@ class Rein(Matcher):
 
     def _entries(self, numbers: I64, boxes: Boxes) -> tuple[I64, I64, I64]:
         """(list, number, end) of everything that `boxes` put into the bucket lists."""
-        owners = np.repeat(numbers, np.diff(boxes.offsets))
-        low, high = boxes.low != MISSING, boxes.high != HIGHEST
-        args = (self.grid.cells, *self.grid.arrays)
-        lists = [
-            buckets(boxes.attribute[low], boxes.low[low], LOW, *args),
-            buckets(boxes.attribute[high], boxes.high[high], HIGH, *args),
-        ]
-        ends = [boxes.low[low], boxes.high[high]]
-        return np.concatenate(lists), np.concatenate([owners[low], owners[high]]), np.concatenate(ends)
+        rows = (boxes.offsets, boxes.attribute, boxes.low, boxes.high)
+        found: tuple[I64, I64, I64] = entries(numbers, *rows, self.grid.cells, *self.grid.arrays)
+        return found
 
     def match(self, points: Points) -> Hits:
         return self.stamped(points, NO_STAMPS)
 
     def stamped(self, points: Points, stamps: I64) -> Hits:
-        return Hits(*match_points(points.low, points.high, self.living.dead, *self._index(), stamps))
+        return Hits(*match_points(points.low, points.high, self.living.dead, *self._index(), self.bitwise, stamps))
 
     def _index(self) -> tuple[Any, ...]:
         return self.grid.cells, self.grid.arrays, self.lists.arrays, self.lists.ordered
@@ -160,12 +158,24 @@ def cell(key: int, low: int, high: int, width: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def buckets(attribute: I32, keys: I64, side: int, cells: int, low: I64, high: I64, width: U64) -> I64:
-    found = np.empty(len(keys), np.int64)
-    for i in range(len(keys)):
-        a = attribute[i]
-        found[i] = (2 * a + side) * cells + cell(keys[i], low[a], high[a], width[a])
-    return found
+def entries(
+    numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64,
+    cells: int, lowest: I64, highest: I64, width: U64,
+) -> tuple[I64, I64, I64]:  # fmt: skip
+    most = 2 * len(low)
+    lists, owners, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    used = 0
+    for box in range(len(numbers)):
+        for row in range(offsets[box], offsets[box + 1]):
+            a = attribute[row]
+            for side in (LOW, HIGH):
+                end = low[row] if side == LOW else high[row]
+                if end == (MISSING if side == LOW else HIGHEST):
+                    continue
+                lists[used] = (2 * a + side) * cells + cell(end, lowest[a], highest[a], width[a])
+                owners[used], ends[used] = numbers[box], end
+                used += 1
+    return lists[:used], owners[:used], ends[:used]
 
 
 @njit(cache=True, nogil=True)
@@ -219,7 +229,7 @@ def mark_point(marks: U64, event: int, lows: I64, highs: I64, cells: int, grid: 
 
 @njit(cache=True, nogil=True)
 def match_points(
-    lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool, stamps: I64
+    lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool, bitwise: bool, stamps: I64
 ) -> tuple[I64, I64]:
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int64)
@@ -227,6 +237,9 @@ def match_points(
     for event in range(len(lows)):
         marks = dead.copy()
         mark_point(marks, event, lows, highs, cells, grid, lists, ordered)
-        found, used = unmarked(marks, found, used, stamps)
+        if bitwise:
+            found, used = unmarked_bits(marks, found, used, stamps)
+        else:
+            found, used = unmarked(marks, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()

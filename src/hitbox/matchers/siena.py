@@ -80,10 +80,12 @@ def count_pairs(lows: I64, count: int, buckets: Any, target: Any, bare: I32, sta
         for kind in range(len(start)):
             first, last = satisfied(kind % OPERATORS, lows[event, kind // OPERATORS])
             for i in range(start[kind], start[kind] + size[kind]):
-                holds = (values[i] >= first) & (values[i] <= last)
-                counters[numbers[i]] += holds  # no branch on a coin toss; the next one is almost never taken
-                if holds & (counters[numbers[i]] == target[numbers[i]]):
-                    found[used] = numbers[i]
+                if first <= values[i] <= last:
+                    number = numbers[i]
+                    counters[number] += 1
+                    if counters[number] < target[number]:
+                        continue
+                    found[used] = number
                     if len(stamps):
                         stamps[used] = now()
                     used += 1

@@ -74,7 +74,7 @@ class Tama(Gridded):
         return Hits(*count_down(points.low, self.grid.arrays, *index, self.exact, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return self.lists.nbytes() + self.needs.nbytes
+        return super().nbytes() + self.lists.nbytes() + self.needs.nbytes
 
 
 @njit(cache=True, nogil=True)

@@ -80,7 +80,7 @@ class UbTree(Transformed):
         return Hits(*visit(*query, self.masks, *self.tree, self.root, self.images, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.tree) + self.images.nbytes
+        return super().nbytes() + sum(part.nbytes for part in self.tree) + self.images.nbytes
 
 
 def masks(dimensions: int, shares: int) -> U64:
