@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from hitbox.errors import BenchError
 from hitbox.experiments import claims, report, reproduce, runner
-from hitbox.experiments.claims import Curves, judge
+from hitbox.experiments.claims import judge
+from hitbox.experiments.curves import Curves
 from hitbox.experiments.declare import MEASURES, SCALES, SETTINGS
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.plots import COLOURS, LABELS
@@ -116,7 +117,7 @@ def test_declarations_are_sound() -> None:
 
 def _typed(option: str) -> tuple[str, Any]:
     key, _, value = option.partition("=")
-    return key, int(value) if value.isdigit() else value
+    return key, int(value) if value.isdigit() else {"true": True, "false": False}.get(value, value)
 
 
 def test_every_figure_that_was_asked_for_is_there() -> None:

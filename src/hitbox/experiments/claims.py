@@ -7,16 +7,14 @@ other hardware are never judged, only shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from hitbox.errors import BenchError
+from hitbox.experiments.curves import At, Curves, Missing, Where
 
-Where = Callable[[Any], bool]
-At = Literal["first", "last"] | float | str
 SLACK = 1.1
 """Curves that differ by less than a tenth count as equal: repetitions lie that far apart."""
 
@@ -30,60 +28,7 @@ class Outcome:
     note: str = ""
 
 
-Check = Callable[["Curves"], Outcome]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """What an experiment measured: a value for each (matcher, metric, place on the axis)."""
-
-    xs: list[Any]
-    points: list[Mapping[str, Mapping[str, float]]]
-    """At each x: matcher -> metric -> value."""
-    skipped: list[Mapping[str, str]]
-    n: list[int] = field(default_factory=list)
-    others: Mapping[str, Curves] = field(default_factory=dict)
-
-    def place(self, at: At) -> int:
-        if at in ("first", "last"):
-            return 0 if at == "first" else len(self.xs) - 1
-        if at in self.xs:
-            return self.xs.index(at)
-        raise Missing(f"no measurement at {at}")
-
-    def value(self, matcher: str, metric: str, at: At) -> float:
-        return self._at(matcher, metric, self.place(at))
-
-    def _at(self, matcher: str, metric: str, place: int) -> float:
-        found = self.points[place].get(matcher, {}).get(metric)
-        if found is None:
-            why = self.skipped[place].get(matcher, "not measured")
-            raise Missing(f"{matcher} at {self.xs[place]}: {why}")
-        return found
-
-    def line(self, matcher: str, metric: str, where: Where | None = None) -> tuple[list[Any], list[float]]:
-        """The places where it was measured, and the values there."""
-        found = [
-            (x, self._at(matcher, metric, place))
-            for place, x in enumerate(self.xs)
-            if (where is None or where(x)) and metric in self.points[place].get(matcher, {})
-        ]
-        if not found:
-            why = next((s[matcher] for s in self.skipped if matcher in s), "no measurement")
-            raise Missing(f"{matcher}: {why}")
-        return [x for x, _ in found], [value for _, value in found]
-
-    def ends(self, matcher: str, metric: str, where: Where | None = None) -> tuple[float, float]:
-        """Mean of the two first and of the two last values: one place alone is too noisy."""
-        xs, values = self.line(matcher, metric, where)
-        if len(xs) < 2:
-            raise Missing(f"{matcher}: one measurement only")
-        some = 2 if len(xs) >= 5 else 1
-        return float(np.mean(values[:some])), float(np.mean(values[-some:]))
-
-
-class Missing(BenchError):
-    """A curve has no value where a check needs it."""
+Check = Callable[[Curves], Outcome]
 
 
 def judge(check: Check, curves: Curves) -> Outcome:
@@ -254,15 +199,25 @@ def share(matcher: str, part: str, whole: str | None, said: float, tolerance: fl
     return check
 
 
-def matched(said: float, at: At, matcher: str = "hitbox", factor: float = 1.3) -> Check:
-    """The share of the subscriptions that an event meets."""
+def matched(said: float, at: At, matcher: str = "hitbox") -> Check:
+    """The share of the subscriptions that an event meets, give or take half; needs 20 matches to be expected at all."""
 
     def check(c: Curves) -> Outcome:
-        place = c.place(at)
-        ours = c.value(matcher, "hits", at) / c.n[place]
-        if ours * c.n[place] < 0.5 and said * c.n[place] < 3:
-            return Outcome(f"{ours:.2g}", None, note=f"too few subscriptions ({c.n[place]:,}) to see such a share")
-        return Outcome(f"{ours:.3g}", said / factor <= ours <= said * factor, said / 2 <= ours <= said * 2)
+        n, asked = c.n[c.place(at)], c.value(matcher, "asked", at)
+        ours = c.value(matcher, "hits", at) / n
+        if said * n * asked < 20:
+            note = f"too few subscriptions and events ({n:,} x {asked:,.0f}) to see such a share"
+            return Outcome(f"{ours:.2g}", None, note=note)
+        return Outcome(f"{ours:.3g}", said / 1.5 <= ours <= said * 1.5)
+
+    return check
+
+
+def nothing_matched(*at: At, matcher: str = "hitbox") -> Check:
+    def check(c: Curves) -> Outcome:
+        found = sum(c.value(matcher, "hits", x) * c.value(matcher, "asked", x) for x in at)
+        asked = sum(c.value(matcher, "asked", x) for x in at)
+        return Outcome(f"{found:,.0f} matches of {asked:,.0f} events", found == 0)
 
     return check
 

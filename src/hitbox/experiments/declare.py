@@ -66,6 +66,13 @@ class Claim:
     finding: str = ""
 
 
+def each(
+    titles: Mapping[str, str], text: str, said: str, check: Callable[[str], Check], finding: str = ""
+) -> tuple[Claim, ...]:
+    """What a paper says of several is judged one by one; `titles`: matcher -> what the paper calls it."""
+    return tuple(Claim(text.format(title), said, check(name), finding) for name, title in titles.items())
+
+
 @dataclass(frozen=True)
 class Plot:
     """One picture of a metric over the axis, or of time against matches (`metric="scatter"`)."""

@@ -22,7 +22,7 @@ from hitbox.boxes import I64, Boxes, Points
 from hitbox.errors import MatcherError
 from hitbox.experiments.contestants import enter
 from hitbox.experiments.declare import ENGINE, SETTINGS, Experiment, Scale, Value
-from hitbox.experiments.machine import free_memory
+from hitbox.experiments.machine import commit, free_memory
 from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal
 from hitbox.matchers.metrics import METRICS, Times, measure
 from hitbox.workloads import Workload
@@ -66,7 +66,7 @@ def measure_point(
             if "plan" in experiment.measures and hasattr(lane.matcher, "plan"):
                 figures[lane.name] |= _plan(lane, data)
     if ENGINE in figures:
-        figures[ENGINE]["hits"] = _many_hits(next(lane for lane in lanes if lane.name == ENGINE), asked, settings)
+        figures[ENGINE] |= _many_hits(next(lane for lane in lanes if lane.name == ENGINE), asked, settings)
     if "halves" in experiment.measures and "compound" in figures:
         figures["compound"]["intermediate"] = _halves(data)
     return {
@@ -77,6 +77,7 @@ def measure_point(
         "lanes": figures,
         "skipped": skipped,
         "scatter": scatter,
+        "commit": commit(),
         "seconds": round(time.perf_counter() - began[0], 2),
         "cpu_seconds": round(time.process_time() - began[1], 2),
     }
@@ -236,10 +237,10 @@ def _plan(lane: Lane, data: Data) -> dict[str, float]:
     return {"plan_cost": float(np.mean(costs)), "plan_time": float(np.median(taken)) * 1e6}
 
 
-def _many_hits(lane: Lane, asked: Workload, settings: Scale) -> float:
+def _many_hits(lane: Lane, asked: Workload, settings: Scale) -> dict[str, float]:
     """Matches an event over many more events than are timed: a few match most."""
     found = [len(lane.match(asked.points(start, 50)).numbers) for start in range(0, 20 * settings.events, 50)]
-    return sum(found) / (50 * len(found))
+    return {"hits": sum(found) / (50 * len(found)), "asked": 50.0 * len(found)}
 
 
 def _halves(data: Data) -> float:

@@ -65,9 +65,10 @@ def verdict_of(holds: bool | None, close: bool | None) -> str:
 def _head(record: dict[str, Any]) -> str:
     machine, scale = record["machine"], record["scale"]
     place = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}"
+    commits = ", ".join(f"{name} ({points} points)" for name, points in record["commits"].items())
     text = (
-        f"<h1>The papers, reproduced</h1><p>Scale <b>{scale}</b>, seed {record['seed']}, commit "
-        f"{escape(str(machine['commit'] or 'installed'))}, hitbox {escape(machine['hitbox'])}, {machine['when']}. "
+        f"<h1>The papers, reproduced</h1><p>Scale <b>{scale}</b>, seed {record['seed']}, measured at "
+        f"commit {escape(commits)}, hitbox {escape(machine['hitbox'])}, {machine['when']}. "
         f"{escape(place)}, load {', '.join(map(str, machine['load']))}; {record['cpu_seconds']:,.0f} s of CPU time.</p>"
         "<p>All matchers run in one process on the same boxes and events, each checked against <code>brute</code> "
         "first; times are CPU time of one event at a time, the quickest of interleaved repetitions (the fine-grained "

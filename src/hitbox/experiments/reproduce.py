@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,8 @@ import pyarrow.parquet as pq
 
 from hitbox.errors import BenchError, nearest
 from hitbox.experiments import plots, report, runner
-from hitbox.experiments.claims import Curves, judge
+from hitbox.experiments.claims import judge
+from hitbox.experiments.curves import Curves
 from hitbox.experiments.declare import SCALES, SETTINGS, Experiment, Paper
 from hitbox.experiments.machine import free_memory, machine
 from hitbox.experiments.papers import PAPERS
@@ -112,6 +114,7 @@ def write(chosen: list[Paper], todo: list[Task], out: Path, scale: str, seed: in
         "scale": scale,
         "seed": seed,
         "machine": machine(),
+        "commits": dict(Counter(point["commit"] or "installed" for point in points)),
         "settings": vars(SETTINGS[scale]),
         "seconds": sum(point["seconds"] for point in points),
         "cpu_seconds": sum(point["cpu_seconds"] for point in points),

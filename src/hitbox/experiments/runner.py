@@ -17,7 +17,7 @@ from typing import Any
 
 from hitbox.boxes import Boxes
 from hitbox.errors import BenchError
-from hitbox.experiments.claims import Curves
+from hitbox.experiments.curves import Curves
 from hitbox.experiments.declare import SETTINGS, Experiment, Paper, Value
 from hitbox.experiments.machine import cpu_model
 from hitbox.experiments.point import measure_point
