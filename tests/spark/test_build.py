@@ -123,18 +123,19 @@ def test_an_address_is_copied_once_and_checked(spark: Any, tmp_path: Path, monke
     for version in (1, 2, 3):
         assert hs.build(made.subscriptions, address, parts=2).version == version
     assert snapshot.versions(home) == [2, 3]
-    root = store.local(address, 3)
+    expected = store.identity(store.facts(address, 3))
+    root = store.local(address, 3, expected)
     assert root.startswith(str(tmp_path / "cache"))
     assert len(Index.open(root, 3)) == 500
     before = (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns
-    assert store.local(address, 3) == root
+    assert store.local(address, 3, expected) == root
     assert (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns == before
     counts = hs.match(made.events, address, form="counts").collect()
     assert sum(row.matches for row in counts) > 0
     victim = next((home / "versions" / "00000002").glob("part-*/catalog.ids.npy"))
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")
     with pytest.raises(SnapshotError, match="damaged"):
-        store.local(address, 2)
+        store.local(address, 2, store.identity(store.facts(address, 2)))
     with pytest.raises(SnapshotError, match="there is no CURRENT"):
         store.current(f"file://{tmp_path}/nowhere")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ import pytest
 from hitbox import Index, workloads
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError, ValueProblem
-from hitbox.spark import partition
+from hitbox.spark import partition, store
 from hitbox.spark.demo import join
 from hitbox.spark.generate import Tables
 from predicates import SCHEMA, random_event, random_predicate
@@ -170,6 +171,17 @@ def test_nothing_to_match(spark: Any, w1: Any, tmp_path: Path) -> None:
     assert set(map(len, found(hs.match(made.events.limit(5), str(tmp_path))).values())) == {0}
 
 
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_snapshot_that_was_deleted_and_built_again(spark: Any, tmp_path: Path, remote: bool) -> None:
+    """It begins at version 1 again, which workers and caches knew as another one."""
+    path = f"file://{tmp_path}/s" if remote else str(tmp_path / "s")
+    events = spark.createDataFrame([(1, 5)], "event_id int, a int")
+    for low, ids in ((0, [7]), (6, []), (5, [7])):
+        shutil.rmtree(tmp_path / "s", ignore_errors=True)
+        assert hs.build(spark.createDataFrame([(7, low, 9)], "id int, a_low int, a_high int"), path).version == 1
+        assert found(hs.match(events, path)) == {1: ids}
+
+
 def test_what_does_not_fit_is_said_before_work_starts(w1: Any, tmp_path: Path) -> None:
     made, path, _ = w1
     with pytest.raises(TableError, match=r"no column 'a3'.*allow_missing"):
@@ -195,7 +207,7 @@ def test_output_is_cut_into_bounded_batches(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(partition, "BUDGET", 100_000)
     events = pa.RecordBatch.from_pydict({"event_id": np.arange(300), "a": np.arange(300) % 12})
     for form in ("arrays", "pairs"):
-        job = partition.Job(str(tmp_path), 1, ("a",), ("event_id",), form)
+        job = partition.Job(str(tmp_path), 1, store.identity(store.facts(str(tmp_path))), ("a",), ("event_id",), form)
         batches = list(job(iter([events])))
         if form == "arrays":
             sizes = [len(batch.column("subscriptions").flatten()) for batch in batches]
@@ -210,7 +222,7 @@ MEMORY = """
 import resource, sys
 import numpy as np, pyarrow as pa
 from hitbox import Index
-from hitbox.spark import partition
+from hitbox.spark import partition, store
 
 count, events = 100_000, int(sys.argv[2])
 index = Index({"a": "int"})
@@ -221,7 +233,8 @@ few = np.where(np.arange(events) < events // 2, 99, 5)  # half of them match not
 batch = pa.RecordBatch.from_pydict({"event_id": np.arange(events), "a": few})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 total = 0
-for out in partition.Job(sys.argv[1], 1, ("a",), ("event_id",))(iter([batch])):
+job = partition.Job(sys.argv[1], 1, store.identity(store.facts(sys.argv[1])), ("a",), ("event_id",))
+for out in job(iter([batch])):
     total += len(out.column("subscriptions").flatten())
 assert total == (events - events // 2) * count, total
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

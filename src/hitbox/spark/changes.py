@@ -108,7 +108,7 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
         entries, errors = _sound(entries, on_error)
         if not entries.num_rows:
             return ChangeReport(facts["version"], memory.last, 0, 0, ignored, too_late, errors)
-        home = store.local(path, facts["version"])
+        home = store.local(path, facts["version"], store.identity(facts))
         shards = Shards.open(home, facts["version"])
         come = entries.filter(pc.equal(entries["op"], "subscribe"))
         gone = entries.filter(pc.equal(entries["op"], "unsubscribe"))
@@ -169,7 +169,8 @@ class Memory:
         kind, built = facts["id_type"], int(facts.get("sequence", 0))
         if "changes" not in facts:
             return cls(kind, built, built, built, pa.array([], ID_TYPES[kind]), np.zeros(0, np.int64))
-        _, arrays = snapshot.read(store.local(path, facts["version"]), facts["version"], parts=())
+        home = store.local(path, facts["version"], store.identity(facts))
+        _, arrays = snapshot.read(home, facts["version"], parts=())
         found = snapshot.part(arrays, "changes")
         ids = pa.array(found["ids"]) if kind == "int" else text_values("ids", found)
         said = facts["changes"]

@@ -92,7 +92,7 @@ def prepare(
     if where is not None:
         field_of(events, where, "where")
     attributes = event_columns(events, Schema.from_json(facts["schema"]), allow_missing)
-    job = Job(path, facts["version"], tuple(attributes), kept, form, limit, where)
+    job = Job(path, facts["version"], store.identity(facts), tuple(attributes), kept, form, limit, where)
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
     return job, T.StructType([*fields, T.StructField(result, kind)])

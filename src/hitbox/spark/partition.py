@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hitbox.boxes import I64
-from hitbox.errors import TableError
+from hitbox.errors import SnapshotError, TableError
 from hitbox.matches import Matches
 from hitbox.shards import Shards
 from hitbox.spark import store
@@ -33,16 +33,21 @@ OPEN = 2
 
 FORMS = ("arrays", "pairs", "counts")
 
-_open: OrderedDict[tuple[str, int, int], Shards] = OrderedDict()
+_open: OrderedDict[tuple[str, int, int, int], Shards] = OrderedDict()
 
 
-def opened(path: str, version: int, part: int = -1) -> Shards:
+def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
     """A version (or one part of it), opened once in this process; the last ones stay open."""
-    key = (path, version, part)
+    key = (path, version, identity, part)
     if key not in _open:
         while len(_open) >= OPEN:
             _open.popitem(last=False)
-        _open[key] = Shards.open(store.local(path, version), version, None if part < 0 else [part])
+        found = Shards.open(store.local(path, version, identity), version, None if part < 0 else [part])
+        if store.identity(found.facts) != identity:
+            raise SnapshotError(
+                f"version {version} of the snapshot at {path} was replaced during the job: start it again"
+            )
+        _open[key] = found
     _open.move_to_end(key)
     return _open[key]
 
@@ -53,6 +58,7 @@ class Job:
 
     path: str
     version: int
+    identity: int
     attributes: tuple[str, ...]
     kept: tuple[str, ...]
     form: str = "arrays"
@@ -68,7 +74,7 @@ class Job:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         size, unpaid = FIRST, 0.0
         for table, part in self._parts(batches):
-            index = opened(self.path, self.version, part)
+            index = opened(self.path, self.version, self.identity, part)
             start = 0
             while start < table.num_rows:
                 began = time.perf_counter()

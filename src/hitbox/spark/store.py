@@ -21,7 +21,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,32 @@ def facts(path: str, version: int | None = None) -> dict[str, Any]:
         return snapshot.facts_of(folder, number)
 
 
-def local(path: str, version: int) -> str:
-    """A local root that holds this version: the path itself, or a copy of an address in the cache of this host."""
+def identity(facts: Mapping[str, Any]) -> int:
+    """Tells a version from one that had its number before: a snapshot that is deleted and built again begins at 1."""
+    return zlib.crc32(json.dumps(facts["files"], sort_keys=True).encode())
+
+
+def local(path: str, version: int, expected: int) -> str:
+    """A local root that holds this version: the path itself, or a copy of an address in the cache of this host.
+
+    expected: the identity that the version has at home
+    """
     if not is_remote(path):
         return path
     root = _cache(path)
-    folder = root / "versions" / f"{version:08d}"
-    if folder.is_dir():
-        return str(root)
-    (root / "versions").mkdir(parents=True, exist_ok=True)
-    with open(root / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            _fetch(path, version, root)
+    if not _cached(root, version, expected):
+        (root / "versions").mkdir(parents=True, exist_ok=True)
+        with open(root / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _cached(root, version, expected):
+                shutil.rmtree(root / "versions" / f"{version:08d}", ignore_errors=True)
+                _fetch(path, version, root)
     return str(root)
+
+
+def _cached(root: Path, version: int, expected: int) -> bool:
+    folder = root / "versions" / f"{version:08d}"
+    return folder.is_dir() and identity(snapshot.facts_of(root, version)) == expected
 
 
 def _fetch(path: str, version: int, root: Path) -> None:
