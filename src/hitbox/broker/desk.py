@@ -13,6 +13,7 @@ import msgspec
 from hitbox.broker.broker import Broker, Item
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.registry import Subscriber
+from hitbox.broker.tables import Row
 from hitbox.errors import HitboxError
 from hitbox.index import Index
 from hitbox.schema import Schema
@@ -83,7 +84,7 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         rows = await asyncio.to_thread(broker.store.read, query, (first, last, CHUNK))
         if not rows:
             break
-        found = [row for seq, body in rows if (row := _wanted(broker, subscriber, seq, body))]
+        found = await asyncio.to_thread(_wanted, broker, subscriber, rows)
         first = rows[-1][0] + 1
         async with broker.gate.closed():  # what is on its way to this subscriber is recorded by now
             stored = broker.writer.submit(partial(broker.store.again, subscriber.number, found))
@@ -93,7 +94,12 @@ async def replay(broker: Broker, name: str, first: int) -> int:
     return total
 
 
-def _wanted(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
+def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
+    """(level, seq, ids) of the events (seq, body) that the subscriber wants now."""
+    return [found for seq, body in rows if (found := _wants(broker, subscriber, seq, body))]
+
+
+def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
     item = msgspec.json.decode(body, type=Item)
     names: list[str] = []
     highest, nobodys = 0, True
@@ -128,7 +134,7 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
         registry.adopt(schema, index)
 
 
-def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
+async def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
     """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses."""
     broker.check([item])
     registry = broker.registry
@@ -141,7 +147,8 @@ def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, An
             found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
     near = []
     if misses and len(registry.index):
-        told: Any = registry.index.explain(item.event, where=item.where, misses=misses)
+        # in a thread: it looks at every subscription, and deliveries must not wait for that
+        told: Any = await asyncio.to_thread(registry.index.explain, item.event, where=item.where, misses=misses)
         near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in told.misses.items()]
     return {"count": count, "matches": found, "misses": near}
 

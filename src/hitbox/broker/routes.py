@@ -197,7 +197,7 @@ async def check(call: Call) -> Any:
 
 async def attempt(call: Call) -> Any:
     b = call.body
-    return desk.attempt(call.broker, Item(b.event, b.where), b.limit, b.misses)
+    return await desk.attempt(call.broker, Item(b.event, b.where), b.limit, b.misses)
 
 
 async def explain(call: Call) -> Any:
