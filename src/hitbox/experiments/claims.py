@@ -17,6 +17,10 @@ from hitbox.experiments.curves import At, Curves, Missing, Where
 
 SLACK = 1.1
 """Curves that differ by less than a tenth count as equal: repetitions lie that far apart."""
+STEADY = 1.5
+"""What is said not to change, to be stable or flat, may change by half."""
+LINEAR = 1.2
+"""What is said to grow linearly at most may grow by this power of the axis."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def falls(*matchers: str, metric: str = "match", by: float = SLACK, where: Where
     return _trend(matchers, metric, where, lambda ratio: ratio <= 1 / by)
 
 
-def not_rising(*matchers: str, metric: str = "match", within: float, where: Where | None = None) -> Check:
+def not_rising(*matchers: str, metric: str = "match", within: float = STEADY, where: Where | None = None) -> Check:
     """Ends at most `within` times as high as it began."""
     return _trend(matchers, metric, where, lambda ratio: ratio <= within)
 
@@ -123,8 +127,8 @@ def _trend(matchers: Sequence[str], metric: str, where: Where | None, rule: Call
     return check
 
 
-def flat(*matchers: str, metric: str = "match", within: float, where: Where | None = None) -> Check:
-    """The largest value is at most `within` times the smallest."""
+def flat(*matchers: str, metric: str = "match", where: Where | None = None) -> Check:
+    """The largest value is at most STEADY times the smallest."""
 
     def check(c: Curves) -> Outcome:
         ratios = {}
@@ -132,7 +136,7 @@ def flat(*matchers: str, metric: str = "match", within: float, where: Where | No
             _, values = c.line(name, metric, where)
             ratios[name] = max(values) / min(values)
         text = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-        return Outcome(f"largest / smallest: {text}", all(ratio <= within for ratio in ratios.values()))
+        return Outcome(f"largest / smallest: {text}", all(ratio <= STEADY for ratio in ratios.values()))
 
     return check
 
@@ -282,7 +286,7 @@ def doubling(matcher: str, metric: str, said: float, low: float, high: float) ->
     return check
 
 
-def sublinear(*matchers: str, metric: str = "match", most: float = 1.0) -> Check:
+def sublinear(*matchers: str, metric: str = "match", most: float = LINEAR) -> Check:
     """Grows at most by the power `most` of the axis."""
     return _power(matchers, metric, lambda power: power <= most)
 

@@ -92,9 +92,8 @@ def _admit(specs: dict[str, str], data: Data) -> tuple[list[Lane], dict[str, str
         try:
             why = _obstacle(label, spec, data)
             if not why:
-                lane = Lane(label, enter(spec, data.workload.space))
-                _build(lane, data.boxes)
-        except MatcherError as problem:
+                lane = _build(label, spec, data)
+        except (MatcherError, MemoryError) as problem:
             why = f"does not fit: {problem}"
         if why:
             skipped[label] = why
@@ -131,11 +130,18 @@ def _obstacle(label: str, spec: str, data: Data) -> str:
     return ""
 
 
-def _build(lane: Lane, boxes: Boxes) -> None:
-    with quiet_memory():
-        begin = lane.clock()
-        lane.matcher.insert(np.arange(len(boxes), dtype=np.int64), boxes)
-        lane.build = lane.clock() - begin
+def _build(label: str, spec: str, data: Data) -> Lane:
+    """Built again while that is quick; the quickest counts."""
+    taken: list[float] = []
+    numbers = np.arange(len(data.boxes), dtype=np.int64)
+    while not taken or (len(taken) < data.settings.repeats and sum(taken) < data.settings.budget):
+        lane = Lane(label, enter(spec, data.workload.space))
+        with quiet_memory():
+            begin = lane.clock()
+            lane.matcher.insert(numbers, data.boxes)
+            taken.append(lane.clock() - begin)
+    lane.build = min(taken)
+    return lane
 
 
 def _events(lane: Lane, data: Data) -> int:

@@ -118,7 +118,10 @@ def curves(todo: list[Task], out: Path) -> dict[tuple[str, str], Curves]:
 
 def _write(path: Path, record: dict[str, Any]) -> None:
     """Whole or not at all: a run may be stopped at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(record))
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(record))
+        os.replace(part, path)
+    except OSError as problem:
+        raise BenchError(f"cannot write {path}: {problem.strerror or problem}; the points before it are kept") from None

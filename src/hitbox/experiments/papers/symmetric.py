@@ -21,6 +21,8 @@ from hitbox.experiments.claims import (
 from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by, each
 
 NAIVE, COMPOUND, UB, MLGF = ALL = ("r-tree", "compound", "ub-tree", "mlgf")
+MATCHERS = (f"{NAIVE}={NAIVE}:bulk=false", f"{COMPOUND}={COMPOUND}:bulk=false", UB, MLGF)
+"""R-trees are built by insertion, for the paper finds that overlap makes building slow; ours can also load in bulk."""
 TREES = {NAIVE: "Naive", COMPOUND: "Compound"}
 TRANSFORMED = {UB: "UB-tree", MLGF: "MLGF"}
 NEAR = (
@@ -29,9 +31,13 @@ NEAR = (
     "the query. The two stay within a factor of two of each other; with a million subscriptions UB-tree is ahead."
 )
 ONE_PATH = (
-    "The trees are built by insertion here as there (elsewhere in this report by the library's bulk loader). An "
-    "insertion into an R*-tree of fanout 10 follows one path, whatever overlaps, and compares attribute by attribute: "
-    "linear in the attributes at most. What overlap costs is in its level, 15 times that of MLGF and UB-tree."
+    "An insertion into an R*-tree of fanout 10 follows one path, whatever overlaps, and compares attribute by "
+    "attribute: linear in the attributes at most, and two thirds of a single one here is its call from Python. What "
+    "overlap costs is in its level, 15 times that of MLGF and UB-tree."
+)
+OVERLAP = (
+    "Built by insertion, Naive triples from 8 to 16 attributes, where it overtakes Compound, as in the paper, and then "
+    "hardly changes: it reads most of the tree. Compound, whose trees have half the attributes, follows at 48."
 )
 WANDERING = (
     "A deletion must search every subtree that might hold the rectangle, and takes 4 to 5 times as long with 64 "
@@ -52,7 +58,7 @@ SUBSCRIPTIONS = Experiment(
     title="Number of subscriptions (16 attributes, 8 : 8)",
     axis="subscriptions",
     workload="symmetric",
-    matchers=ALL,
+    matchers=MATCHERS,
     n=by(0, 0, 0),
     values=by(
         (200, 400),
@@ -65,7 +71,7 @@ SUBSCRIPTIONS = Experiment(
             TREES | TRANSFORMED,
             "{} scales well with the number of subscriptions",
             "figure 3a",
-            lambda name: sublinear(name, most=1.15),
+            lambda name: sublinear(name),
         ),
         Claim("MLGF beats the naive R-tree", "one or two orders of magnitude", faster(MLGF, NAIVE, 20)),
         Claim("MLGF beats the compound R-trees", "one or two orders of magnitude", faster(MLGF, COMPOUND, 20)),
@@ -79,7 +85,7 @@ DIMENSIONS = Experiment(
     title="Number of attributes, half of them criteria",
     axis="attributes",
     workload="symmetric",
-    matchers=(f"{NAIVE}={NAIVE}:bulk=false", f"{COMPOUND}={COMPOUND}:bulk=false", UB, MLGF),
+    matchers=MATCHERS,
     n=by(200, 40_000, 1_000_000),
     values=by((8, 16), (8, 16, 24, 32, 48, 64), (8, 16, 24, 32, 40, 48, 56, 64)),
     set=lambda m: {"m": m, "information": m // 2},
@@ -91,7 +97,7 @@ DIMENSIONS = Experiment(
         Plot("figure 4c", "delete_one"),
     ),
     claims=(
-        Claim("Naive deteriorates faster than compound", "figure 3b", steeper(NAIVE, COMPOUND)),
+        Claim("Naive deteriorates faster than compound", "figure 3b", steeper(NAIVE, COMPOUND), OVERLAP),
         Claim(
             "Compound gains from 8 to 16 attributes",
             "2789 intermediate results at 8, 205 at 16",
@@ -101,13 +107,14 @@ DIMENSIONS = Experiment(
             "Compound is no slower with 16 attributes than with 8",
             "figure 3b",
             not_rising(COMPOUND, within=1.1, where=lambda m: m <= 16),
+            OVERLAP,
         ),
-        Claim("MLGF grows less than linearly with the attributes", "figure 3b", sublinear(MLGF)),
+        Claim("MLGF grows less than linearly with the attributes", "figure 3b", sublinear(MLGF, most=1.0)),
         *each(
             TRANSFORMED,
             "Building {} grows linearly",
             "figure 4a",
-            lambda name: sublinear(name, metric="build", most=1.3),
+            lambda name: sublinear(name, metric="build"),
         ),
         *each(
             TREES,
@@ -141,13 +148,13 @@ DIMENSIONS = Experiment(
             TRANSFORMED,
             "Inserting into {} grows linearly at most",
             "figure 4b",
-            lambda name: sublinear(name, metric="insert_one", most=1.2),
+            lambda name: sublinear(name, metric="insert_one"),
         ),
         *each(
             TRANSFORMED,
             "Deleting from {} grows linearly at most",
             "figure 4c",
-            lambda name: sublinear(name, metric="delete_one", most=1.2),
+            lambda name: sublinear(name, metric="delete_one"),
         ),
         Claim(
             "MLGF inserts a little faster than UB-tree",
@@ -173,14 +180,14 @@ SELECTIVITIES = Experiment(
     title="Selectivity",
     axis="share of the subscriptions that an event meets",
     workload="symmetric",
-    matchers=ALL,
+    matchers=MATCHERS,
     n=N,
     values=by((0.01, 0.1), (0.0001, 0.0005, 0.001, 0.002, 0.005), (0.00001, 0.00005, 0.0001, 0.0002, 0.0005)),
     set=lambda s: {"selectivity": s},
     log_axis=True,
     plots=(Plot("figure 3c", "match"),),
     claims=(
-        Claim("Naive is relatively stable", "figure 3c", flat(NAIVE, within=2.5)),
+        Claim("Naive is relatively stable", "figure 3c", flat(NAIVE)),
         Claim("Compound slows down with selectivity", "figure 3c", rises(COMPOUND)),
         Claim("UB-tree slows down with selectivity", "figure 3c", rises(UB)),
         Claim("MLGF slows down with selectivity", "figure 3c", rises(MLGF)),
@@ -192,7 +199,7 @@ ROLES = Experiment(
     title="Criteria : information attributes of a subscription",
     axis="criteria attributes of 16",
     workload="symmetric",
-    matchers=ALL,
+    matchers=MATCHERS,
     n=N,
     values=by((0, 16), *((0, 4, 8, 12, 16),) * 2),
     set=lambda criteria: {"information": 16 - criteria},
@@ -210,7 +217,7 @@ EQUALITIES = Experiment(
     title="Share of equality predicates in the events",
     axis="equalities, share of the criteria",
     workload="symmetric",
-    matchers=ALL,
+    matchers=MATCHERS,
     n=N,
     values=by((0.0, 1.0), *((0.0, 0.25, 0.5, 0.75, 1.0),) * 2),
     set=lambda share: {},
@@ -229,7 +236,7 @@ UNUSED = Experiment(
     title="Share of the attributes that the predicates of events use",
     axis="used by events, share of the attributes that they may ask for",
     workload="symmetric",
-    matchers=ALL,
+    matchers=MATCHERS,
     n=N,
     values=by((0.5, 1.0), *((0.25, 0.5, 0.75, 1.0),) * 2),
     set=lambda used: {},
@@ -238,8 +245,8 @@ UNUSED = Experiment(
     claims=(
         Claim("Naive gains when more attributes are used", "figure 3f", falls(NAIVE)),
         Claim("Compound gains when more attributes are used", "figure 3f", falls(COMPOUND)),
-        Claim("UB-tree does not depend on it", "figure 3f", flat(UB, within=2), WIDENED),
-        Claim("MLGF does not depend on it", "figure 3f", flat(MLGF, within=2), WIDENED),
+        Claim("UB-tree does not depend on it", "figure 3f", flat(UB), WIDENED),
+        Claim("MLGF does not depend on it", "figure 3f", flat(MLGF), WIDENED),
     ),
 )
 
