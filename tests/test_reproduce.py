@@ -247,11 +247,19 @@ def test_spark_makes_the_same_boxes_and_the_same_summary() -> None:
 
 
 def _compare_with_spark(farm: Any) -> None:
-    for name, parameters in (("index-count", {}), ("pri-rein", {"m": 8}), ("symmetric", {"m": 4, "information": 2})):
+    for name, parameters in (
+        ("index-count", {}),
+        ("pri-rein", {"m": 8}),
+        ("symmetric", {"m": 4, "information": 2, "used": 0.5}),
+    ):
         workload = get(name, n=300, seed=3, **parameters)
         ours, theirs = workload.boxes(0, 300), farm.boxes(name, {"n": 300, "seed": 3, **parameters})
         for field in ("offsets", "attribute", "low", "high", "priority"):
             assert np.array_equal(getattr(ours, field), getattr(theirs, field)), (name, field)
+        asked, given = workload.points(0, 40), farm.points(name, {"n": 300, "seed": 3, **parameters}, 40)
+        assert np.array_equal(asked.low, given.low), name
+        assert np.array_equal(asked.high, given.high), name
+        assert asked.intervals == given.intervals, name
     lanes = {"rein": {"match": 2.0, "hits": 1.0}}
     points = [{"paper": "rein", "experiment": "widths", "x": x, "n": 9, "lanes": lanes} for x in (0.1, 0.2)]
     table = reproduce.values(points)

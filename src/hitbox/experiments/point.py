@@ -42,14 +42,18 @@ class Data:
 
 
 def measure_point(
-    experiment: Experiment, scale: str, x: Value, parameters: dict[str, Any], boxes: Boxes | None = None
+    experiment: Experiment,
+    scale: str,
+    x: Value,
+    parameters: dict[str, Any],
+    made: tuple[Boxes, Points] | None = None,
 ) -> dict[str, Any]:
-    """The figures of every contestant at `x`; `boxes` where they were made elsewhere (the same rows)."""
+    """The figures of every contestant at `x`; `made` where the workload was made elsewhere (the same rows)."""
     began, settings = (time.perf_counter(), time.process_time()), SETTINGS[scale]
     workload = workloads.get(experiment.workload, **parameters)
     asked = workloads.get(experiment.workload, **parameters | experiment.events(x))
-    made = workload.boxes(0, workload.n) if boxes is None else boxes
-    data = Data(workload, made, asked.points(0, settings.events), settings)
+    boxes, points = made or (workload.boxes(0, workload.n), asked.points(0, settings.events))
+    data = Data(workload, boxes, points, settings)
     lanes, skipped = _admit(experiment.lanes(x), data)
     figures: dict[str, dict[str, float]] = {lane.name: {} for lane in lanes}
     scatter: dict[str, list[list[float]]] = {}

@@ -50,7 +50,7 @@ def reproduce(
     target = writable(Path(out))
     require_memory(scale)
     plots.pyplot()  # without matplotlib there is no report: say so before hours of work
-    source = _cluster().boxes if spark else None
+    source = _cluster() if spark else None
     runner.run(todo, target, progress, source)
     return write(chosen, todo, target, scale, seed, spark)
 

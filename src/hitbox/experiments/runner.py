@@ -13,17 +13,22 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from hitbox.boxes import Boxes
+from hitbox.boxes import Boxes, Points
 from hitbox.errors import BenchError
 from hitbox.experiments.curves import Curves
 from hitbox.experiments.declare import SETTINGS, Experiment, Paper, Value
 from hitbox.experiments.machine import cpu_model
 from hitbox.experiments.point import measure_point
 
-Source = Callable[[str, dict[str, Any]], Boxes]
-"""Makes the boxes of a workload elsewhere: workload and parameters -> boxes."""
+
+class Source(Protocol):
+    """Who makes the workloads, where not this process."""
+
+    def boxes(self, workload: str, parameters: dict[str, Any]) -> Boxes: ...
+
+    def points(self, workload: str, parameters: dict[str, Any], count: int) -> Points: ...
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,16 @@ def run(
     for task in todo:
         progress(task, False)
         if stored(task, out) is None:
-            boxes = source(task.experiment.workload, task.parameters) if source else None
-            point = measure_point(task.experiment, task.scale, task.x, task.parameters, boxes)
+            made = _made(source, task) if source else None
+            point = measure_point(task.experiment, task.scale, task.x, task.parameters, made)
             _write(out / task.file, {"fingerprint": task.fingerprint, **point})
         progress(task, True)
+
+
+def _made(source: Source, task: Task) -> tuple[Boxes, Points]:
+    workload, parameters = task.experiment.workload, task.parameters
+    asked = parameters | task.experiment.events(task.x)
+    return source.boxes(workload, parameters), source.points(workload, asked, SETTINGS[task.scale].events)
 
 
 def stored(task: Task, out: Path) -> dict[str, Any] | None:
