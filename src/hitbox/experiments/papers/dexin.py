@@ -52,7 +52,7 @@ EARLY_END = (
 CORRELATED = (
     "DEXIN's cost model takes attributes for independent. Here the subscriptions that match are made to match on all "
     "of them, so that with high rates the inclusive part finds far more left at each attribute than the plan expects; "
-    "and looking at a box costs about twice as much as sweeping past one on this machine, where the model counts both 1."
+    "and looking at a box costs about twice as much as sweeping past one on this machine; the model counts both 1."
 )
 STILL_FAILING = (
     "Between 0.1% and 20% the share of subscriptions that must be excluded only falls from 99.9% to 80%, and writing "
