@@ -26,9 +26,9 @@ settings.load_profile("hitbox")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On several workers: Spark first, so that the others have something to do beside it."""
+    """On several workers: Spark first, because it takes longest."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: group(item.nodeid) != "spark")
+        items.sort(key=lambda item: not group(item.nodeid).startswith("spark"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -45,8 +45,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def group(nodeid: str) -> str:
-    """What to keep on one worker: Spark, for its one session; a matcher, so that its kernels compile once."""
+    """What to keep on one worker: Spark, for its one session; a matcher, so that its kernels compile once.
+
+    What runs Spark in processes of its own is kept together, too, so that it runs one at a time.
+    """
     if nodeid.startswith("tests/spark/"):
-        return "spark"
+        return "spark-elsewhere" if "/test_elsewhere.py" in nodeid else "spark"
     of_matcher = MATCHER.search(nodeid)
     return of_matcher[1] if of_matcher else nodeid

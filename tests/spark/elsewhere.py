@@ -1,20 +1,32 @@
-"""What test_elsewhere.py runs in a process of its own: the pipeline on Spark Connect, on a cluster, on one that fails.
+"""What test_elsewhere.py runs in a process of its own: the pipeline on Spark Connect, on a cluster that loses an
+executor, on workers that have no hitbox, and on a cluster that gets it shipped.
 
-python elsewhere.py connect|cluster|lost FOLDER
+python elsewhere.py connect|lost|bare|shipped FOLDER
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tarfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyspark
+import pytest
+
+import hitbox
 from hitbox import Index
 from hitbox import spark as hs
+from hitbox.engine import _kernels
+from hitbox.errors import HitboxError
 
 
 def connect(folder: str) -> None:
@@ -27,13 +39,53 @@ def connect(folder: str) -> None:
     whole(spark, folder)
 
 
-def cluster(folder: str) -> None:
-    whole(session(), folder)
+def session(**more: Any) -> Any:
+    spark = hs.session("local-cluster[2,1,1024]", spark_driver_memory="1g", spark_sql_shuffle_partitions=2, **more)
+    work = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
+    return spark
 
 
-def session() -> Any:
-    os.environ["SPARK_WORKER_DIR"] = sys.argv[2] + "/work"
-    return hs.session("local-cluster[2,1,1024]", spark_driver_memory="1g", spark_sql_shuffle_partitions=2)
+def bare(folder: str) -> None:
+    """Workers without hitbox: what to do is said before any work."""
+    python = environment(Path(folder, "env")) / "bin" / "python"
+    spark = hs.session("local[1]", spark_driver_memory="1g", spark_pyspark_python=str(python))
+    says = r"cannot run hitbox .* \(No module named 'hitbox'\): install the same version on every worker, or ship"
+    with pytest.raises(HitboxError, match=says):
+        hs.generate("w1", 10, 10, spark=spark)
+    spark.stop()
+
+
+def shipped(folder: str) -> None:
+    """A cluster whose executors get hitbox as docs/spark.md says: an environment as an archive, unpacked there."""
+    env = environment(Path(folder, "env"))
+    home = next(env.glob("lib/python*/site-packages"))
+    shutil.copytree(Path(hitbox.__file__).parent, home / "hitbox")
+    shutil.copy(_kernels.__file__, home / "hitbox" / "engine")
+    with tarfile.open(f"{folder}/env.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(env, ".")
+    shutil.rmtree(env)
+    spark = session(spark_archives=f"{folder}/env.tar.gz#env", spark_pyspark_python="./env/bin/python")
+
+    def where(batches: Any) -> Any:
+        import hitbox
+
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([hitbox.__file__] * batch.num_rows)], ["file"])
+
+    for row in spark.range(4).mapInArrow(where, "file string").collect():
+        assert "/env/lib/" in row.file, row.file
+    whole(spark, folder)
+
+
+def environment(place: Path) -> Path:
+    """A virtual environment with everything that this one has, except hitbox."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    home = next(place.glob("lib/python*/site-packages"))
+    for one in Path(pa.__file__).parent.parent.iterdir():
+        if "hitbox" not in one.name and one.suffix != ".pth":
+            (home / one.name).symlink_to(one)
+    return place
 
 
 def whole(spark: Any, folder: str) -> None:
@@ -123,5 +175,5 @@ def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
 
 
 if __name__ == "__main__":
-    {"connect": connect, "cluster": cluster, "lost": lost}[sys.argv[1]](sys.argv[2])
+    {f.__name__: f for f in (connect, lost, bare, shipped)}[sys.argv[1]](sys.argv[2])
     print("right")

@@ -1,4 +1,4 @@
-"""The same code on Spark Connect, on executors that are processes of their own, and under kill -9."""
+"""The same code on Spark Connect, on executors that are processes of their own, shipped to them, and under kill -9."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hitbox.spark import workers
 
 HERE = Path(__file__).parent
 KILLER = HERE.parent.parent / "benchmarks" / "stream_kill.py"
@@ -22,7 +24,7 @@ def run(*command: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["connect", "cluster", "lost"])
+@pytest.mark.parametrize("where", ["connect", "lost", "bare", "shipped"])
 def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
     assert "right" in run(str(HERE / "elsewhere.py"), where, str(tmp_path))
 
@@ -32,3 +34,12 @@ def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
 def test_kill_minus_nine(what: str, kills: int, rows: int) -> None:
     facts = json.loads(run(str(KILLER), what, "--kills", str(kills), "--rows", str(rows)).splitlines()[-1])
     assert facts["kills"] == kills
+
+
+def test_why_workers_fail_is_said_in_one_line() -> None:
+    java = ': SparkException: task failed: java.io.IOException: Cannot run program "/x"\n\tat y\nCaused by: ...'
+    assert workers._reason(java) == 'IOException: Cannot run program "/x"'
+    assert workers._reason("Traceback:\n  File\nModuleNotFoundError: No module named 'pyarrow'") == (
+        "ModuleNotFoundError: No module named 'pyarrow'"
+    )
+    assert workers._reason("no executors\n...") == "no executors"

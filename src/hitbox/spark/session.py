@@ -46,7 +46,8 @@ def session(master: str | None = None, name: str = "hitbox", **settings: Any) ->
     running = active()
     if running is not None:
         return running
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder.appName(name)
     remote = os.environ.get("SPARK_REMOTE")
@@ -54,7 +55,6 @@ def session(master: str | None = None, name: str = "hitbox", **settings: Any) ->
         return builder.remote(master or remote or "").getOrCreate()
     _require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    given = {key.replace("_", "."): value for key, value in settings.items()}
     options = DEFAULTS | {"spark.driver.memory": "2g"} | given
     flags = options.get("spark.driver.extraJavaOptions", "")
     options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {flags}".strip()

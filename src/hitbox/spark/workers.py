@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ def probe(batches):
         yield pa.RecordBatch.from_arrays([pa.array([found] * batch.num_rows)], ["version"])
 """
 
+_ERROR = re.compile(r"\w+(?:Error|Exception): (?!.*(?:Error|Exception): ).+")
 _asked: set[str] = set()
 
 
@@ -31,12 +33,24 @@ def require_hitbox(spark: SparkSession) -> None:
         return
     space: dict[str, Any] = {"__name__": "__main__"}  # so that the function travels by value, not by name
     exec(_PROBE, space)
-    rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
+    try:
+        rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
+    except Exception as problem:  # classic sessions, Connect and the JVM have no error in common
+        raise _unfit(_reason(str(problem))) from problem
     for row in rows:
         if row.version != hitbox.__version__:
-            said = row.version[2:] if row.version.startswith("!") else f"they have hitbox {row.version}"
-            raise HitboxError(
-                f"the Spark workers cannot run hitbox {hitbox.__version__} ({said}): install the same version on every "
-                "worker, or ship an environment that holds it with spark.archives (docs/spark.md, Packaging)"
-            )
+            raise _unfit(row.version[2:] if row.version.startswith("!") else f"they have hitbox {row.version}")
     _asked.add(key)
+
+
+def _unfit(reason: str) -> HitboxError:
+    return HitboxError(
+        f"the Spark workers cannot run hitbox {hitbox.__version__} ({reason}): install the same version on every "
+        "worker, or ship an environment that holds it with spark.archives (docs/spark.md, Packaging)"
+    )
+
+
+def _reason(text: str) -> str:
+    """The first error that a stack trace names, the innermost of its line."""
+    found = _ERROR.search(text)
+    return found[0].strip() if found else text.strip().partition("\n")[0]

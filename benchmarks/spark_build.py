@@ -1,0 +1,135 @@
+"""Building a large snapshot on Spark: time, and the memory of the driver, the JVM and the Python workers.
+
+    python benchmarks/spark_build.py --subscriptions 5M
+
+Writes the workload W1 (10 of 20 attributes) in the wide layout as Parquet, then builds it, while the memory of every
+process is read five times a second. Resident memory that belongs to a process alone ("anonymous") is what it costs;
+pages of files that it maps or writes belong to the page cache. At the end a few events are matched against the
+snapshot on Spark and compared with boxes that this process makes and tests itself, one chunk after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hitbox import spark as hs
+from hitbox import workloads
+
+EVENTS, CHUNK = 20, 250_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--subscriptions", default="5M")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--memory", default="2g", help="the JVM's heap")
+    given = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="hitbox-spark-build-")
+    try:
+        print(json.dumps(measure(given, folder), indent=1))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(given: argparse.Namespace, folder: str) -> dict[str, Any]:
+    count = workloads.count(given.subscriptions)
+    facts: dict[str, Any] = {"subscriptions": count, "cores": given.cores, "load_before": os.getloadavg()[0]}
+    spark = hs.session(f"local[{given.cores}]", spark_driver_memory=given.memory)
+    made = hs.generate("w1", count, EVENTS, spark=spark, partitions=8 * given.cores)
+    with observed() as seen:
+        made.subscriptions.write.parquet(f"{folder}/subscriptions")
+    facts["generate"] = seen
+    with observed() as seen:
+        report = hs.build(spark.read.parquet(f"{folder}/subscriptions"), f"{folder}/snapshot")
+    facts["build"] = seen | {"parts": report.parts, "per_second": round(report.subscriptions / seen["seconds"])}
+    size = sum(file.stat().st_size for file in Path(folder, "snapshot").rglob("*") if file.is_file())
+    facts["bytes_a_subscription"] = round(size / count)
+    with observed() as seen:
+        rows = hs.match(made.events, f"{folder}/snapshot").collect()
+    facts["match"] = seen | {"events": EVENTS, "matches": sum(len(row.subscriptions) for row in rows)}
+    if {row.event_id: sorted(row.subscriptions) for row in rows} != by_hand(count):
+        raise SystemExit("the snapshot does not answer as the boxes do")
+    return facts
+
+
+def by_hand(count: int) -> dict[int, list[int]]:
+    """Who wants the first events, by testing every box."""
+    workload = workloads.get("w1", n=count)
+    points = workload.points(0, EVENTS).low
+    found: dict[int, list[int]] = {event: [] for event in range(EVENTS)}
+    for start in range(0, count, CHUNK):
+        low, high = workload.boxes(start, min(CHUNK, count - start)).dense(points.shape[1])
+        for event in range(EVENTS):
+            inside = ((low <= points[event]) & (points[event] <= high)).all(1)
+            found[event] += (start + np.flatnonzero(inside)).tolist()
+    return found
+
+
+@contextmanager
+def observed() -> Iterator[dict[str, Any]]:
+    """Seconds, and peaks of memory in MB, of what happens meanwhile."""
+    facts: dict[str, Any] = {}
+    peaks: dict[str, int] = {}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            now = memory()
+            now["all"] = sum(now.values())
+            for name, size in now.items():
+                peaks[name] = max(peaks.get(name, 0), size)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.perf_counter()
+    try:
+        yield facts
+    finally:
+        facts["seconds"] = round(time.perf_counter() - began, 1)
+        over.set()
+        watcher.join()
+        facts["peak_mb"] = {name: size // 1024 for name, size in sorted(peaks.items())}
+
+
+def memory() -> dict[str, int]:
+    """Anonymous KB of this process, of its JVM and of its Python workers together."""
+    parents: dict[int, int] = {}
+    sizes: dict[int, tuple[str, int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            parents[int(folder.name)] = int(status["PPid"])
+            sizes[int(folder.name)] = status["Name"].strip(), int(status["RssAnon"].split()[0])
+        except (OSError, KeyError, ValueError):
+            continue
+    me, found = os.getpid(), {"driver": 0, "jvm": 0, "workers": 0}
+    for pid, (name, size) in sizes.items():
+        if pid == me:
+            found["driver"] += size
+        elif me in ancestors(pid, parents):
+            found["jvm" if name == "java" else "workers"] += size
+    return found
+
+
+def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    seen: set[int] = set()
+    while pid in parents and pid not in seen:
+        seen.add(pid)
+        pid = parents[pid]
+    return seen
+
+
+if __name__ == "__main__":
+    main()
