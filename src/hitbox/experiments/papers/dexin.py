@@ -36,6 +36,8 @@ OTHERS = {name: title for name, title in TITLES.items() if name != "dexin"}
 FATTER = {name: title for name, title in OTHERS.items() if name != "rein"}
 ALL = tuple(TITLES)
 N = by(300, 30_000, 1_000_000)
+MORE = by(300, 100_000, 1_000_000)
+"""Where 30,000 are too few beside the 20,000 buckets that REIN sweeps whatever they hold."""
 SIZES = by(
     (200, 400),
     (20_000, 40_000, 60_000, 80_000, 100_000),
@@ -281,7 +283,7 @@ CARDINALITIES = Experiment(
     axis="distinct values an attribute",
     workload="dexin",
     matchers=ALL,
-    n=N,
+    n=MORE,
     values=by((100, 10_000), *((100, 1_000, 10_000, 100_000, 1_000_000),) * 2),
     set=lambda c: {"cardinality": c},
     log_axis=True,
@@ -309,7 +311,7 @@ EQUALITIES = Experiment(
     axis="equalities, share of the constraints",
     workload="dexin",
     matchers=ALL,
-    n=by(300, 100_000, 1_000_000),
+    n=MORE,
     values=by((0.1, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
     set=lambda share: {"equalities": share},
     plots=(Plot("figure 11", "match"),),
@@ -332,7 +334,7 @@ RATES = Experiment(
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=ALL,
-    n=N,
+    n=MORE,
     values=by((0.01, 0.2), *((0.001, 0.01, 0.05, 0.1, 0.2),) * 2),
     set=lambda rate: {"match_rate": rate},
     log_axis=True,
@@ -397,7 +399,7 @@ METHODS = Experiment(
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=("dexin", "exclusive=dexin:plan=exclusive", "inclusive=dexin:plan=inclusive"),
-    n=by(300, 100_000, 1_000_000),
+    n=MORE,
     values=RATES.values,
     set=lambda rate: {"match_rate": rate},
     log_axis=True,
