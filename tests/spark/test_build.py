@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +105,13 @@ def test_what_does_not_fit_is_said_before_work_starts(spark: Any, tmp_path: Path
         )
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_no_permission(spark: Any, tmp_path: Path) -> None:
+def test_no_permission(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o500)
+    if os.getuid() == 0:  # root may write everywhere
+        monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
     with pytest.raises(SnapshotError, match="no permission"):
         hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path / "s"), SCHEMA)
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_file_in_the_way(spark: Any, tmp_path: Path) -> None:
@@ -138,6 +142,26 @@ def test_an_address_is_copied_once_and_checked(spark: Any, tmp_path: Path, monke
         store.local(address, 2, store.identity(store.facts(address, 2)))
     with pytest.raises(SnapshotError, match="there is no CURRENT"):
         store.current(f"file://{tmp_path}/nowhere")
+
+
+def test_all_workers_of_a_host_fetch_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
+    index = Index(SCHEMA)
+    index.subscribe("a", "price > 1")
+    index.save(tmp_path / "home")
+    address = f"file://{tmp_path / 'home'}"
+    expected, fetch, fetched = store.identity(store.facts(address)), store._fetch, []
+
+    def slowly(*where: Any) -> None:
+        fetched.append(where)
+        time.sleep(0.2)
+        fetch(*where)
+
+    monkeypatch.setattr(store, "_fetch", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        roots = list(pool.map(lambda _: store.local(address, 1, expected), range(8)))
+    assert len(fetched) == len(set(roots)) == 1
+    assert list(Index.open(roots[0], 1)) == ["a"]
 
 
 @pytest.mark.parametrize("name", [n for n in workloads.names() if n not in ("classbench", "rein", "dexin", "pri-rein")])

@@ -93,8 +93,8 @@ def _fetch(path: str, version: int, root: Path) -> None:
     system, base = _open(path)
     beside = root / f".fetching-{uuid.uuid4().hex}"
     try:
-        (beside / "versions").mkdir(parents=True)
         place = beside / "versions" / f"{version:08d}"
+        place.mkdir(parents=True)
         fs.copy_files(f"{base}/versions/{version:08d}", str(place), source_filesystem=system)
         snapshot.read(beside, version, verify=True)
         os.rename(place, root / "versions" / f"{version:08d}")
