@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from hitbox.broker.client import Client
+from served import served
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -24,16 +22,8 @@ expect = playwright.expect
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    command = ["serve", "--data", str(tmp_path_factory.mktemp("broker")), "--port", "0"]
-    command += ["--schema", "price:float,qty:int,city:string"]
-    process = subprocess.Popen([sys.executable, "-m", "hitbox.broker.cli", *command], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    found = re.search(r"http://\S+", line)
-    assert found, line
-    yield found[0]
-    process.terminate()
-    assert process.wait(20) == 0
+    with served(tmp_path_factory.mktemp("broker"), "--schema", "price:float,qty:int,city:string") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +109,8 @@ def test_search_and_remove(page: playwright.Page) -> None:
     expect(page.locator("#subs tr")).to_have_count(1)
     page.get_by_role("button", name="Remove eve/gone").click()
     expect(page.locator("#subs tr")).to_have_count(0)
+    expect(page.locator("#subs-done")).to_have_text("eve/gone is removed")
+    expect(page.get_by_label("Search")).to_be_focused()
 
 
 def test_dead_letters_can_be_delivered_again(page: playwright.Page, url: str) -> None:
@@ -157,4 +149,6 @@ def test_keyboard_and_phone(browser: playwright.Browser, url: str) -> None:
     assert page.evaluate("document.activeElement.textContent") in ("Try", "Publish")
     unnamed = "[...document.querySelectorAll('input,textarea')].filter(e => !e.labels.length && !e.ariaLabel).length"
     assert page.evaluate(unnamed) == 0
+    lines = "Math.max(...[...document.querySelectorAll('#who-title ~ * th')].map(e => e.offsetHeight))"
+    assert page.evaluate(lines) < 40  # tables scroll sideways, words are not broken
     context.close()

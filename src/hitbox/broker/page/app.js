@@ -243,7 +243,14 @@ async function listSubscriptions() {
     const remove = make("button", "Remove", "small");
     remove.type = "button";
     remove.setAttribute("aria-label", `Remove ${s.subscriber}/${s.name}`);
-    remove.addEventListener("click", async () => { await ask("DELETE", subscriptionPath(s.subscriber, s.name)); listSubscriptions(); });
+    remove.addEventListener("click", async () => {
+      try {
+        await ask("DELETE", subscriptionPath(s.subscriber, s.name));
+        $("subs-done").textContent = `${s.subscriber}/${s.name} is removed`;
+      } catch (error) { $("subs-done").textContent = error.message; }
+      await listSubscriptions();
+      $("search").focus(); // the button is gone
+    });
     return cells(s.subscriber, s.name, String(s.priority), make("code", s.where), remove);
   }));
 }
