@@ -45,8 +45,8 @@ FLAT_TAMA = (
     "ranges (0.25) it counts one constraint in four, and REIN marks the other three."
 )
 SPREAD = (
-    "TAMA is much faster here, relative to the others, and what varies least is what takes least; Siena's tests are the "
-    "better predicted the nearer an event lies to the ends of the domains."
+    "TAMA is much faster here, relative to the others, and what varies least is what takes least; Siena's tests are "
+    "the better predicted the nearer an event lies to the ends of the domains."
 )
 AT_ONCE = (
     "Simple and H-tree determine their first match within tens of microseconds here, so that there is little to vary."
