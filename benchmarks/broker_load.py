@@ -8,7 +8,7 @@ matches about ten. Every delivery is checked against the index itself before any
 
     throughput   batches published as fast as they are acknowledged; ends when the last delivery is acknowledged
     latency      single events at a fixed rate; to the first and to the last delivery of each level, by the broker's
-                 trace (accepted to sent) and at the receivers (publish called to received)
+                 trace (accepted to sent) and at the receivers (publish called to received by the kernel: stamped.py)
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import pyarrow as pa
 import hitbox
 from hitbox.broker import transfer
 from hitbox.broker.client import Client, Delivery
+from stamped import Stamped
 
 SUBSCRIBERS = 100
 DOMAIN = 1_000_000
@@ -112,13 +113,6 @@ class Receivers:
             self.got[delivery.seq].append((subscriber.name, delivery, self.last))
             self.count += 1
 
-    async def drained(self) -> None:
-        while True:
-            found = await self.client.request("GET", "/v1/stats")
-            if found["pending"] == 0 and found["waiting"] == 0:
-                return
-            await asyncio.sleep(0.05)
-
     async def __aexit__(self, *_: object) -> None:
         for task in self.tasks:
             task.cancel()
@@ -127,7 +121,16 @@ class Receivers:
             await subscriber.__aexit__()
 
 
-def confirm(receivers: Receivers, index: hitbox.Index, sent: list[dict[str, int]], first: int) -> int:
+async def drained(client: Client) -> None:
+    """Wait until everything is acknowledged."""
+    while True:
+        found = await client.request("GET", "/v1/stats")
+        if found["pending"] == 0 and found["waiting"] == 0:
+            return
+        await asyncio.sleep(0.05)
+
+
+def confirm(receivers: Receivers | Stamped, index: hitbox.Index, sent: list[dict[str, int]], first: int) -> int:
     """Every delivery is what the index says; how many subscriptions matched."""
     matches = index.match_batch(sent)
     wanted = 0
@@ -143,7 +146,7 @@ async def throughput(folder: Path, index: hitbox.Index, count: int, batch: int, 
     async with Server(folder) as server, Client(server.url, timeout=120) as client, Receivers(client) as receivers:
         sent = events(count + 200, seed)
         await client.publish_many(sent[:200])  # warm up
-        await receivers.drained()
+        await drained(client)
         before, began, used = receivers.count, time.monotonic(), server.cpu_seconds()
         turn = iter(range(200, len(sent), batch))
         firsts: dict[int, int] = {}
@@ -154,7 +157,7 @@ async def throughput(folder: Path, index: hitbox.Index, count: int, batch: int, 
 
         await asyncio.gather(*(publisher() for _ in range(4)))
         published = time.monotonic() - began
-        await receivers.drained()
+        await drained(client)
         used = server.cpu_seconds() - used
         matches = sum(confirm(receivers, index, sent[at : at + batch], first) for at, first in firsts.items())
         whole = receivers.last - began
@@ -169,24 +172,31 @@ async def throughput(folder: Path, index: hitbox.Index, count: int, batch: int, 
         }
 
 
-async def latency(folder: Path, way: str, count: int, rate: float, seed: int) -> list[dict[str, Any]]:
-    async with Server(folder, way) as server, Client(server.url) as client, Receivers(client) as receivers:
-        sent = events(count + 50, seed)
-        await client.publish_many(sent[:50])
-        await receivers.drained()
-        began: dict[int, float] = {}
-        start = time.monotonic()
-        for n, event in enumerate(sent[50:]):
-            await asyncio.sleep(max(start + n / rate - time.monotonic(), 0))
-            asked = time.monotonic()
-            began[await client.publish(event)] = asked
-        await receivers.drained()
-        trace = (await client.request("GET", "/v1/trace", first=min(began), limit=10_000))["rows"]
+async def latency(
+    folder: Path, index: hitbox.Index, way: str, count: int, rate: float, seed: int
+) -> list[dict[str, Any]]:
+    async with Server(folder, way) as server, Client(server.url) as client:
+        receivers = Stamped(server.url, [f"s{n:02d}" for n in range(SUBSCRIBERS)])
+        try:
+            sent = events(count + 50, seed)
+            await client.publish_many(sent[:50])
+            await drained(client)
+            began: dict[int, float] = {}
+            start = time.time()
+            for n, event in enumerate(sent[50:]):
+                await asyncio.sleep(max(start + n / rate - time.time(), 0))
+                asked = time.time()
+                began[await client.publish(event)] = asked
+            await drained(client)
+            trace = (await client.request("GET", "/v1/trace", first=min(began), limit=10_000))["rows"]
+        finally:
+            receivers.close()
+        confirm(receivers, index, sent[50:], min(began))
         return summarise(way, trace, receivers, began)
 
 
 def summarise(
-    way: str, trace: list[dict[str, Any]], receivers: Receivers, began: dict[int, float]
+    way: str, trace: list[dict[str, Any]], receivers: Stamped, began: dict[int, float]
 ) -> list[dict[str, Any]]:
     """Percentiles by level, to the first and to the last delivery of an event at that level, in milliseconds."""
     sent: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -276,7 +286,7 @@ async def main(options: argparse.Namespace) -> None:
         table = [
             row
             for way in ways
-            for row in await latency(place / "data", way, options.singles, options.rate, options.seed)
+            for row in await latency(place / "data", index, way, options.singles, options.rate, options.seed)
         ]
         show(f"Latency in ms, {options.rate:g} events/s", table)
         show("Idle connections", [await idle(place / "data", options.idle)])
