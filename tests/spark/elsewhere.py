@@ -28,19 +28,25 @@ from hitbox import spark as hs
 from hitbox.engine import _kernels
 from hitbox.errors import HitboxError
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives a minute."""
+
 
 def connect(folder: str) -> None:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    builder = SparkSession.builder.remote("local[2]").config("spark.driver.extraJavaOptions", QUICK)
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     assert "connect" in type(spark).__module__
     whole(spark, folder)
 
 
 def session(**more: Any) -> Any:
-    spark = hs.session("local-cluster[2,1,1024]", spark_driver_memory="1g", spark_sql_shuffle_partitions=2, **more)
+    flags = {"spark_driver_extraJavaOptions": QUICK, "spark_executor_extraJavaOptions": QUICK}
+    settings = {"spark_driver_memory": "1g", "spark_sql_shuffle_partitions": 2, **flags, **more}
+    spark = hs.session("local-cluster[2,1,1024]", **settings)
     work = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     return spark
