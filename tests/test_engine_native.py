@@ -14,8 +14,11 @@ ROOT = Path(__file__).parent.parent
 SOURCES = ["grid.cpp", "cluster.cpp", "build_bitmap.cpp", "build_postings.cpp"]
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
+VBMI = [*AVX512, "-mavx512vbmi", "-mavx512vbmi2"]
 X86 = platform.machine() in ("x86_64", "AMD64")
-LEVELS: dict[str, list[str]] = {"baseline": [], "avx2": AVX2, "avx512": AVX512} if X86 else {"baseline": []}
+LEVELS: dict[str, list[str]] = (
+    {"baseline": [], "avx2": AVX2, "avx512": AVX512, "avx512vbmi": VBMI} if X86 else {"baseline": []}
+)
 
 
 def compiler() -> str:

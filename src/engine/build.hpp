@@ -54,7 +54,7 @@ struct Array {
 struct Options {
   u32 attributes;
   u32 block;  // boxes a block, at most BLOCK
-  u32 lines;  // constraints from which an attribute of a block gets lines
+  u32 lines;  // constraints a block, over the blocks of a tile, from which an attribute gets lines
 };
 
 // Where each key falls: cell boundaries of every attribute, fitted to the boxes.
@@ -73,10 +73,11 @@ struct BitmapArrays {
   Array<u8> listed, narrowest;
   Array<u64> summary, lines, alive;
   Array<u32> directory;
-  Array<u8> masks;
+  Array<u16> order;
+  Array<u8> rows;
   Array<i64> exact;
   Array<u32> position;  // position[i]: where box i of the input went
-  u32 blocks = 0, members = 0, summary_words = 0, mask_bytes = 0;
+  u32 blocks = 0, members = 0, summary_words = 0, row_cells = 0, largest = 0;
 };
 
 struct PostingArrays {

@@ -18,6 +18,7 @@
 namespace hitbox {
 
 using i64 = std::int64_t;
+using i32 = std::int32_t;
 using u64 = std::uint64_t;
 using u32 = std::uint32_t;
 using u16 = std::uint16_t;
@@ -38,7 +39,7 @@ struct Events {
 
 // The matches of one event and how urgent each is; `ordered` while they have come most urgent first.
 struct Result {
-  i64* numbers = nullptr;
+  i32* numbers = nullptr;
   u8* levels = nullptr;
   size_t size = 0;
   size_t capacity = 0;
@@ -91,10 +92,10 @@ static inline void reserve(Result& out, size_t extra) {
   regrow(out.levels, out.capacity);
 }
 
-static inline void add(Result& out, i64 number, u8 level) {
+static inline void add(Result& out, u32 number, u8 level) {
   reserve(out, 1);
   out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-  out.numbers[out.size] = number;
+  out.numbers[out.size] = i32(number);
   out.levels[out.size++] = level;
 }
 

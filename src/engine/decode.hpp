@@ -27,6 +27,18 @@ inline i64 key_of_entry(const Bitmap& map, u32 attribute, size_t at) {
   return i64(start + std::min(width, (u64(code + 1) << shift) - 1));
 }
 
+// Calls take(attribute, entry) for all box ends of a block, attributes ascending.
+template <class Take>
+inline void each_end(const Bitmap& map, u32 block, Take take) {
+  const Directory* directory = directory_of(map, block / LANES);
+  for (u32 a = 0; a < map.attributes; ++a)
+    for (u32 cell = 0; cell < (directory[a].group ? CELLS : 1); ++cell) {
+      u32 from, to;
+      list_of(map, directory + a, cell, block % LANES, from, to);
+      for (u32 at = from; at < to; ++at) take(a, at);
+    }
+}
+
 // Reads each block that holds one of the positions once: ten microseconds a block.
 inline Decoded decode(const Bitmap& map, const u32* positions, size_t count) {
   Decoded out;
@@ -41,23 +53,21 @@ inline Decoded decode(const Bitmap& map, const u32* positions, size_t count) {
       std::vector<i64> asked(STRIDE, -1);
       for (to = from; to < count && positions[order[to]] / STRIDE == block; ++to)
         asked[positions[order[to]] % STRIDE] = i64(order[to]);
-      const Directory* directory = map.directory + size_t(block) * map.attributes;
-      for (u32 a = 0; a < map.attributes; ++a)
-        for (u32 at = directory[a].base; at < directory[a + 1].base; ++at) {
-          i64 row = asked[map.entries[at] & (STRIDE - 1)];
-          if (row < 0) continue;
-          bool upper = map.entries[at] & UPPER;
-          if (counting) {
-            out.offsets[size_t(row) + 1] += upper;
-            continue;
-          }
-          // Lower and upper end of one attribute come in any order; the second moves on.
-          size_t where = size_t(next[size_t(row)]);
-          bool second = out.attribute[where] == int(a);
-          out.attribute[where] = int(a);
-          (upper ? out.high : out.low)[where] = key_of_entry(map, a, at);
-          next[size_t(row)] += second;
+      each_end(map, block, [&](u32 a, u32 at) {
+        i64 row = asked[map.entries[at] & (STRIDE - 1)];
+        if (row < 0) return;
+        bool upper = map.entries[at] & UPPER;
+        if (counting) {
+          out.offsets[size_t(row) + 1] += upper;
+          return;
         }
+        // Lower and upper end of one attribute come in any order; the second moves on.
+        size_t where = size_t(next[size_t(row)]);
+        bool second = out.attribute[where] == int(a);
+        out.attribute[where] = int(a);
+        (upper ? out.high : out.low)[where] = key_of_entry(map, a, at);
+        next[size_t(row)] += second;
+      });
     }
     if (!counting) break;
     std::partial_sum(out.offsets.begin(), out.offsets.end(), out.offsets.begin());

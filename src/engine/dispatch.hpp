@@ -13,12 +13,13 @@ inline std::vector<const Kernels*> available() {
   std::vector<const Kernels*> found{&kernels_baseline};
 #if HITBOX_X86
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2")) {
-    found.push_back(&kernels_avx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-      found.push_back(&kernels_avx512);
-  }
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  bool vbmi = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+  if (avx2) found.push_back(&kernels_avx2);
+  if (avx512) found.push_back(&kernels_avx512);
+  if (vbmi) found.push_back(&kernels_avx512vbmi);
 #endif
   return found;
 }
@@ -48,7 +49,7 @@ inline void match_threads(const Kernels& kernels, const Set& set, const Events& 
   }
   regrow(out.numbers, total);
   for (size_t t = 1; t < threads; ++t) {
-    std::memcpy(out.numbers + out.size, results[t].numbers, results[t].size * sizeof(i64));
+    std::memcpy(out.numbers + out.size, results[t].numbers, results[t].size * sizeof(i32));
     out.size += results[t].size;
     release(results[t]);
   }

@@ -80,6 +80,30 @@ static inline u32 count(const u64* words) {
   return sum;
 }
 
+// Which words of a line are not 0, a bit each.
+static inline u32 words_in_use(const u64* line) {
+#if defined(__AVX512F__)
+  __m512i words = _mm512_loadu_si512(line);
+  return _mm512_test_epi64_mask(words, words);
+#else
+  u32 found = 0;
+  for (u32 w = 0; w < WORDS; ++w) found |= u32(line[w] != 0) << w;
+  return found;
+#endif
+}
+
+template <class Take>
+static inline void each_bit(const u64* line, Take take) {
+  for (u32 some = words_in_use(line); some; some &= some - 1) {
+    u32 w = u32(__builtin_ctz(some));
+    u64 bits = line[w];
+    do {
+      take(w * 64 + u32(__builtin_ctzll(bits)));
+      bits &= bits - 1;
+    } while (bits);
+  }
+}
+
 // What the ends of one attribute are held against: the event's places there, and its keys where places may tie.
 struct Against {
   u32 low, high;               // 22-bit places
@@ -95,12 +119,6 @@ static inline bool entry_fails(const Bitmap& map, u32 at, const Against& event) 
 }
 
 static inline void clear(u64* line, u32 position) { line[position >> 6] &= ~(1ull << (position & 63)); }
-
-// Whether every box of the line reaches beyond the cell on both sides, so that none has an end in it.
-static inline bool all_cover(const u64* cell_line, u32 cell, Line held) {
-  if (cell == 0 || cell == CELLS - 1) return false;
-  return empty(without(held, load(cell_line - WORDS) & load(cell_line + WORDS)));
-}
 
 // Boxes found to fail, cleared later all at once: how many a single list has is hard to foretell, of all of them less.
 constexpr u32 FAILED = 256;
@@ -149,26 +167,21 @@ static inline u32 find_failing(const Bitmap& map, u32 from, u32 to, const Agains
 }
 
 // Writes the numbers of the boxes of a line.
-static inline u32 expand(const u64* line, const u32* numbers, i64* out) {
-  i64* from = out;
+static inline u32 expand(const u64* line, const u32* numbers, i32* out) {
+  i32* from = out;
 #if defined(__AVX512F__)
   if (count(line) >= 24) {
     for (u32 at = 0; at < BLOCK; at += 16) {
       __mmask16 chosen = __mmask16(line[at >> 6] >> (at & 63));
-      __m512i packed = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + at));
       u32 some = u32(__builtin_popcount(chosen));
-      u32 filled = (1u << some) - 1;
-      _mm512_mask_storeu_epi64(out, __mmask8(filled), _mm512_cvtepu32_epi64(_mm512_castsi512_si256(packed)));
-      if (some > 8)
-        _mm512_mask_storeu_epi64(out + 8, __mmask8(filled >> 8),
-                                 _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(packed, 1)));
+      _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1),
+                               _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + at)));
       out += some;
     }
     return u32(out - from);
   }
 #endif
-  for (u32 w = 0; w < WORDS; ++w)
-    for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = numbers[w * 64 + u32(__builtin_ctzll(bits))];
+  each_bit(line, [&](u32 position) { *out++ = i32(numbers[position]); });
   return u32(out - from);
 }
 

@@ -3,8 +3,8 @@
 // One event: narrow the blocks by the summaries; AND their lines; settle the survivors by their lists; write out
 // numbers; all in a pipeline that prefetches. Blocks come most urgent first, so a limit stops early.
 //
-// A batch: for 64 blocks at a time, list the events that each block survives for, then go block by block while its
-// lines stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt out by event and
+// A batch: for 64 blocks at a time, list the events that each tile survives for, then go tile by tile while its lines
+// stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt out by event and
 // level at the end, so that no comparison sort is needed.
 #include "match.hpp"
 
@@ -14,9 +14,12 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 AHEAD = 4;
-constexpr u32 DELAY = 4;
+constexpr u32 AHEAD = 2;
+constexpr u32 FAR = 6;
+constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
+constexpr u32 DELAY = 16;
 constexpr u32 RING = 4 * DELAY;
+constexpr u32 SOON = 4;  // events of a batch whose plans are fetched early
 constexpr u32 CHUNK = 4096;
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
@@ -27,9 +30,26 @@ struct Survivor {
   u32 block;
 };
 
+// A tile that an event visits, and in which lanes.
+struct Visit {
+  u32 tile, lanes;
+};
+
+template <class Take>
+static inline void each_lane(Visit visit, Take take) {
+  for (u32 lanes = visit.lanes; lanes; lanes &= lanes - 1) take(u32(__builtin_ctz(lanes)));
+}
+
+// Calls take(visit) for each tile among the 64 blocks of a word.
+template <class Take>
+static inline void each_visit(u32 word, u64 blocks, Take take) {
+  for (u32 tile = word * 64 / LANES; blocks; blocks >>= LANES, ++tile)
+    if (u32 lanes = u32(blocks & ((1u << LANES) - 1))) take(Visit{tile, lanes});
+}
+
 static u32 level_at(const Bitmap& map, u32 block) {
   u32 index = 0;
-  while (map.level_end[index] <= block) ++index;
+  for (u32 i = 0; i < LEVELS; ++i) index += map.level_end[i] <= block;
   return level_of_index(index);
 }
 
@@ -41,33 +61,52 @@ static void emit_line(const Bitmap& map, u32 block, const u64* line, u32 level, 
   out.size += some;
 }
 
-// Blocks pass through stages, so that each finds in cache what the one before asked for: lines are fetched AHEAD blocks
-// early; a survivor waits DELAY others before its doubtful lists are found and fetched, and DELAY more to be settled.
+// Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
+// fetched FAR tiles early, lines AHEAD tiles early; a surviving block waits DELAY others before its rows are looked at
+// and its lists fetched, and DELAY more to be settled.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
   const i64 *low, *high;
   Result& out;
   P plans;
+  Scratch<typename P::Source> sources;  // [TILES][attributes]
+  u32 sizes[TILES];
   Survivor ring[RING];
   u32 pushed = 0, looked = 0, settled = 0;
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Result& o)
-      : map(m), low(l), high(h), out(o), plans(m.attributes, 1) {}
+      : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
+
+  typename P::Source* sources_of(u32 i) { return sources.data + size_t(i % TILES) * map.attributes; }
+
+  void prefetch_directory(u32 tile) const {
+    const char* at = reinterpret_cast<const char*>(directory_of(map, tile));
+    for (u32 byte = 0; byte < map.attributes * sizeof(Directory); byte += 64) fetch(at + byte);
+    for (u32 a = 0; a < map.attributes; a += 32) fetch(map.order + size_t(tile) * map.attributes + a);
+    fetch(map.alive + size_t(tile) * LANES * WORDS);
+  }
+
+  void open(u32 i, Visit visit) {
+    sizes[i % TILES] = plans.open(map, visit.tile, 0, sources_of(i));
+    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), sizes[i % TILES], lane); });
+  }
 
   void push(u32 block, Line held) {
     Survivor& one = ring[pushed++ % RING];
     one.block = block;
     store(one.line, held);
-    plans.prefetch_doubtful(map, block, 0, one.line);
+    plans.prefetch_rows(map, block, one.line);
     if (pushed - looked > DELAY) look();
     if (looked - settled > DELAY) settle();
   }
 
   void look() {
     Survivor& one = ring[looked++ % RING];
-    one.mask = plans.doubtful(map, one.block, 0, one.line, false);
+    one.mask = plans.doubtful(map, one.block, 0, one.line);
     plans.prefetch_lists(map, one.block, 0, one.mask);
+    const u32* numbers = map.numbers + size_t(one.block) * STRIDE;
+    if (one.mask != ~0ull) each_bit(one.line, [&](u32 position) { fetch(numbers + position); });
   }
 
   void settle() {
@@ -76,13 +115,17 @@ struct Pipeline {
     if (!empty(load(one.line))) emit_line(map, one.block, one.line, level_at(map, one.block), out);
   }
 
-  void run(const u32* list, u32 size, size_t limit) {
-    for (u32 i = 0; i < size && i < AHEAD; ++i) plans.prefetch(map, list[i], 0);
-    for (u32 i = 0; i < size; ++i) {
-      if (i + AHEAD < size) plans.prefetch(map, list[i + AHEAD], 0);
-      Line held = plans.gather(map, list[i], 0);
-      if (!empty(held)) push(list[i], held);
-      if (out.size >= limit) return;
+  void run(const Visit* list, u32 size, size_t limit) {
+    for (u32 i = 0; i < size && i < FAR; ++i) prefetch_directory(list[i].tile);
+    for (u32 i = 0; i < size && i < AHEAD; ++i) open(i, list[i]);
+    for (u32 i = 0; i < size && out.size < limit; ++i) {
+      if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
+      if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
+      each_lane(list[i], [&](u32 lane) {
+        u32 block = list[i].tile * LANES + lane;
+        Line held = P::gather(sources_of(i), sizes[i % TILES], lane, load(map.alive + size_t(block) * WORDS));
+        if (!empty(held)) push(block, held);
+      });
     }
     while (looked < pushed) look();
     while (settled < looked && out.size < limit) settle();
@@ -95,9 +138,9 @@ void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Want
   start_blocks(map, wanted, blocks.data);
   Pipeline<P> pipeline(map, low, high, out);
   if (!pipeline.plans.make(map, low, high, 0, blocks.data)) return;
-  Scratch<u32> list(map.blocks);
+  Scratch<Visit> list(tiles_of(map.blocks));
   for (u32 w = 0; w < map.summary_words; ++w)
-    for (u64 bits = blocks[w]; bits; bits &= bits - 1) list.data[list.size++] = w * 64 + u32(__builtin_ctzll(bits));
+    each_visit(w, blocks[w], [&](Visit visit) { list.data[list.size++] = visit; });
   pipeline.run(list.data, u32(list.size), wanted.limit > SIZE_MAX - out.size ? SIZE_MAX : out.size + wanted.limit);
 }
 
@@ -107,7 +150,7 @@ static void put_in_order(Result& out) {
   size_t start[LEVELS + 1] = {};
   for (size_t i = 0; i < out.size; ++i) ++start[LEVELS - out.levels[i]];
   for (u32 l = 0; l < LEVELS; ++l) start[l + 1] += start[l];
-  i64* sorted = allocate<i64>(out.capacity);
+  i32* sorted = allocate<i32>(out.capacity);
   for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
   std::free(out.numbers);
   out.numbers = sorted;
@@ -176,9 +219,7 @@ struct Log {
     }
     hits.need(hits.size + some);
     const u32* numbers = map.numbers + size_t(block) * STRIDE;
-    for (u32 w = 0; w < WORDS; ++w)
-      for (u64 bits = line[w]; bits; bits &= bits - 1)
-        hits.data[hits.size++] = {key, numbers[w * 64 + u32(__builtin_ctzll(bits))]};
+    each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
   }
 
   // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
@@ -201,60 +242,71 @@ struct Log {
       const Dense& one = lines[i];
       next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * STRIDE, out.numbers + next[one.key]);
     }
-    for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = hits[i].number;
+    for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
   }
 };
 
-// Fetches the next block's lines and lists into the outer cache, spread over the visits of this one.
+// Fetches the next tile's lines, lists and rows into the outer cache, spread over the visits of this one.
 struct Ahead {
-  const char *at, *end, *next, *next_end;
-  size_t step_bytes;
+  struct Span {
+    const char *at, *end;
+  };
+  Span spans[3];
+  u32 first = 0, last = 0;
+  size_t step_bytes = 0;
 
-  Ahead(const Bitmap& map, u32 block, u32 visits) : at(nullptr), end(nullptr), next(nullptr), next_end(nullptr) {
-    step_bytes = 0;
-    if (block >= map.blocks || visits < 16) return;
-    const Directory* directory = map.directory + size_t(block) * map.attributes;
-    u32 groups = 0, first = 0;
-    for (u32 a = 0; a < map.attributes; ++a)
-      if (directory[a].group) {
-        if (!groups++) first = directory[a].group;
-      }
-    at = reinterpret_cast<const char*>(line_of(map, first, 0));
-    end = at + size_t(groups) * CELLS * WORDS * 8;
-    next = reinterpret_cast<const char*>(map.entries + directory[0].base);
-    next_end = reinterpret_cast<const char*>(map.entries + directory[map.attributes].base);
-    step_bytes = size_t((end - at) + (next_end - next)) / visits / 64 * 64 + 64;
+  Ahead(const Bitmap& map, u32 tile, u32 visits) {
+    if (tile >= tiles_of(map.blocks) || visits < 16) return;
+    const Directory* directory = directory_of(map, tile);
+    u32 groups = 0, group = 1;
+    for (u32 a = 0; a < map.attributes; ++a) {
+      if (!directory[a].group) continue;
+      if (!groups++) group = directory[a].group;
+    }
+    add(line_of(map, group, 0, 0), line_of(map, group + groups, 0, 0));
+    add(map.entries + directory[0].base, map.entries + directory[map.attributes].base);
+    u32 block = tile * LANES, end = block + LANES < map.blocks ? block + LANES : map.blocks;
+    if (map.row_cells) add(row_of(map, block, 0), row_of(map, end, 0));
+    step_bytes = step_bytes / visits / 64 * 64 + 64;
+  }
+
+  void add(const void* from, const void* to) {
+    spans[last++] = {static_cast<const char*>(from), static_cast<const char*>(to)};
+    step_bytes += size_t(spans[last - 1].end - spans[last - 1].at);
   }
 
   void step() {
-    for (size_t done = 0; done < step_bytes; done += 64) {
-      if (at >= end) {
-        if (next >= next_end) return;
-        at = next;
-        end = next = next_end;
-      }
-      __builtin_prefetch(at, 0, 2);
+    for (size_t done = 0; done < step_bytes && first < last; done += 64) {
+      Span& span = spans[first];
+      __builtin_prefetch(span.at, 0, 2);
       asm volatile("");
-      at += 64;
+      span.at += 64;
+      first += span.at >= span.end;
     }
   }
 };
 
 template <class P>
 struct Batch {
+  struct Waiting {
+    u16 event, lanes;
+  };
+  static constexpr u32 WAITING = 64 / LANES;  // tiles that events are listed for at a time
+
   const Bitmap& map;
   const Events& events;
   size_t from, size;
   Log& log;
   P plans;
-  Scratch<u64> blocks;      // [events][summary_words]
-  Scratch<u16> waiting;     // [64][events]
-  u32 waiting_size[64];
+  Scratch<u64> blocks;       // [events][summary_words]
+  Scratch<Waiting> waiting;  // [WAITING][events]
+  u32 waiting_size[WAITING];
+  Scratch<typename P::Source> sources;
 
   Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
       : map(m), events(e), from(first), size(count), log(l), plans(m.attributes, count),
-        blocks(count * m.summary_words), waiting(64 * count) {}
+        blocks(count * m.summary_words), waiting(WAITING * count), sources(m.attributes) {}
 
   const i64* low(size_t e) const { return events.low + (from + e) * events.attributes; }
   const i64* high(size_t e) const { return events.high + (from + e) * events.attributes; }
@@ -267,34 +319,40 @@ struct Batch {
     }
     for (u32 w = 0; w * 64 < map.blocks; ++w) {
       enlist(w);
-      for (u32 b = 0; b < 64; ++b)
-        if (waiting_size[b]) visit(w * 64 + b, waiting.data + b * size, waiting_size[b]);
+      for (u32 t = 0; t < WAITING; ++t)
+        if (waiting_size[t]) visit(w * WAITING + t, waiting.data + t * size, waiting_size[t]);
     }
   }
 
   void enlist(u32 w) {
     std::memset(waiting_size, 0, sizeof waiting_size);
     for (size_t e = 0; e < size; ++e)
-      for (u64 bits = blocks[e * map.summary_words + w]; bits; bits &= bits - 1) {
-        u32 b = u32(__builtin_ctzll(bits));
-        waiting[b * size + waiting_size[b]++] = u16(e);
-      }
+      each_visit(w, blocks[e * map.summary_words + w], [&](Visit visit) {
+        u32 t = visit.tile % WAITING;
+        waiting[t * size + waiting_size[t]++] = {u16(e), u16(visit.lanes)};
+      });
   }
 
-  void visit(u32 block, const u16* list, u32 waiting_events) {
-    u32 level = level_at(map, block);
-    Ahead ahead(map, block + 1, waiting_events);
+  void visit(u32 tile, const Waiting* list, u32 waiting_events) {
+    Ahead ahead(map, tile + 1, waiting_events);
     for (u32 i = 0; i < waiting_events; ++i) {
-      size_t e = list[i];
-      if (i + AHEAD < waiting_events) plans.prefetch_plan(list[i + AHEAD]);
+      size_t e = list[i].event;
+      if (i + SOON < waiting_events) plans.prefetch_plan(list[i + SOON].event);
       ahead.step();
-      Line held = plans.gather(map, block, e);
-      if (empty(held)) continue;
-      alignas(64) u64 line[WORDS];
-      store(line, held);
-      plans.settle(map, block, e, plans.doubtful(map, block, e, line, true), low(e), high(e), line);
-      if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level), line);
+      u32 lines = plans.open(map, tile, e, sources.data);
+      each_lane(Visit{tile, list[i].lanes}, [&](u32 lane) {
+        u32 block = tile * LANES + lane;
+        Line held = P::gather(sources.data, lines, lane, load(map.alive + size_t(block) * WORDS));
+        if (!empty(held)) settle(block, e, held);
+      });
     }
+  }
+
+  void settle(u32 block, size_t e, Line held) {
+    alignas(64) u64 line[WORDS];
+    store(line, held);
+    plans.settle(map, block, e, plans.doubtful(map, block, e, line), low(e), high(e), line);
+    if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level_at(map, block)), line);
   }
 };
 

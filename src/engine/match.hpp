@@ -29,6 +29,7 @@ extern const Kernels kernels_baseline;
 #if HITBOX_X86
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
+extern const Kernels kernels_avx512vbmi;
 #endif
 
 }  // namespace hitbox

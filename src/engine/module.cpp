@@ -45,8 +45,8 @@ Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> lo
 
 nb::dict to_dict(BitmapArrays& arrays) {
   nb::dict out;
-  u32 sizes[] = {arrays.blocks, arrays.summary_words, arrays.members, arrays.mask_bytes};
-  out["sizes"] = give(std::vector<u32>(sizes, sizes + 4));
+  u32 sizes[] = {arrays.blocks, arrays.summary_words, arrays.members, arrays.row_cells, arrays.largest};
+  out["sizes"] = give(std::vector<u32>(sizes, sizes + 5));
   out["level_end"] = give(arrays.level_end);
   out["starts"] = give(arrays.grid.starts);
   out["shift"] = give(arrays.grid.shift);
@@ -57,11 +57,12 @@ nb::dict to_dict(BitmapArrays& arrays) {
   out["narrowest"] = give(arrays.narrowest);
   out["summary"] = give(arrays.summary);
   out["directory"] = give(arrays.directory);
+  out["order"] = give(arrays.order);
   out["lines"] = give(arrays.lines);
   out["entries"] = give(arrays.entries);
   out["exact"] = give(arrays.exact);
   out["numbers"] = give(arrays.numbers);
-  out["masks"] = give(arrays.masks);
+  out["rows"] = give(arrays.rows);
   out["alive"] = give(arrays.alive);
   return out;
 }
@@ -178,11 +179,11 @@ class Segment {
  private:
   void open_bitmap(u32 attributes) {
     const u32* sizes = at<u32>("sizes");
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], at<u32>("level_end"), at<i64>("starts"),
+    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], at<u32>("level_end"), at<i64>("starts"),
               at<u8>("shift"), at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
               at<u8>("narrowest"), at<u64>("summary"),
-              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u64>("lines"),
-              at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u8>("masks"), at<u64>("alive")};
+              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"),
+              at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u8>("rows"), at<u64>("alive")};
   }
 
   void open_postings(u32 attributes) {
@@ -228,7 +229,7 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
       match_threads(*kernels, set, events, count, threads, ends + 1, result);
     }
     if (!result.levels) result.levels = allocate<u8>(0);
-    if (!result.numbers) result.numbers = allocate<i64>(0);
+    if (!result.numbers) result.numbers = allocate<i32>(0);
   }
   return nb::make_tuple(give(ends, count + 1), give(result.numbers, result.size),
                         give(result.levels, count == 1 ? result.size : 0));

@@ -164,17 +164,17 @@ class Hits:
     """Matching box numbers of each point: `numbers[offsets[i]:offsets[i + 1]]` belong to point i."""
 
     offsets: I64
-    numbers: I64
+    numbers: I32
 
     @classmethod
     def of(cls, rows: Sequence[Any]) -> Hits:
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
-        parts = [np.asarray(row, np.int64) for row in rows]
-        return cls(offsets, np.concatenate(parts) if parts else np.zeros(0, np.int64))
+        parts = [np.asarray(row, np.int32) for row in rows]
+        return cls(offsets, np.concatenate(parts) if parts else np.zeros(0, np.int32))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, event: int) -> I64:
+    def __getitem__(self, event: int) -> I32:
         return self.numbers[self.offsets[event] : self.offsets[event + 1]]

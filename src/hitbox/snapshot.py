@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hitbox.errors import SnapshotError
 
-FORMAT = 1
+FORMAT = 2
 KEEP = 2
 SMALL = 4 * 2**20
 PAGE = 2**16
@@ -252,9 +252,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise SnapshotError(f"cannot open the snapshot version {folder}: {problem.strerror or problem}") from None
     except (ValueError, KeyError, TypeError):
         raise SnapshotError(f"the snapshot file {file} is damaged: it cannot be read") from None
-    if isinstance(found, dict) and isinstance(found.get("format"), int) and found["format"] > FORMAT:
+    if isinstance(found, dict) and isinstance(found.get("format"), int) and found["format"] != FORMAT:
+        mend = "upgrade hitbox" if found["format"] > FORMAT else "build it again"
         raise SnapshotError(
-            f"the snapshot at {folder} has format {found['format']}; this hitbox reads up to {FORMAT}: upgrade hitbox"
+            f"the snapshot at {folder} has format {found['format']}; this hitbox reads {FORMAT}: {mend}"
         )
     if not intact:
         raise SnapshotError(f"the snapshot file {file} is damaged: its checksum is wrong")

@@ -49,11 +49,11 @@ struct Workload {
 };
 
 Bitmap view(BitmapArrays& a, u32 attributes) {
-  return {attributes, a.blocks, a.summary_words, a.members, a.mask_bytes, a.level_end.data(), a.grid.starts.data(),
+  return {attributes, a.blocks, a.summary_words, a.members, a.row_cells, a.largest, a.level_end.data(), a.grid.starts.data(),
           a.grid.shift.data(), a.grid.lossy.data(), a.population.data(), a.edges.data(), a.listed.data(),
           a.narrowest.data(),
-          a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.lines.data(), a.entries.data(),
-          a.exact.size ? a.exact.data() : nullptr, a.numbers.data(), a.masks.data(), a.alive.data()};
+          a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(), a.lines.data(), a.entries.data(),
+          a.exact.size ? a.exact.data() : nullptr, a.numbers.data(), a.rows.data(), a.alive.data()};
 }
 
 Postings view(PostingArrays& a, u32 attributes) {
@@ -76,7 +76,7 @@ std::vector<i64> events(u32 attributes, size_t count, i64 span) {
   return keys;
 }
 
-bool same(const Workload& work, const i64* low, const i64* high, const i64* got, size_t size) {
+bool same(const Workload& work, const i64* low, const i64* high, const i32* got, size_t size) {
   std::set<i64> found(got, got + size);
   if (found.size() != size) return false;
   for (size_t box = 0; box < work.numbers.size(); ++box)

@@ -9,8 +9,8 @@ A segment is bitmap blocks (ranges) or keyed postings (equalities); the native b
 Everything is flat arrays, so a snapshot is these arrays as files, and opening it maps them without reading them.
 
 Matching may run in many threads at once; insert, delete and the commit of `prepare` must be alone (the index's lock).
-Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints from which an
-attribute of a block gets bitmap lines; `kind` forces "bitmap" or "postings"; `simd` forces an instruction set.
+Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a
+block from which an attribute gets bitmap lines; `kind` forces "bitmap" or "postings"; `simd` forces an instruction set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64, LEVELS, U8, Boxes, Hits, Points, Space
+from hitbox.boxes import I32, I64, LEVELS, U8, Boxes, Hits, Points, Space
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.segment import U32, Arrays, Segment
@@ -48,7 +48,7 @@ class Engine(Matcher):
         *,
         tail: int = 2048,
         block: int = BLOCK,
-        lines: int = 12,
+        lines: int = 24,
         kind: str = "auto",
         simd: str | None = None,
     ) -> None:
@@ -128,11 +128,11 @@ class Engine(Matcher):
     def match(self, points: Points, threads: int = 1) -> Hits:
         return Hits(*self._match(points, threads=threads)[:2])
 
-    def match_top(self, points: Points, limit: int) -> I64:
+    def match_top(self, points: Points, limit: int) -> I32:
         """The `limit` most urgent matches of the one event in `points`."""
         return self._match(points, limit=max(0, limit))[1]
 
-    def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
+    def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
         Blocks of a level are visited when it is asked for; postings and the tail, which are cheap, at once."""
         bitmaps = [segment for segment in self._segments if segment.kind == "bitmap"]
@@ -228,7 +228,7 @@ class Engine(Matcher):
         top: int = LEVELS - 1,
         bottom: int = 0,
         limit: int = -1,
-    ) -> tuple[I64, I64, U8]:
+    ) -> tuple[I64, I32, U8]:
         if points.low.shape[1] != self.space.attributes:
             raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
         low = np.ascontiguousarray(points.low, np.int64)

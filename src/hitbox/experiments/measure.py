@@ -145,7 +145,7 @@ def oracle(space: Any, parts: Iterator[Boxes], points: Points) -> list[NDArray[n
         brute.insert(np.arange(len(part), dtype=np.int64), part)
         hits = brute.match(points)
         for i in range(len(points)):
-            found[i].append(hits[i] + start)
+            found[i].append(hits[i].astype(np.int64) + start)
         start += len(part)
     return [np.concatenate([*rows, np.zeros(0, np.int64)]) for rows in found]
 

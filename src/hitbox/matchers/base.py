@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64, Boxes, Hits, Points, Space
+from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 
 
@@ -66,10 +66,10 @@ class Matcher(ABC):
     def nbytes(self) -> int:
         """Bytes of everything that matching reads, the exact bounds included where candidates are checked by them."""
 
-    def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
+    def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """One event's numbers level by level, most urgent first; levels without a match are left out."""
         numbers = self.match(points).numbers
-        priority = self.boxes(numbers).priority
+        priority = self.boxes(numbers.astype(np.int64)).priority
         for level in np.unique(priority)[::-1].tolist():
             yield level, numbers[priority == level]
 

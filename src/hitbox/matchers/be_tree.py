@@ -316,9 +316,9 @@ def delete_all(numbers: I64, tree: Tree, place: I32, capacity: int) -> I32:
 @njit(cache=True, nogil=True)
 def visit(
     lows: I64, nodes: I32, dirs: I32, pages: I32, grid: GridArrays, bounds: Bounds, stamps: I64
-) -> tuple[I64, I64]:
+) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     reached = np.empty(64, np.int32)
     stack = np.empty(nodes[0, 1] + 1, np.int32)
     for event in range(len(lows)):

@@ -269,11 +269,11 @@ def tally(
 
 
 @njit(cache=True, nogil=True)
-def count_points(lows: I64, count: int, index: Any, links: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I64]:
+def count_points(lows: I64, count: int, index: Any, links: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I32]:
     start, size, constraint, values = index
     heads, sizes, owners, _ = links
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         counters = np.zeros_like(target)

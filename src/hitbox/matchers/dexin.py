@@ -36,7 +36,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hitbox.boxes import HIGHEST, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.boxes import HIGHEST, I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError, nearest
 from hitbox.matchers.kernels import U64, now, prefetch, unmarked
 from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side
@@ -224,9 +224,9 @@ def include(found: I64, begin: int, end: int, bounds: I64, low: int, high: int, 
 def match_planned(
     lows: I64, highs: I64, cells: int, grid: Any, lists: Any, counts: I64,
     dead: U64, count: int, bounds: I64, planner: int, stamps: I64,
-) -> tuple[I64, I64]:  # fmt: skip
+) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     used = 0
     attributes = lows.shape[1]
     for event in range(len(lows)):

@@ -186,7 +186,7 @@ def confirm(
 
 
 @njit(cache=True, nogil=True)
-def report(numbers: I32, count: int, found: I64, used: int, stamps: I64) -> tuple[I64, int]:
+def report(numbers: I32, count: int, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
     """Append `numbers[:count]` to `found[:used]`; the (possibly moved) array and its new end."""
     found = grown(found, used + count)
     for i in range(count):

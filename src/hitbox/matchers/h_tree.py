@@ -213,13 +213,13 @@ def surround(keys: I64, chosen: I64, cells: int, grid: GridArrays, begin: I64, w
 @njit(cache=True, nogil=True)
 def visit(
     lows: I64, grid: GridArrays, start: I64, size: I64, numbers: I32, chosen: I64, cells: int, bounds: Any, stamps: I64
-) -> tuple[I64, I64]:
+) -> tuple[I64, I32]:
     levels = len(chosen)
     level = np.full(lows.shape[1], -1, np.int64)
     for at in range(levels):
         level[chosen[at]] = at
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     reached = np.empty(BLOCK, np.int32)
     begin, wide, turn = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
     zero, here = np.zeros(levels, np.int64), np.empty(levels, np.int64)

@@ -51,11 +51,11 @@ def stretch(kind: int, key: int, start: I64, size: I64, values: I64) -> tuple[in
 @njit(cache=True, nogil=True)
 def count_covered(
     lows: I64, count: int, table: Any, index: Any, links: Any, target: Any, bare: I32, stamps: I64
-) -> tuple[I64, I64]:
+) -> tuple[I64, I32]:
     start, size, constraint, values = index
     heads, sizes, owners, _ = links
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     equal = np.empty(1, np.int32)
     used = 0
     for event in range(len(lows)):

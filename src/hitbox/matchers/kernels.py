@@ -109,7 +109,7 @@ def grown(array: Any, size: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def unmarked(marks: U64, found: I64, used: int, stamps: I64) -> tuple[I64, int]:
+def unmarked(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
     """Append the numbers whose bit is 0 to `found[:used]`; the (possibly moved) array and its new end."""
     count = 0
     for word in marks:
@@ -127,7 +127,7 @@ def unmarked(marks: U64, found: I64, used: int, stamps: I64) -> tuple[I64, int]:
 
 
 @njit(cache=True, nogil=True)
-def unmarked_bits(marks: U64, found: I64, used: int, stamps: I64) -> tuple[I64, int]:
+def unmarked_bits(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
     """`unmarked`, looking at one bit after the other."""
     found = grown(found, used + 64 * len(marks))
     for number in range(64 * len(marks)):

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hitbox.boxes import I64, Points
+from hitbox.boxes import I32, I64, Points
 from hitbox.errors import MatcherError
 from hitbox.matchers.base import Matcher
 from hitbox.matchers.kernels import stamp
@@ -38,7 +38,7 @@ METRICS = ("preparing", "ending", "matching", "gap", "interval")
 class Times:
     """The times of one event in nanoseconds; those that need more matches than there were are None."""
 
-    numbers: I64
+    numbers: I32
     """The matches, in the order in which they were determined."""
     determining: I64
     matching: int
@@ -109,7 +109,7 @@ def _stamped(matcher: Any, point: Points, stamps: I64) -> Times:
 
 
 def _levels(matcher: Any, point: Points, stamps: I64) -> Times:
-    parts, moments = [np.zeros(0, np.int64)], []
+    parts, moments = [np.zeros(0, np.int32)], []
     start = _now()
     for _, numbers in matcher.match_levels(point):
         moments.append(_now() - start)

@@ -339,9 +339,9 @@ def delete_all(numbers: I64, tables: Tables, root: int, images: U16, capacity: i
 def visit(
     lows: I64, highs: I64, corners: U16, cells: I32, regions: I32, pages: I32, root: int, images: U16,
     bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
-) -> tuple[I64, I64]:  # fmt: skip
+) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     reached = np.empty(64, np.int32)
     stack = np.empty(cells[0, 1] + 2, np.int32)
     for event in range(len(lows)):

@@ -241,10 +241,10 @@ def count_ordered(
 def count_down(
     lows: I64, first: I64, classes: I64, list_of: I64, signature: U64, ranges: Any, buckets: Any, needs: U16, bare: I32,
     grid: GridArrays, bounds: Any, stamps: I64,
-) -> tuple[I64, I64]:  # fmt: skip
+) -> tuple[I64, I32]:  # fmt: skip
     attributes = lows.shape[1]
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     counter, reached = np.empty(len(needs), np.uint16), np.empty(len(needs), np.int32)
     for event in range(len(lows)):
         keys = lows[event]

@@ -68,7 +68,7 @@ class PriRein(Rein):
         order = (self.order.start, self.order.size, self.order.numbers)
         return Hits(*match_in_order(points.low, points.high, self.living.dead, *self._index(), *order, stamps))
 
-    def match_levels(self, points: Points) -> Iterator[tuple[int, I64]]:
+    def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of one event, the most urgent first, each found only when it is asked for."""
         if len(points) != 1:
             raise MatcherError(f"match_levels takes one event at a time, got {len(points)}")
@@ -76,7 +76,7 @@ class PriRein(Rein):
         mark_point(marks, 0, points.low, points.high, *self._index())
         for level in range(LEVELS):
             begin, size = int(self.order.start[level]), int(self.order.size[level])
-            found, used = check(marks, self.order.numbers[begin : begin + size], np.empty(0, np.int64), 0, NO_STAMPS)
+            found, used = check(marks, self.order.numbers[begin : begin + size], np.empty(0, np.int32), 0, NO_STAMPS)
             if used:
                 yield LEVELS - 1 - level, found[:used]
 
@@ -110,7 +110,7 @@ def selectivity(boxes: Boxes, share: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def check(marks: U64, numbers: I32, found: I64, used: int, stamps: I64) -> tuple[I64, int]:
+def check(marks: U64, numbers: I32, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
     """Append those of `numbers` whose bit is 0, in their order."""
     found = grown(found, used + len(numbers))
     for number in numbers:
@@ -126,9 +126,9 @@ def check(marks: U64, numbers: I32, found: I64, used: int, stamps: I64) -> tuple
 def match_in_order(
     lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool,
     start: I64, size: I64, numbers: I32, stamps: I64,
-) -> tuple[I64, I64]:  # fmt: skip
+) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         marks = dead.copy()

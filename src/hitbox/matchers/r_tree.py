@@ -120,10 +120,10 @@ class RTree(Gridded):
 def join(
     lows: I64, highs: I64, numbers: I32, ends: I64, others: I32, other_ends: I64, capacity: int,
     bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
-) -> tuple[I64, I64]:  # fmt: skip
+) -> tuple[I64, I32]:  # fmt: skip
     """For each event the numbers that both answers hold, confirmed; an answer joined with itself stays as it is."""
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     held = np.zeros(capacity, np.bool_)
     for event in range(len(lows)):
         mine = numbers[ends[event] : ends[event + 1]]

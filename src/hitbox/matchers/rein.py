@@ -133,11 +133,11 @@ class Rein(Matcher):
     def _index(self) -> tuple[Any, ...]:
         return self.grid.cells, self.grid.arrays, self.lists.arrays, self.lists.ordered
 
-    def marked(self, key: int, attribute: int, side: int) -> I64:
+    def marked(self, key: int, attribute: int, side: int) -> I32:
         """The numbers that `key` on `attribute` marks in the bucket list of its LOW or HIGH ends."""
         marks = np.zeros_like(self.living.dead)
         mark_side(marks, attribute, side, key, *self._index())
-        found: I64 = unmarked(~marks, np.empty(0, np.int64), 0, NO_STAMPS)[0]
+        found: I32 = unmarked(~marks, np.empty(0, np.int32), 0, NO_STAMPS)[0]
         return found
 
     def boxes(self, numbers: I64) -> Boxes:
@@ -230,9 +230,9 @@ def mark_point(marks: U64, event: int, lows: I64, highs: I64, cells: int, grid: 
 @njit(cache=True, nogil=True)
 def match_points(
     lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool, bitwise: bool, stamps: I64
-) -> tuple[I64, I64]:
+) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         marks = dead.copy()

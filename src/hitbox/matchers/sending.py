@@ -24,11 +24,11 @@ from threading import Event
 from types import TracebackType
 from typing import Literal
 
-from hitbox.boxes import I64, Points
+from hitbox.boxes import I32, Points
 from hitbox.errors import MatcherError, nearest
 from hitbox.matchers.base import Matcher
 
-Sender = Callable[[int, I64], object]
+Sender = Callable[[int, I32], object]
 """Called with a priority and the numbers to send to."""
 
 Way = Literal["serial", "alternate", "concurrent"]
@@ -40,7 +40,7 @@ class Delivery:
     """One level: when it was determined and when it had been sent, in nanoseconds since the event came in."""
 
     priority: int
-    numbers: I64
+    numbers: I32
     determined: int
     sent: int
 
@@ -71,7 +71,7 @@ class MatchAndSend:
             raise MatcherError(f"publish takes one event at a time, got {len(points)}")
         start = time.perf_counter_ns()
 
-        def deliver(priority: int, numbers: I64, determined: int) -> Delivery:
+        def deliver(priority: int, numbers: I32, determined: int) -> Delivery:
             self.send(priority, numbers)
             return Delivery(priority, numbers, determined, time.perf_counter_ns() - start)
 
@@ -95,11 +95,11 @@ class MatchAndSend:
 
 
 def _overlapped(
-    pool: ThreadPoolExecutor, deliver: Callable[[int, I64, int], Delivery], found: Iterable[tuple[int, I64, int]]
+    pool: ThreadPoolExecutor, deliver: Callable[[int, I32, int], Delivery], found: Iterable[tuple[int, I32, int]]
 ) -> list[Delivery]:
     stop = Event()
 
-    def unless_stopped(priority: int, numbers: I64, determined: int) -> Delivery:
+    def unless_stopped(priority: int, numbers: I32, determined: int) -> Delivery:
         if stop.is_set():
             raise CancelledError
         try:

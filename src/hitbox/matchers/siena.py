@@ -68,10 +68,10 @@ class Siena(Matcher):
 
 
 @njit(cache=True, nogil=True)
-def count_pairs(lows: I64, count: int, buckets: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I64]:
+def count_pairs(lows: I64, count: int, buckets: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I32]:
     start, size, numbers, values = buckets
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         counters = np.zeros_like(target)

@@ -56,9 +56,9 @@ class Simple(Matcher):
 @njit(cache=True, nogil=True)
 def scan(
     lows: I64, highs: I64, start: I64, length: I32, attribute: I32, low: I64, high: I64, stamps: I64
-) -> tuple[I64, I64]:
+) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int64)
+    found = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         for number in range(len(start)):

@@ -119,10 +119,10 @@ def count_down(
     exact: bool,
     bounds: Any,
     stamps: I64,
-) -> tuple[I64, I64]:
+) -> tuple[I64, I32]:
     top = grid[3]
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     counter, reached = np.empty(len(needs), np.uint16), np.empty(len(needs), np.int32)
     for event in range(len(lows)):
         keys = lows[event]

@@ -323,9 +323,9 @@ def visit(
     lows: I64, highs: I64, corners: U16, ends: U64, masks: U64,
     addresses: U64, numbers: I32, children: I32, headings: I32, root: int,
     images: U16, bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
-) -> tuple[I64, I64]:  # fmt: skip
+) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int64), 0
+    found, used = np.empty(64, np.int32), 0
     reached, path = np.empty(addresses.shape[1], np.int32), np.zeros((DEEPEST, 2), np.int64)
     for event in range(len(lows)):
         end, at = ends[event], 0
