@@ -108,6 +108,15 @@ struct Layout {
     out.rows.make(bytes, 0);
   }
 
+  void fetch_box(u32 box) const {
+    i64 at = boxes.offsets[box];
+    __builtin_prefetch(cells.data() + at);
+    for (i64 ahead : {0, 8}) {
+      __builtin_prefetch(boxes.low + at + ahead);
+      __builtin_prefetch(boxes.high + at + ahead);
+    }
+  }
+
   void place_members(u32 b) {
     u32 size = u32(block_begin[b + 1] - block_begin[b]);
     for (u32 p = 0; p < STRIDE; ++p) {
@@ -116,7 +125,9 @@ struct Layout {
         out.numbers[at] = 0;
         continue;
       }
-      u32 box = order[block_begin[b] + p];
+      size_t next = block_begin[b] + p;
+      if (next + 8 < order.size()) fetch_box(order[next + 8]);
+      u32 box = order[next];
       out.numbers[at] = u32(boxes.numbers[box]);
       out.position[box] = u32(at);
       out.alive[at / 64] |= 1ull << (p & 63);
@@ -128,20 +139,22 @@ struct Layout {
     u8* row = out.rows.data() + (size_t(b) * BLOCK + p) * row_bytes(attributes(), out.row_cells);
     u8* lows = row + row_mask_bytes(attributes());
     u8* highs = lows + row_cell_bytes(out.row_cells);
-    u32 size = boxes.size(box);
     const Cells* c = cells.data() + boxes.offsets[box];
-    u64 mask = 0, low = 0, high = 0;
-    u32 held = 0;  // bits of `low` and `high` that are not written yet
-    for (u32 i = 0; i < size; ++i) {
-      mask |= 1ull << c[i].attribute;
-      if (i >= out.row_cells) continue;
-      low |= u64(c[i].low) << held;
-      high |= u64(c[i].high) << held;
-      held += 6;
-      for (; held >= 8; held -= 8, low >>= 8, high >>= 8) *lows++ = u8(low), *highs++ = u8(high);
-    }
-    if (held) *lows = u8(low), *highs = u8(high);
+    u32 size = boxes.size(box), held = std::min(size, out.row_cells);
+    u64 mask = 0;
+    for (u32 i = 0; i < size; ++i) mask |= 1ull << c[i].attribute;
     std::memcpy(row, &mask, row_mask_bytes(attributes()));
+    pack(c, held, &Cells::low, lows);
+    pack(c, held, &Cells::high, highs);
+  }
+
+  // Four cells are three bytes. The last ones may reach beyond the row: what stands there is written later.
+  static void pack(const Cells* c, u32 size, u8 Cells::*cell, u8* at) {
+    for (u32 i = 0; i < size; i += 4, at += 3) {
+      u32 bits = 0;
+      for (u32 j = i; j < i + 4 && j < size; ++j) bits |= u32(c[j].*cell) << (6 * (j - i));
+      std::memcpy(at, &bits, 3);
+    }
   }
 
   // Where the ends of an attribute that lie in a cell are counted.

@@ -88,7 +88,8 @@ struct Pipeline {
   }
 
   void open(u32 i, Visit visit) {
-    sizes[i % TILES] = plans.open(map, visit.tile, 0, sources_of(i));
+    u32 first = plans.open(map, visit.tile, 0, false, sources_of(i));
+    sizes[i % TILES] = first + plans.open(map, visit.tile, 0, true, sources_of(i) + first);
     each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), sizes[i % TILES], lane); });
   }
 
@@ -339,13 +340,24 @@ struct Batch {
       size_t e = list[i].event;
       if (i + SOON < waiting_events) plans.prefetch_plan(list[i + SOON].event);
       ahead.step();
-      u32 lines = plans.open(map, tile, e, sources.data);
-      each_lane(Visit{tile, list[i].lanes}, [&](u32 lane) {
-        u32 block = tile * LANES + lane;
-        Line held = P::gather(sources.data, lines, lane, load(map.alive + size_t(block) * WORDS));
-        if (!empty(held)) settle(block, e, held);
-      });
+      gather(Visit{tile, list[i].lanes}, e);
     }
+  }
+
+  void gather(Visit visit, size_t e) {
+    Line held[LANES];
+    Visit left{visit.tile, 0};
+    u32 lines = plans.open(map, visit.tile, e, false, sources.data);
+    each_lane(visit, [&](u32 lane) {
+      held[lane] = P::gather(sources.data, lines, lane, load(map.alive + (size_t(visit.tile) * LANES + lane) * WORDS));
+      left.lanes |= u32(!empty(held[lane])) << lane;
+    });
+    if (!left.lanes) return;
+    lines = plans.open(map, visit.tile, e, true, sources.data);
+    each_lane(left, [&](u32 lane) {
+      Line last = P::gather(sources.data, lines, lane, held[lane]);
+      if (!empty(last)) settle(visit.tile * LANES + lane, e, last);
+    });
   }
 
   void settle(u32 block, size_t e, Line held) {

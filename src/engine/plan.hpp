@@ -9,6 +9,7 @@
 namespace hitbox {
 namespace {
 
+constexpr u32 EARLY = 4;  // lines of a block that are looked at before it is known where the rest are
 constexpr u32 FEW = 16;  // boxes of a line up to which their rows are read to find out which lists can matter
 
 // | open: every box reaches into the cell 1 | sure: lines decide, where a tile has them 1 | lossy 1 | place 22 |
@@ -26,7 +27,6 @@ struct Span {
   u8 low, high;  // cells of the event's ends
   u8 low_lossy, high_lossy;
   u8 sure;       // lines decide, where a tile has them
-  u8 open;       // lines tell nothing
   u8 wide;       // lists of the cells outside are cheaper than lines of those inside
   u8 stride;     // so many cells apart, lines miss no box
   u32 low_place, high_place;
@@ -63,14 +63,6 @@ struct Plans {
       }
   }
 
-  // Calls take(directory, attribute, list) for each attribute with lines in the tile, most telling first.
-  template <class Take>
-  void each_lined(const Bitmap& map, u32 tile, size_t event, Take take) const {
-    const Directory* directory = directory_of(map, tile);
-    const u16* order = map.order + size_t(tile) * map.attributes;
-    for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i)
-      take(directory[order[i]], order[i], lists.data[event * width + order[i]]);
-  }
 
 
   bool few(const Bitmap& map, const u64* held) const { return map.row_cells && count(held) <= FEW; }
@@ -97,6 +89,26 @@ struct Plans {
       else doubts |= found;
     });
     return doubts;
+  }
+};
+
+// Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
+struct Ranking {
+  u16 item[MAX_ATTRIBUTES];
+  u8 rank[MAX_ATTRIBUTES];
+  u32 size = 0;
+
+  void push(u32 value, u32 population, u32 members) {
+    item[size] = u16(value);
+    rank[size++] = u8(u64(population) * 31 / members);
+  }
+  template <class Take>
+  void each(Take take) const {
+    u16 start[33] = {}, sorted[MAX_ATTRIBUTES];
+    for (u32 i = 0; i < size; ++i) ++start[rank[i] + 1];
+    for (u32 r = 0; r < 32; ++r) start[r + 1] = u16(start[r + 1] + start[r]);
+    for (u32 i = 0; i < size; ++i) sorted[start[rank[i]]++] = item[i];
+    for (u32 i = 0; i < size; ++i) take(sorted[i]);
   }
 };
 
@@ -143,12 +155,16 @@ struct PointPlans : Plans<PointList, PointCells> {
     return true;
   }
 
-  u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
-    u32 size = 0;
-    each_lined(map, tile, event, [&](const Directory& entry, u32, const PointList& list) {
-      sources[size] = line_of(map, entry.group, list.cell(), 0);
+  // Where the lines are that the event reads in a tile: first a few (most blocks die of them), then the rest.
+  u32 open(const Bitmap& map, u32 tile, size_t event, bool rest, Source* sources) const {
+    u32 size = 0, split = map.attributes < EARLY ? map.attributes : EARLY;
+    const Directory* directory = directory_of(map, tile);
+    const u16* order = map.order + size_t(tile) * map.attributes;
+    for (u32 i = rest ? split : 0; i < (rest ? map.attributes : split) && order[i] != NO_ATTRIBUTE; ++i) {
+      PointList list = lists.data[event * width + order[i]];
+      sources[size] = line_of(map, directory[order[i]].group, list.cell(), 0);
       size += !list.open();
-    });
+    }
     return size;
   }
 
@@ -194,8 +210,13 @@ struct PointPlans : Plans<PointList, PointCells> {
 };
 
 struct IntervalPlans : Plans<Span, SpanCells> {
-  using Plans::Plans;
-  static constexpr u32 WIDE = 20;  // lines from which lists of the outside are cheaper
+  Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
+  Scratch<u16> used;   // how many
+
+  IntervalPlans(u32 attributes, size_t events) : Plans(attributes, events), order(attributes * events), used(events) {}
+
+  static constexpr u32 WIDE = 20;     // lines from which lists of the outside are cheaper
+  static constexpr u32 FETCHED = 40;  // lines of a block that are fetched early
 
   struct Source {
     const u64 *first, *last;  // lines of lane 0
@@ -203,6 +224,7 @@ struct IntervalPlans : Plans<Span, SpanCells> {
   };
 
   bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
+    Ranking ranking;
     clear_needs(event);
     for (u32 a = 0; a < map.attributes; ++a) {
       Span& span = lists[event * width + a];
@@ -218,41 +240,48 @@ struct IntervalPlans : Plans<Span, SpanCells> {
       bool full = most == map.members, wide = !full && to - from >= WIDE * stride;
       bool covered = inner == map.members && !map.listed[a];  // every box covers a cell inside the event
       bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
-      span = {u8(from), u8(to), map.lossy[i], map.lossy[j], sure, u8(full || wide), wide, u8(stride),
+      span = {u8(from), u8(to), map.lossy[i], map.lossy[j], sure, wide, u8(stride),
               place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
       if (!sure || map.listed[a]) need(event, a);
       if (!full) narrow_span(map, a, from, to, stride, blocks);
+      if (!full && !wide) ranking.push(a, most, map.members);
       if (a >= ROW_ATTRIBUTES) continue;
       SpanCells& mine = cells[event];
       mine.first[a] = u8(from);
       mine.last[a] = u8(to);
       mine.unsure = (a ? mine.unsure : 0) | u64(map.edges[i] || map.edges[j]) << a;
     }
+    used[event] = 0;
+    ranking.each([&](u16 a) { order[event * width + used[event]++] = a; });
     return true;
   }
 
   static void narrow_span(const Bitmap& map, u32 a, u32 from, u32 to, u32 stride, u64* blocks) {
     const u64* summary = map.summary + size_t(a) * CELLS * map.summary_words;
-    for (u32 w = 0; w < map.summary_words; ++w) {
-      u64 any = summary[to * map.summary_words + w];
-      for (u32 c = from; c < to; c += stride) any |= summary[c * map.summary_words + w];
-      blocks[w] &= any;
+    for (u32 w = 0; w < map.summary_words; w += WORDS) {
+      Line any = load(summary + size_t(to) * map.summary_words + w);
+      for (u32 c = from; c < to; c += stride) any = any | load(summary + size_t(c) * map.summary_words + w);
+      store(blocks + w, load(blocks + w) & any);
     }
   }
 
-  u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
-    u32 size = 0;
-    each_lined(map, tile, event, [&](const Directory& entry, u32, const Span& span) {
-      sources[size] = {line_of(map, entry.group, span.low, 0), line_of(map, entry.group, span.high, 0),
-                       size_t(span.stride) * LANES * WORDS};
-      size += !span.open;
-    });
+  // Cells of an interval differ in how full they are more than tiles do, so the order is the event's.
+  u32 open(const Bitmap& map, u32 tile, size_t event, bool rest, Source* sources) const {
+    u32 size = 0, all = used.data[event], split = all < EARLY ? all : EARLY;
+    const Directory* directory = directory_of(map, tile);
+    for (u32 i = rest ? split : 0; i < (rest ? all : split); ++i) {
+      u32 a = order.data[event * width + i], group = directory[a].group;
+      if (!group) continue;
+      const Span& span = lists.data[event * width + a];
+      sources[size++] = {line_of(map, group, span.low, 0), line_of(map, group, span.high, 0),
+                         size_t(span.stride) * LANES * WORDS};
+    }
     return size;
   }
 
   static void prefetch(const Source* sources, u32 size, u32 lane) {
     u32 fetched = 0;
-    for (u32 i = 0; i < size && fetched < 40; ++i) {
+    for (u32 i = 0; i < size && fetched < FETCHED; ++i) {
       for (const u64* at = sources[i].first; at < sources[i].last; at += sources[i].step, ++fetched)
         fetch(at + lane * WORDS);
       fetch(sources[i].last + lane * WORDS);
