@@ -12,7 +12,7 @@ import pytest
 from broker_kit import SCHEMA, Listener, item, running, sub, until
 
 from hitbox import Attribute, Schema
-from hitbox.broker.broker import Broker
+from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
 from hitbox.broker.settings import Options
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
@@ -275,6 +275,28 @@ def test_an_acknowledgement_may_overtake_the_record(tmp_path: Path) -> None:
             await until(lambda: all(len(listener.got) == 20 for listener in listeners))
             await until(lambda: broker.describe()["pending"] == 0)
             assert broker.store.deliveries.rows() == 0
+
+    run(scenario())
+
+
+def test_an_acknowledgement_may_overtake_the_record_also_of_an_older_event(tmp_path: Path) -> None:
+    """Levels of a batch go out one after the other, so a newer event's delivery may come before an older one's."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("urgent", "qty = 2", 9), sub("rest", "qty = 1", 1)])
+            ann = await Listener(broker, auto=False).attach("ann")
+            for _ in range(RECORDS_AHEAD):
+                await broker._ahead.acquire()  # nothing can be recorded
+            await broker.publish([item(qty=1), item(qty=2)])
+            await until(lambda: len(ann.got) == 2)
+            assert [(got["level"], got["event"]["qty"]) for got in ann.got] == [(9, 2), (1, 1)]
+            for got in ann.got:
+                broker.post.acknowledge(ann.mailbox, [got["seq"]])
+            for _ in range(RECORDS_AHEAD):
+                broker._ahead.release()
+            await until(lambda: ann.mailbox.pending == 0)
+            assert not list(broker.store.db.execute("SELECT * FROM deliveries"))
 
     run(scenario())
 

@@ -83,7 +83,7 @@ class Mailbox:
     def offer(self, delivery: Delivery) -> bool:
         """Take a delivery; whether it may be sent from memory right away."""
         self.pending += 1
-        self.newest = delivery.seq
+        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
         if self.connected is None or self.spilled or self.ready >= MEMORY:
