@@ -146,7 +146,8 @@ class Demo:
             reader = reader.option(name, str(value))
         events = reader.option("rows_per_batch", PER_BATCH).load()
         paths = f"{self.folder}/snapshot", f"{self.folder}/stream", f"{self.folder}/checkpoint"
-        query = match_stream(events, paths[0], paths[1], paths[2])
+        pace = {"processingTime": "4 seconds"}  # so that changes come between batches
+        query = match_stream(events, paths[0], paths[1], paths[2], trigger=pace)
         versions = 0
         while query.isActive and len(done := progress(paths[2])) < BATCHES:
             if len(done) > versions:
