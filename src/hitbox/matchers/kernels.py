@@ -127,10 +127,10 @@ def unmarked(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
 
 
 @njit(cache=True, nogil=True)
-def unmarked_bits(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
-    """`unmarked`, looking at one bit after the other."""
-    found = grown(found, used + 64 * len(marks))
-    for number in range(64 * len(marks)):
+def unmarked_among(numbers: Any, marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
+    """`unmarked`, looking at one bit after the other, of `numbers` (an array or a range) in their order."""
+    found = grown(found, used + len(numbers))
+    for number in numbers:
         free = int((~marks[number >> 6] >> np.uint64(number & 63)) & np.uint64(1))
         found[used] = number  # stays only if `used` moves on: no branch to mispredict
         if len(stamps) and free:

@@ -29,7 +29,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, LEVELS, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, grown, now
+from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, unmarked_among
 from hitbox.matchers.rein import Rein, mark_point
 
 
@@ -76,7 +76,9 @@ class PriRein(Rein):
         mark_point(marks, 0, points.low, points.high, *self._index())
         for level in range(LEVELS):
             begin, size = int(self.order.start[level]), int(self.order.size[level])
-            found, used = check(marks, self.order.numbers[begin : begin + size], np.empty(0, np.int32), 0, NO_STAMPS)
+            found, used = unmarked_among(
+                self.order.numbers[begin : begin + size], marks, np.empty(0, np.int32), 0, NO_STAMPS
+            )
             if used:
                 yield LEVELS - 1 - level, found[:used]
 
@@ -110,19 +112,6 @@ def selectivity(boxes: Boxes, share: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def check(marks: U64, numbers: I32, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
-    """Append those of `numbers` whose bit is 0, in their order."""
-    found = grown(found, used + len(numbers))
-    for number in numbers:
-        free = int((~marks[number >> 6] >> np.uint64(number & 63)) & np.uint64(1))
-        found[used] = number  # stays only if `used` moves on: no branch to mispredict
-        if len(stamps) and free:
-            stamps[used] = now()
-        used += free
-    return found, used
-
-
-@njit(cache=True, nogil=True)
 def match_in_order(
     lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool,
     start: I64, size: I64, numbers: I32, stamps: I64,
@@ -134,6 +123,7 @@ def match_in_order(
         marks = dead.copy()
         mark_point(marks, event, lows, highs, cells, grid, lists, ordered)
         for level in range(len(start)):
-            found, used = check(marks, numbers[start[level] : start[level] + size[level]], found, used, stamps)
+            mine = numbers[start[level] : start[level] + size[level]]
+            found, used = unmarked_among(mine, marks, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()
