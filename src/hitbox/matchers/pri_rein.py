@@ -38,6 +38,7 @@ class PriRein(Rein):
 
     def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False):
         super().__init__(space, buckets=buckets, sorted_buckets=sorted_buckets)
+        self.clock_each_match = False  # bits are looked at one by one
         self.order = Lists(LEVELS, ordered=True)
         self.rank: I64 = np.zeros(0, np.int64)
         self.arrivals = 0

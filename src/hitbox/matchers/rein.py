@@ -85,6 +85,7 @@ class Rein(Matcher):
         if scan not in ("words", "bits"):
             raise MatcherError(f"scan must be 'words' or 'bits', got {scan!r}")
         self.bitwise = scan == "bits"
+        self.clock_each_match = not self.bitwise
         self.space = space
         self.store = BoxStore()
         self.living = Living()
