@@ -14,6 +14,11 @@ Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
 
+TIMES = ("match", "preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
+PURE = {"match_range", "level_vs_determining"}
+"""Figures that begin like a time but are pure numbers."""
+
+
 @dataclass(frozen=True)
 class Curves:
     """What an experiment measured: a value for each (matcher, metric, place on the axis)."""
@@ -61,6 +66,20 @@ class Curves:
             raise Missing(f"{matcher}: one measurement only")
         some = 2 if len(xs) >= 5 else 1
         return float(np.mean(values[:some])), float(np.mean(values[-some:]))
+
+
+def at_one_pace(point: Mapping[str, Mapping[str, float]], factor: float) -> dict[str, dict[str, float]]:
+    """The figures of a point with every time of a match multiplied by `factor`: what the fastest machine would take.
+
+    Neighbours on a shared machine make everybody at a point slower, by up to a factor of two here, and the next point
+    not. Contestants of one point are compared as they were measured: they share the factor.
+    """
+    return {
+        lane: {
+            name: value * factor if name.startswith(TIMES) and name not in PURE else value for name, value in m.items()
+        }
+        for lane, m in point.items()
+    }
 
 
 class Missing(BenchError):

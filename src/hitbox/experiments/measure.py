@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from hitbox.boxes import Boxes, Hits, Points
 from hitbox.errors import BenchError
 from hitbox.matchers import Matcher, make
+from hitbox.matchers.rein import mark
 
 CHUNK = 1 << 16
 SHORTEST = 0.02
@@ -134,6 +136,22 @@ class Lane:
         for times, taken in ((self.insert_bulk, middle - begin), (self.delete_bulk, end - middle)):
             times.events = count
             times.repeats.append(taken / count)
+
+
+def yardstick() -> float:
+    """Seconds of a fixed piece of work, half of it in the caches: how fast the machine is just now."""
+    marks, numbers = _yard()
+    begin = time.process_time()
+    mark(marks, numbers)
+    return time.process_time() - begin
+
+
+@cache
+def _yard() -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    marks = np.zeros(1 << 14, np.uint64)
+    numbers = np.random.default_rng(1).integers(0, 64 * len(marks), 1 << 18).astype(np.int32)
+    mark(marks, numbers)
+    return marks, numbers
 
 
 def oracle(space: Any, parts: Iterator[Boxes], points: Points) -> list[NDArray[np.int64]]:

@@ -3,7 +3,8 @@
     rehearse   on a sample: compiled, compared with `brute`; does it fit into memory, is it built in time?
     build      all boxes, timed
     check      some events against `brute` over all boxes
-    time       repetition by repetition, in turn: single events, the fine-grained times, inserts and deletes
+    time       repetition by repetition, in turn: single events, the fine-grained times, inserts and deletes;
+               beside them a fixed piece of work, which tells how fast the machine was (curves.py)
 
 Whoever does not fit is left out with the reason, and the others go on. Whoever is wrong ends the run.
 """
@@ -11,6 +12,7 @@ Whoever does not fit is left out with the reason, and the others go on. Whoever 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +25,15 @@ from hitbox.errors import MatcherError
 from hitbox.experiments.contestants import enter
 from hitbox.experiments.declare import ENGINE, SETTINGS, Experiment, Scale, Value
 from hitbox.experiments.machine import commit, free_memory
-from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal
+from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal, yardstick
 from hitbox.matchers.metrics import METRICS, Times, measure
 from hitbox.workloads import Workload
 
 SAMPLE = 1_000
 FRESH = 50
 """Boxes that are inserted and deleted one by one."""
+MOST = 5
+"""Times as many repetitions as are asked for, where they are quick."""
 F64 = NDArray[np.float64]
 
 
@@ -57,12 +61,17 @@ def measure_point(
     lanes, skipped = _admit(experiment.lanes(x), data)
     figures: dict[str, dict[str, float]] = {lane.name: {} for lane in lanes}
     scatter: dict[str, list[list[float]]] = {}
+    yards = []
     with quiet_memory():
         if "times" in experiment.measures:
-            for lane, times in zip(lanes, _fine(lanes, data), strict=True):
+            fine, yard = _fine(lanes, data)
+            yards.append(yard)
+            for lane, times in zip(lanes, fine, strict=True):
                 figures[lane.name] |= _fine_figures(times, data.boxes.priority)
         if "match" in experiment.measures:
-            for lane, hits, taken in _singles(lanes, data):
+            singles, yard = _singles(lanes, data)
+            yards.append(yard)
+            for lane, (hits, taken) in zip(lanes, singles, strict=True):
                 figures[lane.name] |= _match_figures(hits, taken)
                 scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
         for lane in lanes:
@@ -81,6 +90,7 @@ def measure_point(
         "lanes": figures,
         "skipped": skipped,
         "scatter": scatter,
+        "yard": float(np.mean(yards)) * 1e6,
         "commit": commit(),
         "seconds": round(time.perf_counter() - began[0], 2),
         "cpu_seconds": round(time.process_time() - began[1], 2),
@@ -153,21 +163,38 @@ def _events(lane: Lane, data: Data) -> int:
     return max(settings.fewest, lane.affordable(len(data.points), settings.budget / settings.repeats))
 
 
-def _singles(lanes: list[Lane], data: Data) -> list[tuple[Lane, F64, F64]]:
+def _rounds(
+    lanes: list[Lane], data: Data, least: int, run: Callable[[Lane, int], Any]
+) -> tuple[list[list[Any]], float]:
+    """What `run(lane, events)` returns: of each lane `least` times, in turn, and more often where it is quick.
+
+    Also how long the yardstick took beside them: of each lane the quickest, as the contestants are judged.
+    """
+    counts = [_events(lane, data) for lane in lanes]
+    runs: list[list[Any]] = [[] for _ in lanes]
+    yards: list[list[float]] = [[] for _ in lanes]
+    spent = [0.0] * len(lanes)
+    for turn in range(MOST * data.settings.repeats):
+        for i, lane in enumerate(lanes):
+            if turn < least or spent[i] < data.settings.budget:
+                yards[i].append(yardstick())
+                begin = time.perf_counter()
+                runs[i].append(run(lane, counts[i]))
+                spent[i] += time.perf_counter() - begin
+    return runs, float(np.mean([min(yard) for yard in yards])) if lanes else 0.0
+
+
+def _singles(lanes: list[Lane], data: Data) -> tuple[list[tuple[F64, F64]], float]:
     """Matches and microseconds of each event: the quickest of the repetitions, which the contestants take in turn.
 
     Not the median: what a busy machine adds to a repetition is never negative, and curves take minutes to measure.
     """
-    runs: list[list[F64]] = [[] for _ in lanes]
-    counts = [_events(lane, data) for lane in lanes]
-    for _ in range(data.settings.repeats):
-        for lane, count, run in zip(lanes, counts, runs, strict=True):
-            run.append(lane.time_single(data.points[:count]))
+    runs, yard = _rounds(lanes, data, data.settings.repeats, lambda lane, n: lane.time_single(data.points[:n]))
     found = []
-    for lane, count, run in zip(lanes, counts, runs, strict=True):
-        hits = np.diff(lane.match(data.points[:count]).offsets).astype(float)
-        found.append((lane, hits, np.min(np.array(run), axis=0) * 1e6))
-    return found
+    for lane, run in zip(lanes, runs, strict=True):
+        hits = np.diff(lane.match(data.points[: len(run[0])]).offsets).astype(float)
+        found.append((hits, np.min(np.array(run), axis=0) * 1e6))
+    return found, yard
 
 
 def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
@@ -183,14 +210,11 @@ def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
     }
 
 
-def _fine(lanes: list[Lane], data: Data) -> list[list[Times]]:
+def _fine(lanes: list[Lane], data: Data) -> tuple[list[list[Times]], float]:
     """Of each event the quickest repetition: stamps are wall-clock time, and whoever interrupts only adds to it."""
-    counts = [_events(lane, data) for lane in lanes]
-    runs: list[list[list[Times]]] = [[] for _ in lanes]
-    for _ in range(2 * data.settings.repeats):
-        for lane, count, run in zip(lanes, counts, runs, strict=True):
-            run.append(measure(lane.matcher, data.points[:count]))
-    return [[min(event, key=lambda one: one.matching) for event in zip(*run, strict=True)] for run in runs]
+    twice = 2 * data.settings.repeats
+    runs, yard = _rounds(lanes, data, twice, lambda lane, n: measure(lane.matcher, data.points[:n]))
+    return [[min(event, key=lambda one: one.matching) for event in zip(*run, strict=True)] for run in runs], yard
 
 
 def _fine_figures(times: list[Times], priority: Any) -> dict[str, float]:

@@ -66,14 +66,18 @@ def _head(record: dict[str, Any]) -> str:
     machine, scale = record["machine"], record["scale"]
     place = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}"
     commits = ", ".join(f"{name} ({points} points)" for name, points in record["commits"].items())
+    yards = [point["yard"] for point in record["points"]]
+    slowest = max(yards) / min(yards)
     text = (
         f"<h1>The papers, reproduced</h1><p>Scale <b>{scale}</b>, seed {record['seed']}, measured at "
         f"commit {escape(commits)}, hitbox {escape(machine['hitbox'])}, {machine['when']}. "
         f"{escape(place)}, load {', '.join(map(str, machine['load']))}; {record['cpu_seconds']:,.0f} s of CPU time.</p>"
         "<p>All matchers run in one process on the same boxes and events, each checked against <code>brute</code> "
         "first; times are CPU time of one event at a time, the quickest of interleaved repetitions (the fine-grained "
-        "times of Pri-REIN are wall-clock stamps inside the kernels). The claims are about shape: who wins, by what "
-        "factor, what rises. Curves within 10% of each other count as equal.</p>"
+        "times of Pri-REIN are wall-clock stamps inside the kernels). A fixed piece of work is timed beside them, and "
+        f"times of matching are scaled to the fastest point's; it took {slowest:.2f} times as long at the slowest. The "
+        "claims are about shape: who wins, by what factor, what rises. Curves within 10% of each other count as "
+        "equal.</p>"
     )
     if scale == "smoke":
         text += "<p><b>This scale only shows that everything runs: its verdicts mean nothing.</b></p>"

@@ -17,10 +17,13 @@ from typing import Any, Protocol
 
 from hitbox.boxes import Boxes, Points
 from hitbox.errors import BenchError
-from hitbox.experiments.curves import Curves
+from hitbox.experiments.curves import Curves, at_one_pace
 from hitbox.experiments.declare import SETTINGS, Experiment, Paper, Value
 from hitbox.experiments.machine import cpu_model
 from hitbox.experiments.point import measure_point
+
+FORMAT = 2
+"""Of the files of points: 2 since the yardstick stands in them."""
 
 
 class Source(Protocol):
@@ -58,6 +61,7 @@ class Task:
     def fingerprint(self) -> dict[str, Any]:
         """What a stored point must have been made from to be used again."""
         return {
+            "format": FORMAT,
             "parameters": self.parameters,
             "events": self.experiment.events(self.x),
             "lanes": self.experiment.lanes(self.x),
@@ -111,17 +115,16 @@ def stored(task: Task, out: Path) -> dict[str, Any] | None:
 
 
 def curves(todo: list[Task], out: Path) -> dict[tuple[str, str], Curves]:
-    """(paper, experiment) -> what was measured."""
+    """(paper, experiment) -> what was measured, at the pace of the fastest point."""
     found: dict[tuple[str, str], Curves] = {}
-    for task in todo:
-        point = stored(task, out)
-        if point is None:
-            continue
+    points = [(task, point) for task in todo if (point := stored(task, out))]
+    fastest = min((point["yard"] for _, point in points), default=0.0)
+    for task, point in points:
         key = (task.paper, task.experiment.name)
         others = {name: curve for (paper, name), curve in found.items() if paper == task.paper}
         here = found.setdefault(key, Curves([], [], [], [], others))
         here.xs.append(task.x)
-        here.points.append(point["lanes"])
+        here.points.append(at_one_pace(point["lanes"], fastest / point["yard"]))
         here.skipped.append(point["skipped"])
         here.n.append(point["n"])
     return found
