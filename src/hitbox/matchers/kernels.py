@@ -137,12 +137,11 @@ def unmarked_among(numbers: Any, marks: U64, found: I32, used: int, stamps: I64)
     to lie evenly in it: the instrument then costs next to nothing, however many match.
     """
     found = grown(found, used + len(numbers))
-    before, begin, looked = used, now() if len(stamps) else 0, 0
-    for number in numbers:
+    before, begin = used, now() if len(stamps) else 0
+    for place, number in enumerate(numbers):
         found[used] = number  # stays only if `used` moves on: no branch to mispredict
         used += int((~marks[number >> 6] >> np.uint64(number & 63)) & np.uint64(1))
-        looked += 1
-        if len(stamps) and looked % STRETCH == 0:
+        if len(stamps) and place % STRETCH == 0:
             before, begin = used, stamp_evenly(stamps[before:used], begin)
     if len(stamps):
         stamp_evenly(stamps[before:used], begin)
@@ -152,7 +151,7 @@ def unmarked_among(numbers: Any, marks: U64, found: I32, used: int, stamps: I64)
 @njit(cache=True, nogil=True)
 def stamp_evenly(stamps: I64, begin: int) -> int:
     """Fill `stamps` with moments between `begin` and now; that now."""
-    end = now()
+    end: int = now()
     for k in range(len(stamps)):
         stamps[k] = begin + (end - begin) * (k + 1) // (len(stamps) + 1)
     return end
