@@ -170,7 +170,7 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(MatcherError, match="attributes"):
         Engine(Space.of(1025))
     with pytest.raises(MatcherError, match="block"):
-        Engine(Space.of(1), block=497)
+        Engine(Space.of(1), block=513)
     with pytest.raises(MatcherError, match="kind"):
         Engine(Space.of(1), kind="tree")
     with pytest.raises(MatcherError, match="instruction set 'mmx'"):

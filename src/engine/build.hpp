@@ -61,23 +61,21 @@ struct Options {
 struct Grid {
   Array<i64> starts;
   Array<u8> shift;
-  Array<u8> lossy;
-  bool any_lossy = false;
+  bool lossy = false;  // some end's code leaves bits out
 
   i64 last(size_t at) const;  // last key of the cell (attribute * CELLS + cell)
 };
 
 struct BitmapArrays {
   Grid grid;
-  Array<u32> level_end, population, edges, entries, numbers;
+  Array<u32> level_end, population, edges, numbers;
   Array<u8> listed, narrowest;
   Array<u64> summary, lines, alive;
   Array<u32> directory;
-  Array<u16> order;
-  Array<u8> rows;
-  Array<i64> exact;
+  Array<u16> order, entries;
+  Array<u8> rows, more;
   Array<u32> position;  // position[i]: where box i of the input went
-  u32 blocks = 0, members = 0, summary_words = 0, row_cells = 0, largest = 0;
+  u32 blocks = 0, members = 0, summary_words = 0, room = 0, keyed = 0, row_bytes = 0;
 };
 
 struct PostingArrays {

@@ -2,9 +2,15 @@
 #include <algorithm>
 
 #include "build.hpp"
+#include "row.hpp"
 
 namespace hitbox {
 namespace {
+
+// Places of a constraint's two ends.
+struct Ends {
+  u32 low, high;
+};
 
 struct Layout {
   const Boxes& boxes;
@@ -13,8 +19,10 @@ struct Layout {
   BitmapArrays& out;
   std::vector<u32> order;           // boxes by block
   std::vector<size_t> block_begin;  // [blocks + 1] into order
-  std::vector<u16> counts;          // [attributes][CELLS][LANES] ends of the tile at hand
+  std::vector<u16> counts;          // [attributes][CELLS] ends of the tile at hand
   std::vector<u32> cursor;          // the same as write positions
+  std::vector<Ends> ends;           // of the box at hand
+  std::vector<u8> more, scratch;    // rows of large boxes, and one of them
 
   u32 attributes() const { return options.attributes; }
 
@@ -38,13 +46,6 @@ struct Layout {
 
   size_t begin_of(u32 block) const { return block_begin[std::min(block, out.blocks)]; }
 
-  template <class Take>
-  void each_constraint(u32 block, Take take) const {
-    for (size_t i = begin_of(block); i < begin_of(block + 1); ++i)
-      for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at)
-        take(u32(i - block_begin[block]), size_t(at), cells[size_t(at)]);
-  }
-
   // Counts constraints, hands out groups and list space.
   void make_directory() {
     u32 m = attributes(), tiles = tiles_of(out.blocks);
@@ -65,16 +66,15 @@ struct Layout {
         entry[0] = lined ? ++groups : 0;
         entry[1] = base;
         out.listed[a] |= !lined && used[a];
-        base += 2 * used[a] + (!lined && used[a] ? LANE_ENDS : 0);
+        base += 2 * used[a] + (lined ? CELLS : 0);
       }
     }
     out.directory[size_t(tiles) * m * 2] = 0;
     out.directory[size_t(tiles) * m * 2 + 1] = base;
     out.order.make(size_t(tiles) * m, NO_ATTRIBUTE);
     out.lines.make(size_t(groups) * CELLS * LANES * WORDS);
-    out.entries.make(size_t(base) + 16);
+    out.entries.make(size_t(base) + 32);
     std::memset(out.entries.data() + base, 0, 64);
-    out.exact.make(out.grid.any_lossy ? base : 0);
   }
 
   void make_tables() {
@@ -85,7 +85,7 @@ struct Layout {
     out.population.make(all, 0);
     out.edges.make(all, 0);
     out.summary.make(all * out.summary_words, 0);
-    out.numbers.make(size_t(out.blocks) * STRIDE);
+    out.numbers.make(size_t(out.blocks) * BLOCK, 0);
     out.alive.make(size_t(tiles_of(out.blocks)) * LANES * WORDS, 0);
     out.position.make(boxes.count);
     out.narrowest.make(m, CELLS);
@@ -93,20 +93,34 @@ struct Layout {
       u8& least = out.narrowest[c.attribute];
       least = std::min(least, u8(c.high - c.low + 1));
     }
-    make_row_table();
-    counts.resize(all * LANES);
-    cursor.resize(all * LANES);
+    counts.resize(all);
+    cursor.resize(all);
   }
 
-  // A row has room for half as many constraints again as boxes have on average, so that a few large boxes do not make
-  // all rows long.
-  void make_row_table() {
-    for (size_t i = 0; i < boxes.count; ++i) out.largest = std::max(out.largest, boxes.size(i));
-    size_t usual = cells.size() * 3 / 2 / boxes.count + 1;
-    out.row_cells = attributes() > ROW_ATTRIBUTES ? 0 : u32(std::min<size_t>(out.largest, usual));
-    size_t bytes = out.row_cells ? size_t(out.blocks) * BLOCK * row_bytes(attributes(), out.row_cells) + 64 : 0;
-    out.rows.make(bytes, 0);
+  // Rows have as much room as makes them and the rows of larger boxes, which stand elsewhere, smallest in all.
+  void make_rows() {
+    std::vector<size_t> sizes;
+    for (size_t i = 0; i < boxes.count; ++i) {
+      if (boxes.size(i) >= sizes.size()) sizes.resize(boxes.size(i) + 1);
+      ++sizes[boxes.size(i)];
+    }
+    out.keyed = out.grid.lossy;
+    size_t elsewhere = 0, least = SIZE_MAX;
+    for (u32 room = std::max<u32>(1, u32(sizes.size()) - 1); room; --room) {
+      size_t bytes = boxes.count * row_bytes(room) + elsewhere;
+      if (bytes < least) {
+        least = bytes;
+        out.room = room;
+      }
+      if (room < sizes.size()) elsewhere += sizes[room] * (row_bytes(room) + 3);
+    }
+    out.row_bytes = row_bytes(out.room);
+    ends.resize(sizes.size());
+    out.rows.make(size_t(out.blocks) * BLOCK * out.row_bytes + 64);
+    std::memset(out.rows.data(), 0, out.rows.size);
   }
+
+  u32 row_bytes(u32 room) const { return row_bytes_for(attributes(), room, out.keyed); }
 
   void fetch_box(u32 box) const {
     i64 at = boxes.offsets[box];
@@ -117,49 +131,13 @@ struct Layout {
     }
   }
 
-  void place_members(u32 b) {
-    u32 size = u32(block_begin[b + 1] - block_begin[b]);
-    for (u32 p = 0; p < STRIDE; ++p) {
-      size_t at = size_t(b) * STRIDE + p;
-      if (p >= size) {
-        out.numbers[at] = 0;
-        continue;
-      }
-      size_t next = block_begin[b] + p;
-      if (next + 8 < order.size()) fetch_box(order[next + 8]);
-      u32 box = order[next];
-      out.numbers[at] = u32(boxes.numbers[box]);
-      out.position[box] = u32(at);
-      out.alive[at / 64] |= 1ull << (p & 63);
-      if (out.row_cells) write_row(b, p, box);
+  // Calls take(position in tile, box) for the boxes of a tile.
+  template <class Take>
+  void each_box(u32 tile, Take take) const {
+    for (u32 lane = 0; lane < LANES; ++lane) {
+      size_t from = begin_of(tile * LANES + lane), to = begin_of(tile * LANES + lane + 1);
+      for (size_t i = from; i < to; ++i) take(lane * BLOCK + u32(i - from), order[i], i);
     }
-  }
-
-  void write_row(u32 b, u32 p, u32 box) {
-    u8* row = out.rows.data() + (size_t(b) * BLOCK + p) * row_bytes(attributes(), out.row_cells);
-    u8* lows = row + row_mask_bytes(attributes());
-    u8* highs = lows + row_cell_bytes(out.row_cells);
-    const Cells* c = cells.data() + boxes.offsets[box];
-    u32 size = boxes.size(box), held = std::min(size, out.row_cells);
-    u64 mask = 0;
-    for (u32 i = 0; i < size; ++i) mask |= 1ull << c[i].attribute;
-    std::memcpy(row, &mask, row_mask_bytes(attributes()));
-    pack(c, held, &Cells::low, lows);
-    pack(c, held, &Cells::high, highs);
-  }
-
-  // Four cells are three bytes. The last ones may reach beyond the row: what stands there is written later.
-  static void pack(const Cells* c, u32 size, u8 Cells::*cell, u8* at) {
-    for (u32 i = 0; i < size; i += 4, at += 3) {
-      u32 bits = 0;
-      for (u32 j = i; j < i + 4 && j < size; ++j) bits |= u32(c[j].*cell) << (6 * (j - i));
-      std::memcpy(at, &bits, 3);
-    }
-  }
-
-  // Where the ends of an attribute that lie in a cell are counted.
-  size_t slot(u32 group, u32 a, u32 cell, u32 lane) const {
-    return (size_t(a) * CELLS + (group ? cell : 0)) * LANES + lane;
   }
 
   // Where each list of the tile begins.
@@ -167,39 +145,93 @@ struct Layout {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
     std::fill(counts.begin(), counts.end(), 0);
-    for (u32 lane = 0; lane < LANES; ++lane)
-      each_constraint(tile * LANES + lane, [&](u32, size_t, Cells c) {
-        u32 group = directory[c.attribute * 2];
-        ++counts[slot(group, c.attribute, c.low, lane)];
-        ++counts[slot(group, c.attribute, c.high, lane)];
-      });
-    for (u32 a = 0; a < m; ++a) {
-      u32 group = directory[a * 2], base = directory[a * 2 + 1];
-      if (base == directory[a * 2 + 3] && !group) continue;
-      u32 lists = group ? CELLS * LANES : LANES, sum = group ? 0 : LANE_ENDS;
-      for (u32 i = 0; i < lists; ++i) {
-        cursor[size_t(a) * CELLS * LANES + i] = base + sum;
-        sum += counts[size_t(a) * CELLS * LANES + i];
-        if (!group) put_lane_end(base, i, sum - LANE_ENDS);
+    each_box(tile, [&](u32, u32 box, size_t i) {
+      if (i + 8 < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + 8]]);
+      for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
+        const Cells& c = cells[size_t(at)];
+        ++counts[size_t(c.attribute) * CELLS + c.low];
+        ++counts[size_t(c.attribute) * CELLS + c.high];
       }
+    });
+    for (u32 a = 0; a < m; ++a) {
+      u32 group = directory[a * 2], base = directory[a * 2 + 1], sum = CELLS;
+      u32* mine = cursor.data() + size_t(a) * CELLS;
+      if (!group) mine[0] = base;
+      else
+        for (u32 c = 0; c < CELLS; ++c) {
+          mine[c] = base + sum;
+          sum += counts[size_t(a) * CELLS + c];
+          out.entries[base + c] = u16(sum);
+        }
     }
   }
 
-  void put_lane_end(u32 base, u32 lane, u32 end) {
-    u16 ends[LANES];
-    std::memcpy(ends, out.entries.data() + base, sizeof ends);
-    ends[lane] = u16(end);
-    std::memcpy(out.entries.data() + base, ends, sizeof ends);
-    for (u32 i = 0; out.exact.size && i < LANE_ENDS; ++i) out.exact[base + i] = 0;
+  void put(u32 group, u32 a, u32 place, u32 side, u32 position) {
+    u32 where = cursor[size_t(a) * CELLS + (group ? place >> 16 : 0)]++, top = group ? place >> 12 & 15 : place >> 18;
+    out.entries[where] = u16(top << 12 | side | position);
   }
 
-  void put(u32 group, u32 a, u32 cell, i64 key, u32 side, u32 lane, u32 p) {
-    size_t at = size_t(a) * CELLS + cell;
-    u32 code = code_of(out.grid.starts[at], out.grid.shift[at], key);
-    u32 where = cursor[slot(group, a, cell, lane)]++;
-    out.entries[where] = cell << 26 | code << 10 | side | p;
-    if (out.exact.size) out.exact[where] = key;
-    out.edges[at] += side ? key != out.grid.last(at) : key != out.grid.starts[at];
+  void keep_more() {
+    out.more.make(more.size() + 64);
+    std::memset(out.more.data() + more.size(), 0, 64);
+    if (!more.empty()) std::memcpy(out.more.data(), more.data(), more.size());
+  }
+
+  void find_ends(u32 box) {
+    for (i64 at = boxes.offsets[box], i = 0; at < boxes.offsets[box + 1]; ++at, ++i) {
+      Cells c = cells[size_t(at)];
+      const i64* starts = out.grid.starts.data() + size_t(c.attribute) * CELLS;
+      const u8* shift = out.grid.shift.data() + size_t(c.attribute) * CELLS;
+      ends[size_t(i)] = {place_of(starts, shift, c.low, boxes.low[at]), place_of(starts, shift, c.high, boxes.high[at])};
+      size_t low = size_t(c.attribute) * CELLS + c.low, high = size_t(c.attribute) * CELLS + c.high;
+      out.edges[low] += boxes.low[at] != starts[c.low];
+      out.edges[high] += boxes.high[at] != out.grid.last(high);
+    }
+  }
+
+  void write_row(size_t position, u32 box) {
+    u8* row = out.rows.data() + position * out.row_bytes;
+    u32 size = boxes.size(box), head = row_head_bytes(attributes(), 0);
+    if (size <= out.room) return write_row(row, out.room, box);
+    u32 offset = u32(more.size() / 4);
+    more.resize(more.size() + (row_bytes(size) + 3) / 4 * 4);
+    scratch.assign(row_bytes(size) + 8, 0);
+    write_row(scratch.data(), size, box);
+    std::memcpy(more.data() + size_t(offset) * 4, scratch.data(), row_bytes(size));
+    std::memcpy(row, scratch.data(), head);
+    std::memcpy(row + head, &offset, 4);
+  }
+
+  // May write up to 7 bytes beyond the row: what stands there is written later.
+  void write_row(u8* row, u32 room, u32 box) {
+    u32 size = boxes.size(box);
+    size_t from = size_t(boxes.offsets[box]);
+    u8* lows = row + row_head_bytes(attributes(), room);
+    if (attributes() <= MASKED) {
+      u64 mask = 0;
+      for (u32 i = 0; i < size; ++i) mask |= 1ull << cells[from + i].attribute;
+      std::memcpy(row, &mask, row_head_bytes(attributes(), 0));
+    } else {
+      u16 count = u16(size);
+      std::memcpy(row, &count, 2);
+      for (u32 i = 0; i < size; ++i) std::memcpy(row + 2 + 2 * i, &cells[from + i].attribute, 2);
+    }
+    for (u32 i = 0; i < size; ++i) {
+      lows[i] = u8(ends[i].low >> REST);
+      lows[room + i] = u8(ends[i].high >> REST);
+    }
+    u8* rest = lows + 2 * room;
+    for (u32 i = 0; i < size; ++i) {
+      if (out.keyed) {
+        std::memcpy(rest + 16 * i, boxes.low + from + i, 8);
+        std::memcpy(rest + 16 * i + 8, boxes.high + from + i, 8);
+        continue;
+      }
+      constexpr u32 bits = (1u << REST) - 1;
+      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits) << REST;  // 28 bits: every second starts within a byte
+      if (i % 2) two = two << 4 | (rest[28 * i / 8] & 15);
+      std::memcpy(rest + 28 * i / 8, &two, 4);
+    }
   }
 
   static void toggle(u64* line, u32 p) { line[p >> 6] ^= 1ull << (p & 63); }
@@ -208,25 +240,39 @@ struct Layout {
     return out.lines.data() + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
   }
 
+  void place(u32 position, size_t at, u32 box) {
+    out.numbers[at] = u32(boxes.numbers[box]);
+    out.position[box] = u32(at);
+    out.alive[at / 64] |= 1ull << (position & 63);
+  }
+
   void fill(u32 tile) {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
-    const u64* members = out.alive.data() + size_t(tile) * LANES * WORDS;
+    size_t first = size_t(tile) * LANES * BLOCK;
     for (u32 a = 0; a < m; ++a)
-      if (u32 group = directory[2 * a]) {
-        std::memset(line(group, 0, 0), 0, CELLS * LANES * WORDS * 8);
-        std::memcpy(line(group, 0, 0), members, LANES * WORDS * 8);
-      }
-    for (u32 lane = 0; lane < LANES; ++lane)
-      each_constraint(tile * LANES + lane, [&](u32 p, size_t at, Cells c) {
+      if (directory[2 * a]) std::memset(line(directory[2 * a], 0, 0), 0, CELLS * TILE_WORDS * 8);
+    each_box(tile, [&](u32 position, u32 box, size_t i) {
+      if (i + 8 < order.size()) fetch_box(order[i + 8]);
+      place(position, first + position, box);
+      find_ends(box);
+      write_row(first + position, box);
+      for (u32 k = 0; k < boxes.size(box); ++k) {
+        Cells c = cells[size_t(boxes.offsets[box]) + k];
         u32 group = directory[2 * c.attribute];
-        put(group, c.attribute, c.low, boxes.low[at], 0, lane, p);
-        put(group, c.attribute, c.high, boxes.high[at], UPPER, lane, p);
-        if (!group) return;
-        toggle(line(group, 0, lane), p);
-        toggle(line(group, c.low, lane), p);
-        if (c.high + 1u < CELLS) toggle(line(group, c.high + 1, lane), p);
-      });
+        put(group, c.attribute, ends[k].low, 0, position);
+        put(group, c.attribute, ends[k].high, UPPER, position);
+        if (!group) continue;
+        u64* lines = line(group, 0, 0);
+        toggle(lines, position);
+        toggle(lines + c.low * TILE_WORDS, position);
+        if (c.high + 1u < CELLS) toggle(lines + (c.high + 1) * TILE_WORDS, position);
+      }
+    });
+    const u64* members = out.alive.data() + size_t(tile) * TILE_WORDS;
+    for (u32 a = 0; a < m; ++a)
+      if (directory[2 * a])
+        for (u32 w = 0; w < TILE_WORDS; ++w) line(directory[2 * a], 0, 0)[w] ^= members[w];
   }
 
   void mark_summary(size_t at, u32 block, u32 count) {
@@ -235,19 +281,14 @@ struct Layout {
   }
 
   // Running XOR over the cells turns toggles into lines. Returns how many bits are set.
-  u32 finish_lines(u32 tile, u32 a, u32 group, u32 base) {
+  u32 finish_lines(u32 tile, u32 a, u32 group) {
     u32 set = 0;
     u64* at = line(group, 0, 0);
     for (u32 i = 0; i < CELLS * LANES; ++i, at += WORDS) {
-      u32 cell = i / LANES, lane = i % LANES, block = tile * LANES + lane, count = 0;
+      u32 cell = i / LANES, block = tile * LANES + i % LANES, count = 0;
       if (cell)
-        for (u32 w = 0; w < WORDS; ++w) at[w] ^= at[i64(w) - i64(LANES * WORDS)];
-      at[WORDS - 1] &= ~0ull >> 16;  // without the head of the line before
+        for (u32 w = 0; w < WORDS; ++w) at[w] ^= at[i64(w) - i64(TILE_WORDS)];
       for (u32 w = 0; w < WORDS; ++w) count += u32(__builtin_popcountll(at[w]));
-      // After the lists are written, cursors stand at their ends.
-      size_t list = slot(group, a, cell, lane);
-      u64 head = (cursor[list] - base) | u64(std::min<u32>(counts[list], LONG_LIST)) << 12;
-      at[WORDS - 1] |= head << 48;
       if (block < out.blocks) mark_summary(size_t(a) * CELLS + cell, block, count);
       set += count;
     }
@@ -260,7 +301,7 @@ struct Layout {
     for (u32 a = 0; a < m; ++a) {
       const u32* entry = out.directory.data() + (size_t(tile) * m + a) * 2;
       if (entry[0]) {
-        telling.emplace_back(finish_lines(tile, a, entry[0], entry[1]), u16(a));
+        telling.emplace_back(finish_lines(tile, a, entry[0]), u16(a));
         continue;
       }
       for (u32 block = tile * LANES; block < std::min((tile + 1) * LANES, out.blocks); ++block)
@@ -278,16 +319,17 @@ BitmapArrays build_bitmap(const Boxes& boxes, const Options& options) {
   BitmapArrays out;
   out.grid = make_grid(boxes, options.attributes);
   auto cells = find_cells(boxes, out.grid);
-  Layout layout{boxes, options, cells, out, {}, {}, {}, {}};
+  Layout layout{boxes, options, cells, out, {}, {}, {}, {}, {}, {}, {}};
   layout.order_boxes();
   layout.make_directory();
   layout.make_tables();
+  layout.make_rows();
   for (u32 tile = 0; tile < tiles_of(out.blocks); ++tile) {
-    for (u32 b = tile * LANES; b < std::min((tile + 1) * LANES, out.blocks); ++b) layout.place_members(b);
     layout.make_lists(tile);
     layout.fill(tile);
     layout.finish(tile);
   }
+  layout.keep_more();
   return out;
 }
 

@@ -16,7 +16,8 @@ inline std::vector<const Kernels*> available() {
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  bool vbmi = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+  bool vbmi = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+              __builtin_cpu_supports("avx512vpopcntdq");
   if (avx2) found.push_back(&kernels_avx2);
   if (avx512) found.push_back(&kernels_avx512);
   if (vbmi) found.push_back(&kernels_avx512vbmi);

@@ -110,11 +110,10 @@ std::vector<Cuts> collect(const Boxes& boxes, u32 attributes) {
   return cuts;
 }
 
-u8 shift_for(u64 width) {
-  u8 shift = 0;
-  while (width >> shift > 0xFFFF) ++shift;
-  return shift;
-}
+u8 bits_of(u64 width) { return width ? u8(64 - __builtin_clzll(width)) : u8(0); }
+
+// Whether a distance has bits below the 16 that a code keeps.
+bool loses(u64 distance, u8 bits) { return bits > 16 && distance << (80 - bits) != 0; }
 
 }  // namespace
 
@@ -127,7 +126,6 @@ Grid make_grid(const Boxes& boxes, u32 attributes) {
   Grid grid;
   grid.starts.make(size_t(attributes) * CELLS);
   grid.shift.make(size_t(attributes) * CELLS);
-  grid.lossy.make(size_t(attributes) * CELLS, 0);
   auto all = collect(boxes, attributes);
   for (u32 a = 0; a < attributes; ++a) {
     i64* starts = grid.starts.data() + size_t(a) * CELLS;
@@ -137,7 +135,7 @@ Grid make_grid(const Boxes& boxes, u32 attributes) {
     write_starts(starts, all[a], inner_starts(all[a], distinct.size()));
     for (u32 c = 0; c < CELLS; ++c) {
       size_t at = size_t(a) * CELLS + c;
-      grid.shift[at] = shift_for(u64(grid.last(at)) - u64(starts[c]));
+      grid.shift[at] = bits_of(u64(grid.last(at)) - u64(starts[c]));
     }
   }
   return grid;
@@ -151,13 +149,10 @@ std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid) {
     u32 low = cell_of(starts, boxes.low[at]), high = cell_of(starts, boxes.high[at]);
     cells[at] = {u16(a), u8(low), u8(high)};
     size_t i = size_t(a) * CELLS + low, j = size_t(a) * CELLS + high;
-    u64 offset = u64(boxes.low[at]) - u64(starts[low]);
-    if (offset >> grid.shift[i] << grid.shift[i] != offset) grid.lossy[i] = 1;
     u64 next = u64(boxes.high[at]) - u64(starts[high]) + 1;
-    bool whole = next >> grid.shift[j] << grid.shift[j] == next || boxes.high[at] == grid.last(j);
-    if (grid.shift[j] && !whole) grid.lossy[j] = 1;
+    grid.lossy |= loses(u64(boxes.low[at]) - u64(starts[low]), grid.shift[i]);
+    grid.lossy |= loses(next, grid.shift[j]) && boxes.high[at] != grid.last(j);
   }
-  for (size_t at = 0; at < grid.lossy.size; ++at) grid.any_lossy |= grid.lossy[at];
   return cells;
 }
 

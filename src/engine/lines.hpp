@@ -1,7 +1,7 @@
 // Operations on a line of 512 bits, in AVX-512, AVX2 or plain loops, whichever this file is compiled for.
 #pragma once
 
-#include "bitmap.hpp"
+#include "row.hpp"
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
@@ -74,29 +74,41 @@ static inline bool empty(const Line& x) {
 
 #endif
 
+template <u32 SIZE = WORDS>
 static inline u32 count(const u64* words) {
-  u32 sum = 0;
-  for (u32 w = 0; w < WORDS; ++w) sum += u32(__builtin_popcountll(words[w]));
-  return sum;
-}
-
-// Which words of a line are not 0, a bit each.
-static inline u32 words_in_use(const u64* line) {
-#if defined(__AVX512F__)
-  __m512i words = _mm512_loadu_si512(line);
-  return _mm512_test_epi64_mask(words, words);
+#if defined(__AVX512VPOPCNTDQ__)
+  __m512i sum = _mm512_popcnt_epi64(_mm512_loadu_si512(words));
+  for (u32 w = WORDS; w < SIZE; w += WORDS)
+    sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(_mm512_loadu_si512(words + w)));
+  return u32(_mm512_reduce_add_epi64(sum));
 #else
-  u32 found = 0;
-  for (u32 w = 0; w < WORDS; ++w) found |= u32(line[w] != 0) << w;
-  return found;
+  u32 sum = 0;
+  for (u32 w = 0; w < SIZE; ++w) sum += u32(__builtin_popcountll(words[w]));
+  return sum;
 #endif
 }
 
-template <class Take>
-static inline void each_bit(const u64* line, Take take) {
-  for (u32 some = words_in_use(line); some; some &= some - 1) {
+// Which words of some lines are not 0, a bit each.
+template <u32 SIZE>
+static inline u32 words_in_use(const u64* words) {
+  u32 found = 0;
+#if defined(__AVX512F__)
+  for (u32 w = 0; w < SIZE; w += WORDS) {
+    __m512i line = _mm512_loadu_si512(words + w);
+    found |= u32(_mm512_test_epi64_mask(line, line)) << w;
+  }
+#else
+  for (u32 w = 0; w < SIZE; ++w) found |= u32(words[w] != 0) << w;
+#endif
+  return found;
+}
+
+// Calls take(position) for each bit of a line, or of more words.
+template <u32 SIZE = WORDS, class Take>
+static inline void each_bit(const u64* words, Take take) {
+  for (u32 some = words_in_use<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some));
-    u64 bits = line[w];
+    u64 bits = words[w];
     do {
       take(w * 64 + u32(__builtin_ctzll(bits)));
       bits &= bits - 1;
@@ -104,66 +116,48 @@ static inline void each_bit(const u64* line, Take take) {
   }
 }
 
-// What the ends of one attribute are held against: the event's places there, and its keys where places may tie.
-struct Against {
-  u32 low, high;               // 22-bit places
-  bool low_lossy, high_lossy;  // whether a tie must be settled by the exact key
-  const i64 *low_key, *high_key;
+static inline void clear(u64* words, u32 position) { words[position >> 6] &= ~(1ull << (position & 63)); }
+
+// What the entries of a list are held against, of the event's ends: upper ends whose top is less than `low` fail, lower
+// ends whose top is more than `high` do; where tops are equal the row tells. From -1, no upper end does, to TOPS, no
+// lower end does.
+struct Tops {
+  int low, high;
 };
 
-static inline bool entry_fails(const Bitmap& map, u32 at, const Against& event) {
-  u32 entry = map.entries[at], place = entry >> 10;
-  if (entry & UPPER)
-    return place < event.low || (place == event.low && event.low_lossy && map.exact[at] < *event.low_key);
-  return place > event.high || (place == event.high && event.high_lossy && map.exact[at] > *event.high_key);
-}
-
-static inline void clear(u64* line, u32 position) { line[position >> 6] &= ~(1ull << (position & 63)); }
-
-// Boxes found to fail, cleared later all at once: how many a single list has is hard to foretell, of all of them less.
-constexpr u32 FAILED = 256;
-struct Failed {
-  u32 at[FAILED + 16];
-};
-
-static inline u32 clear_failed(const Failed& failed, u32 size, u64* line) {
-  for (u32 i = 0; i < size; ++i) clear(line, failed.at[i] & (STRIDE - 1));
-  return 0;
-}
-
-// Notes the boxes whose end among entries [from, to) excludes the event. `members` is the line as it was when its lists
-// began to be read; who is not in it need not be noted. Returns how many are noted now.
-static inline u32 find_failing(const Bitmap& map, u32 from, u32 to, const Against& event, const Line& members,
-                               Failed& failed, u32 size, u64* line) {
+// Clears the boxes of a tile whose end among entries [from, to) excludes the event; calls tie(position) for those that
+// the tops do not decide.
+template <class Tie>
+static inline void clear_failing(const Bitmap& map, u32 from, u32 to, Tops event, u64* held, Tie tie) {
 #if defined(__AVX512F__)
-  const __m512i low = _mm512_set1_epi32(int(event.low)), high = _mm512_set1_epi32(int(event.high));
-  for (u32 at = from; at < to; at += 16) {
-    __mmask16 inside = to - at >= 16 ? __mmask16(0xFFFF) : __mmask16((1u << (to - at)) - 1);
-    __m512i entry = _mm512_loadu_si512(map.entries + at), place = _mm512_srli_epi32(entry, 10);
-    __mmask16 upper = _mm512_test_epi32_mask(entry, _mm512_set1_epi32(int(UPPER)));
-    __m512i which = _mm512_srli_epi32(_mm512_and_si512(entry, _mm512_set1_epi32(511)), 5);
-    __m512i moved = _mm512_srlv_epi32(_mm512_permutexvar_epi32(which, members.bits),
-                                      _mm512_and_si512(entry, _mm512_set1_epi32(31)));
-    __mmask16 member = _mm512_mask_test_epi32_mask(inside, moved, _mm512_set1_epi32(1));
-    __mmask16 above = _mm512_cmpgt_epu32_mask(place, high), below = _mm512_cmplt_epu32_mask(place, low);
-    __mmask16 fails = __mmask16(((above & ~upper) | (below & upper)) & member);
-    if (event.low_lossy || event.high_lossy) {
-      __mmask16 tied = _mm512_cmpeq_epu32_mask(place, high) | _mm512_cmpeq_epu32_mask(place, low);
-      for (u32 bits = u32(tied & member); bits; bits &= bits - 1) {
-        u32 one = u32(__builtin_ctz(bits));
-        if (entry_fails(map, at + one, event)) fails = __mmask16(fails | 1u << one);
-      }
-    }
-    _mm512_storeu_si512(failed.at + size, _mm512_maskz_compress_epi32(fails, entry));
-    size += u32(__builtin_popcount(fails));
-    if (size > FAILED) size = clear_failed(failed, size, line);
+  const __m512i low = _mm512_set1_epi16(short(event.low)), high = _mm512_set1_epi16(short(event.high));
+  const __m512i lane0 = _mm512_loadu_si512(held), lane1 = _mm512_loadu_si512(held + WORDS);
+  const __m512i lane2 = _mm512_loadu_si512(held + 2 * WORDS), lane3 = _mm512_loadu_si512(held + 3 * WORDS);
+  for (u32 at = from; at < to; at += 32) {
+    __mmask32 inside = to - at >= 32 ? ~__mmask32(0) : (__mmask32(1) << (to - at)) - 1;
+    __m512i entry = _mm512_loadu_si512(map.entries + at), top = _mm512_srli_epi16(entry, 12);
+    __mmask32 upper = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(short(UPPER)));
+    __mmask32 late = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1024));  // lanes 2 and 3
+    __m512i word = _mm512_srli_epi16(entry, 4);  // its low 6 bits count the 16 bits of two lanes
+    __m512i bits = _mm512_mask_blend_epi16(late, _mm512_permutex2var_epi16(lane0, word, lane1),
+                                           _mm512_permutex2var_epi16(lane2, word, lane3));
+    __m512i moved = _mm512_srlv_epi16(bits, _mm512_and_si512(entry, _mm512_set1_epi16(15)));
+    __mmask32 member = _mm512_mask_test_epi16_mask(inside, moved, _mm512_set1_epi16(1));
+    __mmask32 above = _mm512_cmpgt_epi16_mask(top, high), below = _mm512_cmplt_epi16_mask(top, low);
+    __mmask32 level = (_mm512_cmpeq_epi16_mask(top, high) & ~upper) | (_mm512_cmpeq_epi16_mask(top, low) & upper);
+    for (u32 some = ((above & ~upper) | (below & upper)) & member; some; some &= some - 1)
+      clear(held, map.entries[at + u32(__builtin_ctz(some))] & POSITION);
+    for (u32 some = level & member; some; some &= some - 1)
+      tie(u32(map.entries[at + u32(__builtin_ctz(some))] & POSITION));
   }
 #else
-  (void)members, (void)failed;
-  for (u32 at = from; at < to; ++at)
-    if (entry_fails(map, at, event)) clear(line, map.entries[at] & 511);
+  for (u32 at = from; at < to; ++at) {
+    u32 entry = map.entries[at], position = entry & POSITION;
+    int top = int(entry >> 12), limit = entry & UPPER ? event.low : event.high;
+    if (entry & UPPER ? top < limit : top > limit) clear(held, position);
+    else if (top == limit && bit(held, position)) tie(position);
+  }
 #endif
-  return size;
 }
 
 // Writes the numbers of the boxes of a line.

@@ -17,17 +17,17 @@ namespace {
 constexpr u32 AHEAD = 2;
 constexpr u32 FAR = 6;
 constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
-constexpr u32 DELAY = 16;
-constexpr u32 RING = 4 * DELAY;
+constexpr u32 DELAY = 6;
+constexpr u32 RING = 16;
 constexpr u32 SOON = 4;  // events of a batch whose plans are fetched early
 constexpr u32 CHUNK = 4096;
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
 
+// A tile with boxes that its lines did not exclude.
 struct Survivor {
-  u64 line[WORDS];
-  u64 mask;  // attributes whose lists matter
-  u32 block;
+  u64 held[TILE_WORDS];
+  u32 tile, size;
 };
 
 // A tile that an event visits, and in which lanes.
@@ -47,23 +47,17 @@ static inline void each_visit(u32 word, u64 blocks, Take take) {
     if (u32 lanes = u32(blocks & ((1u << LANES) - 1))) take(Visit{tile, lanes});
 }
 
-static u32 level_at(const Bitmap& map, u32 block) {
-  u32 index = 0;
-  for (u32 i = 0; i < LEVELS; ++i) index += map.level_end[i] <= block;
-  return level_of_index(index);
-}
-
 static void emit_line(const Bitmap& map, u32 block, const u64* line, u32 level, Result& out) {
   reserve(out, BLOCK);
   out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-  u32 some = expand(line, map.numbers + size_t(block) * STRIDE, out.numbers + out.size);
+  u32 some = expand(line, map.numbers + size_t(block) * BLOCK, out.numbers + out.size);
   std::memset(out.levels + out.size, int(level), some);
   out.size += some;
 }
 
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
-// fetched FAR tiles early, lines AHEAD tiles early; a surviving block waits DELAY others before its rows are looked at
-// and its lists fetched, and DELAY more to be settled.
+// fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
+// where its lists are, and DELAY more for the lists.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
@@ -93,27 +87,40 @@ struct Pipeline {
     each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), sizes[i % TILES], lane); });
   }
 
-  void push(u32 block, Line held) {
-    Survivor& one = ring[pushed++ % RING];
-    one.block = block;
-    store(one.line, held);
-    plans.prefetch_rows(map, block, one.line);
+  void gather(u32 i, Visit visit) {
+    Survivor& one = ring[pushed % RING];
+    one.tile = visit.tile;
+    for (u32 lane = 0; lane < LANES; ++lane) {
+      u64* line = one.held + lane * WORDS;
+      if (!(visit.lanes >> lane & 1)) {
+        std::memset(line, 0, WORDS * 8);
+        continue;
+      }
+      Line alive = load(map.alive + (size_t(visit.tile) * LANES + lane) * WORDS);
+      store(line, P::gather(sources_of(i), sizes[i % TILES], lane, alive));
+    }
+    one.size = count<TILE_WORDS>(one.held);
+    if (!one.size) return;
+    ++pushed;
+    if (one.size <= FEW) prefetch_rows(map, one.tile, one.held);
+    else prefetch_tables(plans, map, one.tile, 0);
     if (pushed - looked > DELAY) look();
     if (looked - settled > DELAY) settle();
   }
 
   void look() {
-    Survivor& one = ring[looked++ % RING];
-    one.mask = plans.doubtful(map, one.block, 0, one.line);
-    plans.prefetch_lists(map, one.block, 0, one.mask);
-    const u32* numbers = map.numbers + size_t(one.block) * STRIDE;
-    if (one.mask != ~0ull) each_bit(one.line, [&](u32 position) { fetch(numbers + position); });
+    const Survivor& one = ring[looked++ % RING];
+    if (one.size > FEW) prefetch_lists(plans, map, one.tile, 0);
   }
 
   void settle() {
     Survivor& one = ring[settled++ % RING];
-    plans.settle(map, one.block, 0, one.mask, low, high, one.line);
-    if (!empty(load(one.line))) emit_line(map, one.block, one.line, level_at(map, one.block), out);
+    hitbox::settle(plans, map, one.tile, 0, low, high, one.size, one.held);
+    for (u32 lane = 0; lane < LANES; ++lane) {
+      const u64* line = one.held + lane * WORDS;
+      u32 block = one.tile * LANES + lane;
+      if (!empty(load(line))) emit_line(map, block, line, level_at(map, block), out);
+    }
   }
 
   void run(const Visit* list, u32 size, size_t limit) {
@@ -122,11 +129,7 @@ struct Pipeline {
     for (u32 i = 0; i < size && out.size < limit; ++i) {
       if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
       if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
-      each_lane(list[i], [&](u32 lane) {
-        u32 block = list[i].tile * LANES + lane;
-        Line held = P::gather(sources_of(i), sizes[i % TILES], lane, load(map.alive + size_t(block) * WORDS));
-        if (!empty(held)) push(block, held);
-      });
+      gather(i, list[i]);
     }
     while (looked < pushed) look();
     while (settled < looked && out.size < limit) settle();
@@ -219,7 +222,7 @@ struct Log {
       return;
     }
     hits.need(hits.size + some);
-    const u32* numbers = map.numbers + size_t(block) * STRIDE;
+    const u32* numbers = map.numbers + size_t(block) * BLOCK;
     each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
   }
 
@@ -241,7 +244,7 @@ struct Log {
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
-      next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * STRIDE, out.numbers + next[one.key]);
+      next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * BLOCK, out.numbers + next[one.key]);
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
@@ -268,7 +271,7 @@ struct Ahead {
     add(line_of(map, group, 0, 0), line_of(map, group + groups, 0, 0));
     add(map.entries + directory[0].base, map.entries + directory[map.attributes].base);
     u32 block = tile * LANES, end = block + LANES < map.blocks ? block + LANES : map.blocks;
-    if (map.row_cells) add(row_of(map, block, 0), row_of(map, end, 0));
+    add(row_at(map, size_t(block) * BLOCK), row_at(map, size_t(end) * BLOCK));
     step_bytes = step_bytes / visits / 64 * 64 + 64;
   }
 
@@ -354,17 +357,16 @@ struct Batch {
     });
     if (!left.lanes) return;
     lines = plans.open(map, visit.tile, e, true, sources.data);
+    alignas(64) u64 last[TILE_WORDS] = {};
+    each_lane(left, [&](u32 lane) { store(last + lane * WORDS, P::gather(sources.data, lines, lane, held[lane])); });
+    u32 size = count<TILE_WORDS>(last);
+    if (!size) return;
+    settle(plans, map, visit.tile, e, low(e), high(e), size, last);
     each_lane(left, [&](u32 lane) {
-      Line last = P::gather(sources.data, lines, lane, held[lane]);
-      if (!empty(last)) settle(visit.tile * LANES + lane, e, last);
+      const u64* line = last + lane * WORDS;
+      u32 block = visit.tile * LANES + lane;
+      if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level_at(map, block)), line);
     });
-  }
-
-  void settle(u32 block, size_t e, Line held) {
-    alignas(64) u64 line[WORDS];
-    store(line, held);
-    plans.settle(map, block, e, plans.doubtful(map, block, e, line), low(e), high(e), line);
-    if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level_at(map, block)), line);
   }
 };
 

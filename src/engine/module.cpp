@@ -1,5 +1,7 @@
 // hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their
 // memory.
+#include <algorithm>
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -45,12 +47,11 @@ Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> lo
 
 nb::dict to_dict(BitmapArrays& arrays) {
   nb::dict out;
-  u32 sizes[] = {arrays.blocks, arrays.summary_words, arrays.members, arrays.row_cells, arrays.largest};
-  out["sizes"] = give(std::vector<u32>(sizes, sizes + 5));
+  out["sizes"] = give(std::vector<u32>{arrays.blocks, arrays.summary_words, arrays.members, arrays.room, arrays.keyed,
+                                       arrays.row_bytes});
   out["level_end"] = give(arrays.level_end);
   out["starts"] = give(arrays.grid.starts);
   out["shift"] = give(arrays.grid.shift);
-  out["lossy"] = give(arrays.grid.lossy);
   out["population"] = give(arrays.population);
   out["edges"] = give(arrays.edges);
   out["listed"] = give(arrays.listed);
@@ -60,9 +61,9 @@ nb::dict to_dict(BitmapArrays& arrays) {
   out["order"] = give(arrays.order);
   out["lines"] = give(arrays.lines);
   out["entries"] = give(arrays.entries);
-  out["exact"] = give(arrays.exact);
   out["numbers"] = give(arrays.numbers);
   out["rows"] = give(arrays.rows);
+  out["more"] = give(arrays.more);
   out["alive"] = give(arrays.alive);
   return out;
 }
@@ -167,9 +168,7 @@ class Segment {
 
   u8 level(u32 position) const {
     if (!is_bitmap) return postings.rows.levels[position];
-    u32 index = 0;
-    while (bitmap.level_end[index] <= position / STRIDE) ++index;
-    return u8(level_of_index(index));
+    return u8(level_at(bitmap, position / BLOCK));
   }
 
   const bool is_bitmap;
@@ -179,11 +178,11 @@ class Segment {
  private:
   void open_bitmap(u32 attributes) {
     const u32* sizes = at<u32>("sizes");
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], at<u32>("level_end"), at<i64>("starts"),
-              at<u8>("shift"), at<u8>("lossy"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
-              at<u8>("narrowest"), at<u64>("summary"),
-              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"),
-              at<u32>("entries"), at<i64>("exact"), at<u32>("numbers"), at<u8>("rows"), at<u64>("alive")};
+    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], at<u32>("level_end"),
+              at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
+              at<u8>("narrowest"), at<u64>("summary"), reinterpret_cast<const Directory*>(at<u32>("directory")),
+              at<u16>("order"), at<u64>("lines"), at<u16>("entries"), at<u32>("numbers"), at<u8>("rows"),
+              at<u8>("more"), at<u64>("alive")};
   }
 
   void open_postings(u32 attributes) {

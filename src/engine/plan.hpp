@@ -4,93 +4,75 @@
 // are compiled once for each and the point's stay lean.
 #pragma once
 
-#include "row.hpp"
+#include "hold.hpp"
 
 namespace hitbox {
 namespace {
 
 constexpr u32 EARLY = 4;  // lines of a block that are looked at before it is known where the rest are
-constexpr u32 FEW = 16;  // boxes of a line up to which their rows are read to find out which lists can matter
 
-// | open: every box reaches into the cell 1 | sure: lines decide, where a tile has them 1 | lossy 1 | place 22 |
+// | open: every box reaches into the cell 1 | sure: lines decide, where a tile has them 1 | place 22 |
 struct PointList {
   u32 bits;
 
-  u32 place() const { return bits & 0x3FFFFF; }
   u32 cell() const { return bits >> 16 & 63; }
-  bool lossy() const { return bits >> 22 & 1; }
-  bool sure() const { return bits >> 23 & 1; }
-  bool open() const { return bits >> 24 & 1; }
+  int top() const { return int(bits >> 12 & 15); }
+  bool sure() const { return bits >> 22 & 1; }
+  bool open() const { return bits >> 23 & 1; }
 };
 
 struct Span {
-  u8 low, high;  // cells of the event's ends
-  u8 low_lossy, high_lossy;
-  u8 sure;       // lines decide, where a tile has them
-  u8 wide;       // lists of the cells outside are cheaper than lines of those inside
-  u8 stride;     // so many cells apart, lines miss no box
-  u32 low_place, high_place;
+  u8 low, high;          // cells of the event's ends
+  u8 low_top, high_top;  // and the tops of their codes
+  u8 sure;               // lines decide, where a tile has them
+  u8 wide;               // lists of the cells outside are cheaper than lines of those inside
+  u8 stride;             // so many cells apart, lines miss no box
 };
 
+static inline int top_of_cell(u32 cell) { return int(cell / (CELLS / TOPS)); }
+
 // Plans of many events over one segment: row e of each array belongs to event e.
-template <class List, class Cells>
+template <class List, u32 SIDES>
 struct Plans {
-  u32 width, words;
+  u32 width, words, padded;
   Scratch<List> lists;  // [attribute]
   Scratch<u64> needs;   // bits: attributes whose lists must be read
-  Scratch<Cells> cells;
+  Scratch<u64> unsure;  // bits: attributes where an end with the event's glance leaves doubt
+  Scratch<u8> glances;  // [side][attribute, padded]
 
   Plans(u32 attributes, size_t events)
-      : width(attributes), words((attributes + 63) / 64), lists(attributes * events), needs(words * events),
-        cells(events) {}
+      : width(attributes), words((attributes + 63) / 64), padded(words * 64), lists(attributes * events),
+        needs(words * events), unsure(words * events), glances(events * SIDES * padded) {}
 
   void prefetch_plan(size_t event) const {
     fetch(lists.data + event * width);
     fetch(needs.data + event * words);
-    fetch(cells.data + event);
+    fetch(unsure.data + event * words);
+    fetch(glances.data + event * SIDES * padded);
   }
 
-  void clear_needs(size_t event) { std::memset(needs.data + event * words, 0, words * 8); }
-  void need(size_t event, u32 a) { needs[event * words + a / 64] |= 1ull << (a & 63); }
+  void start(size_t event) {
+    std::memset(needs.data + event * words, 0, words * 8);
+    std::memset(unsure.data + event * words, 0, words * 8);
+  }
 
-  // Calls take(attribute, list) for each list that the event needs among the attributes in `mask`.
+  u8* glances_of(size_t event, u32 side) const { return glances.data + (event * SIDES + side) * padded; }
+
+  Held held_of(size_t event, const i64* low, const i64* high) const {
+    return {low, high, glances_of(event, 0), glances_of(event, SIDES - 1), unsure.data + event * words};
+  }
+
   template <class Take>
-  void each_list(size_t event, u64 mask, Take take) const {
+  void each_need(size_t event, Take take) const {
     for (u32 w = 0; w < words; ++w)
-      for (u64 bits = needs.data[event * words + w] & mask; bits; bits &= bits - 1) {
+      for (u64 bits = needs.data[event * words + w]; bits; bits &= bits - 1) {
         u32 a = w * 64 + u32(__builtin_ctzll(bits));
         take(a, lists.data[event * width + a]);
       }
   }
-
-
-
-  bool few(const Bitmap& map, const u64* held) const { return map.row_cells && count(held) <= FEW; }
-
-  // What `doubtful` will look at.
-  void prefetch_rows(const Bitmap& map, u32 block, const u64* held) const {
-    if (!few(map, held)) return;
-    u32 last = row_bytes(map.attributes, map.row_cells) - 1;
-    each_bit(held, [&](u32 position) {
-      const u8* row = row_of(map, block, position);
-      fetch(row);
-      fetch(row + last);
-    });
-  }
-
-  // Before `settle`: which attributes' lists can tell the boxes of the line apart; ~0, all of them, where they are
-  // many. Boxes that fail for sure are cleared.
-  u64 doubtful(const Bitmap& map, u32 block, size_t event, u64* held) const {
-    if (!few(map, held)) return ~0ull;
-    u64 doubts = 0;
-    each_bit(held, [&](u32 position) {
-      u64 found = hold_row(map, cells.data[event], row_of(map, block, position));
-      if (found == ~0ull) clear(held, position);
-      else doubts |= found;
-    });
-    return doubts;
-  }
 };
+
+static inline void set_bit(u64* bits, u32 at) { bits[at >> 6] |= 1ull << (at & 63); }
 
 // Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
 struct Ranking {
@@ -131,26 +113,25 @@ static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* bl
   }
 }
 
-struct PointPlans : Plans<PointList, PointCells> {
+struct PointPlans : Plans<PointList, 1> {
   using Plans::Plans;
   using Source = const u64*;  // an attribute's line of lane 0
 
   // False where no box of the segment can match; `blocks` is narrowed to those that may.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
-    clear_needs(event);
+    start(event);
     for (u32 a = 0; a < map.attributes; ++a) {
-      u32 cell = cell_of(map.starts + size_t(a) * CELLS, low[a]), at = a * CELLS + cell;
+      const i64* starts = map.starts + size_t(a) * CELLS;
+      u32 cell = cell_of(starts, low[a]), at = a * CELLS + cell;
       u32 population = map.population[at];
       if (!population) return false;
       bool open = population == map.members, sure = !map.edges[at];
       if (!open) narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
-      u32 flags = u32(map.lossy[at]) << 22 | u32(sure) << 23 | u32(open) << 24;
-      lists[event * width + a] = {place_of(map, a, cell, low[a]) | flags};
-      if (!sure || map.listed[a]) need(event, a);
-      if (a >= ROW_ATTRIBUTES) continue;
-      PointCells& mine = cells[event];
-      mine.at[a] = u8(cell);
-      mine.unsure = (a ? mine.unsure : 0) | u64(!sure) << a;
+      u32 place = place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]);
+      lists[event * width + a] = {place | u32(sure) << 22 | u32(open) << 23};
+      glances_of(event, 0)[a] = u8(place >> REST);
+      if (!sure || map.listed[a]) set_bit(needs.data + event * words, a);
+      if (!sure) set_bit(unsure.data + event * words, a);
     }
     return true;
   }
@@ -182,34 +163,20 @@ struct PointPlans : Plans<PointList, PointCells> {
     return held;
   }
 
-  void prefetch_lists(const Bitmap& map, u32 block, size_t event, u64 mask) const {
-    const Directory* directory = directory_of(map, block / LANES);
-    each_list(event, mask, [&](u32 a, const PointList& list) {
-      if (list.sure() && directory[a].group) return;
-      u32 from, to;
-      list_of(map, directory + a, list.cell(), block % LANES, from, to);
-      fetch(map.entries + from);
-      fetch(map.entries + to);
+  // Calls take(attribute, directory entry, cell, tops) for each list that may exclude the event.
+  template <class Take>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+    const Directory* directory = directory_of(map, tile);
+    each_need(event, [&](u32 a, PointList list) {
+      bool lined = directory[a].group;
+      if (list.sure() && lined) return;
+      int top = lined ? list.top() : top_of_cell(list.cell());
+      take(a, directory + a, list.cell(), Tops{top, top});
     });
-  }
-
-  void settle(const Bitmap& map, u32 block, size_t event, u64 mask, const i64* low, const i64*, u64* held) const {
-    const Directory* directory = directory_of(map, block / LANES);
-    const Line members = load(held);
-    Failed failed;
-    u32 size = 0;
-    each_list(event, mask, [&](u32 a, const PointList& list) {
-      if (list.sure() && directory[a].group) return;
-      u32 from, to;
-      list_of(map, directory + a, list.cell(), block % LANES, from, to);
-      Against ends{list.place(), list.place(), list.lossy(), list.lossy(), low + a, low + a};
-      size = find_failing(map, from, to, ends, members, failed, size, held);
-    });
-    clear_failed(failed, size, held);
   }
 };
 
-struct IntervalPlans : Plans<Span, SpanCells> {
+struct IntervalPlans : Plans<Span, 2> {
   Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
   Scratch<u16> used;   // how many
 
@@ -225,7 +192,7 @@ struct IntervalPlans : Plans<Span, SpanCells> {
 
   bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
     Ranking ranking;
-    clear_needs(event);
+    start(event);
     for (u32 a = 0; a < map.attributes; ++a) {
       Span& span = lists[event * width + a];
       const i64* starts = map.starts + size_t(a) * CELLS;
@@ -240,16 +207,15 @@ struct IntervalPlans : Plans<Span, SpanCells> {
       bool full = most == map.members, wide = !full && to - from >= WIDE * stride;
       bool covered = inner == map.members && !map.listed[a];  // every box covers a cell inside the event
       bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
-      span = {u8(from), u8(to), map.lossy[i], map.lossy[j], sure, wide, u8(stride),
-              place_of(map, a, from, low[a]), place_of(map, a, to, high[a])};
-      if (!sure || map.listed[a]) need(event, a);
+      const u8* shift = map.shift + size_t(a) * CELLS;
+      u32 first = place_of(starts, shift, from, low[a]), last = place_of(starts, shift, to, high[a]);
+      span = {u8(from), u8(to), u8(first >> 12 & 15), u8(last >> 12 & 15), sure, wide, u8(stride)};
+      glances_of(event, 0)[a] = u8(first >> REST);
+      glances_of(event, 1)[a] = u8(last >> REST);
+      if (!sure || map.listed[a]) set_bit(needs.data + event * words, a);
+      if (map.edges[i] || map.edges[j]) set_bit(unsure.data + event * words, a);
       if (!full) narrow_span(map, a, from, to, stride, blocks);
       if (!full && !wide) ranking.push(a, most, map.members);
-      if (a >= ROW_ATTRIBUTES) continue;
-      SpanCells& mine = cells[event];
-      mine.first[a] = u8(from);
-      mine.last[a] = u8(to);
-      mine.unsure = (a ? mine.unsure : 0) | u64(map.edges[i] || map.edges[j]) << a;
     }
     used[event] = 0;
     ranking.each([&](u16 a) { order[event * width + used[event]++] = a; });
@@ -299,43 +265,67 @@ struct IntervalPlans : Plans<Span, SpanCells> {
     return held;
   }
 
-  void prefetch_lists(const Bitmap& map, u32 block, size_t event, u64 mask) const {
-    const Directory* directory = directory_of(map, block / LANES);
-    each_list(event, mask, [&](u32 a, const Span& span) {
-      if (span.sure && directory[a].group) return;
-      u32 from, to;
-      for (u8 cell : {span.low, span.high}) {
-        list_of(map, directory + a, cell, block % LANES, from, to);
-        fetch(map.entries + from);
-      }
-    });
-  }
-
   // Ends that matter lie in the cells of the event's ends; where lines were left out (`wide`), outside as well.
-  void settle(const Bitmap& map, u32 block, size_t event, u64 mask, const i64* low, const i64* high, u64* held) const {
-    const Directory* directory = directory_of(map, block / LANES);
-    const Line members = load(held);
-    Failed failed;
-    u32 size = 0;
-    each_list(event, mask, [&](u32 a, const Span& span) {
-      if (span.sure && directory[a].group) return;
-      Against ends{span.low_place, span.high_place, bool(span.low_lossy), bool(span.high_lossy), low + a, high + a};
-      auto read = [&](u32 first, u32 last) {
-        for (u32 cell = first; cell <= last; ++cell) {
-          u32 from, to;
-          list_of(map, directory + a, cell, block % LANES, from, to);
-          size = find_failing(map, from, to, ends, members, failed, size, held);
-        }
-      };
-      if (!directory[a].group) return read(0, 0);
-      if (span.low == span.high) return read(span.low, span.low);
-      bool outside = span.wide && (mask == ~0ull || map.row_cells < map.largest);  // where no row has looked
-      read(outside ? 0 : span.low, span.low);
-      read(span.high, outside ? CELLS - 1 : span.high);
+  template <class Take>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+    const Directory* directory = directory_of(map, tile);
+    constexpr int NONE = -1, ALL = TOPS;
+    each_need(event, [&](u32 a, const Span& span) {
+      const Directory* at = directory + a;
+      if (!at->group) return take(a, at, 0, Tops{top_of_cell(span.low), top_of_cell(span.high)});
+      if (span.sure) return;
+      if (span.low == span.high) return take(a, at, span.low, Tops{span.low_top, span.high_top});
+      take(a, at, span.low, Tops{span.low_top, ALL});
+      take(a, at, span.high, Tops{NONE, span.high_top});
+      if (!span.wide) return;
+      for (u32 cell = 0; cell < span.low; ++cell) take(a, at, cell, Tops{ALL, ALL});
+      for (u32 cell = span.high + 1u; cell < CELLS; ++cell) take(a, at, cell, Tops{NONE, NONE});
     });
-    clear_failed(failed, size, held);
   }
 };
+
+// What the three steps from a tile's lines to its matches share: fetch what says where lists are, fetch them, and clear
+// the boxes that do not match.
+static inline void prefetch_rows(const Bitmap& map, u32 tile, const u64* held) {
+  size_t first = size_t(tile) * LANES * BLOCK;
+  each_bit<TILE_WORDS>(held, [&](u32 position) {
+    const u8* row = row_at(map, first + position);
+    fetch(row);
+    fetch(row + map.row_bytes - 1);
+    fetch(map.numbers + first + position);
+  });
+}
+
+template <class P>
+static inline void prefetch_tables(const P& plans, const Bitmap& map, u32 tile, size_t event) {
+  plans.each_list(map, tile, event, [&](u32, const Directory* at, u32 cell, Tops) { fetch(map.entries + at->base + cell); });
+}
+
+template <class P>
+static inline void prefetch_lists(const P& plans, const Bitmap& map, u32 tile, size_t event) {
+  plans.each_list(map, tile, event, [&](u32, const Directory* at, u32 cell, Tops) {
+    u32 from, to;
+    list_of(map, at, cell, from, to);
+    fetch(map.entries + from);
+    fetch(map.entries + to);
+  });
+}
+
+// Clears the boxes of a tile that do not hold the event; `size` are left by the lines.
+template <class P>
+static inline void settle(const P& plans, const Bitmap& map, u32 tile, size_t event, const i64* low, const i64* high,
+                          u32 size, u64* held) {
+  Held against = plans.held_of(event, low, high);
+  size_t first = size_t(tile) * LANES * BLOCK;
+  if (size <= FEW) return clear_by_rows(map, against, tile, held);
+  plans.each_list(map, tile, event, [&](u32 a, const Directory* at, u32 cell, Tops tops) {
+    u32 from, to;
+    list_of(map, at, cell, from, to);
+    clear_failing(map, from, to, tops, held, [&](u32 position) {
+      if (fails_on(map, against, row_at(map, first + position), a)) clear(held, position);
+    });
+  });
+}
 
 }  // namespace
 }  // namespace hitbox

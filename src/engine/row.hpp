@@ -1,83 +1,89 @@
-// A box's row: which cells its ends lie in, to tell at a glance whether an event is inside, outside, or in doubt.
+// A box's row: all its ends, in two steps. Glances, 8 bits an end, tell almost always whether an event is inside; where
+// an event's glance is an end's, the rest of the end does.
+//
+//   | which attributes | glances of low ends | of high ends | rest of both ends of the first, the second, ... |
+//
+// Which attributes: a bit each, or where there are more than 64 their number and then themselves, 16 bits each. The
+// rest is the lower 14 bits of a place, or the whole key. A box with more constraints than rows have room for has, after
+// its attribute bits or number, the offset (in words of 32 bits) of a row that is large enough.
 #pragma once
 
-#include "lines.hpp"
+#include "bitmap.hpp"
 
 namespace hitbox {
-namespace {
 
-// The cells of an event, and the attributes (bits) where a box's end in the same cell leaves doubt.
-struct PointCells {
-  u8 at[ROW_ATTRIBUTES];
-  u64 unsure;
+constexpr u32 MASKED = 64;  // attributes up to which a row has a bit for each
+constexpr u32 REST = 14;    // bits of a place that a glance leaves out
 
-  const u8* low() const { return at; }
-  const u8* high() const { return at; }
+struct Row {
+  const u8 *head, *lows, *highs, *rest;
+  u32 size;
 };
 
-struct SpanCells {
-  u8 first[ROW_ATTRIBUTES], last[ROW_ATTRIBUTES];
-  u64 unsure;
-
-  const u8* low() const { return first; }
-  const u8* high() const { return last; }
-};
-
-static inline const u8* row_of(const Bitmap& map, u32 block, u32 position) {
-  return map.rows + (size_t(block) * BLOCK + position) * row_bytes(map.attributes, map.row_cells);
+static inline u32 row_head_bytes(u32 attributes, u32 room) {
+  return attributes <= MASKED ? (attributes + 7) / 8 : 2 + 2 * room;
 }
 
-static inline u64 row_mask(const Bitmap& map, const u8* row) {
+static inline u32 row_bytes_for(u32 attributes, u32 room, bool keyed) {
+  return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * REST * room + 7) / 8);
+}
+
+static inline u64 row_mask(u32 attributes, const u8* head) {
   u64 mask;
-  std::memcpy(&mask, row, 8);
-  return mask & ~0ull >> (64 - 8 * row_mask_bytes(map.attributes));
+  std::memcpy(&mask, head, 8);
+  return mask & ~0ull >> (64 - 8 * row_head_bytes(attributes, 0));
 }
 
-static inline u32 row_cell(const u8* cells, u32 at) {
-  u16 two;
-  std::memcpy(&two, cells + at * 6 / 8, 2);
-  return two >> (at * 6 % 8) & 63;
+static inline u16 two_bytes(const u8* at) {
+  u16 value;
+  std::memcpy(&value, at, 2);
+  return value;
 }
 
-#if defined(__AVX512VBMI2__)
-// Up to 64 cells of 6 bits, a byte each: a word takes the 6 bytes of its eight.
-static inline __m512i spread_cells(const u8* at) {
-  const __m512i words = _mm512_set_epi64(0x31302F2E2D2C2B2A, 0x2B2A292827262524, 0x2524232221201F1E, 0x1F1E1D1C1B1A1918,
-                                         0x1918171615141312, 0x131211100F0E0D0C, 0x0D0C0B0A09080706, 0x0706050403020100);
-  const __m512i shifts = _mm512_set1_epi64(0x2A241E18120C0600);
-  __m512i moved = _mm512_permutexvar_epi8(words, _mm512_loadu_si512(at));
-  return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, moved), _mm512_set1_epi8(63));
-}
-#endif
+static inline u32 row_attribute(const Row& row, u32 i) { return two_bytes(row.head + 2 + 2 * i); }
 
-// Holds an event against one box's cells: ~0 where it fails for sure, else the attributes that lists must settle.
-template <class Cells>
-static inline u64 hold_row(const Bitmap& map, const Cells& event, const u8* row) {
-  u64 mask = row_mask(map, row), ties = 0, fails = 0, rest = 0;
-  const u8* lows = row + row_mask_bytes(map.attributes);
-  const u8* highs = lows + row_cell_bytes(map.row_cells);
-#if defined(__AVX512VBMI2__)
-  if (u32(__builtin_popcountll(mask)) <= map.row_cells) {
-    __m512i low = _mm512_maskz_expand_epi8(mask, spread_cells(lows));
-    __m512i high = _mm512_maskz_expand_epi8(mask, spread_cells(highs));
-    __m512i event_low = _mm512_loadu_si512(event.low()), event_high = _mm512_loadu_si512(event.high());
-    fails = _mm512_mask_cmplt_epu8_mask(mask, high, event_low) | _mm512_mask_cmpgt_epu8_mask(mask, low, event_high);
-    ties = _mm512_mask_cmpeq_epu8_mask(mask, high, event_low) | _mm512_mask_cmpeq_epu8_mask(mask, low, event_high);
-    return fails ? ~0ull : ties & event.unsure;
+static inline const u8* row_at(const Bitmap& map, size_t position) { return map.rows + position * map.row_bytes; }
+
+static inline Row open_row(const Bitmap& map, const u8* at) {
+  bool masked = map.attributes <= MASKED;
+  u32 size = masked ? u32(__builtin_popcountll(row_mask(map.attributes, at))) : two_bytes(at), room = map.room;
+  if (size > room) {
+    u32 offset;
+    std::memcpy(&offset, at + row_head_bytes(map.attributes, 0), 4);
+    at = map.more + size_t(offset) * 4;
+    room = size;
   }
-#endif
+  const u8* lows = at + row_head_bytes(map.attributes, room);
+  return {at, lows, lows + room, lows + 2 * room, size};
+}
+
+// The key of a box's i-th constraint, which is on this attribute.
+static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribute, bool upper) {
+  if (map.keyed) {
+    i64 key;
+    std::memcpy(&key, row.rest + (2 * i + upper) * 8, 8);
+    return key;
+  }
+  u32 first = (2 * i + upper) * REST, word;
+  std::memcpy(&word, row.rest + first / 8, 4);
+  u32 glance = (upper ? row.highs : row.lows)[i], code = (glance << REST | (word >> first % 8 & ((1u << REST) - 1))) & 0xFFFF;
+  size_t at = size_t(attribute) * CELLS + (glance >> 2);
+  u64 start = u64(map.starts[at]), bits = map.shift[at];
+  if (bits <= 16) return i64(start + (code >> (16 - bits)));
+  if (!upper) return i64(start + (u64(code) << (bits - 16)));
+  bool last = glance >> 2 == CELLS - 1 || map.starts[at + 1] == map.starts[at];
+  u64 width = (last ? u64(HIGHEST) : u64(map.starts[at + 1]) - 1) - start, whole = (u64(code + 1) << (bits - 16)) - 1;
+  return i64(start + (whole < width ? whole : width));
+}
+
+// Calls take(i, attribute) for each constraint of a box, attributes ascending.
+template <class Take>
+static inline void each_constraint(const Bitmap& map, const Row& row, Take take) {
   u32 i = 0;
-  for (u64 bits = mask; bits; bits &= bits - 1, ++i) {
-    if (i == map.row_cells) {
-      rest = bits;  // the row has no room for these
-      break;
-    }
-    u32 a = u32(__builtin_ctzll(bits)), low = row_cell(lows, i), high = row_cell(highs, i);
-    fails |= u64(high < event.low()[a]) | u64(low > event.high()[a]);
-    ties |= u64(high == event.low()[a] || low == event.high()[a]) << a;
-  }
-  return fails ? ~0ull : (ties & event.unsure) | rest;
+  if (map.attributes > MASKED)
+    for (; i < row.size; ++i) take(i, row_attribute(row, i));
+  else
+    for (u64 bits = row_mask(map.attributes, row.head); bits; bits &= bits - 1) take(i++, u32(__builtin_ctzll(bits)));
 }
 
-}  // namespace
 }  // namespace hitbox

@@ -28,8 +28,8 @@ struct Workload {
         if (draw(0, 2) == 0) continue;
         i64 x = draw(-span, span), y = draw(0, 3) ? draw(-span, span) : x;
         attribute.push_back(int(a));
-        low.push_back(draw(0, 9) ? std::min(x, y) : LOWEST);
-        high.push_back(draw(0, 9) ? std::max(x, y) : HIGHEST);
+        low.push_back(draw(0, 9) ? std::min(x, y) : draw(0, 1) ? LOWEST : MISSING);
+        high.push_back(draw(0, 9) ? std::max(x, y) : draw(0, 1) && low.back() == MISSING ? MISSING : HIGHEST);
       }
       offsets.push_back(i64(low.size()));
       numbers.push_back(i64(i));
@@ -49,11 +49,10 @@ struct Workload {
 };
 
 Bitmap view(BitmapArrays& a, u32 attributes) {
-  return {attributes, a.blocks, a.summary_words, a.members, a.row_cells, a.largest, a.level_end.data(), a.grid.starts.data(),
-          a.grid.shift.data(), a.grid.lossy.data(), a.population.data(), a.edges.data(), a.listed.data(),
-          a.narrowest.data(),
-          a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(), a.lines.data(), a.entries.data(),
-          a.exact.size ? a.exact.data() : nullptr, a.numbers.data(), a.rows.data(), a.alive.data()};
+  return {attributes, a.blocks, a.summary_words, a.members, a.room, a.keyed, a.row_bytes, a.level_end.data(),
+          a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(), a.listed.data(),
+          a.narrowest.data(), a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(),
+          a.lines.data(), a.entries.data(), a.numbers.data(), a.rows.data(), a.more.data(), a.alive.data()};
 }
 
 Postings view(PostingArrays& a, u32 attributes) {

@@ -1,0 +1,105 @@
+// Holding an event against a box's row.
+#pragma once
+
+#include "lines.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr u32 FEW = 64;  // boxes of a tile up to which their rows are read, not lists
+
+// What rows are held against: the event's keys, the glances of their places (a byte an attribute, padded to 64), and
+// the attributes where an end with the same glance leaves doubt, a bit each.
+struct Held {
+  const i64 *low, *high;
+  const u8 *low_glance, *high_glance;
+  const u64* unsure;
+};
+
+static inline bool key_fails(const Bitmap& map, const Held& event, const Row& row, u32 i, u32 a) {
+  return (row.lows[i] == event.high_glance[a] && row_key(map, row, i, a, false) > event.high[a]) ||
+         (row.highs[i] == event.low_glance[a] && row_key(map, row, i, a, true) < event.low[a]);
+}
+
+// What glances tell: whether the box fails, or else the attributes where its keys must tell (a bit each).
+struct Glance {
+  bool fails;
+  u64 ties;
+};
+
+static inline Glance glance_at(const Bitmap& map, const Held& event, const Row& row) {
+  u64 mask = row_mask(map.attributes, row.head);
+#if defined(__AVX512VBMI2__)
+  __m512i low = _mm512_maskz_expand_epi8(mask, _mm512_loadu_si512(row.lows));
+  __m512i high = _mm512_maskz_expand_epi8(mask, _mm512_loadu_si512(row.highs));
+  __m512i event_low = _mm512_loadu_si512(event.low_glance), event_high = _mm512_loadu_si512(event.high_glance);
+  u64 fails = _mm512_mask_cmplt_epu8_mask(mask, high, event_low) | _mm512_mask_cmpgt_epu8_mask(mask, low, event_high);
+  u64 ties = _mm512_mask_cmpeq_epu8_mask(mask, high, event_low) | _mm512_mask_cmpeq_epu8_mask(mask, low, event_high);
+#else
+  u64 fails = 0, ties = 0;
+  u32 i = 0;
+  for (u64 bits = mask; bits; bits &= bits - 1, ++i) {
+    u32 a = u32(__builtin_ctzll(bits));
+    fails |= u64(row.highs[i] < event.low_glance[a]) | u64(row.lows[i] > event.high_glance[a]);
+    ties |= u64(row.highs[i] == event.low_glance[a] || row.lows[i] == event.high_glance[a]) << a;
+  }
+#endif
+  return {fails != 0, ties & *event.unsure};
+}
+
+static inline bool holds_wide(const Bitmap& map, const Held& event, const Row& row) {
+  bool fails = false;
+  for (u32 i = 0; i < row.size && !fails; ++i) {
+    u32 a = row_attribute(row, i);
+    fails = row.highs[i] < event.low_glance[a] || row.lows[i] > event.high_glance[a] ||
+            (bit(event.unsure, a) && key_fails(map, event, row, i, a));
+  }
+  return !fails;
+}
+
+// Clears the boxes of a tile that fail, row by row. What each box comes to is hard to foretell, so there is no branch
+// on it: glances first, and keys of those that are left afterwards.
+static inline void clear_by_rows(const Bitmap& map, const Held& event, u32 tile, u64* held) {
+  struct Tied {
+    u64 ties;
+    u32 position;
+  };
+  Tied tied[FEW + 1];
+  u32 size = 0;
+  size_t first = size_t(tile) * LANES * BLOCK;
+  auto judge = [&](u32 position, bool fails) { held[position >> 6] &= ~(u64(fails) << (position & 63)); };
+  if (map.attributes > MASKED)
+    return each_bit<TILE_WORDS>(held, [&](u32 position) {
+      judge(position, !holds_wide(map, event, open_row(map, row_at(map, first + position))));
+    });
+  each_bit<TILE_WORDS>(held, [&](u32 position) {
+    Glance seen = glance_at(map, event, open_row(map, row_at(map, first + position)));
+    judge(position, seen.fails);
+    tied[size] = {seen.ties, position};
+    size += !seen.fails && seen.ties;
+  });
+  for (u32 t = 0; t < size; ++t) {
+    Row row = open_row(map, row_at(map, first + tied[t].position));
+    u64 mask = row_mask(map.attributes, row.head);
+    for (u64 ties = tied[t].ties; ties; ties &= ties - 1) {
+      u32 a = u32(__builtin_ctzll(ties)), i = u32(__builtin_popcountll(mask & ((1ull << a) - 1)));
+      judge(tied[t].position, key_fails(map, event, row, i, a));
+    }
+  }
+}
+
+// Whether one constraint of a box, on this attribute, excludes the event.
+static inline bool fails_on(const Bitmap& map, const Held& event, const u8* at, u32 attribute) {
+  Row row = open_row(map, at);
+  u32 i = 0;
+  if (map.attributes <= MASKED) {
+    i = u32(__builtin_popcountll(row_mask(map.attributes, row.head) & ((1ull << attribute) - 1)));
+  } else {
+    while (row_attribute(row, i) != attribute) ++i;
+  }
+  return row.highs[i] < event.low_glance[attribute] || row.lows[i] > event.high_glance[attribute] ||
+         key_fails(map, event, row, i, attribute);
+}
+
+}  // namespace
+}  // namespace hitbox
