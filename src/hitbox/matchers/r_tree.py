@@ -21,11 +21,14 @@ O(fanout log n); memory about 16 m + 12 bytes a box at 70 % filling, beside the 
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numba import njit
+from rtree.core import rt
 from rtree.index import Index, Property
 
 from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
@@ -89,14 +92,14 @@ class RTree(Gridded):
             if bulk:
                 self.trees[i] = self._tree(part, (numbers, lower, upper))
             else:
-                for number, sides in zip(numbers.tolist(), np.stack([lower, upper], axis=2), strict=True):
-                    self.trees[i].insert(number, sides.ravel())
+                for one in corners(self.trees[i], numbers, lower, upper):
+                    rt.Index_InsertData(*one, None, 0)
 
     def _remove(self, numbers: I64, boxes: Boxes) -> None:
         low, high = boxes.dense(self.space.attributes)
         for tree, part in zip(self.trees, self.parts, strict=True):
-            for number, sides in zip(numbers.tolist(), np.stack(self._sides(low, high, part), axis=2), strict=True):
-                tree.delete(number, sides.ravel())
+            for one in corners(tree, numbers, *self._sides(low, high, part)):
+                rt.Index_DeleteData(*one)
 
     def stamped(self, points: Points, stamps: I64) -> Hits:
         if not len(points) or not self.store.count:
@@ -114,6 +117,15 @@ class RTree(Gridded):
     def nbytes(self) -> int:
         dimensions = sum(max(2, len(part)) for part in self.parts)
         return super().nbytes() + int(self.store.count * (16 * dimensions + 12 * len(self.parts)) / FILL)
+
+
+def corners(tree: Any, numbers: I64, lower: F64, upper: F64) -> Iterator[tuple[Any, ...]]:
+    """What the library's own functions take for each rectangle; its Python methods copy every coordinate twice."""
+    dimensions = lower.shape[1]
+    row = ctypes.c_double * dimensions
+    sides = [(row * len(side)).from_buffer(np.ascontiguousarray(side)) for side in (lower, upper)]
+    for number, low, high in zip(numbers.tolist(), *sides, strict=True):
+        yield tree.handle, number, low, high, dimensions
 
 
 @njit(cache=True, nogil=True)

@@ -25,6 +25,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, Boxes, Points, Space
 from hitbox.matchers.grid import U16, GridArrays, Gridded, code, meets, widened
+from hitbox.matchers.kernels import prefetch
 from hitbox.matchers.pages import FIRST, NEXT, USED
 
 
@@ -81,9 +82,14 @@ def search(
     pages: I32, head: int, images: U16, corner: U16, lows: I64, highs: I64, reached: I32,
     start: I64, length: I32, attribute: I32, low: I64, high: I64,
 ) -> int:  # fmt: skip
-    """The boxes of a chain (see pages.py) that meet the event, into `reached`; how many they are."""
-    used = 0
+    """The boxes of a chain (see pages.py) that meet the event, into `reached`; how many they are.
+
+    Images lie by number and not in the pages, so all of a page's are asked for before the first is looked at.
+    """
+    used, width = 0, images.shape[1]
     while head:
+        for place in range(FIRST, FIRST + pages[head, USED]):
+            prefetch(images, width * pages[head, place])
         for place in range(FIRST, FIRST + pages[head, USED]):
             number = pages[head, place]
             if within(images[number], corner) and meets(number, lows, highs, start, length, attribute, low, high):
