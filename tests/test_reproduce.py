@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from hitbox.errors import BenchError
 from hitbox.experiments import claims, report, reproduce, runner
 from hitbox.experiments.claims import judge
-from hitbox.experiments.curves import Curves
+from hitbox.experiments.curves import Curves, at_one_pace
 from hitbox.experiments.declare import MEASURES, SCALES, SETTINGS
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.plots import COLOURS, LABELS
@@ -203,6 +203,23 @@ def test_the_readme_says_what_the_committed_report_says() -> None:
     assert f"of {len(verdicts)} claims, {held} hold in direction here, {failed} do not" in said
     said = " ".join((root / "docs/reproduction/README.md").read_text().split())
     assert f"{len(verdicts)} claims: the direction of {held} of the {held + failed} that can be judged holds" in said
+
+
+def test_every_claim_that_does_not_hold_has_a_reason() -> None:
+    root = Path(__file__).parent.parent
+    verdicts = json.loads((root / "docs/reproduction/results.json").read_text())["verdicts"]
+    assert [v["claim"] for v in verdicts if v["verdict"] == report.FAILS and not v["reason"].strip()] == []
+
+
+def test_points_are_brought_to_one_pace() -> None:
+    point = {"rein": {"match": 30.0, "gap_std": 3.0, "match_range": 2.0, "hits": 7.0, "memory": 90.0}}
+    assert at_one_pace(point, 0.5)["rein"] == {
+        "match": 15.0,
+        "gap_std": 1.5,
+        "match_range": 2.0,
+        "hits": 7.0,
+        "memory": 90.0,
+    }
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ from hitbox.errors import BenchError
 Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
-
-TIMES = ("match", "preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
+TIMES = ("match", "insert_one", "delete_one")
+TIMES += ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
+"""What the names of times begin with that are measured beside the yardstick."""
 PURE = {"match_range", "level_vs_determining"}
 """Figures that begin like a time but are pure numbers."""
 
@@ -69,7 +70,7 @@ class Curves:
 
 
 def at_one_pace(point: Mapping[str, Mapping[str, float]], factor: float) -> dict[str, dict[str, float]]:
-    """The figures of a point with every time of a match multiplied by `factor`: what the fastest machine would take.
+    """The figures of a point with the TIMES multiplied by `factor`: what they would be on the machine at its fastest.
 
     Neighbours on a shared machine make everybody at a point slower, by up to a factor of two here, and the next point
     not. Contestants of one point are compared as they were measured: they share the factor.

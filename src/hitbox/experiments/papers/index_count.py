@@ -7,6 +7,11 @@ from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by, each
 
 TITLES = {"simple": "Linear comparison", "counting": "Counting", "index-count": "Index-Count"}
 ALL = tuple(TITLES)
+SHARED = (
+    "In time it does, as the row on the least decline says; by factors the two grow alike. Subscriptions share "
+    "constraints here: the more there are, the fewer new ones come in, and those are what Counting tests one by one. "
+    "Counting the owners of those that hold grows with n in both."
+)
 
 SUBSCRIPTIONS = Experiment(
     name="subscriptions",
@@ -28,7 +33,7 @@ SUBSCRIPTIONS = Experiment(
         *each(TITLES, "{} slows down with n", "figure 3", rises),
         Claim("Index-Count declines least with n", "figure 3", least_growth("index-count", ALL)),
         Claim("Linear comparison declines more than Index-Count", "figure 3", steeper("simple", "index-count")),
-        Claim("Counting declines more than Index-Count", "figure 3", steeper("counting", "index-count")),
+        Claim("Counting declines more than Index-Count", "figure 3", steeper("counting", "index-count"), SHARED),
     ),
 )
 
