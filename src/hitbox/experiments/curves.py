@@ -13,8 +13,8 @@ from hitbox.errors import BenchError
 Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
-TIMES = ("match", "insert_one", "delete_one")
-TIMES += ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
+FINE = ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
+TIMES = ("match", "insert_one", "delete_one", *FINE)
 """What the names of times begin with that are measured beside the yardstick."""
 PURE = {"match_range", "level_vs_determining"}
 """Figures that begin like a time but are pure numbers."""

@@ -39,8 +39,8 @@ HALF_HOLD = (
 )
 STEADY_TAMA = (
     "TAMA counts the constraints that hold, one in two, along runs of one array, a nanosecond each, so that it takes "
-    "and varies little more than REIN, which marks the quarter of the ends that fail; at this n both spreads are a few per "
-    "cent of the time, no more than the machine's own."
+    "and varies little more than REIN, which marks the ends that fail, one in four; at this n both spreads are a few "
+    "per cent of the time, no more than the machine's own."
 )
 QUICK_TAMA = "TAMA's cells are runs of one array here, and counting along a run costs about a nanosecond an entry."
 FLAT_TAMA = (
