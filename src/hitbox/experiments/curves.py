@@ -14,7 +14,7 @@ Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
 FINE = ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
-TIMES = ("match", "insert_one", "delete_one", *FINE)
+TIMES = ("match", "insert_", "delete_", *FINE)
 """What the names of times begin with that are measured beside the yardstick."""
 PURE = {"match_range", "level_vs_determining"}
 """Figures that begin like a time but are pure numbers."""

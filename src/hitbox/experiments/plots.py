@@ -28,6 +28,8 @@ LABELS = {
     "build_total": "insertion of all subscriptions (s)",
     "insert_one": "insertion of one (µs)",
     "delete_one": "deletion of one (µs)",
+    "insert_each": "insertion of one, in calls of many (µs)",
+    "delete_each": "deletion of one, in calls of many (µs)",
     "memory": "memory (bytes a subscription)",
     "levels": "mean determining time (ms)",
     "matching": "matching time (ms)",

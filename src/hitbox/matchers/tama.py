@@ -134,9 +134,9 @@ def count_down(
             cell = base if place == 0 else base + top - 1 + place
             while cell >= base:
                 count = count_off(numbers, start[cell], start[cell] + size[cell], counter, reached)
-                if exact:
-                    count = confirm(reached, count, keys, keys, *bounds)
-                found, used = report(reached, count, found, used, stamps)
+                if count:  # rarely: most of the time goes into counting, and a call costs as much as a short cell
+                    count = confirm(reached, count, keys, keys, *bounds) if exact else count
+                    found, used = report(reached, count, found, used, stamps)
                 cell = base + ((cell - base) >> 1) if cell > base + 1 else -1
         offsets[event + 1] = used
     return offsets, found[:used].copy()
