@@ -152,8 +152,9 @@ def unmarked_among(numbers: Any, marks: U64, found: I32, used: int, stamps: I64)
 def stamp_evenly(stamps: I64, begin: int) -> int:
     """Fill `stamps` with moments between `begin` and now; that now."""
     end: int = now()
+    step = (end - begin) / (len(stamps) + 1)
     for k in range(len(stamps)):
-        stamps[k] = begin + (end - begin) * (k + 1) // (len(stamps) + 1)
+        stamps[k] = begin + np.int64((k + 1) * step)
     return end
 
 

@@ -90,12 +90,11 @@ class Siena(Matcher):
 
 
 @njit(cache=True, nogil=True)
-def count_up(counters: I32, number: int) -> int:
+def count_up(counters: I32, shift: int, number: int) -> int:
     """Add one to the counter of `number` in a hash map of (number, count) with linear probing; the new count."""
-    mask = np.uint32(len(counters) - 1)
-    place = (np.uint32(number) * np.uint32(0x9E3779B1) >> np.uint32(7)) & mask
+    place = ((number * 0x9E3779B1) & 0xFFFFFFFF) >> shift  # Fibonacci hashing: the upper bits of a product
     while counters[place, 0] != number and counters[place, 1]:
-        place = (place + np.uint32(1)) & mask
+        place = (place + 1) & (len(counters) - 1)
     counters[place, 0] = number
     counters[place, 1] += 1
     return int(counters[place, 1])
@@ -106,11 +105,11 @@ def count_pairs(lows: I64, count: int, buckets: Any, target: Any, bare: I32, sta
     start, size, numbers, values = buckets
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int32)
-    used, slots = 0, 2
-    while slots < 3 * count // 2:
-        slots *= 2
+    used, shift = 0, 31
+    while 1 << (32 - shift) < 3 * count // 2:
+        shift -= 1
     for event in range(len(lows)):
-        counters = np.zeros((slots, 2), np.int32)
+        counters = np.zeros((1 << (32 - shift), 2), np.int32)
         found = grown(found, used + count)
         used = report_bare(bare, found, used, stamps)
         for kind in range(len(start)):
@@ -120,7 +119,7 @@ def count_pairs(lows: I64, count: int, buckets: Any, target: Any, bare: I32, sta
             end = start[kind] + np.searchsorted(bucket, last, side="right")
             for i in range(begin, end):
                 number = numbers[i]
-                if count_up(counters, number) < target[number]:
+                if count_up(counters, shift, number) < target[number]:
                     continue
                 found[used] = number
                 if len(stamps):
