@@ -196,3 +196,19 @@ def test_wrong_use_is_refused() -> None:
 def test_the_environment_chooses_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HITBOX_SIMD", "baseline")
     assert Engine(Space.of(1)).describe()["simd"] == "baseline"
+
+
+def test_results_keep_their_memory_while_later_calls_reuse_what_was_given_back() -> None:
+    engine, oracle = pair(2)
+    boxes = Boxes.of([{0: (0, 9)}] * 4000)
+    for one in (engine, oracle):
+        one.insert(np.arange(4000), boxes)
+    inside, outside = Points.of([[5, 0]] * 200), Points.of([[10, 0], [9, 0]] * 100)
+    engine.match(inside)  # 3 MB that the next call may write to
+    first, copies = [], []
+    for points in (inside, outside, inside):
+        first.append(engine.match(points))
+        copies.append(first[-1].numbers.copy())
+    for found, copy, points in zip(first, copies, (inside, outside, inside), strict=True):
+        np.testing.assert_array_equal(found.numbers, copy)
+        assert found.offsets.tolist() == oracle.match(points).offsets.tolist()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ["grid.cpp", "cluster.cpp", "build_bitmap.cpp", "build_postings.cpp"]
+SOURCES = ["memory.cpp", "grid.cpp", "cluster.cpp", "build_bitmap.cpp", "build_postings.cpp"]
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 VBMI = [*AVX512, "-mavx512vbmi", "-mavx512vbmi2"]

@@ -53,18 +53,20 @@ struct Wanted {
   size_t limit = SIZE_MAX;
 };
 
-template <class T>
-static inline T* allocate(size_t count) {
-  void* memory = std::malloc(count * sizeof(T) + 64);
-  if (!memory) throw std::bad_alloc();
-  return static_cast<T*>(memory);
-}
+// Memory of results and of scratch: like realloc and free, see memory.cpp.
+void* resize_memory(void* memory, size_t bytes);
+void free_memory(void* memory) noexcept;
 
 template <class T>
 static inline void regrow(T*& memory, size_t count) {
-  void* grown = std::realloc(memory, count * sizeof(T) + 64);
-  if (!grown) throw std::bad_alloc();
-  memory = static_cast<T*>(grown);
+  memory = static_cast<T*>(resize_memory(memory, count * sizeof(T) + 64));
+}
+
+template <class T>
+static inline T* allocate(size_t count) {
+  T* memory = nullptr;
+  regrow(memory, count);
+  return memory;
 }
 
 // Large pages where there is much memory: look-ups jump all over it, and results fault in page by page.
@@ -79,15 +81,9 @@ static inline void prefer_large_pages(void* memory, size_t bytes) {
 #endif
 }
 
-template <class T>
-static inline void regrow_large(T*& memory, size_t count) {
-  regrow(memory, count);
-  prefer_large_pages(memory, count * sizeof(T));
-}
-
 static inline void reserve(Result& out, size_t extra) {
   if (out.size + extra <= out.capacity) return;
-  out.capacity = (out.size + extra) * 2 + 64;
+  out.capacity = (out.size + extra) * 4;  // pages that are never written cost nothing
   regrow(out.numbers, out.capacity);
   regrow(out.levels, out.capacity);
 }
@@ -100,8 +96,8 @@ static inline void add(Result& out, u32 number, u8 level) {
 }
 
 static inline void release(Result& out) {
-  std::free(out.numbers);
-  std::free(out.levels);
+  free_memory(out.numbers);
+  free_memory(out.levels);
   out = Result{};
 }
 

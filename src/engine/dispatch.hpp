@@ -43,17 +43,23 @@ inline void match_threads(const Kernels& kernels, const Set& set, const Events& 
     workers.emplace_back([&, t] { kernels.many(set, events, share(t), share(t + 1), ends, results[t]); });
   kernels.many(set, events, 0, share(1), ends, out);
   for (std::thread& worker : workers) worker.join();
+  std::vector<size_t> from(threads, 0);
   size_t total = out.size;
   for (size_t t = 1; t < threads; ++t) {
-    for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(total);
+    from[t] = total;
     total += results[t].size;
   }
   regrow(out.numbers, total);
-  for (size_t t = 1; t < threads; ++t) {
-    std::memcpy(out.numbers + out.size, results[t].numbers, results[t].size * sizeof(i32));
-    out.size += results[t].size;
+  out.size = total;
+  auto append = [&](size_t t) {
+    for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(from[t]);
+    if (results[t].size) std::memcpy(out.numbers + from[t], results[t].numbers, results[t].size * sizeof(i32));
     release(results[t]);
-  }
+  };
+  workers.clear();
+  for (size_t t = 2; t < threads; ++t) workers.emplace_back(append, t);
+  append(1);
+  for (std::thread& worker : workers) worker.join();
 }
 
 }  // namespace hitbox

@@ -6,7 +6,7 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 FEW = 64;  // boxes of a tile up to which their rows are read, not lists
+constexpr u32 MOST_ROWS = 160;  // of a tile that are looked at one by one
 
 // What rows are held against: the event's keys, the glances of their places (a byte an attribute, padded to 64), and
 // the attributes where an end with the same glance leaves doubt, a bit each.
@@ -64,7 +64,7 @@ static inline void clear_by_rows(const Bitmap& map, const Held& event, u32 tile,
     u64 ties;
     u32 position;
   };
-  Tied tied[FEW + 1];
+  Tied tied[MOST_ROWS + 1];
   u32 size = 0;
   size_t first = size_t(tile) * LANES * BLOCK;
   auto judge = [&](u32 position, bool fails) { held[position >> 6] &= ~(u64(fails) << (position & 63)); };
@@ -100,6 +100,36 @@ static inline bool fails_on(const Bitmap& map, const Held& event, const u8* at, 
   return row.highs[i] < event.low_glance[attribute] || row.lows[i] > event.high_glance[attribute] ||
          key_fails(map, event, row, i, attribute);
 }
+
+// Boxes that lists left in doubt, each on one attribute: their rows are fetched, and looked at when all lists are read.
+class Ties {
+ public:
+  Ties(const Bitmap& map, const Held& event, u32 tile, u64* held)
+      : map_(map), event_(event), first_(size_t(tile) * LANES * BLOCK), held_(held) {}
+
+  void add(u32 attribute, u32 position) {
+    fetch(row_at(map_, first_ + position));
+    which_[size_++] = attribute << 11 | position;
+    if (size_ == MOST) settle();
+  }
+
+  void settle() {
+    for (u32 i = 0; i < size_; ++i) {
+      u32 position = which_[i] & POSITION;
+      if (!bit(held_, position)) continue;
+      if (fails_on(map_, event_, row_at(map_, first_ + position), which_[i] >> 11)) clear(held_, position);
+    }
+    size_ = 0;
+  }
+
+ private:
+  static constexpr u32 MOST = 128;
+  const Bitmap& map_;
+  const Held& event_;
+  size_t first_;
+  u64* held_;
+  u32 which_[MOST], size_ = 0;
+};
 
 }  // namespace
 }  // namespace hitbox

@@ -189,11 +189,11 @@ struct Scratch {
   explicit Scratch(size_t count) { need(count); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { std::free(data); }
+  ~Scratch() { free_memory(data); }
   void need(size_t count) {
     if (count <= capacity) return;
     capacity = count + count / 2 + 16;
-    regrow_large(data, capacity);
+    regrow(data, capacity);
   }
   void push(T value) {
     need(size + 1);

@@ -20,6 +20,8 @@ constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
 constexpr u32 RING = 16;
 constexpr u32 SOON = 4;  // events of a batch whose plans are fetched early
+constexpr u32 WORTH = 128;  // visits of a tile from which all of it is fetched early
+constexpr u32 SINGLY = 96;  // events below which a batch is matched one by one
 constexpr u32 CHUNK = 4096;
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
@@ -29,16 +31,6 @@ struct Survivor {
   u64 held[TILE_WORDS];
   u32 tile, size;
 };
-
-// A tile that an event visits, and in which lanes.
-struct Visit {
-  u32 tile, lanes;
-};
-
-template <class Take>
-static inline void each_lane(Visit visit, Take take) {
-  for (u32 lanes = visit.lanes; lanes; lanes &= lanes - 1) take(u32(__builtin_ctz(lanes)));
-}
 
 // Calls take(visit) for each tile among the 64 blocks of a word.
 template <class Take>
@@ -82,27 +74,39 @@ struct Pipeline {
   }
 
   void open(u32 i, Visit visit) {
-    u32 first = plans.open(map, visit.tile, 0, false, sources_of(i));
-    sizes[i % TILES] = first + plans.open(map, visit.tile, 0, true, sources_of(i) + first);
-    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), sizes[i % TILES], lane); });
+    u32& size = sizes[i % TILES];
+    size = plans.open(map, visit.tile, 0, false, sources_of(i));
+    if (!P::STAGED) size += plans.open(map, visit.tile, 0, true, sources_of(i) + size);
+    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
   }
 
   void gather(u32 i, Visit visit) {
     Survivor& one = ring[pushed % RING];
     one.tile = visit.tile;
-    for (u32 lane = 0; lane < LANES; ++lane) {
-      u64* line = one.held + lane * WORDS;
-      if (!(visit.lanes >> lane & 1)) {
-        std::memset(line, 0, WORDS * 8);
-        continue;
-      }
-      Line alive = load(map.alive + (size_t(visit.tile) * LANES + lane) * WORDS);
-      store(line, P::gather(sources_of(i), sizes[i % TILES], lane, alive));
-    }
+    std::memset(one.held, 0, sizeof one.held);
+    const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
+    each_lane(visit, [&](u32 lane) {
+      Line held = P::gather(sources_of(i), sizes[i % TILES], lane, load(alive + lane * WORDS));
+      store(one.held + lane * WORDS, held);
+    });
     one.size = count<TILE_WORDS>(one.held);
-    if (!one.size) return;
+    if (P::STAGED && one.size > P::FEW) gather_rest(i, visit, one);
+    if (one.size) push(one);
+  }
+
+  void gather_rest(u32 i, Visit visit, Survivor& one) {
+    u32 size = plans.open(map, visit.tile, 0, true, sources_of(i));
+    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
+    each_lane(visit, [&](u32 lane) {
+      u64* line = one.held + lane * WORDS;
+      store(line, P::gather(sources_of(i), size, lane, load(line)));
+    });
+    one.size = count<TILE_WORDS>(one.held);
+  }
+
+  void push(const Survivor& one) {
     ++pushed;
-    if (one.size <= FEW) prefetch_rows(map, one.tile, one.held);
+    if (one.size <= P::FEW) prefetch_rows(map, one.tile, one.held);
     else prefetch_tables(plans, map, one.tile, 0);
     if (pushed - looked > DELAY) look();
     if (looked - settled > DELAY) settle();
@@ -110,7 +114,7 @@ struct Pipeline {
 
   void look() {
     const Survivor& one = ring[looked++ % RING];
-    if (one.size > FEW) prefetch_lists(plans, map, one.tile, 0);
+    if (one.size > P::FEW) prefetch_lists(plans, map, one.tile, 0);
   }
 
   void settle() {
@@ -156,7 +160,7 @@ static void put_in_order(Result& out) {
   for (u32 l = 0; l < LEVELS; ++l) start[l + 1] += start[l];
   i32* sorted = allocate<i32>(out.capacity);
   for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
-  std::free(out.numbers);
+  free_memory(out.numbers);
   out.numbers = sorted;
   // Each start has moved to its level's end.
   for (size_t l = 0, from = 0; l < LEVELS; from = start[l++])
@@ -240,7 +244,7 @@ struct Log {
     }
     if (sum > out.capacity) {
       out.capacity = sum + size_t(double(sum) * (whole - 1) * 1.1);
-      regrow_large(out.numbers, out.capacity);
+      regrow(out.numbers, out.capacity);
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
@@ -261,7 +265,7 @@ struct Ahead {
   size_t step_bytes = 0;
 
   Ahead(const Bitmap& map, u32 tile, u32 visits) {
-    if (tile >= tiles_of(map.blocks) || visits < 16) return;
+    if (tile >= tiles_of(map.blocks) || visits < WORTH) return;
     const Directory* directory = directory_of(map, tile);
     u32 groups = 0, group = 1;
     for (u32 a = 0; a < map.attributes; ++a) {
@@ -306,11 +310,10 @@ struct Batch {
   Scratch<u64> blocks;       // [events][summary_words]
   Scratch<Waiting> waiting;  // [WAITING][events]
   u32 waiting_size[WAITING];
-  Scratch<typename P::Source> sources;
 
   Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
       : map(m), events(e), from(first), size(count), log(l), plans(m.attributes, count),
-        blocks(count * m.summary_words), waiting(WAITING * count), sources(m.attributes) {}
+        blocks(count * m.summary_words), waiting(WAITING * count) {}
 
   const i64* low(size_t e) const { return events.low + (from + e) * events.attributes; }
   const i64* high(size_t e) const { return events.high + (from + e) * events.attributes; }
@@ -339,6 +342,7 @@ struct Batch {
 
   void visit(u32 tile, const Waiting* list, u32 waiting_events) {
     Ahead ahead(map, tile + 1, waiting_events);
+    plans.open_tile(map, tile);
     for (u32 i = 0; i < waiting_events; ++i) {
       size_t e = list[i].event;
       if (i + SOON < waiting_events) plans.prefetch_plan(list[i + SOON].event);
@@ -348,22 +352,14 @@ struct Batch {
   }
 
   void gather(Visit visit, size_t e) {
-    Line held[LANES];
-    Visit left{visit.tile, 0};
-    u32 lines = plans.open(map, visit.tile, e, false, sources.data);
-    each_lane(visit, [&](u32 lane) {
-      held[lane] = P::gather(sources.data, lines, lane, load(map.alive + (size_t(visit.tile) * LANES + lane) * WORDS));
-      left.lanes |= u32(!empty(held[lane])) << lane;
-    });
-    if (!left.lanes) return;
-    lines = plans.open(map, visit.tile, e, true, sources.data);
-    alignas(64) u64 last[TILE_WORDS] = {};
-    each_lane(left, [&](u32 lane) { store(last + lane * WORDS, P::gather(sources.data, lines, lane, held[lane])); });
-    u32 size = count<TILE_WORDS>(last);
+    alignas(64) u64 held[TILE_WORDS] = {};
+    const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
+    each_lane(visit, [&](u32 lane) { std::memcpy(held + lane * WORDS, alive + lane * WORDS, WORDS * 8); });
+    u32 size = plans.gather_tile(map, visit, e, held);
     if (!size) return;
-    settle(plans, map, visit.tile, e, low(e), high(e), size, last);
-    each_lane(left, [&](u32 lane) {
-      const u64* line = last + lane * WORDS;
+    settle(plans, map, visit.tile, e, low(e), high(e), size, held);
+    each_lane(visit, [&](u32 lane) {
+      const u64* line = held + lane * WORDS;
       u32 block = visit.tile * LANES + lane;
       if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level_at(map, block)), line);
     });
@@ -385,8 +381,26 @@ void match_chunk(const Set& set, const Events& events, size_t from, size_t size,
   }
 }
 
+void match_singly(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out) {
+  Result one;
+  for (size_t e = from; e < to; ++e) {
+    one.size = 0;
+    one.ordered = true;
+    match_one(set, events, e, Wanted{}, one);
+    if (out.size + one.size > out.capacity) {
+      out.capacity = (out.size + one.size) * 2;
+      regrow(out.numbers, out.capacity);
+    }
+    if (one.size) std::memcpy(out.numbers + out.size, one.numbers, one.size * sizeof(i32));
+    out.size += one.size;
+    ends[e] = i64(out.size);
+  }
+  release(one);
+}
+
 // A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
 void match_many(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out) {
+  if (to - from < SINGLY) return match_singly(set, events, from, to, ends, out);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
   Log log;

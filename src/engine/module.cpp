@@ -22,8 +22,8 @@ template <class T>
 using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
 
 template <class T>
-nb::object give(T* data, size_t size) {
-  nb::capsule owner(data, [](void* memory) noexcept { std::free(memory); });
+nb::object give(T* data, size_t size, void (*done)(void*) noexcept = free_memory) {
+  nb::capsule owner(data, done);
   return nb::cast(nb::ndarray<nb::numpy, T>(data, {size}, owner));
 }
 
@@ -31,7 +31,7 @@ template <class T>
 nb::object give(Array<T>& array) {
   size_t size = array.size;
   if (!array.memory) array.make(0);
-  return give(array.memory.release(), size);
+  return give(array.memory.release(), size, [](void* memory) noexcept { std::free(memory); });
 }
 
 template <class T>

@@ -11,6 +11,16 @@ namespace {
 
 constexpr u32 EARLY = 4;  // lines of a block that are looked at before it is known where the rest are
 
+// A tile that an event visits, and in which lanes.
+struct Visit {
+  u32 tile, lanes;
+};
+
+template <class Take>
+static inline void each_lane(Visit visit, Take take) {
+  for (u32 lanes = visit.lanes; lanes; lanes &= lanes - 1) take(u32(__builtin_ctz(lanes)));
+}
+
 // | open: every box reaches into the cell 1 | sure: lines decide, where a tile has them 1 | place 22 |
 struct PointList {
   u32 bits;
@@ -114,8 +124,16 @@ static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* bl
 }
 
 struct PointPlans : Plans<PointList, 1> {
+  struct Opened {
+    const u64* lines;  // of cell 0, lane 0
+    u32 attribute;
+  };
+  Scratch<Opened> opened;
+
   using Plans::Plans;
   using Source = const u64*;  // an attribute's line of lane 0
+  static constexpr u32 FEW = 64;  // boxes of a tile up to which their rows are read, not lists
+  static constexpr bool STAGED = false;
 
   // False where no box of the segment can match; `blocks` is narrowed to those that may.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
@@ -163,6 +181,40 @@ struct PointPlans : Plans<PointList, 1> {
     return held;
   }
 
+  // Many events are about to visit the tile: where its lines are.
+  void open_tile(const Bitmap& map, u32 tile) {
+    const Directory* directory = directory_of(map, tile);
+    const u16* order = map.order + size_t(tile) * map.attributes;
+    opened.size = 0;
+    for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i)
+      opened.push({line_of(map, directory[order[i]].group, 0, 0), order[i]});
+  }
+
+  // ANDs the lines of all lanes that the event visits in the open tile. Returns how many boxes are left.
+  u32 gather_tile(const Bitmap&, Visit visit, size_t event, u64* held) const {
+    switch (__builtin_popcount(visit.lanes)) {
+      case 1: return gather_lanes<1>(visit, event, held);
+      case 2: return gather_lanes<2>(visit, event, held);
+      case 3: return gather_lanes<3>(visit, event, held);
+      default: return gather_lanes<4>(visit, event, held);
+    }
+  }
+
+  template <u32 SOME>
+  u32 gather_lanes(Visit visit, size_t event, u64* held) const {
+    const u8* mine = glances_of(event, 0);
+    u32 at[SOME], n = 0;
+    Line line[SOME];
+    each_lane(visit, [&](u32 lane) { at[n++] = lane * WORDS; });
+    for (n = 0; n < SOME; ++n) line[n] = load(held + at[n]);
+    for (const Opened *one = opened.data, *end = one + opened.size; one < end; ++one) {
+      const u64* cell = one->lines + (mine[one->attribute] >> 2) * TILE_WORDS;
+      for (n = 0; n < SOME; ++n) line[n] = line[n] & load(cell + at[n]);
+    }
+    for (n = 0; n < SOME; ++n) store(held + at[n], line[n]);
+    return count<TILE_WORDS>(held);
+  }
+
   // Calls take(attribute, directory entry, cell, tops) for each list that may exclude the event.
   template <class Take>
   void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
@@ -180,8 +232,9 @@ struct IntervalPlans : Plans<Span, 2> {
   Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
   Scratch<u16> used;   // how many
 
-  IntervalPlans(u32 attributes, size_t events) : Plans(attributes, events), order(attributes * events), used(events) {}
 
+  static constexpr u32 FEW = MOST_ROWS;  // an interval reads two lists an attribute
+  static constexpr bool STAGED = true;  // an attribute has many lines: where few boxes are left their rows are cheaper
   static constexpr u32 WIDE = 20;     // lines from which lists of the outside are cheaper
   static constexpr u32 FETCHED = 40;  // lines of a block that are fetched early
 
@@ -189,6 +242,10 @@ struct IntervalPlans : Plans<Span, 2> {
     const u64 *first, *last;  // lines of lane 0
     size_t step;
   };
+  Scratch<Source> sources;
+
+  IntervalPlans(u32 attributes, size_t events)
+      : Plans(attributes, events), order(attributes * events), used(events), sources(attributes) {}
 
   bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
     Ranking ranking;
@@ -265,6 +322,23 @@ struct IntervalPlans : Plans<Span, 2> {
     return held;
   }
 
+  void open_tile(const Bitmap&, u32) {}
+
+  // All lanes, as far as it takes. Returns how many boxes are left.
+  u32 gather_tile(const Bitmap& map, Visit visit, size_t event, u64* held) {
+    u32 size = FEW + 1;
+    for (bool rest : {false, true}) {
+      if (size <= FEW) break;
+      u32 lines = open(map, visit.tile, event, rest, sources.data);
+      each_lane(visit, [&](u32 lane) {
+        u64* line = held + lane * WORDS;
+        store(line, gather(sources.data, lines, lane, load(line)));
+      });
+      size = count<TILE_WORDS>(held);
+    }
+    return size;
+  }
+
   // Ends that matter lie in the cells of the event's ends; where lines were left out (`wide`), outside as well.
   template <class Take>
   void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
@@ -316,15 +390,14 @@ template <class P>
 static inline void settle(const P& plans, const Bitmap& map, u32 tile, size_t event, const i64* low, const i64* high,
                           u32 size, u64* held) {
   Held against = plans.held_of(event, low, high);
-  size_t first = size_t(tile) * LANES * BLOCK;
-  if (size <= FEW) return clear_by_rows(map, against, tile, held);
+  if (size <= P::FEW) return clear_by_rows(map, against, tile, held);
+  Ties ties(map, against, tile, held);
   plans.each_list(map, tile, event, [&](u32 a, const Directory* at, u32 cell, Tops tops) {
     u32 from, to;
     list_of(map, at, cell, from, to);
-    clear_failing(map, from, to, tops, held, [&](u32 position) {
-      if (fails_on(map, against, row_at(map, first + position), a)) clear(held, position);
-    });
+    clear_failing(map, from, to, tops, held, [&](u32 position) { ties.add(a, position); });
   });
+  ties.settle();
 }
 
 }  // namespace
