@@ -59,7 +59,7 @@ struct Bitmap {
   const Directory* directory;  // [tiles * attributes + 1]
   const u16* order;          // [tiles][attributes] those with lines, most telling first, then NO_ATTRIBUTE
   const u64* lines;          // [groups][CELLS][LANES][WORDS]
-  const u16* entries;        // of an attribute with lines: [CELLS] where each cell's list ends, then lists; padded by 32
+  const u16* entries;        // where an attribute has lines: [CELLS] list ends, then the lists; padded by 32
   const u32* numbers;        // [blocks][BLOCK]
   const u8* rows;            // [blocks][BLOCK][row_bytes], padded by 64
   const u8* more;            // rows of boxes with more constraints than there is room for, padded by 64

@@ -1,5 +1,6 @@
 // Laying out a bitmap segment: order, directory, lines, lists, summaries. About one microsecond a box.
 #include <algorithm>
+#include <stdexcept>
 
 #include "build.hpp"
 #include "row.hpp"
@@ -51,7 +52,8 @@ struct Layout {
     u32 m = attributes(), tiles = tiles_of(out.blocks);
     out.directory.make((size_t(tiles) * m + 1) * 2);
     out.listed.make(m, 0);
-    u32 groups = 0, base = 0;
+    u32 groups = 0;
+    u64 base = 0;
     std::vector<u32> used(m);
     for (u32 t = 0; t < tiles; ++t) {
       std::fill(used.begin(), used.end(), 0);
@@ -64,16 +66,17 @@ struct Layout {
         u32* entry = out.directory.data() + (size_t(t) * m + a) * 2;
         bool lined = used[a] >= options.lines * LANES;
         entry[0] = lined ? ++groups : 0;
-        entry[1] = base;
+        entry[1] = u32(base);
         out.listed[a] |= !lined && used[a];
         base += 2 * used[a] + (lined ? CELLS : 0);
       }
     }
+    if (base > UINT32_MAX) throw std::length_error("more than two thousand million constraints in one segment");
     out.directory[size_t(tiles) * m * 2] = 0;
-    out.directory[size_t(tiles) * m * 2 + 1] = base;
+    out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
     out.order.make(size_t(tiles) * m, NO_ATTRIBUTE);
     out.lines.make(size_t(groups) * CELLS * LANES * WORDS);
-    out.entries.make(size_t(base) + 32);
+    out.entries.make(base + 32);
     std::memset(out.entries.data() + base, 0, 64);
   }
 
@@ -182,7 +185,8 @@ struct Layout {
       Cells c = cells[size_t(at)];
       const i64* starts = out.grid.starts.data() + size_t(c.attribute) * CELLS;
       const u8* shift = out.grid.shift.data() + size_t(c.attribute) * CELLS;
-      ends[size_t(i)] = {place_of(starts, shift, c.low, boxes.low[at]), place_of(starts, shift, c.high, boxes.high[at])};
+      ends[size_t(i)].low = place_of(starts, shift, c.low, boxes.low[at]);
+      ends[size_t(i)].high = place_of(starts, shift, c.high, boxes.high[at]);
       size_t low = size_t(c.attribute) * CELLS + c.low, high = size_t(c.attribute) * CELLS + c.high;
       out.edges[low] += boxes.low[at] != starts[c.low];
       out.edges[high] += boxes.high[at] != out.grid.last(high);
@@ -202,7 +206,6 @@ struct Layout {
     std::memcpy(row + head, &offset, 4);
   }
 
-  // May write up to 7 bytes beyond the row: what stands there is written later.
   void write_row(u8* row, u32 room, u32 box) {
     u32 size = boxes.size(box);
     size_t from = size_t(boxes.offsets[box]);

@@ -8,8 +8,9 @@
 // level at the end, so that no comparison sort is needed.
 #include "match.hpp"
 
+#include "interval.hpp"
 #include "lookup.hpp"
-#include "plan.hpp"
+#include "point.hpp"
 
 namespace hitbox {
 namespace {
@@ -75,8 +76,7 @@ struct Pipeline {
 
   void open(u32 i, Visit visit) {
     u32& size = sizes[i % TILES];
-    size = plans.open(map, visit.tile, 0, false, sources_of(i));
-    if (!P::STAGED) size += plans.open(map, visit.tile, 0, true, sources_of(i) + size);
+    size = plans.open(map, visit.tile, 0, sources_of(i));
     each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
   }
 
@@ -90,7 +90,8 @@ struct Pipeline {
       store(one.held + lane * WORDS, held);
     });
     one.size = count<TILE_WORDS>(one.held);
-    if (P::STAGED && one.size > P::FEW) gather_rest(i, visit, one);
+    if constexpr (P::STAGED)
+      if (one.size > P::FEW) gather_rest(i, visit, one);
     if (one.size) push(one);
   }
 

@@ -4,8 +4,8 @@
 //   | which attributes | glances of low ends | of high ends | rest of both ends of the first, the second, ... |
 //
 // Which attributes: a bit each, or where there are more than 64 their number and then themselves, 16 bits each. The
-// rest is the lower 14 bits of a place, or the whole key. A box with more constraints than rows have room for has, after
-// its attribute bits or number, the offset (in words of 32 bits) of a row that is large enough.
+// rest is the lower 14 bits of a place, or the whole key. A box with more constraints than rows have room for has,
+// after its attribute bits or number, the offset (in words of 32 bits) of a row that is large enough.
 #pragma once
 
 #include "bitmap.hpp"
@@ -66,7 +66,8 @@ static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribut
   }
   u32 first = (2 * i + upper) * REST, word;
   std::memcpy(&word, row.rest + first / 8, 4);
-  u32 glance = (upper ? row.highs : row.lows)[i], code = (glance << REST | (word >> first % 8 & ((1u << REST) - 1))) & 0xFFFF;
+  u32 glance = (upper ? row.highs : row.lows)[i], rest = word >> first % 8 & ((1u << REST) - 1);
+  u32 code = (glance << REST | rest) & 0xFFFF;
   size_t at = size_t(attribute) * CELLS + (glance >> 2);
   u64 start = u64(map.starts[at]), bits = map.shift[at];
   if (bits <= 16) return i64(start + (code >> (16 - bits)));
