@@ -131,23 +131,23 @@ def test_soak_of_changes_and_compaction(seed: int) -> None:
     np.testing.assert_array_equal(back.low, want.low)
 
 
-def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few() -> None:
+@pytest.mark.parametrize(("count", "calls"), [(20_000, 80), pytest.param(400_000, 100, marks=pytest.mark.slow)])
+def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few(count: int, calls: int) -> None:
     rng = np.random.default_rng(5)
     engine, _ = pair(6, tail=256)
-    boxes = wide_boxes(rng, 20_000, 6, 30, 100)
-    for start in range(0, 20_000, 250):
-        part = np.arange(start, start + 250)
+    boxes = wide_boxes(rng, count, 6, 30, 100)
+    for part in np.split(np.arange(count), calls):
         engine.insert(part, boxes.take(part))
         if commit := engine.prepare():
             commit()
     assert len(engine.describe()["segments"]) < 20
-    engine.delete(np.arange(0, 20_000, 2))
+    engine.delete(np.arange(0, count, 2))
     commit = engine.prepare()
     assert commit is not None
     commit()
     assert engine.prepare() is None
     fresh, _ = pair(6, tail=256)
-    rest = np.arange(1, 20_000, 2)
+    rest = np.arange(1, count, 2)
     fresh.insert(rest, boxes.take(rest))
     assert engine.nbytes() < 1.5 * fresh.nbytes()
 

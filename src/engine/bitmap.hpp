@@ -30,6 +30,7 @@ constexpr u32 CELLS = 64;
 constexpr u32 BLOCK = 512;  // boxes of a block, bits of a line
 constexpr u32 WORDS = BLOCK / 64;
 constexpr u32 LANES = 4;
+constexpr u32 TILE = LANES * BLOCK;
 constexpr u32 TILE_WORDS = LANES * WORDS;
 constexpr u32 UPPER = 1u << 11;
 constexpr u32 POSITION = UPPER - 1;

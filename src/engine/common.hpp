@@ -55,6 +55,7 @@ struct Wanted {
 
 // Memory of results and of scratch: like realloc and free, see memory.cpp.
 void* resize_memory(void* memory, size_t bytes);
+void* trim_memory(void* memory, size_t bytes) noexcept;  // small memory only: of large, what is not used costs nothing
 void free_memory(void* memory) noexcept;
 
 template <class T>
@@ -93,6 +94,11 @@ static inline void add(Result& out, u32 number, u8 level) {
   out.ordered &= !out.size || out.levels[out.size - 1] >= level;
   out.numbers[out.size] = i32(number);
   out.levels[out.size++] = level;
+}
+
+static inline void trim(Result& out) {
+  if (out.numbers) out.numbers = static_cast<i32*>(trim_memory(out.numbers, out.size * sizeof(i32)));
+  if (out.levels) out.levels = static_cast<u8*>(trim_memory(out.levels, out.size));
 }
 
 static inline void release(Result& out) {

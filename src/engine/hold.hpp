@@ -57,35 +57,42 @@ static inline bool holds_wide(const Bitmap& map, const Held& event, const Row& r
   return !fails;
 }
 
-// Clears the boxes of a tile that fail, row by row. What each box comes to is hard to foretell, so there is no branch
-// on it: glances first, and keys of those that are left afterwards.
-static inline void clear_by_rows(const Bitmap& map, const Held& event, u32 tile, u64* held) {
-  struct Tied {
-    u64 ties;
-    u32 position;
-  };
-  Tied tied[MOST_ROWS + 1];
-  u32 size = 0;
-  size_t first = size_t(tile) * LANES * BLOCK;
-  auto judge = [&](u32 position, bool fails) { held[position >> 6] &= ~(u64(fails) << (position & 63)); };
-  if (map.attributes > MASKED)
-    return each_bit<TILE_WORDS>(held, [&](u32 position) {
-      judge(position, !holds_wide(map, event, open_row(map, row_at(map, first + position))));
-    });
-  each_bit<TILE_WORDS>(held, [&](u32 position) {
-    Glance seen = glance_at(map, event, open_row(map, row_at(map, first + position)));
-    judge(position, seen.fails);
-    tied[size] = {seen.ties, position};
-    size += !seen.fails && seen.ties;
-  });
-  for (u32 t = 0; t < size; ++t) {
-    Row row = open_row(map, row_at(map, first + tied[t].position));
-    u64 mask = row_mask(map.attributes, row.head);
-    for (u64 ties = tied[t].ties; ties; ties &= ties - 1) {
-      u32 a = u32(__builtin_ctzll(ties)), i = u32(__builtin_popcountll(mask & ((1ull << a) - 1)));
-      judge(tied[t].position, key_fails(map, event, row, i, a));
+// Of the boxes at some positions of a tile keeps those that hold the event, in any order; returns how many. What each
+// box comes to is hard to foretell, so there is no branch on it: glances first, keys of those that are close later.
+static inline u32 keep_by_rows(const Bitmap& map, const Held& event, u32 tile, u32 size, u16* position) {
+  const u8* rows = row_at(map, size_t(tile) * TILE);
+  auto row_of = [&](u32 at) { return open_row(map, rows + size_t(at) * map.row_bytes); };
+  u32 kept = 0, close = 0;
+  if (map.attributes > MASKED) {
+    for (u32 i = 0; i < size; ++i) {
+      u16 at = position[i];
+      position[kept] = at;
+      kept += holds_wide(map, event, row_of(at));
     }
+    return kept;
   }
+  u16 tied[MOST_ROWS];
+  u64 ties[MOST_ROWS];
+  for (u32 i = 0; i < size; ++i) {
+    u16 at = position[i];
+    Glance seen = glance_at(map, event, row_of(at));
+    position[kept] = tied[close] = at;
+    ties[close] = seen.ties;
+    kept += !seen.fails & !seen.ties;
+    close += !seen.fails & (seen.ties != 0);
+  }
+  for (u32 i = 0; i < close; ++i) {
+    Row row = row_of(tied[i]);
+    u64 mask = row_mask(map.attributes, row.head);
+    bool fails = false;
+    for (u64 bits = ties[i]; bits; bits &= bits - 1) {
+      u32 a = u32(__builtin_ctzll(bits)), which = u32(__builtin_popcountll(mask & ((1ull << a) - 1)));
+      fails |= key_fails(map, event, row, which, a);
+    }
+    position[kept] = tied[i];
+    kept += !fails;
+  }
+  return kept;
 }
 
 // Whether one constraint of a box, on this attribute, excludes the event.
@@ -105,7 +112,7 @@ static inline bool fails_on(const Bitmap& map, const Held& event, const u8* at, 
 class Ties {
  public:
   Ties(const Bitmap& map, const Held& event, u32 tile, u64* held)
-      : map_(map), event_(event), first_(size_t(tile) * LANES * BLOCK), held_(held) {}
+      : map_(map), event_(event), first_(size_t(tile) * TILE), held_(held) {}
 
   void add(u32 attribute, u32 position) {
     fetch(row_at(map_, first_ + position));

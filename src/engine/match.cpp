@@ -20,6 +20,7 @@ constexpr u32 FAR = 6;
 constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
 constexpr u32 RING = 16;
+constexpr u32 LATER = 2;  // visits of a batch that a survivor waits for its rows
 constexpr u32 SOON = 4;  // events of a batch whose plans are fetched early
 constexpr u32 WORTH = 128;  // visits of a tile from which all of it is fetched early
 constexpr u32 SINGLY = 96;  // events below which a batch is matched one by one
@@ -27,25 +28,11 @@ constexpr u32 CHUNK = 4096;
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 constexpr u32 DENSE = 12;  // matches of a block from which its line is logged, not they
 
-// A tile with boxes that its lines did not exclude.
-struct Survivor {
-  u64 held[TILE_WORDS];
-  u32 tile, size;
-};
-
 // Calls take(visit) for each tile among the 64 blocks of a word.
 template <class Take>
 static inline void each_visit(u32 word, u64 blocks, Take take) {
   for (u32 tile = word * 64 / LANES; blocks; blocks >>= LANES, ++tile)
     if (u32 lanes = u32(blocks & ((1u << LANES) - 1))) take(Visit{tile, lanes});
-}
-
-static void emit_line(const Bitmap& map, u32 block, const u64* line, u32 level, Result& out) {
-  reserve(out, BLOCK);
-  out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-  u32 some = expand(line, map.numbers + size_t(block) * BLOCK, out.numbers + out.size);
-  std::memset(out.levels + out.size, int(level), some);
-  out.size += some;
 }
 
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
@@ -83,6 +70,7 @@ struct Pipeline {
   void gather(u32 i, Visit visit) {
     Survivor& one = ring[pushed % RING];
     one.tile = visit.tile;
+    one.event = 0;
     std::memset(one.held, 0, sizeof one.held);
     const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
     each_lane(visit, [&](u32 lane) {
@@ -105,27 +93,40 @@ struct Pipeline {
     one.size = count<TILE_WORDS>(one.held);
   }
 
-  void push(const Survivor& one) {
+  void push(Survivor& one) {
     ++pushed;
-    if (one.size <= P::FEW) prefetch_rows(map, one.tile, one.held);
-    else prefetch_tables(plans, map, one.tile, 0);
+    if (one.size <= P::FEW) one.list(map);
+    else prefetch_tables(plans, map, one);
     if (pushed - looked > DELAY) look();
     if (looked - settled > DELAY) settle();
   }
 
   void look() {
     const Survivor& one = ring[looked++ % RING];
-    if (one.size > P::FEW) prefetch_lists(plans, map, one.tile, 0);
+    if (one.size > P::FEW) prefetch_lists(plans, map, one);
   }
 
   void settle() {
-    Survivor& one = ring[settled++ % RING];
-    hitbox::settle(plans, map, one.tile, 0, low, high, one.size, one.held);
-    for (u32 lane = 0; lane < LANES; ++lane) {
-      const u64* line = one.held + lane * WORDS;
-      u32 block = one.tile * LANES + lane;
-      if (!empty(load(line))) emit_line(map, block, line, level_at(map, block), out);
-    }
+    auto emit_few = [&](u32 level, const u32* numbers, const u16* position, u32 size) {
+      start(size, level);
+      for (u32 i = 0; i < size; ++i) out.numbers[out.size + i] = i32(numbers[position[i]]);
+      finish(size, level);
+    };
+    auto emit_line = [&](u32 level, const u32* numbers, const u64* line) {
+      start(BLOCK, level);
+      finish(expand(line, numbers, out.numbers + out.size), level);
+    };
+    hitbox::settle(plans, map, low, high, ring[settled++ % RING], emit_few, emit_line);
+  }
+
+  void start(u32 most, u32 level) {
+    reserve(out, most);
+    out.ordered &= !out.size || out.levels[out.size - 1] >= level;
+  }
+
+  void finish(u32 size, u32 level) {
+    std::memset(out.levels + out.size, int(level), size);
+    out.size += size;
   }
 
   void run(const Visit* list, u32 size, size_t limit) {
@@ -191,8 +192,8 @@ struct Log {
     u32 key, number;
   };
   struct Dense {
-    u32 key, block;
-    const Bitmap* map;
+    u32 key;
+    const u32* numbers;  // of its block
     u64 line[WORDS];
   };
   Scratch<Hit> hits;
@@ -214,20 +215,25 @@ struct Log {
     hits.push({key, number});
   }
 
-  void add_line(const Bitmap& map, u32 block, u32 key, const u64* line) {
+  void add_few(u32 key, const u32* numbers, const u16* position, u32 size) {
+    counts[key] += size;
+    hits.need(hits.size + size);
+    for (u32 i = 0; i < size; ++i) hits.data[hits.size + i] = {key, numbers[position[i]]};
+    hits.size += size;
+  }
+
+  void add_line(u32 key, const u32* numbers, const u64* line) {
     u32 some = count(line);
     counts[key] += some;
     if (some >= DENSE) {
       lines.need(lines.size + 1);
       Dense& one = lines[lines.size++];
       one.key = key;
-      one.block = block;
-      one.map = &map;
+      one.numbers = numbers;
       std::memcpy(one.line, line, sizeof one.line);
       return;
     }
     hits.need(hits.size + some);
-    const u32* numbers = map.numbers + size_t(block) * BLOCK;
     each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
   }
 
@@ -249,7 +255,7 @@ struct Log {
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
-      next[one.key] += expand(one.line, one.map->numbers + size_t(one.block) * BLOCK, out.numbers + next[one.key]);
+      next[one.key] += expand(one.line, one.numbers, out.numbers + next[one.key]);
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
@@ -310,6 +316,8 @@ struct Batch {
   P plans;
   Scratch<u64> blocks;       // [events][summary_words]
   Scratch<Waiting> waiting;  // [WAITING][events]
+  Survivor ring[RING];
+  u32 pushed = 0, settled = 0;
   u32 waiting_size[WAITING];
 
   Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
@@ -345,25 +353,36 @@ struct Batch {
     Ahead ahead(map, tile + 1, waiting_events);
     plans.open_tile(map, tile);
     for (u32 i = 0; i < waiting_events; ++i) {
-      size_t e = list[i].event;
       if (i + SOON < waiting_events) plans.prefetch_plan(list[i + SOON].event);
       ahead.step();
-      gather(Visit{tile, list[i].lanes}, e);
+      gather(Visit{tile, list[i].lanes}, list[i].event);
     }
+    while (settled < pushed) settle();
   }
 
-  void gather(Visit visit, size_t e) {
-    alignas(64) u64 held[TILE_WORDS] = {};
+  void gather(Visit visit, u32 e) {
+    Survivor& one = ring[pushed % RING];
+    one.tile = visit.tile;
+    one.event = e;
+    std::memset(one.held, 0, sizeof one.held);
     const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
-    each_lane(visit, [&](u32 lane) { std::memcpy(held + lane * WORDS, alive + lane * WORDS, WORDS * 8); });
-    u32 size = plans.gather_tile(map, visit, e, held);
-    if (!size) return;
-    settle(plans, map, visit.tile, e, low(e), high(e), size, held);
-    each_lane(visit, [&](u32 lane) {
-      const u64* line = held + lane * WORDS;
-      u32 block = visit.tile * LANES + lane;
-      if (!empty(load(line))) log.add_line(map, block, Log::key_of(e, level_at(map, block)), line);
-    });
+    each_lane(visit, [&](u32 lane) { store(one.held + lane * WORDS, load(alive + lane * WORDS)); });
+    one.size = plans.gather_tile(map, visit, e, one.held);
+    if (!one.size) return;
+    ++pushed;
+    if (one.size <= P::FEW) one.list(map);
+    if (pushed - settled > LATER) settle();
+  }
+
+  void settle() {
+    Survivor& one = ring[settled++ % RING];
+    auto key_of = [&](u32 level) { return Log::key_of(one.event, level); };
+    hitbox::settle(
+        plans, map, low(one.event), high(one.event), one,
+        [&](u32 level, const u32* numbers, const u16* position, u32 kept) {
+          log.add_few(key_of(level), numbers, position, kept);
+        },
+        [&](u32 level, const u32* numbers, const u64* line) { log.add_line(key_of(level), numbers, line); });
   }
 };
 

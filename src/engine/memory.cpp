@@ -121,6 +121,16 @@ void* resize_memory(void* memory, size_t bytes) {
   return block.at + HEAD;
 }
 
+void* trim_memory(void* memory, size_t bytes) noexcept {
+  char* at = static_cast<char*>(memory) - HEAD;
+  size_t after = bytes + HEAD;
+  if (bytes_of(at) >= LARGE || bytes_of(at) <= after) return memory;
+  char* less = static_cast<char*>(std::realloc(at, after));
+  if (!less) return memory;
+  std::memcpy(less, &after, sizeof after);
+  return less + HEAD;
+}
+
 void free_memory(void* memory) noexcept {
   if (!memory) return;
   char* at = static_cast<char*>(memory) - HEAD;

@@ -227,6 +227,7 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
     } else if (count) {
       match_threads(*kernels, set, events, count, threads, ends + 1, result);
     }
+    trim(result);
     if (!result.levels) result.levels = allocate<u8>(0);
     if (!result.numbers) result.numbers = allocate<i32>(0);
   }

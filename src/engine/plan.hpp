@@ -82,46 +82,77 @@ static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* bl
   }
 }
 
-// What the three steps from a tile's lines to its matches share: fetch what says where lists are, fetch them, and clear
-// the boxes that do not match.
-static inline void prefetch_rows(const Bitmap& map, u32 tile, const u64* held) {
-  size_t first = size_t(tile) * LANES * BLOCK;
-  each_bit<TILE_WORDS>(held, [&](u32 position) {
-    const u8* row = row_at(map, first + position);
-    fetch(row);
-    fetch(row + map.row_bytes - 1);
-    fetch(map.numbers + first + position);
-  });
-}
+// A tile with boxes that its lines did not exclude. Few of them are listed, and kept or dropped by their rows; many
+// stay bits, and are cleared by the lists.
+struct Survivor {
+  u64 held[TILE_WORDS];
+  u32 tile, size;
+  u32 event;
+  u16 position[MOST_ROWS];
+
+  // Lists its boxes, and fetches what will be asked of them.
+  void list(const Bitmap& map) {
+    u32 n = 0;
+    size_t first = size_t(tile) * TILE;
+    each_bit<TILE_WORDS>(held, [&](u32 at) {
+      position[n++] = u16(at);
+      const u8* row = row_at(map, first + at);
+      fetch(row);
+      fetch(row + map.row_bytes - 1);
+      fetch(map.numbers + first + at);
+    });
+  }
+};
 
 template <class P>
-static inline void prefetch_tables(const P& plans, const Bitmap& map, u32 tile, size_t event) {
-  plans.each_list(map, tile, event,
+static inline void prefetch_tables(const P& plans, const Bitmap& map, const Survivor& one) {
+  plans.each_list(map, one.tile, one.event,
                   [&](u32, const Directory* at, u32 cell, Tops) { fetch(map.entries + at->base + cell); });
 }
 
 template <class P>
-static inline void prefetch_lists(const P& plans, const Bitmap& map, u32 tile, size_t event) {
-  plans.each_list(map, tile, event, [&](u32, const Directory* at, u32 cell, Tops) {
+static inline void prefetch_lists(const P& plans, const Bitmap& map, const Survivor& one) {
+  plans.each_list(map, one.tile, one.event, [&](u32, const Directory* entry, u32 cell, Tops) {
     u32 from, to;
-    list_of(map, at, cell, from, to);
+    list_of(map, entry, cell, from, to);
     for (u32 at = from; at < to + 31; at += 32) fetch(map.entries + at);
   });
 }
 
-// Clears the boxes of a tile that do not hold the event; `size` are left by the lines.
 template <class P>
-static inline void settle(const P& plans, const Bitmap& map, u32 tile, size_t event, const i64* low, const i64* high,
-                          u32 size, u64* held) {
-  Held against = plans.held_of(event, low, high);
-  if (size <= P::FEW) return clear_by_rows(map, against, tile, held);
-  Ties ties(map, against, tile, held);
-  plans.each_list(map, tile, event, [&](u32 a, const Directory* at, u32 cell, Tops tops) {
+static inline void clear_by_lists(const P& plans, const Bitmap& map, const Held& against, Survivor& one) {
+  Ties ties(map, against, one.tile, one.held);
+  plans.each_list(map, one.tile, one.event, [&](u32 a, const Directory* at, u32 cell, Tops tops) {
     u32 from, to;
     list_of(map, at, cell, from, to);
-    clear_failing(map, from, to, tops, held, [&](u32 position) { ties.add(a, position); });
+    clear_failing(map, from, to, tops, one.held, [&](u32 position) { ties.add(a, position); });
   });
   ties.settle();
+}
+
+// Hands out the boxes of a tile that hold the event, most urgent first: emit_few(level, numbers of the tile, positions,
+// how many) and emit_line(level, numbers of the block, line).
+template <class P, class EmitFew, class EmitLine>
+static inline void settle(const P& plans, const Bitmap& map, const i64* low, const i64* high, Survivor& one,
+                          EmitFew emit_few, EmitLine emit_line) {
+  Held against = plans.held_of(one.event, low, high);
+  const u32* numbers = map.numbers + size_t(one.tile) * TILE;
+  u32 block = one.tile * LANES, level = level_at(map, block);
+  if (one.size <= P::FEW && level == level_at(map, block + LANES - 1)) {
+    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
+    return emit_few(level, numbers, one.position, kept);
+  }
+  if (one.size <= P::FEW) {
+    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
+    std::memset(one.held, 0, sizeof one.held);
+    for (u32 i = 0; i < kept; ++i) set_bit(one.held, one.position[i]);
+  } else {
+    clear_by_lists(plans, map, against, one);
+  }
+  for (u32 lane = 0; lane < LANES; ++lane) {
+    const u64* line = one.held + lane * WORDS;
+    if (!empty(load(line))) emit_line(level_at(map, block + lane), numbers + lane * BLOCK, line);
+  }
 }
 
 }  // namespace
