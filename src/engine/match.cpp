@@ -294,8 +294,7 @@ struct Ahead {
   void step() {
     for (size_t done = 0; done < step_bytes && first < last; done += 64) {
       Span& span = spans[first];
-      __builtin_prefetch(span.at, 0, 2);
-      asm volatile("");
+      fetch_outer(span.at);
       span.at += 64;
       first += span.at >= span.end;
     }

@@ -61,7 +61,7 @@ struct PointPlans : Plans<PointList, 1> {
   }
 
   static void prefetch(const Source* sources, u32 size, u32 lane) {
-    for (u32 i = 0; i < size; ++i) fetch(sources[i] + lane * WORDS);
+    for (u32 i = 0; i < size; ++i) fetch_outer(sources[i] + lane * WORDS);
   }
 
   static Line gather(const Source* sources, u32 size, u32 lane, Line held) {

@@ -231,12 +231,9 @@ class Engine(Matcher):
     ) -> tuple[I64, I32, U8]:
         if points.low.shape[1] != self.space.attributes:
             raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
-        low = np.ascontiguousarray(points.low, np.int64)
-        high = np.ascontiguousarray(points.high, np.int64) if points.intervals else low
         kernels = [segment.kernel for segment in (self._segments if segments is None else segments)]
-        return _kernels.match(
-            kernels, self._tail if tail is None else tail, low, high, self.simd, threads, top, bottom, limit
-        )
+        tail = self._tail if tail is None else tail
+        return _kernels.match(kernels, tail, points.low, points.high, self.simd, threads, top, bottom, limit)
 
     def _check(self, numbers: I64, boxes: Boxes) -> None:
         """Refuses what the kernels must never see, before anything has changed."""

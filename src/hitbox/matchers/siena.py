@@ -13,13 +13,12 @@ bucket of (value, subscription) pairs. Nothing is shared between subscriptions:
 That paper says three things of it: inserting is the cheapest of all (pairs are appended), matching is linear in the
 constraints that hold (so the buckets are in order), and a change means building the table anew. All three are so here:
 the first match after a change puts the buckets in order. Counters of partly matched subscriptions are a map, as in the
-original; the half a microsecond a pair that the paper's times come to says that it was no plain array there either
-(`index-count` has one, and is several times faster). Left out is the network side of the original (merging by
-interface, early cut-off), which a single matcher does not have. Constraints are broken up as in counting.py, missing
-values included.
-
-Cost: match O(constraints that hold), after a change O(all of them, sorted); insert O(k); delete O(k n), for the buckets
-are searched; memory 24 bytes a two-sided constraint and 1 a box.
+published source of the original, where counters kept in place are an option of its build; the half a microsecond a pair
+that the paper's times come to says the same (`index-count` keeps them in an array, and is several times faster). Left
+out is the network side of the original (merging by interface, early cut-off), which a single matcher does not have.
+Constraints are broken up as in counting.py, missing values included. Cost: match O(constraints that hold), after a
+change O(all of them, sorted); insert O(k); delete O(k n), for the buckets are searched; memory 24 bytes a two-sided
+constraint and 1 a box.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ STILL_FAILING = (
 )
 COPIES = (
     "Ranges that begin near the end of the domain cross fewer cells, so H-Tree makes fewer copies of them (at width "
-    "0.5 it takes half the memory) and is a tenth faster."
+    "0.5 it takes half the memory) and is a quarter to a third faster."
 )
 AS_MANY = (
     "Events are skewed as the constraints are and lie among them: as many ends fail and as many hold as with uniform "

@@ -29,7 +29,7 @@ NEAR = (
     "UB-tree and MLGF share the dimension transform, the 16-bit images that candidates are checked by, and flat pages "
     "in memory here, and our UB-tree's addresses are one machine word (two bits a dimension), so that it is cheap to "
     "leap over those outside the query. MLGF leads by 1.6 at 100,000 subscriptions, whatever the roles of the "
-    "attributes, and the two are level at 400,000."
+    "attributes, and by 1.2 at 400,000."
 )
 ONE_PATH = (
     "An insertion into an R*-tree of fanout 10 follows one path, whatever overlaps, and compares attribute by "
@@ -41,8 +41,8 @@ OVERLAP = (
     "hardly changes: it reads most of the tree. Compound, whose trees have half the attributes, follows at 48."
 )
 WANDERING = (
-    "A deletion must search every subtree that might hold the rectangle, and takes 5 to 6 times as long with 64 "
-    "attributes as with 8, where MLGF and UB-tree hardly change, but less than 8 times at this number of subscriptions."
+    "A deletion must search every subtree that might hold the rectangle, and takes ten times as long with 64 "
+    "attributes as with 8, three to four times with MLGF and UB-tree; fitted over all sizes that is just below linear."
 )
 CLUSTERED = (
     "The more match an event, the fewer different things subscriptions are about, and the less their rectangles "
@@ -53,7 +53,7 @@ RESULTS = (
     "part of the candidates."
 )
 NARROW = (
-    "A range is at most 0.3 of the domain wide here, so an equality in its place narrows the corner that is searched "
+    "A range is at most 0.38 of the domain wide here, so an equality in its place narrows the corner that is searched "
     "only a little; the R-trees, whose rectangles overlap, feel it more."
 )
 WIDENED = (
@@ -178,7 +178,7 @@ DIMENSIONS = Experiment(
             "MLGF deletes a little slower than UB-tree",
             "a little",
             ratio(MLGF, UB, 1.1, "delete_each", 1.0, at=16),
-            "The difference is a tenth of a microsecond, to either side.",
+            "Either takes one or two microseconds, too little for what merging regions costs to show.",
         ),
         Claim(
             "MLGF inserts one within hundreds of microseconds",
