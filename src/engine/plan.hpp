@@ -67,6 +67,13 @@ static inline void narrow(u64* blocks, const u64* summary, u32 words) {
   for (u32 w = 0; w < words; ++w) blocks[w] &= summary[w];
 }
 
+// Calls take(visit) for each tile among the 64 blocks of a word.
+template <class Take>
+static inline void each_visit(u32 word, u64 blocks, Take take) {
+  for (u32 tile = word * 64 / LANES; blocks; blocks >>= LANES, ++tile)
+    if (u32 lanes = u32(blocks & ((1u << LANES) - 1))) take(Visit{tile, lanes});
+}
+
 // The blocks that live in levels [bottom, top], before any attribute is looked at.
 static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* blocks) {
   u32 from = first_block(map, wanted.top), to = last_block(map, wanted.bottom);

@@ -1,0 +1,217 @@
+// Many events over one bitmap segment: for 64 blocks at a time, list the events that each tile survives for, then go
+// tile by tile while its lines stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt
+// out by event and level at the end, so that no comparison sort is needed.
+#pragma once
+
+#include "interval.hpp"
+#include "point.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr u32 LATER = 2;    // visits that a survivor waits for its rows
+constexpr u32 SOON = 4;     // events whose plans are fetched early
+constexpr u32 WORTH = 128;  // visits of a tile from which all of it is fetched early
+constexpr u32 DENSE = 12;   // matches of a block from which its line is logged, not they
+
+// Matches of a chunk of events, not yet dealt out.
+struct Log {
+  struct Hit {
+    u32 key, number;
+  };
+  struct Dense {
+    u32 key;
+    const u32* numbers;  // of its block
+    u64 line[WORDS];
+  };
+  Scratch<Hit> hits;
+  Scratch<Dense> lines;
+  Scratch<u32> counts;  // [events * 16] by key = event * 16 + (9 - level)
+
+  void clear(size_t events) {
+    hits.size = lines.size = 0;
+    counts.need(events * 16);
+    std::memset(counts.data, 0, events * 64);
+  }
+
+  static u32 key_of(size_t event, u32 level) { return u32(event) * 16 + (LEVELS - 1 - level); }
+
+  size_t bytes() const { return hits.size * sizeof(Hit) + lines.size * sizeof(Dense); }
+
+  void add(u32 key, u32 number) {
+    ++counts[key];
+    hits.push({key, number});
+  }
+
+  void add_few(u32 key, const u32* numbers, const u16* position, u32 size) {
+    counts[key] += size;
+    hits.need(hits.size + size);
+    for (u32 i = 0; i < size; ++i) hits.data[hits.size + i] = {key, numbers[position[i]]};
+    hits.size += size;
+  }
+
+  void add_line(u32 key, const u32* numbers, const u64* line) {
+    u32 some = count(line);
+    counts[key] += some;
+    if (some >= DENSE) {
+      lines.need(lines.size + 1);
+      Dense& one = lines[lines.size++];
+      one.key = key;
+      one.numbers = numbers;
+      std::memcpy(one.line, line, sizeof one.line);
+      return;
+    }
+    hits.need(hits.size + some);
+    each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
+  }
+
+  // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
+  // loses its large pages.
+  void deal(size_t events, double whole, i64* ends, Result& out) {
+    Scratch<size_t> next(events * 16);
+    size_t sum = out.size;
+    for (size_t e = 0; e < events; ++e) {
+      for (u32 l = 0; l < 16; ++l) {
+        next[e * 16 + l] = sum;
+        sum += counts[e * 16 + l];
+      }
+      ends[e] = i64(sum);
+    }
+    if (sum > out.capacity) {
+      out.capacity = sum + size_t(double(sum) * (whole - 1) * 1.1);
+      regrow(out.numbers, out.capacity);
+    }
+    for (size_t i = 0; i < lines.size; ++i) {
+      const Dense& one = lines[i];
+      next[one.key] += expand(one.line, one.numbers, out.numbers + next[one.key]);
+    }
+    for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
+    out.size = sum;
+  }
+};
+
+// Fetches the next tile's lines, lists and rows into the outer cache, spread over the visits of this one.
+struct Ahead {
+  struct Span {
+    const char *at, *end;
+  };
+  Span spans[3];
+  u32 first = 0, last = 0;
+  size_t step_bytes = 0;
+
+  Ahead(const Bitmap& map, u32 tile, u32 visits) {
+    if (tile >= tiles_of(map.blocks) || visits < WORTH) return;
+    const Directory* directory = directory_of(map, tile);
+    u32 groups = 0, group = 1;
+    for (u32 a = 0; a < map.attributes; ++a) {
+      if (!directory[a].group) continue;
+      if (!groups++) group = directory[a].group;
+    }
+    add(line_of(map, group, 0, 0), line_of(map, group + groups, 0, 0));
+    add(map.entries + directory[0].base, map.entries + directory[map.attributes].base);
+    u32 block = tile * LANES, end = block + LANES < map.blocks ? block + LANES : map.blocks;
+    add(row_at(map, size_t(block) * BLOCK), row_at(map, size_t(end) * BLOCK));
+    step_bytes = step_bytes / visits / 64 * 64 + 64;
+  }
+
+  void add(const void* from, const void* to) {
+    spans[last++] = {static_cast<const char*>(from), static_cast<const char*>(to)};
+    step_bytes += size_t(spans[last - 1].end - spans[last - 1].at);
+  }
+
+  void step() {
+    for (size_t done = 0; done < step_bytes && first < last; done += 64) {
+      Span& span = spans[first];
+      fetch_outer(span.at);
+      span.at += 64;
+      first += span.at >= span.end;
+    }
+  }
+};
+
+template <class P>
+struct Batch {
+  struct Waiting {
+    u16 event, lanes;
+  };
+  static constexpr u32 WAITING = 64 / LANES;  // tiles that events are listed for at a time
+
+  const Bitmap& map;
+  const Events& events;
+  size_t from, size;
+  Log& log;
+  P plans;
+  Scratch<u64> blocks;       // [events][summary_words]
+  Scratch<Waiting> waiting;  // [WAITING][events]
+  Survivor ring[LATER + 2];
+  u32 pushed = 0, settled = 0;
+  u32 waiting_size[WAITING];
+
+  Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
+      : map(m), events(e), from(first), size(count), log(l), plans(m.attributes, count),
+        blocks(count * m.summary_words), waiting(WAITING * count) {}
+
+  const i64* low(size_t e) const { return events.low + (from + e) * events.attributes; }
+  const i64* high(size_t e) const { return events.high + (from + e) * events.attributes; }
+
+  void run() {
+    for (size_t e = 0; e < size; ++e) {
+      u64* mine = blocks.data + e * map.summary_words;
+      start_blocks(map, Wanted{}, mine);
+      if (!plans.make(map, low(e), high(e), e, mine)) std::memset(mine, 0, map.summary_words * 8);
+    }
+    for (u32 w = 0; w * 64 < map.blocks; ++w) {
+      enlist(w);
+      for (u32 t = 0; t < WAITING; ++t)
+        if (waiting_size[t]) visit(w * WAITING + t, waiting.data + t * size, waiting_size[t]);
+    }
+  }
+
+  void enlist(u32 w) {
+    std::memset(waiting_size, 0, sizeof waiting_size);
+    for (size_t e = 0; e < size; ++e)
+      each_visit(w, blocks[e * map.summary_words + w], [&](Visit visit) {
+        u32 t = visit.tile % WAITING;
+        waiting[t * size + waiting_size[t]++] = {u16(e), u16(visit.lanes)};
+      });
+  }
+
+  void visit(u32 tile, const Waiting* list, u32 waiting_events) {
+    Ahead ahead(map, tile + 1, waiting_events);
+    plans.open_tile(map, tile);
+    for (u32 i = 0; i < waiting_events; ++i) {
+      if (i + SOON < waiting_events) plans.prefetch_plan(list[i + SOON].event);
+      ahead.step();
+      gather(Visit{tile, list[i].lanes}, list[i].event);
+    }
+    while (settled < pushed) settle();
+  }
+
+  void gather(Visit visit, u32 e) {
+    Survivor& one = ring[pushed % (LATER + 2)];
+    one.tile = visit.tile;
+    one.event = e;
+    std::memset(one.held, 0, sizeof one.held);
+    const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
+    each_lane(visit, [&](u32 lane) { store(one.held + lane * WORDS, load(alive + lane * WORDS)); });
+    one.size = plans.gather_tile(map, visit, e, one.held);
+    if (!one.size) return;
+    ++pushed;
+    if (one.size <= P::FEW) one.list(map);
+    if (pushed - settled > LATER) settle();
+  }
+
+  void settle() {
+    Survivor& one = ring[settled++ % (LATER + 2)];
+    auto key_of = [&](u32 level) { return Log::key_of(one.event, level); };
+    hitbox::settle(
+        plans, map, low(one.event), high(one.event), one,
+        [&](u32 level, const u32* numbers, const u16* position, u32 kept) {
+          log.add_few(key_of(level), numbers, position, kept);
+        },
+        [&](u32 level, const u32* numbers, const u64* line) { log.add_line(key_of(level), numbers, line); });
+  }
+};
+
+}  // namespace
+}  // namespace hitbox

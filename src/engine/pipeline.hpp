@@ -1,0 +1,138 @@
+// One event over one bitmap segment: narrow the blocks by the summaries; AND their lines; settle the survivors by their
+// rows or lists; write out numbers; all in a pipeline that prefetches. Blocks come most urgent first, so a limit stops
+// early.
+#pragma once
+
+#include "interval.hpp"
+#include "point.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr u32 AHEAD = 2;
+constexpr u32 FAR = 6;
+constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
+constexpr u32 DELAY = 6;
+constexpr u32 RING = 16;  // more than twice DELAY
+
+// Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
+// fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
+// where its lists are, and DELAY more for the lists.
+template <class P>
+struct Pipeline {
+  const Bitmap& map;
+  const i64 *low, *high;
+  Result& out;
+  P plans;
+  Scratch<typename P::Source> sources;  // [TILES][attributes]
+  u32 sizes[TILES];
+  Survivor ring[RING];
+  u32 pushed = 0, looked = 0, settled = 0;
+
+  Pipeline(const Bitmap& m, const i64* l, const i64* h, Result& o)
+      : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
+
+  typename P::Source* sources_of(u32 i) { return sources.data + size_t(i % TILES) * map.attributes; }
+
+  void prefetch_directory(u32 tile) const {
+    const char* at = reinterpret_cast<const char*>(directory_of(map, tile));
+    for (u32 byte = 0; byte < map.attributes * sizeof(Directory); byte += 64) fetch(at + byte);
+    for (u32 a = 0; a < map.attributes; a += 32) fetch(map.order + size_t(tile) * map.attributes + a);
+    fetch(map.alive + size_t(tile) * LANES * WORDS);
+  }
+
+  void open(u32 i, Visit visit) {
+    u32& size = sizes[i % TILES];
+    size = plans.open(map, visit.tile, 0, sources_of(i));
+    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
+  }
+
+  void gather(u32 i, Visit visit) {
+    Survivor& one = ring[pushed % RING];
+    one.tile = visit.tile;
+    one.event = 0;
+    std::memset(one.held, 0, sizeof one.held);
+    const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
+    each_lane(visit, [&](u32 lane) {
+      Line held = P::gather(sources_of(i), sizes[i % TILES], lane, load(alive + lane * WORDS));
+      store(one.held + lane * WORDS, held);
+    });
+    one.size = count<TILE_WORDS>(one.held);
+    if constexpr (P::STAGED)
+      if (one.size > P::FEW) gather_rest(i, visit, one);
+    if (one.size) push(one);
+  }
+
+  void gather_rest(u32 i, Visit visit, Survivor& one) {
+    u32 size = plans.open(map, visit.tile, 0, true, sources_of(i));
+    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
+    each_lane(visit, [&](u32 lane) {
+      u64* line = one.held + lane * WORDS;
+      store(line, P::gather(sources_of(i), size, lane, load(line)));
+    });
+    one.size = count<TILE_WORDS>(one.held);
+  }
+
+  void push(Survivor& one) {
+    ++pushed;
+    if (one.size <= P::FEW) one.list(map);
+    else prefetch_tables(plans, map, one);
+    if (pushed - looked > DELAY) look();
+    if (looked - settled > DELAY) settle();
+  }
+
+  void look() {
+    const Survivor& one = ring[looked++ % RING];
+    if (one.size > P::FEW) prefetch_lists(plans, map, one);
+  }
+
+  void settle() {
+    auto emit_few = [&](u32 level, const u32* numbers, const u16* position, u32 size) {
+      start(size, level);
+      for (u32 i = 0; i < size; ++i) out.numbers[out.size + i] = i32(numbers[position[i]]);
+      finish(size, level);
+    };
+    auto emit_line = [&](u32 level, const u32* numbers, const u64* line) {
+      start(BLOCK, level);
+      finish(expand(line, numbers, out.numbers + out.size), level);
+    };
+    hitbox::settle(plans, map, low, high, ring[settled++ % RING], emit_few, emit_line);
+  }
+
+  void start(u32 most, u32 level) {
+    reserve(out, most);
+    out.ordered &= !out.size || out.levels[out.size - 1] >= level;
+  }
+
+  void finish(u32 size, u32 level) {
+    std::memset(out.levels + out.size, int(level), size);
+    out.size += size;
+  }
+
+  void run(const Visit* list, u32 size, size_t limit) {
+    for (u32 i = 0; i < size && i < FAR; ++i) prefetch_directory(list[i].tile);
+    for (u32 i = 0; i < size && i < AHEAD; ++i) open(i, list[i]);
+    for (u32 i = 0; i < size && out.size < limit; ++i) {
+      if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
+      if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
+      gather(i, list[i]);
+    }
+    while (looked < pushed) look();
+    while (settled < looked && out.size < limit) settle();
+  }
+};
+
+template <class P>
+void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Wanted& wanted, Result& out) {
+  Scratch<u64> blocks(map.summary_words);
+  start_blocks(map, wanted, blocks.data);
+  Pipeline<P> pipeline(map, low, high, out);
+  if (!pipeline.plans.make(map, low, high, 0, blocks.data)) return;
+  Scratch<Visit> list(tiles_of(map.blocks));
+  for (u32 w = 0; w < map.summary_words; ++w)
+    each_visit(w, blocks[w], [&](Visit visit) { list.data[list.size++] = visit; });
+  pipeline.run(list.data, u32(list.size), wanted.limit > SIZE_MAX - out.size ? SIZE_MAX : out.size + wanted.limit);
+}
+
+}  // namespace
+}  // namespace hitbox
