@@ -75,7 +75,7 @@ struct Layout {
     out.directory[size_t(tiles) * m * 2] = 0;
     out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
     out.order.make(size_t(tiles) * m, NO_ATTRIBUTE);
-    out.lines.make(size_t(groups) * CELLS * LANES * WORDS);
+    out.lines.make(size_t(groups) * CELLS * TILE_WORDS);
     out.entries.make(base + 32);
     std::memset(out.entries.data() + base, 0, 64);
   }
@@ -89,7 +89,7 @@ struct Layout {
     out.edges.make(all, 0);
     out.summary.make(all * out.summary_words, 0);
     out.numbers.make(size_t(out.blocks) * BLOCK, 0);
-    out.alive.make(size_t(tiles_of(out.blocks)) * LANES * WORDS, 0);
+    out.alive.make(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
     out.position.make(boxes.count);
     out.narrowest.make(m, CELLS);
     for (const Cells& c : cells) {
@@ -252,7 +252,7 @@ struct Layout {
   void fill(u32 tile) {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
-    size_t first = size_t(tile) * LANES * BLOCK;
+    size_t first = size_t(tile) * TILE;
     for (u32 a = 0; a < m; ++a)
       if (directory[2 * a]) std::memset(line(directory[2 * a], 0, 0), 0, CELLS * TILE_WORDS * 8);
     each_box(tile, [&](u32 position, u32 box, size_t i) {

@@ -20,7 +20,6 @@ static inline void store(u64* at, Line x) { _mm512_storeu_si512(at, x.bits); }
 static inline Line operator&(Line x, Line y) { return {_mm512_and_si512(x.bits, y.bits)}; }
 static inline Line operator|(Line x, Line y) { return {_mm512_or_si512(x.bits, y.bits)}; }
 static inline bool empty(Line x) { return _mm512_test_epi64_mask(x.bits, x.bits) == 0; }
-static inline Line without(Line x, Line y) { return {_mm512_andnot_si512(y.bits, x.bits)}; }
 
 #elif defined(__AVX2__)
 
@@ -37,7 +36,6 @@ static inline void store(u64* at, Line x) {
 }
 static inline Line operator&(Line x, Line y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 static inline Line operator|(Line x, Line y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-static inline Line without(Line x, Line y) { return {_mm256_andnot_si256(y.a, x.a), _mm256_andnot_si256(y.b, x.b)}; }
 static inline bool empty(Line x) {
   __m256i any = _mm256_or_si256(x.a, x.b);
   return _mm256_testz_si256(any, any);
@@ -60,10 +58,6 @@ static inline Line operator&(Line x, const Line& y) {
 }
 static inline Line operator|(Line x, const Line& y) {
   for (u32 w = 0; w < WORDS; ++w) x.words[w] |= y.words[w];
-  return x;
-}
-static inline Line without(Line x, const Line& y) {
-  for (u32 w = 0; w < WORDS; ++w) x.words[w] &= ~y.words[w];
   return x;
 }
 static inline bool empty(const Line& x) {

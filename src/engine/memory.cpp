@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "common.hpp"
+#include "build.hpp"
 
 #if defined(__linux__)
 #include <unistd.h>
@@ -16,7 +16,6 @@ namespace {
 
 constexpr size_t HEAD = 64;  // before what the caller sees: how much there is
 constexpr size_t LARGE = size_t(1) << 20;
-constexpr size_t PAGE = size_t(2) << 20;
 constexpr u32 KEPT = 16;
 
 // From the start of the head on.
@@ -92,9 +91,8 @@ class Kept {
 Kept kept;
 
 char* fresh(size_t bytes) {
-  void* at = bytes < LARGE ? std::malloc(bytes) : std::aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+  void* at = bytes < LARGE ? std::malloc(bytes) : aligned_memory(bytes);
   if (!at) throw std::bad_alloc();
-  if (bytes >= LARGE) prefer_large_pages(at, bytes);
   return static_cast<char*>(at);
 }
 

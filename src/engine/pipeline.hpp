@@ -38,7 +38,7 @@ struct Pipeline {
     const char* at = reinterpret_cast<const char*>(directory_of(map, tile));
     for (u32 byte = 0; byte < map.attributes * sizeof(Directory); byte += 64) fetch(at + byte);
     for (u32 a = 0; a < map.attributes; a += 32) fetch(map.order + size_t(tile) * map.attributes + a);
-    fetch(map.alive + size_t(tile) * LANES * WORDS);
+    fetch(map.alive + size_t(tile) * TILE_WORDS);
   }
 
   void open(u32 i, Visit visit) {

@@ -144,13 +144,10 @@ static inline void settle(const P& plans, const Bitmap& map, const i64* low, con
                           EmitFew emit_few, EmitLine emit_line) {
   Held against = plans.held_of(one.event, low, high);
   const u32* numbers = map.numbers + size_t(one.tile) * TILE;
-  u32 block = one.tile * LANES, level = level_at(map, block);
-  if (one.size <= P::FEW && level == level_at(map, block + LANES - 1)) {
-    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
-    return emit_few(level, numbers, one.position, kept);
-  }
+  u32 block = one.tile * LANES;
   if (one.size <= P::FEW) {
-    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
+    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position), level = level_at(map, block);
+    if (level == level_at(map, block + LANES - 1)) return emit_few(level, numbers, one.position, kept);
     std::memset(one.held, 0, sizeof one.held);
     for (u32 i = 0; i < kept; ++i) set_bit(one.held, one.position[i]);
   } else {

@@ -16,9 +16,10 @@ the first match after a change puts the buckets in order. Counters of partly mat
 published source of the original, where counters kept in place are an option of its build; the half a microsecond a pair
 that the paper's times come to says the same (`index-count` keeps them in an array, and is several times faster). Left
 out is the network side of the original (merging by interface, early cut-off), which a single matcher does not have.
-Constraints are broken up as in counting.py, missing values included. Cost: match O(constraints that hold), after a
-change O(all of them, sorted); insert O(k); delete O(k n), for the buckets are searched; memory 24 bytes a two-sided
-constraint and 1 a box.
+Constraints are broken up as in counting.py, missing values included.
+
+Cost: match O(constraints that hold), after a change O(all of them, sorted); insert O(k); delete O(k n), for the buckets
+are searched; memory 24 bytes a two-sided constraint and 1 a box.
 """
 
 from __future__ import annotations
