@@ -90,6 +90,18 @@ struct Log {
   }
 };
 
+// The log as one event writes it.
+struct LogOf {
+  Log& log;
+  size_t event;
+
+  void one(u32 level, u32 number) { log.add(Log::key_of(event, level), number); }
+  void few(u32 level, const u32* numbers, const u16* position, u32 size) {
+    log.add_few(Log::key_of(event, level), numbers, position, size);
+  }
+  void line(u32 level, const u32* numbers, const u64* bits) { log.add_line(Log::key_of(event, level), numbers, bits); }
+};
+
 // Fetches the next tile's lines, lists and rows into the outer cache, spread over the visits of this one.
 struct Ahead {
   struct Span {
@@ -203,13 +215,8 @@ struct Batch {
 
   void settle() {
     Survivor& one = ring[settled++ % (LATER + 2)];
-    auto key_of = [&](u32 level) { return Log::key_of(one.event, level); };
-    hitbox::settle(
-        plans, map, low(one.event), high(one.event), one,
-        [&](u32 level, const u32* numbers, const u16* position, u32 kept) {
-          log.add_few(key_of(level), numbers, position, kept);
-        },
-        [&](u32 level, const u32* numbers, const u64* line) { log.add_line(key_of(level), numbers, line); });
+    LogOf mine{log, one.event};
+    hitbox::settle(plans, map, low(one.event), high(one.event), one, mine);
   }
 };
 

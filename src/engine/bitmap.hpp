@@ -1,7 +1,8 @@
 // A sealed segment of blocks: bitmaps of cells decide the inside of a box, its ends decide the rest.
 //
 // Each attribute's key line is cut into 64 cells; cell 0 is {MISSING}. Boxes are ordered so that neighbours look alike
-// and cut into blocks of at most 512, each of one priority level, most urgent blocks first. LANES blocks are a tile.
+// and cut into blocks of at most 512. LANES blocks are a tile. Priority levels with many boxes have blocks of their own,
+// others share them (a band); most urgent bands come first, and in a block most urgent boxes.
 //
 //   line  (tile, attribute, cell, lane)  a bit a box of the block: it reaches into the cell
 //   list  (tile, attribute, cell)        the box ends that lie in the cell, 16 bits each:
@@ -34,11 +35,17 @@ constexpr u32 TILE = LANES * BLOCK;
 constexpr u32 TILE_WORDS = LANES * WORDS;
 constexpr u32 UPPER = 1u << 11;
 constexpr u32 POSITION = UPPER - 1;
+constexpr u32 LEVEL_ENDS = 16;  // LEVELS and padding
+constexpr u8 MIXED = 0xFF;      // boxes of a tile differ in level
 constexpr u32 TOPS = 16;  // values of the four bits that an entry has of a code, or of a cell where there are no lines
 
 struct Directory {
   u32 group;  // its lines, from 1; 0 where the tile keeps only a list
   u32 base;   // where its lists begin; the next attribute's (or tile's) base ends them
+};
+
+struct BlockRange {
+  u32 from, to;
 };
 
 struct Bitmap {
@@ -49,7 +56,9 @@ struct Bitmap {
   u32 room;                  // constraints that a row has room for
   u32 keyed;                 // rows hold whole keys
   u32 row_bytes;
-  const u32* level_end;      // [LEVELS]: blocks of level 9 are [0, level_end[0]), of level 8 up to level_end[1], ...
+  const BlockRange* bands;   // [LEVELS] the blocks where boxes of a level are; none where there are no such boxes
+  const u8* tile_level;      // [tiles] of all its boxes, or MIXED
+  const u16* level_ends;     // [blocks][LEVEL_ENDS] how many boxes are of level 9, of 8 or more, ..., then 0xFFFF
   const i64* starts;         // [attributes][CELLS] first key of each cell; the last repeats
   const u8* shift;           // [attributes][CELLS] bits of the distance from the cell's start to its last key
   const u32* population;     // [attributes][CELLS] members that reach into the cell
@@ -105,16 +114,23 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
   from += cell ? ends[cell - 1] : CELLS;
 }
 
-static inline u32 level_at(const Bitmap& map, u32 block) {
+static inline u32 level_at(const Bitmap& map, size_t position) {
+  const u16* ends = map.level_ends + position / BLOCK * LEVEL_ENDS;
   u32 later = 0;
-  for (u32 i = 0; i < LEVELS; ++i) later += map.level_end[i] <= block;
+  for (u32 i = 0; i < LEVEL_ENDS; ++i) later += ends[i] <= position % BLOCK;
   return LEVELS - 1 - later;
 }
 
-static inline u32 first_block(const Bitmap& map, u32 level) {
-  return level == LEVELS - 1 ? 0 : map.level_end[LEVELS - 2 - level];
+// The blocks where boxes of levels [bottom, top] may be.
+static inline BlockRange blocks_of(const Bitmap& map, u32 top, u32 bottom) {
+  BlockRange all{map.blocks, 0};
+  for (u32 level = bottom; level <= top; ++level) {
+    BlockRange one = map.bands[level];
+    if (one.from == one.to) continue;
+    if (one.from < all.from) all.from = one.from;
+    if (one.to > all.to) all.to = one.to;
+  }
+  return all;
 }
-
-static inline u32 last_block(const Bitmap& map, u32 level) { return map.level_end[LEVELS - 1 - level]; }
 
 }  // namespace hitbox

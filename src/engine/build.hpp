@@ -55,6 +55,7 @@ struct Options {
   u32 attributes;
   u32 block;  // boxes a block, at most BLOCK
   u32 lines;  // constraints a block, over the blocks of a tile, from which an attribute gets lines
+  u32 band;   // boxes from which priority levels, one or several together, have blocks of their own
 };
 
 // Where each key falls: cell boundaries of every attribute, fitted to the boxes.
@@ -68,11 +69,11 @@ struct Grid {
 
 struct BitmapArrays {
   Grid grid;
-  Array<u32> level_end, population, edges, numbers;
-  Array<u8> listed, narrowest;
+  Array<u32> bands, population, edges, numbers;
+  Array<u8> tile_level, listed, narrowest;
   Array<u64> summary, lines, alive;
   Array<u32> directory;
-  Array<u16> order, entries;
+  Array<u16> level_ends, order, entries;
   Array<u8> rows, more;
   Array<u32> position;  // position[i]: where box i of the input went
   u32 blocks = 0, members = 0, summary_words = 0, room = 0, keyed = 0, row_bytes = 0;

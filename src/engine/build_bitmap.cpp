@@ -35,14 +35,47 @@ struct Layout {
     std::copy(start, start + LEVELS, next);
     order.resize(boxes.count);
     for (size_t i = 0; i < boxes.count; ++i) order[next[LEVELS - 1 - boxes.priority[i]]++] = u32(i);
-    out.level_end.make(LEVELS);
-    for (u32 l = 0; l < LEVELS; ++l) {
-      cluster(boxes, cells, out.grid, attributes(), options.block, order.data() + start[l], start[l + 1] - start[l]);
-      for (size_t at = start[l]; at < start[l + 1]; at += options.block) block_begin.push_back(at);
-      out.level_end[l] = u32(block_begin.size());
+    out.bands.make(2 * LEVELS, 0);
+    for (u32 l = 0, end; l < LEVELS; l = end) {
+      end = band_end(start, l);
+      u32 first = u32(block_begin.size());
+      cluster(boxes, cells, out.grid, attributes(), options.block, order.data() + start[l], start[end] - start[l]);
+      for (size_t at = start[l]; at < start[end]; at += options.block) block_begin.push_back(at);
+      for (u32 i = l; i < end; ++i) {
+        if (start[i] == start[i + 1]) continue;
+        out.bands[2 * (LEVELS - 1 - i)] = first;
+        out.bands[2 * (LEVELS - 1 - i) + 1] = u32(block_begin.size());
+      }
     }
     out.blocks = u32(block_begin.size());
     block_begin.push_back(boxes.count);
+  }
+
+  // Levels, counted from the most urgent, that share blocks with the l-th: [l, end), and no fewer boxes are left over
+  // than a band has.
+  u32 band_end(const size_t* start, u32 l) const {
+    u32 end = l + 1;
+    while (end < LEVELS && (start[end] - start[l] < options.band || start[LEVELS] - start[end] < options.band)) ++end;
+    return end;
+  }
+
+  // Most urgent boxes first in each block. Neighbours still look alike.
+  void order_levels() {
+    out.level_ends.make(size_t(out.blocks) * LEVEL_ENDS, 0xFFFF);
+    out.tile_level.make(tiles_of(out.blocks));
+    for (u32 block = 0; block < out.blocks; ++block) {
+      u32 *mine = order.data() + block_begin[block], size = u32(block_begin[block + 1] - block_begin[block]);
+      u32 sorted[BLOCK], next[LEVELS + 1] = {};
+      for (u32 i = 0; i < size; ++i) ++next[LEVELS - boxes.priority[mine[i]]];
+      for (u32 l = 0; l < LEVELS; ++l) next[l + 1] += next[l];
+      for (u32 i = 0; i < size; ++i) sorted[next[LEVELS - 1 - boxes.priority[mine[i]]]++] = mine[i];
+      std::copy(sorted, sorted + size, mine);
+      std::copy(next, next + LEVELS, out.level_ends.data() + size_t(block) * LEVEL_ENDS);
+      u8 highest = boxes.priority[mine[0]], lowest = boxes.priority[mine[size - 1]];
+      u8& tile = out.tile_level[block / LANES];
+      if (block % LANES == 0) tile = highest;
+      if (tile != highest || tile != lowest) tile = MIXED;
+    }
   }
 
   size_t begin_of(u32 block) const { return block_begin[std::min(block, out.blocks)]; }
@@ -324,6 +357,7 @@ BitmapArrays build_bitmap(const Boxes& boxes, const Options& options) {
   auto cells = find_cells(boxes, out.grid);
   Layout layout{boxes, options, cells, out, {}, {}, {}, {}, {}, {}, {}};
   layout.order_boxes();
+  layout.order_levels();
   layout.make_directory();
   layout.make_tables();
   layout.make_rows();

@@ -49,7 +49,9 @@ nb::dict to_dict(BitmapArrays& arrays) {
   nb::dict out;
   out["sizes"] = give(std::vector<u32>{arrays.blocks, arrays.summary_words, arrays.members, arrays.room, arrays.keyed,
                                        arrays.row_bytes});
-  out["level_end"] = give(arrays.level_end);
+  out["bands"] = give(arrays.bands);
+  out["tile_level"] = give(arrays.tile_level);
+  out["level_ends"] = give(arrays.level_ends);
   out["starts"] = give(arrays.grid.starts);
   out["shift"] = give(arrays.grid.shift);
   out["population"] = give(arrays.population);
@@ -111,9 +113,9 @@ struct Part {
 
 // Seals boxes into segments: [(kind, arrays, numbers, positions)].
 nb::list build(u32 attributes, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
-               In<u8> priority, u32 block, u32 lines, const std::string& kind) {
+               In<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind) {
   Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
-  Options options{attributes, block, lines};
+  Options options{attributes, block, lines, band};
   Part keyed, ranges;
   BitmapArrays bitmap;
   PostingArrays postings;
@@ -168,7 +170,7 @@ class Segment {
 
   u8 level(u32 position) const {
     if (!is_bitmap) return postings.rows.levels[position];
-    return u8(level_at(bitmap, position / BLOCK));
+    return u8(level_at(bitmap, position));
   }
 
   const bool is_bitmap;
@@ -178,7 +180,8 @@ class Segment {
  private:
   void open_bitmap(u32 attributes) {
     const u32* sizes = at<u32>("sizes");
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], at<u32>("level_end"),
+    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
+              reinterpret_cast<const BlockRange*>(at<u32>("bands")), at<u8>("tile_level"), at<u16>("level_ends"),
               at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
               at<u8>("narrowest"), at<u64>("summary"), reinterpret_cast<const Directory*>(at<u32>("directory")),
               at<u16>("order"), at<u64>("lines"), at<u16>("entries"), at<u32>("numbers"), at<u8>("rows"),
@@ -283,7 +286,7 @@ NB_MODULE(_kernels, m) {
       .def("__len__", &Tail::size);
 
   m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
-        "block"_a, "lines"_a, "kind"_a);
+        "block"_a, "lines"_a, "band"_a, "kind"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a,
         "bottom"_a, "limit"_a);
   m.def("clear_bits", [](nb::ndarray<u64, nb::c_contig, nb::device::cpu> bits, In<u32> positions) {

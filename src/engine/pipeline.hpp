@@ -1,6 +1,5 @@
 // One event over one bitmap segment: narrow the blocks by the summaries; AND their lines; settle the survivors by their
-// rows or lists; write out numbers; all in a pipeline that prefetches. Blocks come most urgent first, so a limit stops
-// early.
+// rows or lists; write out numbers; all in a pipeline that prefetches. Urgent blocks come first, so a limit stops early.
 #pragma once
 
 #include "interval.hpp"
@@ -15,6 +14,58 @@ constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
 constexpr u32 RING = 16;  // more than twice DELAY
 
+// Writes out the matches of a segment that are wanted. Once as many as `limit` are as urgent as some level, only what is
+// more urgent is still of use.
+struct Urgent {
+  const Bitmap& map;
+  const Wanted& wanted;
+  Result& out;
+  u32 bottom, end;  // levels and blocks that are still of use
+  size_t found[LEVELS] = {};
+
+  Urgent(const Bitmap& m, const Wanted& w, Result& o) : map(m), wanted(w), out(o), bottom(w.bottom), end(m.blocks) {
+    if (!w.limit) end = 0;
+  }
+
+  void one(u32 level, u32 number) {
+    if (!start(1, level)) return;
+    out.numbers[out.size] = i32(number);
+    finish(1, level);
+  }
+
+  void few(u32 level, const u32* numbers, const u16* position, u32 size) {
+    if (!start(size, level)) return;
+    for (u32 i = 0; i < size; ++i) out.numbers[out.size + i] = i32(numbers[position[i]]);
+    finish(size, level);
+  }
+
+  void line(u32 level, const u32* numbers, const u64* bits) {
+    if (start(BLOCK, level)) finish(expand(bits, numbers, out.numbers + out.size), level);
+  }
+
+ private:
+  bool start(u32 most, u32 level) {
+    if (level < bottom || level > wanted.top) return false;
+    reserve(out, most);
+    out.ordered &= !out.size || out.levels[out.size - 1] >= level;
+    return true;
+  }
+
+  void finish(u32 size, u32 level) {
+    std::memset(out.levels + out.size, int(level), size);
+    out.size += size;
+    if (wanted.limit == SIZE_MAX) return;
+    found[level] += size;
+    size_t sum = 0;
+    for (u32 l = wanted.top + 1; l-- > bottom;) {
+      sum += found[l];
+      if (sum < wanted.limit) continue;
+      bottom = l + 1;
+      end = bottom > wanted.top ? 0 : blocks_of(map, wanted.top, bottom).to;
+    }
+  }
+};
+
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
 // fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
 // where its lists are, and DELAY more for the lists.
@@ -22,14 +73,14 @@ template <class P>
 struct Pipeline {
   const Bitmap& map;
   const i64 *low, *high;
-  Result& out;
+  Urgent& out;
   P plans;
   Scratch<typename P::Source> sources;  // [TILES][attributes]
   u32 sizes[TILES];
   Survivor ring[RING];
   u32 pushed = 0, looked = 0, settled = 0;
 
-  Pipeline(const Bitmap& m, const i64* l, const i64* h, Result& o)
+  Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
 
   typename P::Source* sources_of(u32 i) { return sources.data + size_t(i % TILES) * map.attributes; }
@@ -86,39 +137,20 @@ struct Pipeline {
     if (one.size > P::FEW) prefetch_lists(plans, map, one);
   }
 
-  void settle() {
-    auto emit_few = [&](u32 level, const u32* numbers, const u16* position, u32 size) {
-      start(size, level);
-      for (u32 i = 0; i < size; ++i) out.numbers[out.size + i] = i32(numbers[position[i]]);
-      finish(size, level);
-    };
-    auto emit_line = [&](u32 level, const u32* numbers, const u64* line) {
-      start(BLOCK, level);
-      finish(expand(line, numbers, out.numbers + out.size), level);
-    };
-    hitbox::settle(plans, map, low, high, ring[settled++ % RING], emit_few, emit_line);
-  }
+  void settle() { hitbox::settle(plans, map, low, high, ring[settled++ % RING], out); }
 
-  void start(u32 most, u32 level) {
-    reserve(out, most);
-    out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-  }
+  bool wanted(u32 tile) const { return tile * LANES < out.end; }
 
-  void finish(u32 size, u32 level) {
-    std::memset(out.levels + out.size, int(level), size);
-    out.size += size;
-  }
-
-  void run(const Visit* list, u32 size, size_t limit) {
+  void run(const Visit* list, u32 size) {
     for (u32 i = 0; i < size && i < FAR; ++i) prefetch_directory(list[i].tile);
     for (u32 i = 0; i < size && i < AHEAD; ++i) open(i, list[i]);
-    for (u32 i = 0; i < size && out.size < limit; ++i) {
+    for (u32 i = 0; i < size && wanted(list[i].tile); ++i) {
       if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
       if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
       gather(i, list[i]);
     }
     while (looked < pushed) look();
-    while (settled < looked && out.size < limit) settle();
+    while (settled < looked && wanted(ring[settled % RING].tile)) settle();
   }
 };
 
@@ -126,12 +158,13 @@ template <class P>
 void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Wanted& wanted, Result& out) {
   Scratch<u64> blocks(map.summary_words);
   start_blocks(map, wanted, blocks.data);
-  Pipeline<P> pipeline(map, low, high, out);
+  Urgent urgent(map, wanted, out);
+  Pipeline<P> pipeline(map, low, high, urgent);
   if (!pipeline.plans.make(map, low, high, 0, blocks.data)) return;
   Scratch<Visit> list(tiles_of(map.blocks));
   for (u32 w = 0; w < map.summary_words; ++w)
     each_visit(w, blocks[w], [&](Visit visit) { list.data[list.size++] = visit; });
-  pipeline.run(list.data, u32(list.size), wanted.limit > SIZE_MAX - out.size ? SIZE_MAX : out.size + wanted.limit);
+  pipeline.run(list.data, u32(list.size));
 }
 
 }  // namespace

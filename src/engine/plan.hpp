@@ -76,7 +76,7 @@ static inline void each_visit(u32 word, u64 blocks, Take take) {
 
 // The blocks that live in levels [bottom, top], before any attribute is looked at.
 static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* blocks) {
-  u32 from = first_block(map, wanted.top), to = last_block(map, wanted.bottom);
+  auto [from, to] = blocks_of(map, wanted.top, wanted.bottom);
   for (u32 w = 0; w < map.summary_words; ++w) {
     u64 word = ~0ull;
     u32 begin = w * 64;
@@ -137,25 +137,43 @@ static inline void clear_by_lists(const P& plans, const Bitmap& map, const Held&
   ties.settle();
 }
 
-// Hands out the boxes of a tile that hold the event, most urgent first: emit_few(level, numbers of the tile, positions,
-// how many) and emit_line(level, numbers of the block, line).
-template <class P, class EmitFew, class EmitLine>
-static inline void settle(const P& plans, const Bitmap& map, const i64* low, const i64* high, Survivor& one,
-                          EmitFew emit_few, EmitLine emit_line) {
-  Held against = plans.held_of(one.event, low, high);
-  const u32* numbers = map.numbers + size_t(one.tile) * TILE;
-  u32 block = one.tile * LANES;
-  if (one.size <= P::FEW) {
-    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position), level = level_at(map, block);
-    if (level == level_at(map, block + LANES - 1)) return emit_few(level, numbers, one.position, kept);
-    std::memset(one.held, 0, sizeof one.held);
-    for (u32 i = 0; i < kept; ++i) set_bit(one.held, one.position[i]);
-  } else {
-    clear_by_lists(plans, map, against, one);
+// Calls take(level, line) with the boxes of a block's line, level by level.
+template <class Take>
+static inline void each_level(const Bitmap& map, u32 block, const u64* line, Take take) {
+  const u16* ends = map.level_ends + size_t(block) * LEVEL_ENDS;
+  for (u32 l = 0, from = 0; l < LEVELS; from = ends[l++]) {
+    u64 part[WORDS] = {}, any = 0;
+    for (u32 w = from / 64; w * 64 < ends[l]; ++w) {
+      u64 below = ~0ull << (from > w * 64 ? from - w * 64 : 0);
+      u64 above = ends[l] < (w + 1) * 64 ? ~(~0ull << (ends[l] - w * 64)) : ~0ull;
+      any |= part[w] = line[w] & below & above;
+    }
+    if (any) take(LEVELS - 1 - l, part);
   }
+}
+
+// Hands out the boxes of a tile that hold the event: emit.few(level, numbers of the tile, positions, how many),
+// emit.line(level, numbers of the block, line), or where levels differ emit.one(level, number).
+template <class P, class Emit>
+static inline void settle(const P& plans, const Bitmap& map, const i64* low, const i64* high, Survivor& one,
+                          Emit& emit) {
+  Held against = plans.held_of(one.event, low, high);
+  size_t first = size_t(one.tile) * TILE;
+  const u32* numbers = map.numbers + first;
+  u32 level = map.tile_level[one.tile];
+  if (one.size <= P::FEW) {
+    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
+    if (level != MIXED) return emit.few(level, numbers, one.position, kept);
+    for (u32 i = 0; i < kept; ++i) emit.one(level_at(map, first + one.position[i]), numbers[one.position[i]]);
+    return;
+  }
+  clear_by_lists(plans, map, against, one);
   for (u32 lane = 0; lane < LANES; ++lane) {
     const u64* line = one.held + lane * WORDS;
-    if (!empty(load(line))) emit_line(level_at(map, block + lane), numbers + lane * BLOCK, line);
+    if (empty(load(line))) continue;
+    const u32* mine = numbers + lane * BLOCK;
+    if (level != MIXED) emit.line(level, mine, line);
+    else each_level(map, one.tile * LANES + lane, line, [&](u32 l, const u64* part) { emit.line(l, mine, part); });
   }
 }
 

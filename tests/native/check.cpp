@@ -51,7 +51,8 @@ struct Workload {
 };
 
 Bitmap view(BitmapArrays& a, u32 attributes) {
-  return {attributes, a.blocks, a.summary_words, a.members, a.room, a.keyed, a.row_bytes, a.level_end.data(),
+  return {attributes, a.blocks, a.summary_words, a.members, a.room, a.keyed, a.row_bytes,
+          reinterpret_cast<const BlockRange*>(a.bands.data()), a.tile_level.data(), a.level_ends.data(),
           a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(), a.listed.data(),
           a.narrowest.data(), a.summary.data(), reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(),
           a.lines.data(), a.entries.data(), a.numbers.data(), a.rows.data(), a.more.data(), a.alive.data()};
@@ -112,10 +113,10 @@ bool check_set(const Workload& work, const Set& set, const Kernels& kernels, i64
   return true;
 }
 
-bool check(u32 attributes, size_t count, i64 span, u32 block) {
+bool check(u32 attributes, size_t count, i64 span, u32 block, u32 band) {
   Workload work(attributes, count, span);
   Sources sources;
-  sources.bitmap = build_bitmap(work.boxes(), {attributes, block, 4});
+  sources.bitmap = build_bitmap(work.boxes(), {attributes, block, 4, band});
   rows_elsewhere += sources.bitmap.more.size - 64;
   sources.postings = build_postings(work.boxes(), choose_keys(work.boxes(), attributes, true), attributes);
   sources.tail.append(work.boxes());
@@ -136,7 +137,9 @@ bool check(u32 attributes, size_t count, i64 span, u32 block) {
 
 int main() {
   for (i64 span : {i64(4), i64(1000), i64(1) << 61})
-    if (!check(1, 200, span, 32) || !check(5, 1200, span, BLOCK) || !check(70, 150, span, 20)) return 1;
+    for (u32 band : {1u, 100u, UINT32_MAX})
+      if (!check(1, 200, span, 32, band) || !check(5, 1200, span, BLOCK, band) || !check(70, 150, span, 20, band))
+        return 1;
   if (!rows_elsewhere) return std::puts("no box was too large for its row"), 1;
   std::puts("exact");
   return 0;

@@ -41,6 +41,7 @@ def build(
     priority: U8,
     block: int,
     lines: int,
+    band: int,
     kind: str,
 ) -> list[tuple[str, Arrays, I64, U32]]: ...
 def match(

@@ -10,7 +10,8 @@ Everything is flat arrays, so a snapshot is these arrays as files, and opening i
 
 Matching may run in many threads at once; insert, delete and the commit of `prepare` must be alone (the index's lock).
 Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a
-block from which an attribute gets bitmap lines; `kind` forces "bitmap" or "postings"; `simd` forces an instruction set.
+block from which an attribute gets bitmap lines; `band` boxes from which priority levels have blocks of their own; `kind`
+forces "bitmap" or "postings"; `simd` forces an instruction set.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Engine(Matcher):
         tail: int = 2048,
         block: int = BLOCK,
         lines: int = 24,
+        band: int = 1 << 17,
         kind: str = "auto",
         simd: str | None = None,
     ) -> None:
@@ -60,7 +62,8 @@ class Engine(Matcher):
             raise MatcherError(f"kind must be auto, bitmap or postings, not {kind!r}")
         self.space = space
         self.simd = _simd(simd)
-        self._options = (block, lines, kind)
+        self._options = (block, lines, band)
+        self._forced = kind
         self._tail_limit = tail
         self._tail = _kernels.Tail()
         self._segments: list[Segment] = []
@@ -134,19 +137,22 @@ class Engine(Matcher):
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
-        Blocks of a level are visited when it is asked for; postings and the tail, which are cheap, at once."""
+        Blocks are visited when the first level that they hold is asked for; postings and the tail, which are cheap,
+        at once."""
         bitmaps = [segment for segment in self._segments if segment.kind == "bitmap"]
         others = [segment for segment in self._segments if segment.kind != "bitmap"]
-        _, early, levels = self._match(points, segments=others)
+        _, numbers, levels = self._match(points, segments=others)
         empty = _kernels.Tail()
         for level in reversed(range(LEVELS)):
-            numbers = early[levels == level]
-            here = [segment for segment in bitmaps if segment.holds(level)]
-            if here:
-                found = self._match(points, segments=here, tail=empty, top=level, bottom=level)[1]
-                numbers = np.concatenate([numbers, found])
-            if len(numbers):
-                yield level, numbers
+            for segment in bitmaps:
+                bottom = segment.band(level)
+                if bottom is not None:
+                    found = self._match(points, segments=[segment], tail=empty, top=level, bottom=bottom)
+                    numbers, levels = np.concatenate([numbers, found[1]]), np.concatenate([levels, found[2]])
+            now = levels == level
+            if now.any():
+                yield level, numbers[now]
+            numbers, levels = numbers[~now], levels[~now]
 
     def count(self, points: Points, threads: int = 1) -> I64:
         """How many boxes each point meets."""
@@ -267,14 +273,14 @@ class Engine(Matcher):
             boxes.low,
             boxes.high,
             boxes.priority,
-            *self._options[:2],
+            *self._options,
             self._kind(boxes),
         )
 
     def _kind(self, boxes: Boxes) -> str:
         """Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
         attributes that most boxes constrain."""
-        kind = self._options[2]
+        kind = self._forced
         dense = len(boxes.attribute) >= DENSE_SHARE * self.space.attributes * len(boxes)
         return "bitmap" if kind == "auto" and self.space.information and dense else kind
 

@@ -40,11 +40,13 @@ class Segment:
         """How many boxes it was built from."""
         return int(self.arrays["sizes"][2]) if self.kind == "bitmap" else self.size
 
-    def holds(self, level: int) -> bool:
-        """Whether blocks of this priority exist, in a bitmap segment."""
-        ends = self.arrays["level_end"]
-        before = ends[LEVELS - 2 - level] if level < LEVELS - 1 else 0
-        return bool(ends[LEVELS - 1 - level] > before)
+    def band(self, level: int) -> int | None:
+        """The least urgent level that shares blocks with this one, in a bitmap segment; None where a more urgent one
+        does, or where there are no such boxes."""
+        bands = self.arrays["bands"].reshape(LEVELS, 2)
+        first, last = bands[level]
+        sharing = np.flatnonzero((bands[:, 0] == first) & (bands[:, 1] == last))
+        return int(sharing[0]) if first < last and level == sharing[-1] else None
 
     @property
     def nbytes(self) -> int:
