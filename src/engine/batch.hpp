@@ -216,7 +216,9 @@ struct Batch {
   void settle() {
     Survivor& one = ring[settled++ % (LATER + 2)];
     LogOf mine{log, one.event};
-    hitbox::settle(plans, map, low(one.event), high(one.event), one, mine);
+    Held against = plans.held_of(one.event, low(one.event), high(one.event));
+    if (one.size > P::FEW) clear_by_lists(plans, map, against, one);
+    hitbox::settle<P>(map, against, one, mine);
   }
 };
 

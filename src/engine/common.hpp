@@ -82,9 +82,10 @@ static inline void prefer_large_pages(void* memory, size_t bytes) {
 #endif
 }
 
-static inline void reserve(Result& out, size_t extra) {
+// `whole` times as much as by now is likely to come. Pages that are never written cost nothing.
+static inline void reserve(Result& out, size_t extra, double whole = 4) {
   if (out.size + extra <= out.capacity) return;
-  out.capacity = (out.size + extra) * 4;  // pages that are never written cost nothing
+  out.capacity = size_t(double(out.size + extra) * (whole < 2 ? 2 : whole * 1.25));
   regrow(out.numbers, out.capacity);
   regrow(out.levels, out.capacity);
 }

@@ -108,35 +108,5 @@ static inline bool fails_on(const Bitmap& map, const Held& event, const u8* at, 
          key_fails(map, event, row, i, attribute);
 }
 
-// Boxes that lists left in doubt, each on one attribute: their rows are fetched, and looked at when all lists are read.
-class Ties {
- public:
-  Ties(const Bitmap& map, const Held& event, u32 tile, u64* held)
-      : map_(map), event_(event), first_(size_t(tile) * TILE), held_(held) {}
-
-  void add(u32 attribute, u32 position) {
-    fetch(row_at(map_, first_ + position));
-    which_[size_++] = attribute << 11 | position;
-    if (size_ == MOST) settle();
-  }
-
-  void settle() {
-    for (u32 i = 0; i < size_; ++i) {
-      u32 position = which_[i] & POSITION;
-      if (!bit(held_, position)) continue;
-      if (fails_on(map_, event_, row_at(map_, first_ + position), which_[i] >> 11)) clear(held_, position);
-    }
-    size_ = 0;
-  }
-
- private:
-  static constexpr u32 MOST = 128;
-  const Bitmap& map_;
-  const Held& event_;
-  size_t first_;
-  u64* held_;
-  u32 which_[MOST], size_ = 0;
-};
-
 }  // namespace
 }  // namespace hitbox

@@ -119,10 +119,23 @@ struct Tops {
   int low, high;
 };
 
-// Clears the boxes of a tile whose end among entries [from, to) excludes the event; calls tie(position) for those that
+// Boxes of a tile that are to be cleared: all at once, so that reading lists has no branch on how many fail.
+struct Failing {
+  static constexpr u32 MOST = 2 * TILE;  // ends in one list
+  u16 entry[MOST + 32];
+  u32 size = 0;
+
+  void clear_from(u64* held) {
+    for (u32 i = 0; i < size; ++i) clear(held, entry[i] & POSITION);
+    size = 0;
+  }
+};
+
+// Finds the boxes of a tile whose end among entries [from, to) excludes the event; calls tie(position) for those that
 // the tops do not decide.
 template <class Tie>
-static inline void clear_failing(const Bitmap& map, u32 from, u32 to, Tops event, u64* held, Tie tie) {
+static inline void find_failing(const Bitmap& map, u32 from, u32 to, Tops event, const u64* held, Failing& failing,
+                                Tie tie) {
 #if defined(__AVX512F__)
   const __m512i low = _mm512_set1_epi16(short(event.low)), high = _mm512_set1_epi16(short(event.high));
   const __m512i lane0 = _mm512_loadu_si512(held), lane1 = _mm512_loadu_si512(held + WORDS);
@@ -139,8 +152,14 @@ static inline void clear_failing(const Bitmap& map, u32 from, u32 to, Tops event
     __mmask32 member = _mm512_mask_test_epi16_mask(inside, moved, _mm512_set1_epi16(1));
     __mmask32 above = _mm512_cmpgt_epi16_mask(top, high), below = _mm512_cmplt_epi16_mask(top, low);
     __mmask32 level = (_mm512_cmpeq_epi16_mask(top, high) & ~upper) | (_mm512_cmpeq_epi16_mask(top, low) & upper);
-    for (u32 some = ((above & ~upper) | (below & upper)) & member; some; some &= some - 1)
-      clear(held, map.entries[at + u32(__builtin_ctz(some))] & POSITION);
+    __mmask32 fails = ((above & ~upper) | (below & upper)) & member;
+#if defined(__AVX512VBMI2__)
+    _mm512_storeu_si512(failing.entry + failing.size, _mm512_maskz_compress_epi16(fails, entry));
+    failing.size += u32(__builtin_popcount(fails));
+#else
+    for (u32 some = fails; some; some &= some - 1)
+      failing.entry[failing.size++] = map.entries[at + u32(__builtin_ctz(some))];
+#endif
     for (u32 some = level & member; some; some &= some - 1)
       tie(u32(map.entries[at + u32(__builtin_ctz(some))] & POSITION));
   }
@@ -148,7 +167,7 @@ static inline void clear_failing(const Bitmap& map, u32 from, u32 to, Tops event
   for (u32 at = from; at < to; ++at) {
     u32 entry = map.entries[at], position = entry & POSITION;
     int top = int(entry >> 12), limit = entry & UPPER ? event.low : event.high;
-    if (entry & UPPER ? top < limit : top > limit) clear(held, position);
+    if (entry & UPPER ? top < limit : top > limit) failing.entry[failing.size++] = u16(entry);
     else if (top == limit && bit(held, position)) tie(position);
   }
 #endif

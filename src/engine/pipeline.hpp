@@ -12,7 +12,8 @@ constexpr u32 AHEAD = 2;
 constexpr u32 FAR = 6;
 constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
-constexpr u32 RING = 16;  // more than twice DELAY
+constexpr u32 LAST = 2;
+constexpr u32 RING = 16;  // more than twice DELAY and LAST
 
 // Writes out the matches of a segment that are wanted. Once as many as `limit` are as urgent as some level, only what is
 // more urgent is still of use.
@@ -21,6 +22,7 @@ struct Urgent {
   const Wanted& wanted;
   Result& out;
   u32 bottom, end;  // levels and blocks that are still of use
+  double whole = 1;  // how much all visits are, over those made
   size_t found[LEVELS] = {};
 
   Urgent(const Bitmap& m, const Wanted& w, Result& o) : map(m), wanted(w), out(o), bottom(w.bottom), end(m.blocks) {
@@ -40,13 +42,13 @@ struct Urgent {
   }
 
   void line(u32 level, const u32* numbers, const u64* bits) {
-    if (start(BLOCK, level)) finish(expand(bits, numbers, out.numbers + out.size), level);
+    if (start(count(bits), level)) finish(expand(bits, numbers, out.numbers + out.size), level);
   }
 
  private:
   bool start(u32 most, u32 level) {
     if (level < bottom || level > wanted.top) return false;
-    reserve(out, most);
+    reserve(out, most, whole);
     out.ordered &= !out.size || out.levels[out.size - 1] >= level;
     return true;
   }
@@ -68,7 +70,7 @@ struct Urgent {
 
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
 // fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
-// where its lists are, and DELAY more for the lists.
+// where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
@@ -78,7 +80,7 @@ struct Pipeline {
   Scratch<typename P::Source> sources;  // [TILES][attributes]
   u32 sizes[TILES];
   Survivor ring[RING];
-  u32 pushed = 0, looked = 0, settled = 0;
+  u32 pushed = 0, looked = 0, listed = 0, settled = 0;
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
@@ -129,7 +131,8 @@ struct Pipeline {
     if (one.size <= P::FEW) one.list(map);
     else prefetch_tables(plans, map, one);
     if (pushed - looked > DELAY) look();
-    if (looked - settled > DELAY) settle();
+    if (looked - listed > DELAY) read();
+    if (listed - settled > LAST) settle();
   }
 
   void look() {
@@ -137,7 +140,12 @@ struct Pipeline {
     if (one.size > P::FEW) prefetch_lists(plans, map, one);
   }
 
-  void settle() { hitbox::settle(plans, map, low, high, ring[settled++ % RING], out); }
+  void read() {
+    Survivor& one = ring[listed++ % RING];
+    if (one.size > P::FEW) clear_by_lists(plans, map, plans.held_of(0, low, high), one);
+  }
+
+  void settle() { hitbox::settle<P>(map, plans.held_of(0, low, high), ring[settled++ % RING], out); }
 
   bool wanted(u32 tile) const { return tile * LANES < out.end; }
 
@@ -147,10 +155,12 @@ struct Pipeline {
     for (u32 i = 0; i < size && wanted(list[i].tile); ++i) {
       if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
       if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
+      out.whole = double(size) / (settled + 1);
       gather(i, list[i]);
     }
     while (looked < pushed) look();
-    while (settled < looked && wanted(ring[settled % RING].tile)) settle();
+    while (listed < looked) read();
+    while (settled < listed && wanted(ring[settled % RING].tile)) settle();
   }
 };
 

@@ -8,6 +8,8 @@
 namespace hitbox {
 namespace {
 
+constexpr u32 MOST_DOUBTS = 128;  // of a tile that wait for their rows
+
 // A tile that an event visits, and in which lanes.
 struct Visit {
   u32 tile, lanes;
@@ -90,12 +92,14 @@ static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* bl
 }
 
 // A tile with boxes that its lines did not exclude. Few of them are listed, and kept or dropped by their rows; many
-// stay bits, and are cleared by the lists.
+// stay bits, and are cleared by the lists, and by the rows of those that lists leave in doubt on some attribute.
 struct Survivor {
   u64 held[TILE_WORDS];
   u32 tile, size;
   u32 event;
+  u32 doubts = 0;
   u16 position[MOST_ROWS];
+  u32 doubt[MOST_DOUBTS];  // | attribute | position in tile 11 |
 
   // Lists its boxes, and fetches what will be asked of them.
   void list(const Bitmap& map) {
@@ -126,15 +130,33 @@ static inline void prefetch_lists(const P& plans, const Bitmap& map, const Survi
   });
 }
 
+static inline void clear_doubts(const Bitmap& map, const Held& against, Survivor& one) {
+  for (u32 i = 0; i < one.doubts; ++i) {
+    u32 position = one.doubt[i] & POSITION;
+    const u8* row = row_at(map, size_t(one.tile) * TILE + position);
+    if (bit(one.held, position) && fails_on(map, against, row, one.doubt[i] >> 11)) clear(one.held, position);
+  }
+  one.doubts = 0;
+}
+
+// Rows of boxes in doubt are fetched, and looked at when `settle` comes to them.
 template <class P>
 static inline void clear_by_lists(const P& plans, const Bitmap& map, const Held& against, Survivor& one) {
-  Ties ties(map, against, one.tile, one.held);
+  size_t first = size_t(one.tile) * TILE;
+  Failing failing;
   plans.each_list(map, one.tile, one.event, [&](u32 a, const Directory* at, u32 cell, Tops tops) {
     u32 from, to;
     list_of(map, at, cell, from, to);
-    clear_failing(map, from, to, tops, one.held, [&](u32 position) { ties.add(a, position); });
+    if (failing.size + to - from > Failing::MOST) failing.clear_from(one.held);
+    find_failing(map, from, to, tops, one.held, failing, [&](u32 position) {
+      if (one.doubts == MOST_DOUBTS) clear_doubts(map, against, one);
+      const u8* row = row_at(map, first + position);
+      fetch(row);
+      fetch(row + map.row_bytes - 1);
+      one.doubt[one.doubts++] = a << 11 | position;
+    });
   });
-  ties.settle();
+  failing.clear_from(one.held);
 }
 
 // Calls take(level, line) with the boxes of a block's line, level by level.
@@ -152,12 +174,10 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
   }
 }
 
-// Hands out the boxes of a tile that hold the event: emit.few(level, numbers of the tile, positions, how many),
+// Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile, positions, how many),
 // emit.line(level, numbers of the block, line), or where levels differ emit.one(level, number).
 template <class P, class Emit>
-static inline void settle(const P& plans, const Bitmap& map, const i64* low, const i64* high, Survivor& one,
-                          Emit& emit) {
-  Held against = plans.held_of(one.event, low, high);
+static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit) {
   size_t first = size_t(one.tile) * TILE;
   const u32* numbers = map.numbers + first;
   u32 level = map.tile_level[one.tile];
@@ -167,7 +187,7 @@ static inline void settle(const P& plans, const Bitmap& map, const i64* low, con
     for (u32 i = 0; i < kept; ++i) emit.one(level_at(map, first + one.position[i]), numbers[one.position[i]]);
     return;
   }
-  clear_by_lists(plans, map, against, one);
+  clear_doubts(map, against, one);
   for (u32 lane = 0; lane < LANES; ++lane) {
     const u64* line = one.held + lane * WORDS;
     if (empty(load(line))) continue;
