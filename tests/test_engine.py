@@ -13,7 +13,9 @@ from randoms import random_boxes, random_points
 from test_matchers import assert_equal
 
 SIMD = _kernels.simd_levels()
-SMALL = {"tail": 64, "block": 32, "lines": 4}
+SMALL = {"tail": 64, "block": 32, "lines": 4, "band": 300}
+ALONE, SHARED = 1, 10**9
+"""Bands: every priority level has blocks of its own, or all share them."""
 
 
 def pair(attributes: int, **options: object) -> tuple[Engine, object]:
@@ -52,10 +54,11 @@ def wide_boxes(rng: np.random.Generator, count: int, attributes: int, width: int
 
 
 @pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("band", [ALONE, SHARED])
 @pytest.mark.parametrize(("width", "domain"), [(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)])
-def test_full_blocks_and_batches(simd: str, width: int, domain: int) -> None:
+def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) -> None:
     rng = np.random.default_rng(width % 97)
-    engine, oracle = pair(6, simd=simd)
+    engine, oracle = pair(6, simd=simd, band=band)
     boxes = wide_boxes(rng, 3000, 6, width, domain)
     for one in (engine, oracle):
         one.insert(np.arange(3000), boxes)
@@ -75,10 +78,11 @@ def test_full_blocks_and_batches(simd: str, width: int, domain: int) -> None:
         assert_equal(engine, oracle, ranges[event : event + 1])
 
 
+@pytest.mark.parametrize("band", [ALONE, SMALL["band"], SHARED])
 @pytest.mark.parametrize("intervals", [False, True])
-def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool) -> None:
+def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool, band: int) -> None:
     rng = np.random.default_rng(3)
-    engine, _ = pair(3, **SMALL)
+    engine, _ = pair(3, **SMALL | {"band": band})
     engine.insert(np.arange(900), random_boxes(rng, 900, 3))
     engine.insert(np.arange(900, 930), random_boxes(rng, 30, 3))
     engine.insert(np.arange(930, 1300), random_boxes(rng, 370, 3))
@@ -171,6 +175,8 @@ def test_wrong_use_is_refused() -> None:
         Engine(Space.of(1025))
     with pytest.raises(MatcherError, match="block"):
         Engine(Space.of(1), block=513)
+    with pytest.raises(MatcherError, match="band"):
+        Engine(Space.of(1), band=0)
     with pytest.raises(MatcherError, match="kind"):
         Engine(Space.of(1), kind="tree")
     with pytest.raises(MatcherError, match="instruction set 'mmx'"):

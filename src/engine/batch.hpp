@@ -209,7 +209,8 @@ struct Batch {
     one.size = plans.gather_tile(map, visit, e, one.held);
     if (!one.size) return;
     ++pushed;
-    if (one.size <= P::FEW) one.list(map);
+    one.few = one.size <= plans.few[e];
+    if (one.few) one.list(map);
     if (pushed - settled > LATER) settle();
   }
 
@@ -217,8 +218,8 @@ struct Batch {
     Survivor& one = ring[settled++ % (LATER + 2)];
     LogOf mine{log, one.event};
     Held against = plans.held_of(one.event, low(one.event), high(one.event));
-    if (one.size > P::FEW) clear_by_lists(plans, map, against, one);
-    hitbox::settle<P>(map, against, one, mine);
+    if (!one.few) clear_by_lists(plans, map, against, one);
+    hitbox::settle(map, against, one, mine);
   }
 };
 

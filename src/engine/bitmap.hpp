@@ -1,8 +1,8 @@
 // A sealed segment of blocks: bitmaps of cells decide the inside of a box, its ends decide the rest.
 //
 // Each attribute's key line is cut into 64 cells; cell 0 is {MISSING}. Boxes are ordered so that neighbours look alike
-// and cut into blocks of at most 512. LANES blocks are a tile. Priority levels with many boxes have blocks of their own,
-// others share them (a band); most urgent bands come first, and in a block most urgent boxes.
+// and cut into blocks of at most 512. LANES blocks are a tile. A priority level with many boxes has blocks of its own,
+// others share theirs (a band); most urgent bands come first, and in a block most urgent boxes.
 //
 //   line  (tile, attribute, cell, lane)  a bit a box of the block: it reaches into the cell
 //   list  (tile, attribute, cell)        the box ends that lie in the cell, 16 bits each:

@@ -39,7 +39,6 @@ struct IntervalPlans : Plans<Span, 2> {
   Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
   Scratch<u16> used;   // how many
 
-  static constexpr u32 FEW = MOST_ROWS;  // an interval reads two lists an attribute
   static constexpr bool STAGED = true;   // an attribute has many lines: where few boxes are left, rows are cheaper
   static constexpr u32 EARLY = 4;        // attributes before that is looked at
   static constexpr u32 WIDE = 20;        // lines from which lists of the outside are cheaper
@@ -82,6 +81,7 @@ struct IntervalPlans : Plans<Span, 2> {
       if (!full && !wide) ranking.push(a, most, map.members);
     }
     used[event] = 0;
+    few[event] = MOST_ROWS;  // an interval reads two lists an attribute
     ranking.each([&](u16 a) { order[event * width + used[event]++] = a; });
     return true;
   }
@@ -138,9 +138,9 @@ struct IntervalPlans : Plans<Span, 2> {
 
   // All lanes, as far as it takes. Returns how many boxes are left.
   u32 gather_tile(const Bitmap& map, Visit visit, size_t event, u64* held) {
-    u32 size = FEW + 1;
+    u32 size = MOST_ROWS + 1;
     for (bool rest : {false, true}) {
-      if (size <= FEW) break;
+      if (size <= MOST_ROWS) break;
       u32 lines = open(map, visit.tile, event, rest, sources.data);
       each_lane(visit, [&](u32 lane) {
         u64* line = held + lane * WORDS;

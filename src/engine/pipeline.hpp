@@ -1,5 +1,5 @@
 // One event over one bitmap segment: narrow the blocks by the summaries; AND their lines; settle the survivors by their
-// rows or lists; write out numbers; all in a pipeline that prefetches. Urgent blocks come first, so a limit stops early.
+// rows or lists; write out numbers; all in a pipeline that prefetches. Urgent blocks come first: a limit stops early.
 #pragma once
 
 #include "interval.hpp"
@@ -15,7 +15,7 @@ constexpr u32 DELAY = 6;
 constexpr u32 LAST = 2;
 constexpr u32 RING = 16;  // more than twice DELAY and LAST
 
-// Writes out the matches of a segment that are wanted. Once as many as `limit` are as urgent as some level, only what is
+// Writes out the matches of a segment that are wanted. Once `limit` of them are as urgent as some level, only what is
 // more urgent is still of use.
 struct Urgent {
   const Bitmap& map;
@@ -112,7 +112,8 @@ struct Pipeline {
     });
     one.size = count<TILE_WORDS>(one.held);
     if constexpr (P::STAGED)
-      if (one.size > P::FEW) gather_rest(i, visit, one);
+      if (one.size > MOST_ROWS) gather_rest(i, visit, one);
+    one.few = one.size <= plans.few[0];
     if (one.size) push(one);
   }
 
@@ -128,7 +129,7 @@ struct Pipeline {
 
   void push(Survivor& one) {
     ++pushed;
-    if (one.size <= P::FEW) one.list(map);
+    if (one.few) one.list(map);
     else prefetch_tables(plans, map, one);
     if (pushed - looked > DELAY) look();
     if (looked - listed > DELAY) read();
@@ -137,15 +138,15 @@ struct Pipeline {
 
   void look() {
     const Survivor& one = ring[looked++ % RING];
-    if (one.size > P::FEW) prefetch_lists(plans, map, one);
+    if (!one.few) prefetch_lists(plans, map, one);
   }
 
   void read() {
     Survivor& one = ring[listed++ % RING];
-    if (one.size > P::FEW) clear_by_lists(plans, map, plans.held_of(0, low, high), one);
+    if (!one.few) clear_by_lists(plans, map, plans.held_of(0, low, high), one);
   }
 
-  void settle() { hitbox::settle<P>(map, plans.held_of(0, low, high), ring[settled++ % RING], out); }
+  void settle() { hitbox::settle(map, plans.held_of(0, low, high), ring[settled++ % RING], out); }
 
   bool wanted(u32 tile) const { return tile * LANES < out.end; }
 

@@ -30,10 +30,11 @@ struct Plans {
   Scratch<u64> needs;   // bits: attributes whose lists must be read
   Scratch<u64> unsure;  // bits: attributes where an end with the event's glance leaves doubt
   Scratch<u8> glances;  // [side][attribute, padded]
+  Scratch<u16> few;     // boxes of a tile up to which their rows are read, not lists
 
   Plans(u32 attributes, size_t events)
       : width(attributes), words((attributes + 63) / 64), padded(words * 64), lists(attributes * events),
-        needs(words * events), unsure(words * events), glances(events * SIDES * padded) {}
+        needs(words * events), unsure(words * events), glances(events * SIDES * padded), few(events) {}
 
   void prefetch_plan(size_t event) const {
     fetch(lists.data + event * width);
@@ -94,10 +95,11 @@ static inline void start_blocks(const Bitmap& map, const Wanted& wanted, u64* bl
 // A tile with boxes that its lines did not exclude. Few of them are listed, and kept or dropped by their rows; many
 // stay bits, and are cleared by the lists, and by the rows of those that lists leave in doubt on some attribute.
 struct Survivor {
-  u64 held[TILE_WORDS];
+  alignas(64) u64 held[TILE_WORDS];
   u32 tile, size;
   u32 event;
   u32 doubts = 0;
+  bool few;
   u16 position[MOST_ROWS];
   u32 doubt[MOST_DOUBTS];  // | attribute | position in tile 11 |
 
@@ -174,14 +176,14 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
   }
 }
 
-// Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile, positions, how many),
-// emit.line(level, numbers of the block, line), or where levels differ emit.one(level, number).
-template <class P, class Emit>
+// Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile,
+// positions, how many), emit.line(level, numbers of the block, line), or where levels differ emit.one(level, number).
+template <class Emit>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit) {
   size_t first = size_t(one.tile) * TILE;
   const u32* numbers = map.numbers + first;
   u32 level = map.tile_level[one.tile];
-  if (one.size <= P::FEW) {
+  if (one.few) {
     u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
     if (level != MIXED) return emit.few(level, numbers, one.position, kept);
     for (u32 i = 0; i < kept; ++i) emit.one(level_at(map, first + one.position[i]), numbers[one.position[i]]);

@@ -25,12 +25,13 @@ struct PointPlans : Plans<PointList, 1> {
 
   using Plans::Plans;
   using Source = const u64*;  // an attribute's line of lane 0
-  static constexpr u32 FEW = 96;  // boxes of a tile up to which their rows are read, not lists
+  static constexpr u32 FEW = 4;  // rows that cost about as much as a list
   static constexpr bool STAGED = false;
 
   // False where no box of the segment can match; `blocks` is narrowed to those that may.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
     start(event);
+    u32 rows = 0;
     for (u32 a = 0; a < map.attributes; ++a) {
       const i64* starts = map.starts + size_t(a) * CELLS;
       u32 cell = cell_of(starts, low[a]), at = a * CELLS + cell;
@@ -43,7 +44,9 @@ struct PointPlans : Plans<PointList, 1> {
       glances_of(event, 0)[a] = u8(place >> REST);
       if (!sure || map.listed[a]) set_bit(needs.data + event * words, a);
       if (!sure) set_bit(unsure.data + event * words, a);
+      rows += !sure ? FEW : 0;
     }
+    few[event] = u16(rows < MOST_ROWS ? rows : MOST_ROWS);
     return true;
   }
 

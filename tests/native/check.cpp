@@ -88,6 +88,26 @@ bool same(const Workload& work, const i64* low, const i64* high, const i32* got,
   return true;
 }
 
+// A limit and a window of levels cut out of the full match what they say.
+bool most_urgent(const Workload& work, const Set& set, const Events& all, size_t event, const Kernels& kernels,
+                 const Result& full) {
+  size_t limit = size_t(draw(0, i64(full.size)));
+  u32 bottom = u32(draw(0, 9)), top = u32(draw(bottom, 9));
+  Result some, window;
+  kernels.one(set, all, event, Wanted{LEVELS - 1, 0, limit}, some);
+  kernels.one(set, all, event, Wanted{top, bottom, SIZE_MAX}, window);
+  std::set<i32> whole(full.numbers, full.numbers + full.size), got(some.numbers, some.numbers + some.size);
+  bool good = some.size == limit && got.size() == limit;
+  for (size_t i = 0; good && i < limit; ++i)
+    good = whole.count(some.numbers[i]) && work.priority[size_t(some.numbers[i])] == full.levels[i];
+  std::multiset<i32> wanted, found(window.numbers, window.numbers + window.size);
+  for (size_t i = 0; i < full.size; ++i)
+    if (full.levels[i] >= bottom && full.levels[i] <= top) wanted.insert(full.numbers[i]);
+  release(some);
+  release(window);
+  return good && wanted == found;
+}
+
 bool check_set(const Workload& work, const Set& set, const Kernels& kernels, i64 span) {
   constexpr size_t COUNT = 90;
   u32 m = work.attributes;
@@ -105,6 +125,7 @@ bool check_set(const Workload& work, const Set& set, const Kernels& kernels, i64
       if (e % 8 == 0) kernels.one(set, all, e, Wanted{}, one);
       bool good = same(work, from, to, many.numbers + ends[e], size_t(ends[e + 1] - ends[e]));
       good = good && (e % 8 || same(work, from, to, one.numbers, one.size));
+      good = good && (e % 8 || most_urgent(work, set, all, e, kernels, one));
       release(one);
       if (!good) return std::printf("%s: event %zu of %u attributes is wrong\n", kernels.name, e, m), false;
     }

@@ -9,9 +9,9 @@ A segment is bitmap blocks (ranges) or keyed postings (equalities); the native b
 Everything is flat arrays, so a snapshot is these arrays as files, and opening it maps them without reading them.
 
 Matching may run in many threads at once; insert, delete and the commit of `prepare` must be alone (the index's lock).
-Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a
-block from which an attribute gets bitmap lines; `band` boxes from which priority levels have blocks of their own; `kind`
-forces "bitmap" or "postings"; `simd` forces an instruction set.
+Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a block from which
+an attribute gets bitmap lines; `band` boxes from which priority levels have blocks of their own; `kind` forces "bitmap"
+or "postings"; `simd` forces an instruction set.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Engine(Matcher):
             raise MatcherError(f"the engine holds 1 to {MAX_ATTRIBUTES} attributes, not {space.attributes}")
         if not 1 <= block <= BLOCK:
             raise MatcherError(f"block must be 1 to {BLOCK}, not {block}")
+        if not 1 <= band <= TAIL:
+            raise MatcherError(f"band must be 1 to {TAIL}, not {band}")
         if kind not in ("auto", "bitmap", "postings"):
             raise MatcherError(f"kind must be auto, bitmap or postings, not {kind!r}")
         self.space = space
