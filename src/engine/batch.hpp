@@ -92,10 +92,18 @@ struct Log {
 
 // The log as one event writes it.
 struct LogOf {
+  const Bitmap& map;
   Log& log;
   size_t event;
 
-  void one(u32 level, u32 number) { log.add(Log::key_of(event, level), number); }
+  void mixed(size_t first, const u16* position, u32 size) {
+    log.hits.need(log.hits.size + size);
+    for (u32 i = 0; i < size; ++i) {
+      u32 key = Log::key_of(event, level_at(map, first + position[i]));
+      ++log.counts[key];
+      log.hits.data[log.hits.size++] = {key, map.numbers[first + position[i]]};
+    }
+  }
   void few(u32 level, const u32* numbers, const u16* position, u32 size) {
     log.add_few(Log::key_of(event, level), numbers, position, size);
   }
@@ -216,7 +224,7 @@ struct Batch {
 
   void settle() {
     Survivor& one = ring[settled++ % (LATER + 2)];
-    LogOf mine{log, one.event};
+    LogOf mine{map, log, one.event};
     Held against = plans.held_of(one.event, low(one.event), high(one.event));
     if (!one.few) clear_by_lists(plans, map, against, one);
     hitbox::settle(map, against, one, mine);

@@ -25,6 +25,10 @@
 
 #include "common.hpp"
 
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace hitbox {
 
 constexpr u32 CELLS = 64;
@@ -116,8 +120,13 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
 
 static inline u32 level_at(const Bitmap& map, size_t position) {
   const u16* ends = map.level_ends + position / BLOCK * LEVEL_ENDS;
+#if defined(__AVX512VL__) && defined(__AVX512BW__)
+  __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ends));
+  u32 later = u32(__builtin_popcount(_mm256_cmple_epu16_mask(all, _mm256_set1_epi16(short(position % BLOCK)))));
+#else
   u32 later = 0;
-  for (u32 i = 0; i < LEVEL_ENDS; ++i) later += ends[i] <= position % BLOCK;
+  for (u32 i = 0; i < LEVELS; ++i) later += ends[i] <= position % BLOCK;
+#endif
   return LEVELS - 1 - later;
 }
 

@@ -31,17 +31,19 @@ inline const Kernels* kernels_named(const std::string& name) {
   return nullptr;
 }
 
-// Events [0, count) over some threads, each with its own share and its own result; then one after the other.
+// Events [0, count) over some threads, each with its own share and its own result; the first has room for all.
 inline void match_threads(const Kernels& kernels, const Set& set, const Events& events, size_t count, size_t threads,
                           i64* ends, Result& out) {
   threads = std::max<size_t>(1, std::min(threads, count / 64));
-  if (threads == 1) return kernels.many(set, events, 0, count, ends, out);
+  if (threads == 1) return kernels.many(set, events, 0, count, count, ends, out);
   std::vector<Result> results(threads);
   std::vector<std::thread> workers;
   auto share = [&](size_t t) { return count * t / threads; };
   for (size_t t = 1; t < threads; ++t)
-    workers.emplace_back([&, t] { kernels.many(set, events, share(t), share(t + 1), ends, results[t]); });
-  kernels.many(set, events, 0, share(1), ends, out);
+    workers.emplace_back([&, t] {
+      kernels.many(set, events, share(t), share(t + 1), share(t + 1) - share(t), ends, results[t]);
+    });
+  kernels.many(set, events, 0, share(1), count, ends, out);
   for (std::thread& worker : workers) worker.join();
   std::vector<size_t> from(threads, 0);
   size_t total = out.size;

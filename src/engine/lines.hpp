@@ -3,10 +3,6 @@
 
 #include "row.hpp"
 
-#if defined(__AVX512F__) || defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 namespace hitbox {
 namespace {
 

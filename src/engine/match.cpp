@@ -78,7 +78,7 @@ void match_singly(const Set& set, const Events& events, size_t from, size_t to, 
 }
 
 // A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
-void match_many(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out) {
+void match_many(const Set& set, const Events& events, size_t from, size_t to, size_t all, i64* ends, Result& out) {
   if (to - from < SINGLY) return match_singly(set, events, from, to, ends, out);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
@@ -86,7 +86,7 @@ void match_many(const Set& set, const Events& events, size_t from, size_t to, i6
   for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
     if (size > to - at) size = to - at;
     match_chunk(set, events, at, size, log);
-    log.deal(size, double(to - from) / double(at + size - from), ends + at, out);
+    log.deal(size, double(all) / double(at + size - from), ends + at, out);
     at += size;
     size = LOG_BYTES / (log.bytes() / size + 64);
     size = size < 64 ? 64 : size > most ? most : size;

@@ -21,8 +21,9 @@ struct Kernels {
   const char* name;
   // Matches of one event, most urgent first.
   void (*one)(const Set&, const Events&, size_t event, const Wanted&, Result&);
-  // Matches of events [from, to): `ends[e]` is where event e's matches end in `out.numbers` (no levels kept).
-  void (*many)(const Set&, const Events&, size_t from, size_t to, i64* ends, Result& out);
+  // Matches of events [from, to): `ends[e]` is where event e's matches end in `out.numbers` (no levels kept), which
+  // gets room for `all` events.
+  void (*many)(const Set&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out);
 };
 
 extern const Kernels kernels_baseline;

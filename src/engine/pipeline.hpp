@@ -29,10 +29,13 @@ struct Urgent {
     if (!w.limit) end = 0;
   }
 
-  void one(u32 level, u32 number) {
-    if (!start(1, level)) return;
-    out.numbers[out.size] = i32(number);
-    finish(1, level);
+  void mixed(size_t first, const u16* position, u32 size) {
+    for (u32 i = 0; i < size; ++i) {
+      u32 level = level_at(map, first + position[i]);
+      if (!start(1, level)) continue;
+      out.numbers[out.size] = i32(map.numbers[first + position[i]]);
+      finish(1, level);
+    }
   }
 
   void few(u32 level, const u32* numbers, const u16* position, u32 size) {

@@ -177,7 +177,8 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
 }
 
 // Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile,
-// positions, how many), emit.line(level, numbers of the block, line), or where levels differ emit.one(level, number).
+// positions, how many), emit.mixed(where the tile begins, positions, how many) where levels differ, and emit.line(level,
+// numbers of the block, line).
 template <class Emit>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit) {
   size_t first = size_t(one.tile) * TILE;
@@ -186,8 +187,7 @@ static inline void settle(const Bitmap& map, const Held& against, Survivor& one,
   if (one.few) {
     u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
     if (level != MIXED) return emit.few(level, numbers, one.position, kept);
-    for (u32 i = 0; i < kept; ++i) emit.one(level_at(map, first + one.position[i]), numbers[one.position[i]]);
-    return;
+    return emit.mixed(first, one.position, kept);
   }
   clear_doubts(map, against, one);
   for (u32 lane = 0; lane < LANES; ++lane) {
