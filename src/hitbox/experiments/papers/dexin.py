@@ -74,6 +74,10 @@ AS_MANY = (
     "Events are skewed as the constraints are and lie among them: as many ends fail and as many hold as with uniform "
     "values, give or take a tenth. What a hot spot costs the paper's lists and trees, our runs of one array do not pay."
 )
+MATCHES_VARY = (
+    "Up to 6 attributes an event's time follows its number of matches (rank correlation 0.9 and more, BE-Tree 0.5 to "
+    "0.7), and those fall from thousands to none as attributes are added."
+)
 SPREAD = "It takes the least time of all, and what is left of its spread is that of the machine."
 UNIFORM_MARKS = (
     "A point fails in most events and a range of mean width 0.5 in half of them, so that the share of the ends that "
@@ -206,7 +210,7 @@ DIMENSIONS = Experiment(
             "{} varies more with more attributes",
             "figure 5",
             lambda name: rises(name, metric="match_std"),
-            "It varies with the number of matches, and that falls as attributes are added.",
+            MATCHES_VARY,
         ),
         Claim("Fewer match with more attributes", "section 4.1.2", falls("hitbox", metric="hits")),
         Claim("DEXIN slows down slightly up to M = 6", "figure 4", rises("dexin", where=lambda m: m <= 6), SLIGHT),
