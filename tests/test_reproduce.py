@@ -75,7 +75,8 @@ def test_checks(check: claims.Check, holds: bool | None) -> None:
 
 
 def test_two_workloads_are_compared_where_both_were_measured() -> None:
-    both = curves([1, 2], **{"a": [2.0, 4.0], "a beside": [1.0, 3.0], "b": [2.0, 1.0], "b beside": [2.0, None]})
+    lines: dict[str, list[float | None]] = {"a": [2.0, 4.0], "a beside": [1.0, 3.0], "b": [2.0, 1.0]}
+    both = curves([1, 2], "match", **lines | {"b beside": [2.0, None]})
     assert judge(claims.against("a"), both).ours == "a x1.5"
     assert judge(claims.against("b"), both).holds is False
     assert judge(claims.least_against("b", ("a", "b")), both).holds
