@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from hitbox.boxes import Hits
 from hitbox.errors import BenchError
 from hitbox.experiments import claims, report, reproduce, runner
 from hitbox.experiments.claims import judge
 from hitbox.experiments.curves import Curves, at_one_pace
-from hitbox.experiments.declare import MEASURES, SCALES, SETTINGS
+from hitbox.experiments.declare import BESIDE, MEASURES, SCALES, SETTINGS
+from hitbox.experiments.measure import require_equal
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.plots import COLOURS, LABELS
 from hitbox.experiments.point import rank_correlation
@@ -65,11 +67,19 @@ GROWING = curves([1, 2, 4], fast=[1.0, 1.1, 1.2], slow=[10.0, 20.0, 40.0], gone=
         (claims.does_not_fit("gone", 4, 1000, 32), True),
         (claims.absolute("fast", "match", "µs"), None),
         (claims.rises("gone"), None),
-        (claims.against("elsewhere", ("fast",)), None),
+        (claims.against("fast"), None),
     ],
 )
 def test_checks(check: claims.Check, holds: bool | None) -> None:
     assert judge(check, GROWING).holds is holds
+
+
+def test_two_workloads_are_compared_where_both_were_measured() -> None:
+    lines: dict[str, list[float | None]] = {"a": [2.0, 4.0], "a beside": [1.0, 3.0], "b": [2.0, 1.0]}
+    both = curves([1, 2], "match", **lines | {"b beside": [2.0, None]})
+    assert judge(claims.against("a"), both).ours == "a x1.5"
+    assert judge(claims.against("b"), both).holds is False
+    assert judge(claims.least_against("b", ("a", "b")), both).holds
 
 
 def test_a_factor_far_from_the_papers_is_told_apart() -> None:
@@ -89,16 +99,6 @@ def test_a_share_needs_enough_matches_to_be_judged() -> None:
 def test_a_curve_that_turns() -> None:
     assert judge(claims.turns("rein"), curves([1, 2, 3], rein=[3.0, 1.0, 2.0])).holds
     assert not judge(claims.turns("rein"), curves([1, 2, 3], rein=[3.0, 2.0, 1.0])).holds
-
-
-def test_against_another_experiment() -> None:
-    zipf = Curves([2, 4], *_lines(fast=[1.3, 1.4], slow=[40.0, 80.0]), [9, 9], {"plain": GROWING})
-    assert judge(claims.against("plain", ("fast", "slow")), zipf).holds
-    assert judge(claims.least_against("plain", "fast", ("fast", "slow")), zipf).holds
-
-
-def _lines(**lines: list[float]) -> tuple[Any, Any]:
-    return [{name: {"match": line[i]} for name, line in lines.items()} for i in range(2)], [{}, {}]
 
 
 def test_rank_correlation_shares_ties() -> None:
@@ -156,6 +156,25 @@ def test_a_finished_point_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / todo[0].file).write_text("{")
     with pytest.raises(BenchError, match="delete it to measure"):
         runner.stored(todo[0], tmp_path)
+
+
+def test_who_matches_approximately_may_report_more_but_loses_nothing() -> None:
+    found = [np.array([1, 2, 3])]
+    require_equal("tama", Hits.of([[3, 1, 7, 2]]), found, "here", exact=False)
+    with pytest.raises(BenchError, match="lost 1"):
+        require_equal("tama", Hits.of([[3, 1, 7]]), found, "here", exact=False)
+    with pytest.raises(BenchError, match="twice 1"):
+        require_equal("tama", Hits.of([[1, 1, 2, 3]]), found, "here", exact=False)
+
+
+def test_everybody_is_timed_on_the_workload_beside_too(tmp_path: Path) -> None:
+    todo = [task for task in runner.tasks(PAPERS["dexin"], "smoke") if task.experiment.name == "zipf-widths"][:1]
+    runner.run(todo, tmp_path)
+    point = runner.stored(todo[0], tmp_path)
+    assert point is not None
+    labels = todo[0].experiment.labels
+    assert set(point["lanes"]) == {*labels, *(label + BESIDE for label in labels)}
+    assert all("match" in figures for figures in point["lanes"].values())
 
 
 def test_what_does_not_fit_is_marked_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

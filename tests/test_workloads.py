@@ -24,6 +24,7 @@ VARIANTS = [
     ("w1", {"selectivity": 0.01, "distribution": "normal", "event_distribution": "pareto"}),
     ("w2", {}),
     ("w2", {"distribution": "zipf", "event_distribution": "zipf"}),
+    ("w2", {"distribution": "mixed"}),
     ("w2", {"match_rate": 0.01}),
     ("w3", {}),
     ("w4", {}),
@@ -163,6 +164,13 @@ def test_distributions():
     np.testing.assert_allclose(np.bincount(ranks, minlength=100)[:10] / 1e5, (weight / weight.sum())[:10], rtol=0.1)
 
 
+def test_mixed_attributes_are_uniform_or_zipf():
+    low, _ = workloads.get("w2", distribution="mixed").boxes(0, 4_000).dense(10)
+    middle = np.median(low, axis=0) / workloads.PRECISION
+    assert {bool(m < 0.02) for m in middle} == {True, False}
+    assert all(m < 0.02 or 0.2 < m < 0.35 for m in middle)
+
+
 def test_priorities():
     priority = workloads.get("w3").boxes(0, 20_000).priority
     assert np.abs(np.bincount(priority, minlength=10) - 2000).max() < 300
@@ -214,6 +222,7 @@ def test_symmetric_roles():
         ("w1", {"n": 2.5}, "is not of type int"),
         ("w1", {"k": 30}, "between 0 and m=20"),
         ("w1", {"distribution": "gauss"}, "is unknown"),
+        ("w1", {"distribution": "mixed"}, "needs a constraint on every attribute"),
         ("w2", {"match_rate": 1e-5}, "raise cardinality"),
         ("symmetric", {"selectivity": 0}, "above 0"),
         ("classbench", {"path": "nowhere"}, "HITBOX_DATA"),

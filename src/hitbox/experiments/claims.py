@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hitbox.experiments.curves import At, Curves, Missing, Where
+from hitbox.experiments.declare import BESIDE
 
 SLACK = 1.1
 """Curves that differ by less than a tenth count as equal: repetitions lie that far apart."""
@@ -346,22 +347,22 @@ def _gap(a: str, b: str, metric: str, where: Where | None, closes: bool) -> Chec
     return check
 
 
-def against(reference: str, matchers: Sequence[str], grow: float = 1.0, metric: str = "match") -> Check:
-    """Slower here than in another experiment of the paper, on the mean of the places that both have."""
+def against(*matchers: str, metric: str = "match") -> Check:
+    """Slower than on the workload beside, on the mean over the axis."""
 
     def check(c: Curves) -> Outcome:
-        found = {name: _against(c, reference, name, metric) for name in matchers}
+        found = {name: _against(c, name, metric) for name in matchers}
         text = ", ".join(f"{name} x{number(r)}" for name, r in found.items())
-        return Outcome(text, all(r > grow for r in found.values()))
+        return Outcome(text, all(r > 1 for r in found.values()))
 
     return check
 
 
-def least_against(reference: str, matcher: str, among: Sequence[str], metric: str = "match") -> Check:
-    """Changes less than the others from another experiment to this one."""
+def least_against(matcher: str, among: Sequence[str], metric: str = "match") -> Check:
+    """Changes less than the others from the workload beside to this one."""
 
     def check(c: Curves) -> Outcome:
-        found = {name: _against(c, reference, name, metric) for name in among}
+        found = {name: _against(c, name, metric) for name in among}
         text = ", ".join(f"{name} x{number(r)}" for name, r in found.items())
         off = {name: abs(float(np.log(r))) for name, r in found.items()}
         return Outcome(text, off[matcher] <= min(off.values()) + float(np.log(SLACK)))
@@ -369,14 +370,11 @@ def least_against(reference: str, matcher: str, among: Sequence[str], metric: st
     return check
 
 
-def _against(c: Curves, reference: str, name: str, metric: str) -> float:
-    if reference not in c.others:
-        raise Missing(f"{reference} was not run")
-    other = c.others[reference]
-    xs = [x for x in c.line(name, metric)[0] if x in other.line(name, metric)[0]]
-    if not xs:
-        raise Missing(f"{name}: no place in common with {reference}")
-    here, there = (float(np.mean([curve.value(name, metric, x) for x in xs])) for curve in (c, other))
+def _against(c: Curves, name: str, metric: str) -> float:
+    common = set(c.line(name, metric)[0]) & set(c.line(name + BESIDE, metric)[0])
+    if not common:
+        raise Missing(f"{name}: nowhere on both workloads")
+    here, there = (float(np.mean([c.value(lane, metric, x) for x in common])) for lane in (name, name + BESIDE))
     return here / there
 
 

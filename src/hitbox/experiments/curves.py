@@ -29,7 +29,6 @@ class Curves:
     """At each x: matcher -> metric -> value."""
     skipped: list[Mapping[str, str]]
     n: list[int] = field(default_factory=list)
-    others: Mapping[str, Curves] = field(default_factory=dict)
 
     def place(self, at: At) -> int:
         if at in ("first", "last"):

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 SCALES = ("smoke", "small", "paper")
 MEASURES = ("match", "upkeep", "times", "plan", "halves")
 ENGINE = "hitbox"
+BESIDE = " beside"
+"""Ends the labels of contestants on the second workload of an experiment."""
+
+APPROXIMATE_TAMA = "tama=tama:exact=false"
+"""TAMA as the papers ran it, which call it approximate: it counts cells and confirms nothing. Ours can be exact."""
 
 Value = int | float | str
 ByScale = Mapping[str, Any]
@@ -100,6 +105,9 @@ class Experiment:
     events: Callable[[Any], dict[str, Any]] = lambda x: {}
     """Parameters that hold for the events only."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of a second workload that everybody is timed on in turn with the first: differences smaller than those
+    of the machine's pace from point to point can be told only there."""
     measures: tuple[Literal["match", "upkeep", "times", "plan", "halves"], ...] = ("match",)
     log_axis: bool = False
 

@@ -6,6 +6,8 @@
     time       repetition by repetition, in turn: single events, the fine-grained times, inserts and deletes;
                beside them a fixed piece of work, which tells how fast the machine was (curves.py)
 
+An experiment may have a second workload beside the first; everybody is then built and timed on both.
+
 Whoever does not fit is left out with the reason, and the others go on. Whoever is wrong ends the run.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from hitbox import workloads
 from hitbox.boxes import I64, Boxes, Points
 from hitbox.errors import MatcherError
 from hitbox.experiments.contestants import enter
-from hitbox.experiments.declare import ENGINE, SETTINGS, Experiment, Scale, Value
+from hitbox.experiments.declare import BESIDE, ENGINE, SETTINGS, Experiment, Scale, Value
 from hitbox.experiments.machine import commit, free_memory
 from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal, yardstick
 from hitbox.matchers.metrics import METRICS, Times, measure
@@ -32,7 +35,7 @@ from hitbox.workloads import Workload
 SAMPLE = 1_000
 FRESH = 50
 """Boxes that are inserted and deleted one by one, and in one call (`each`), where the call itself no longer counts."""
-MOST = 5
+MOST = 10
 """Times as many repetitions as are asked for, where they are quick."""
 F64 = NDArray[np.float64]
 
@@ -43,6 +46,14 @@ class Data:
     boxes: Boxes
     points: Points
     settings: Scale
+
+    @cached_property
+    def fresh(self) -> Boxes:
+        return self.workload.boxes(len(self.boxes), FRESH)
+
+
+Field = list[tuple[Lane, Data]]
+"""Who takes part, and on what."""
 
 
 def measure_point(
@@ -58,28 +69,15 @@ def measure_point(
     asked = workloads.get(experiment.workload, **parameters | experiment.events(x))
     boxes, points = made or (workload.boxes(0, workload.n), asked.points(0, settings.events))
     data = Data(workload, boxes, points, settings)
-    lanes, skipped = _admit(experiment.lanes(x), data)
-    figures: dict[str, dict[str, float]] = {lane.name: {} for lane in lanes}
-    scatter: dict[str, list[list[float]]] = {}
-    yards = []
-    with quiet_memory():
-        if "times" in experiment.measures:
-            fine, yard = _fine(lanes, data)
-            yards.append(yard)
-            for lane, times in zip(lanes, fine, strict=True):
-                figures[lane.name] |= _fine_figures(times, data.boxes.priority)
-        if "match" in experiment.measures:
-            singles, yard = _singles(lanes, data)
-            yards.append(yard)
-            for lane, (hits, taken) in zip(lanes, singles, strict=True):
-                figures[lane.name] |= _match_figures(hits, taken)
-                scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
-        for lane in lanes:
-            figures[lane.name] |= _upkeep(lane, data) if "upkeep" in experiment.measures else _size(lane, data)
-            if "plan" in experiment.measures and hasattr(lane.matcher, "plan"):
-                figures[lane.name] |= _plan(lane, data)
+    field, skipped = _admit(experiment.lanes(x), data)
+    if experiment.beside:
+        other = workloads.get(experiment.workload, **parameters | dict(experiment.beside))
+        second = Data(other, other.boxes(0, other.n), other.points(0, settings.events), settings)
+        more, left_out = _admit({label + BESIDE: spec for label, spec in experiment.lanes(x).items()}, second)
+        field, skipped = field + more, skipped | left_out
+    figures, scatter, yard = _measure(field, experiment.measures)
     if ENGINE in figures:
-        figures[ENGINE] |= _many_hits(next(lane for lane in lanes if lane.name == ENGINE), asked, settings)
+        figures[ENGINE] |= _many_hits(next(lane for lane, _ in field if lane.name == ENGINE), asked, settings)
     if "halves" in experiment.measures and "compound" in figures:
         figures["compound"]["intermediate"] = _halves(data)
     return {
@@ -90,15 +88,45 @@ def measure_point(
         "lanes": figures,
         "skipped": skipped,
         "scatter": scatter,
-        "yard": float(np.mean(yards)) * 1e6,
+        "yard": yard * 1e6,
         "commit": commit(),
         "seconds": round(time.perf_counter() - began[0], 2),
         "cpu_seconds": round(time.process_time() - began[1], 2),
     }
 
 
-def _admit(specs: dict[str, str], data: Data) -> tuple[list[Lane], dict[str, str]]:
-    lanes: list[Lane] = []
+def _measure(
+    field: Field, measures: tuple[str, ...]
+) -> tuple[dict[str, dict[str, float]], dict[str, list[list[float]]], float]:
+    """The figures of each lane, matches and time of each event, and how long the yardstick took."""
+    figures: dict[str, dict[str, float]] = {lane.name: {} for lane, _ in field}
+    scatter: dict[str, list[list[float]]] = {}
+    yards = []
+    with quiet_memory():
+        if "times" in measures:
+            fine, yard = _fine(field)
+            yards.append(yard)
+            for (lane, data), times in zip(field, fine, strict=True):
+                figures[lane.name] |= _fine_figures(times, data.boxes.priority)
+        if "match" in measures:
+            singles, yard = _singles(field)
+            yards.append(yard)
+            for (lane, _), (hits, taken) in zip(field, singles, strict=True):
+                figures[lane.name] |= _match_figures(hits, taken)
+                scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
+        if "upkeep" in measures:
+            yards.append(_update(field))
+        for lane, data in field:
+            figures[lane.name] |= _size(lane, data)
+            if "upkeep" in measures:
+                figures[lane.name] |= _upkeep_figures(lane)
+            if "plan" in measures and hasattr(lane.matcher, "plan"):
+                figures[lane.name] |= _plan(lane, data)
+    return figures, scatter, float(np.mean(yards))
+
+
+def _admit(specs: dict[str, str], data: Data) -> tuple[Field, dict[str, str]]:
+    field: Field = []
     skipped: dict[str, str] = {}
     checked = data.points[: data.settings.checked]
     expected = oracle(data.workload.space, parts_of(data.boxes), checked)
@@ -114,10 +142,11 @@ def _admit(specs: dict[str, str], data: Data) -> tuple[list[Lane], dict[str, str
             continue
         begin = time.process_time()
         for i, want in enumerate(expected):
-            require_equal(label, lane.match(checked[i : i + 1]), [want], f"on {len(data.boxes):,} boxes", i)
+            when = f"on {len(data.boxes):,} boxes"
+            require_equal(label, lane.match(checked[i : i + 1]), [want], when, i, lane.exact)
         lane.estimate = (time.process_time() - begin) / max(1, len(expected))
-        lanes.append(lane)
-    return lanes, skipped
+        field.append((lane, data))
+    return field, skipped
 
 
 def _obstacle(label: str, spec: str, data: Data) -> str:
@@ -133,7 +162,7 @@ def _obstacle(label: str, spec: str, data: Data) -> str:
         lane.matcher.insert(numbers[half:], sample.take(numbers[half:]))
         taken = time.process_time() - begin
         expected = oracle(space, parts_of(sample), data.points[:4])
-        require_equal(label, lane.match(data.points[:4]), expected, "on a sample")
+        require_equal(label, lane.match(data.points[:4]), expected, "on a sample", exact=lane.exact)
     need = 1.5 * n * (lane.matcher.nbytes() - small) / (count - half)
     free = 0.8 * free_memory()
     if need > free:
@@ -163,38 +192,40 @@ def _events(lane: Lane, data: Data) -> int:
     return max(settings.fewest, lane.affordable(len(data.points), settings.budget / settings.repeats))
 
 
-def _rounds(
-    lanes: list[Lane], data: Data, least: int, run: Callable[[Lane, int], Any]
-) -> tuple[list[list[Any]], float]:
-    """What `run(lane, events)` returns: of each lane `least` times, in turn, and more often where it is quick.
+def _rounds(field: Field, least: int, run: Callable[[Lane, Data, int], Any]) -> tuple[list[list[Any]], float]:
+    """What `run(lane, data, events)` returns: of each lane `least` times, in turn, and more often where it is quick.
 
     Also how long the yardstick took beside them: of each lane the quickest, as the contestants are judged.
     """
-    counts = [_events(lane, data) for lane in lanes]
-    runs: list[list[Any]] = [[] for _ in lanes]
-    yards: list[list[float]] = [[] for _ in lanes]
-    spent = [0.0] * len(lanes)
-    for turn in range(MOST * data.settings.repeats):
-        for i, lane in enumerate(lanes):
+    counts = [_events(lane, data) for lane, data in field]
+    runs: list[list[Any]] = [[] for _ in field]
+    yards: list[list[float]] = [[] for _ in field]
+    spent = [0.0] * len(field)
+    for turn in range(MOST * _repeats(field)):
+        for i, (lane, data) in enumerate(field):
             if turn < least or spent[i] < data.settings.budget:
                 yards[i].append(yardstick())
                 begin = time.perf_counter()
-                runs[i].append(run(lane, counts[i]))
+                runs[i].append(run(lane, data, counts[i]))
                 spent[i] += time.perf_counter() - begin
-    return runs, float(np.mean([min(yard) for yard in yards])) if lanes else 0.0
+    return runs, float(np.mean([min(yard) for yard in yards])) if field else 0.0
 
 
-def _singles(lanes: list[Lane], data: Data) -> tuple[list[tuple[F64, F64]], float]:
+def _singles(field: Field) -> tuple[list[tuple[F64, F64]], float]:
     """Matches and microseconds of each event: the quickest of the repetitions, which the contestants take in turn.
 
     Not the median: what a busy machine adds to a repetition is never negative, and curves take minutes to measure.
     """
-    runs, yard = _rounds(lanes, data, data.settings.repeats, lambda lane, n: lane.time_single(data.points[:n]))
+    runs, yard = _rounds(field, _repeats(field), lambda lane, data, n: lane.time_single(data.points[:n]))
     found = []
-    for lane, run in zip(lanes, runs, strict=True):
+    for (lane, data), run in zip(field, runs, strict=True):
         hits = np.diff(lane.match(data.points[: len(run[0])]).offsets).astype(float)
         found.append((hits, np.min(np.array(run), axis=0) * 1e6))
     return found, yard
+
+
+def _repeats(field: Field) -> int:
+    return max((data.settings.repeats for _, data in field), default=0)
 
 
 def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
@@ -210,10 +241,9 @@ def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
     }
 
 
-def _fine(lanes: list[Lane], data: Data) -> tuple[list[list[Times]], float]:
+def _fine(field: Field) -> tuple[list[list[Times]], float]:
     """Of each event the quickest repetition: stamps are wall-clock time, and whoever interrupts only adds to it."""
-    twice = 2 * data.settings.repeats
-    runs, yard = _rounds(lanes, data, twice, lambda lane, n: measure(lane.matcher, data.points[:n]))
+    runs, yard = _rounds(field, 2 * _repeats(field), lambda lane, data, n: measure(lane.matcher, data.points[:n]))
     return [[min(event, key=lambda one: one.matching) for event in zip(*run, strict=True)] for run in runs], yard
 
 
@@ -250,17 +280,24 @@ def _size(lane: Lane, data: Data) -> dict[str, float]:
     return {"build": lane.build * 1e6 / n, "build_total": lane.build, "memory": lane.matcher.nbytes() / n}
 
 
-def _upkeep(lane: Lane, data: Data) -> dict[str, float]:
-    figures, n = _size(lane, data), len(data.boxes)
-    fresh = data.workload.boxes(n, FRESH)
-    lane.time_one(fresh, n, data.settings.budget)
-    figures["insert_one"] = float(np.median(lane.insert_one)) * 1e6
-    figures["delete_one"] = float(np.median(lane.delete_one)) * 1e6
-    for _ in range(data.settings.repeats):
-        lane.time_bulk(fresh, n, data.settings.budget)
-    figures["insert_each"] = min(lane.insert_bulk.repeats) * 1e6
-    figures["delete_each"] = min(lane.delete_bulk.repeats) * 1e6
-    return figures
+def _update(field: Field) -> float:
+    """Boxes come and go, in calls of one and of many; how long the yardstick took beside them."""
+    for lane, data in field:
+        lane.time_one(data.fresh, len(data.boxes), data.settings.budget)
+    return _rounds(
+        field,
+        _repeats(field),
+        lambda lane, data, _: lane.time_bulk(data.fresh, len(data.boxes), data.settings.budget),
+    )[1]
+
+
+def _upkeep_figures(lane: Lane) -> dict[str, float]:
+    return {
+        "insert_one": float(np.median(lane.insert_one)) * 1e6,
+        "delete_one": float(np.median(lane.delete_one)) * 1e6,
+        "insert_each": min(lane.insert_bulk.repeats) * 1e6,
+        "delete_each": min(lane.delete_bulk.repeats) * 1e6,
+    }
 
 
 def _plan(lane: Lane, data: Data) -> dict[str, float]:

@@ -64,6 +64,7 @@ class Task:
             "format": FORMAT,
             "parameters": self.parameters,
             "events": self.experiment.events(self.x),
+            "beside": dict(self.experiment.beside),
             "lanes": self.experiment.lanes(self.x),
             "measures": list(self.experiment.measures),
             "settings": vars(SETTINGS[self.scale]),
@@ -121,8 +122,7 @@ def curves(todo: list[Task], out: Path) -> dict[tuple[str, str], Curves]:
     fastest = min((point["yard"] for _, point in points), default=0.0)
     for task, point in points:
         key = (task.paper, task.experiment.name)
-        others = {name: curve for (paper, name), curve in found.items() if paper == task.paper}
-        here = found.setdefault(key, Curves([], [], [], [], others))
+        here = found.setdefault(key, Curves([], [], [], []))
         here.xs.append(task.x)
         here.points.append(at_one_pace(point["lanes"], fastest / point["yard"]))
         here.skipped.append(point["skipped"])

@@ -65,7 +65,7 @@ class RTree(Gridded):
             dimension=dimensions,
             leaf_capacity=self.fanout,
             index_capacity=self.fanout,
-            near_minimum_overlap_factor=self.fanout - 1,
+            near_minimum_overlap_factor=self.fanout,  # all of them; the library's own 32 exceeds the fanout
             fill_factor=FILL,
         )
         arguments = () if content is None else (content,)

@@ -16,7 +16,7 @@ satisfied, exactly once, and is counted. Constraints are rounded outwards to the
 layer d, and never loses one. With `exact=True` a full count is confirmed by the exact bounds.
 
 Cost: match O(satisfied constraints) counters + m(d + 1) cells; insert up to 2d list entries a constraint; delete
-searches each of those lists; memory 4 bytes an entry, 24 a cell (m 2^(d+1) of them), beside the exact bounds.
+searches each of those lists; memory 4 bytes an entry and a box, 24 a cell (m 2^(d+1) of them), beside the exact bounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.grid import U16, GridArrays, Gridded, code, confirm, count_off, report, widened
+from hitbox.matchers.grid import GridArrays, Gridded, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import Lists, grown
 
 BATCH = 1 << 14
@@ -45,7 +45,7 @@ class Tama(Gridded):
 
     def _restart(self, boxes: Boxes) -> None:
         self.lists = Lists(self.space.attributes * 2 * self.top, valued=False)
-        self.needs: U16 = np.zeros(0, np.uint16)
+        self.needs: I32 = np.zeros(0, np.int32)
         self.bare: I32 = np.zeros(0, np.int32)
 
     def cells(self, boxes: Boxes) -> tuple[I64, I64]:
@@ -114,7 +114,7 @@ def count_down(
     start: I64,
     size: I64,
     numbers: I32,
-    needs: U16,
+    needs: I32,
     bare: I32,
     exact: bool,
     bounds: Any,
@@ -123,7 +123,7 @@ def count_down(
     top = grid[3]
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int32), 0
-    counter, reached = np.empty(len(needs), np.uint16), np.empty(len(needs), np.int32)
+    counter, reached = np.empty(len(needs), np.int32), np.empty(len(needs), np.int32)
     for event in range(len(lows)):
         keys = lows[event]
         counter[:] = needs

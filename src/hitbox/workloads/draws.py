@@ -21,7 +21,7 @@ U64 = NDArray[np.uint64]
 F64 = NDArray[np.float64]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-DISTRIBUTIONS = ("uniform", "normal", "pareto", "zipf")
+DISTRIBUTIONS = ("uniform", "normal", "pareto", "zipf", "mixed")
 
 
 def mix(words: U64) -> U64:
@@ -69,7 +69,7 @@ def choose(seed: int, stream: int, rows: I64, attributes: int, sizes: I64 | int)
 
 
 def shaped(distribution: str, seed: int, stream: int, rows: I64, columns: int, cardinality: int, skew: float) -> F64:
-    """(rows, columns) numbers in [0, 1) of one of the papers' distributions.
+    """(rows, columns) numbers in [0, 1) of one of the papers' distributions, "mixed" apart: see ranges.py.
 
     normal: mean 0.5, variance 0.02, clipped. pareto: mean 0.5 and shape 2, so smallest value 0.25, cut at 1.
     zipf: of `cardinality` ranks, the most frequent at 0, so that hot values lie side by side.

@@ -27,6 +27,7 @@ from hitbox.workloads.base import (
     EVENTS,
     KINDS,
     PRECISION,
+    SKEWS,
     STRIPS,
     VALUES,
     WIDTHS,
@@ -47,7 +48,8 @@ class Ranges(Workload):
     free_ends: both ends of a range are drawn instead, so that selectivities differ (Pri-REIN-S)
     selectivity: where above 0, sets the width so that a uniform event meets this share
     equalities, one_sided: shares of the constraints that are `=` and that are `<=` or `>=`
-    cardinality: number of distinct values; distribution, event_distribution: of their values and of event values
+    cardinality: number of distinct values; distribution, event_distribution: of their values and of event values;
+        with "mixed" each attribute is uniform or Zipf, by lot
     match_rate: where above 0, every event meets exactly this share of the subscriptions
     levels: priorities are uniform over 0..levels-1 (1: all have the default)
     intervals: width of interval events (0: points)
@@ -80,6 +82,8 @@ class Ranges(Workload):
         known = ", ".join(DISTRIBUTIONS)
         self.require(self.distribution in DISTRIBUTIONS, "distribution", f"is unknown (have: {known})")
         self.require(self.event_distribution in DISTRIBUTIONS, "event_distribution", f"is unknown (have: {known})")
+        whole = self.distribution != "mixed" or self.constraints == self.m
+        self.require(whole, "distribution", "needs a constraint on every attribute: set k=0")
         self.require(not self.width_max or self.width_max >= self.width, "width_max", f"is below width={self.width}")
         if self.match_rate:
             self.require(self.seeds <= self.cardinality, "match_rate", "needs more distinct values: raise cardinality")
@@ -194,6 +198,10 @@ class Ranges(Workload):
         return Points(self._keys(low), self._keys(low + width))
 
     def _shaped(self, distribution: str, stream: int, rows: I64, columns: int) -> np.ndarray:
+        if distribution == "mixed":
+            skewed = units(self.seed, SKEWS, np.zeros(1, np.int64), columns) < 0.5
+            zipf, uniform = (self._shaped(one, stream, rows, columns) for one in ("zipf", "uniform"))
+            return np.where(skewed, zipf, uniform)
         return shaped(distribution, self.seed, stream, rows, columns, self.cardinality, self.skew)
 
     def _steps(self, width: float) -> int:
