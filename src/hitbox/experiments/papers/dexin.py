@@ -76,7 +76,7 @@ AS_MANY = (
     "paper's lists and trees, our runs of one array do not pay."
 )
 MATCHES_VARY = (
-    "Up to 6 attributes an event's time follows its number of matches (rank correlation 0.9 and more, BE-Tree 0.5 to "
+    "Up to 6 attributes an event's time follows its number of matches (rank correlation 0.88 and more, BE-Tree 0.5 to "
     "0.7), and those fall from thousands to none as attributes are added."
 )
 SPREAD = "It takes the least time of all, and what is left of its spread is that of the machine."
