@@ -209,11 +209,7 @@ struct Batch {
 
   void gather(Visit visit, u32 e) {
     Survivor& one = ring[pushed % (LATER + 2)];
-    one.tile = visit.tile;
-    one.event = e;
-    std::memset(one.held, 0, sizeof one.held);
-    const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
-    each_lane(visit, [&](u32 lane) { store(one.held + lane * WORDS, load(alive + lane * WORDS)); });
+    one.start(map, visit, e);
     one.size = plans.gather_tile(map, visit, e, one.held);
     if (!one.size) return;
     ++pushed;

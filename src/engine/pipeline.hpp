@@ -14,6 +14,7 @@ constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
 constexpr u32 LAST = 2;
 constexpr u32 RING = 16;  // more than twice DELAY and LAST
+constexpr u32 GUESS = 64;  // times as many matches as by now are foreseen at most
 
 // Writes out the matches of a segment that are wanted. Once `limit` of them are as urgent as some level, only what is
 // more urgent is still of use.
@@ -50,7 +51,7 @@ struct Urgent {
 
  private:
   bool start(u32 most, u32 level) {
-    if (level < bottom || level > wanted.top) return false;
+    if (!most || level < bottom || level > wanted.top) return false;
     reserve(out, most, whole);
     out.ordered &= !out.size || out.levels[out.size - 1] >= level;
     return true;
@@ -105,27 +106,22 @@ struct Pipeline {
 
   void gather(u32 i, Visit visit) {
     Survivor& one = ring[pushed % RING];
-    one.tile = visit.tile;
-    one.event = 0;
-    std::memset(one.held, 0, sizeof one.held);
-    const u64* alive = map.alive + size_t(visit.tile) * TILE_WORDS;
-    each_lane(visit, [&](u32 lane) {
-      Line held = P::gather(sources_of(i), sizes[i % TILES], lane, load(alive + lane * WORDS));
-      store(one.held + lane * WORDS, held);
-    });
-    one.size = count<TILE_WORDS>(one.held);
+    one.start(map, visit, 0);
+    gather(i, visit, one);
     if constexpr (P::STAGED)
-      if (one.size > MOST_ROWS) gather_rest(i, visit, one);
+      if (one.size > MOST_ROWS) {
+        sizes[i % TILES] = plans.open(map, visit.tile, 0, true, sources_of(i));
+        each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), sizes[i % TILES], lane); });
+        gather(i, visit, one);
+      }
     one.few = one.size <= plans.few[0];
     if (one.size) push(one);
   }
 
-  void gather_rest(u32 i, Visit visit, Survivor& one) {
-    u32 size = plans.open(map, visit.tile, 0, true, sources_of(i));
-    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
+  void gather(u32 i, Visit visit, Survivor& one) {
     each_lane(visit, [&](u32 lane) {
       u64* line = one.held + lane * WORDS;
-      store(line, P::gather(sources_of(i), size, lane, load(line)));
+      store(line, P::gather(sources_of(i), sizes[i % TILES], lane, load(line)));
     });
     one.size = count<TILE_WORDS>(one.held);
   }
@@ -159,12 +155,13 @@ struct Pipeline {
     for (u32 i = 0; i < size && wanted(list[i].tile); ++i) {
       if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
       if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
-      out.whole = double(size) / (settled + 1);
+      out.whole = size > GUESS * (settled + 1) ? GUESS : double(size) / (settled + 1);
       gather(i, list[i]);
     }
-    while (looked < pushed) look();
-    while (listed < looked) read();
-    while (settled < listed && wanted(ring[settled % RING].tile)) settle();
+    auto some = [&](u32 from, u32 to) { return from < to && wanted(ring[from % RING].tile); };
+    while (some(looked, pushed)) look();
+    while (some(listed, looked)) read();
+    while (some(settled, listed)) settle();
   }
 };
 

@@ -103,6 +103,15 @@ struct Survivor {
   u16 position[MOST_ROWS];
   u32 doubt[MOST_DOUBTS];  // | attribute | position in tile 11 |
 
+  // All that live in the lanes of a visit.
+  void start(const Bitmap& map, Visit visit, u32 of_event) {
+    tile = visit.tile;
+    event = of_event;
+    std::memset(held, 0, sizeof held);
+    const u64* alive = map.alive + size_t(tile) * TILE_WORDS;
+    each_lane(visit, [&](u32 lane) { store(held + lane * WORDS, load(alive + lane * WORDS)); });
+  }
+
   // Lists its boxes, and fetches what will be asked of them.
   void list(const Bitmap& map) {
     u32 n = 0;

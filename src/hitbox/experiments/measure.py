@@ -78,11 +78,6 @@ class Lane:
     def clock(self) -> Callable[[], float]:
         return time.process_time if self.threads == 1 else time.perf_counter
 
-    @property
-    def exact(self) -> bool:
-        """TAMA may be asked to match approximately, as its papers do."""
-        return bool(getattr(self.matcher, "exact", True))
-
     def match(self, points: Points) -> Hits:
         return self.matcher.match(points, **self.options)
 

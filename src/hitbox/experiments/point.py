@@ -143,7 +143,7 @@ def _admit(specs: dict[str, str], data: Data) -> tuple[Field, dict[str, str]]:
         begin = time.process_time()
         for i, want in enumerate(expected):
             when = f"on {len(data.boxes):,} boxes"
-            require_equal(label, lane.match(checked[i : i + 1]), [want], when, i, lane.exact)
+            require_equal(label, lane.match(checked[i : i + 1]), [want], when, i, lane.matcher.exact)
         lane.estimate = (time.process_time() - begin) / max(1, len(expected))
         field.append((lane, data))
     return field, skipped
@@ -162,7 +162,7 @@ def _obstacle(label: str, spec: str, data: Data) -> str:
         lane.matcher.insert(numbers[half:], sample.take(numbers[half:]))
         taken = time.process_time() - begin
         expected = oracle(space, parts_of(sample), data.points[:4])
-        require_equal(label, lane.match(data.points[:4]), expected, "on a sample", exact=lane.exact)
+        require_equal(label, lane.match(data.points[:4]), expected, "on a sample", exact=lane.matcher.exact)
     need = 1.5 * n * (lane.matcher.nbytes() - small) / (count - half)
     free = 0.8 * free_memory()
     if need > free:

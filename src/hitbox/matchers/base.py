@@ -33,6 +33,12 @@ class Matcher(ABC):
     threaded: ClassVar[bool] = False
     """Whether `match` takes `threads`."""
 
+    exact: bool = True
+    """Whether every number that `match` reports is right; none is ever lost."""
+
+    clock_each_match: bool = True
+    """Whether a kernel that writes down when each match was found reads the clock for each (metrics.py)."""
+
     space: Space
 
     store: BoxStore

@@ -103,7 +103,7 @@ def _stamped(matcher: Any, point: Points, stamps: I64) -> Times:
     start = _now()
     numbers = matcher.stamped(point, stamps).numbers
     end = _now()
-    each = clock_cost() if getattr(matcher, "clock_each_match", True) else 0.0
+    each = clock_cost() if matcher.clock_each_match else 0.0
     readings = (np.arange(len(numbers) + 1) * each).astype(np.int64)
     determining = np.maximum.accumulate(stamps[: len(numbers)] - start - readings[:-1])
     return Times(numbers, determining, end - start - int(readings[-1]), "each match")
