@@ -96,6 +96,7 @@ struct LogOf {
   Log& log;
   size_t event;
 
+  void levels_differ() {}
   void mixed(size_t first, const u16* position, u32 size) {
     log.hits.need(log.hits.size + size);
     for (u32 i = 0; i < size; ++i) {

@@ -173,13 +173,17 @@ static inline void find_failing(const Bitmap& map, u32 from, u32 to, Tops event,
 static inline u32 expand(const u64* line, const u32* numbers, i32* out) {
   i32* from = out;
 #if defined(__AVX512F__)
-  if (count(line) >= 24) {
-    for (u32 at = 0; at < BLOCK; at += 16) {
-      __mmask16 chosen = __mmask16(line[at >> 6] >> (at & 63));
-      u32 some = u32(__builtin_popcount(chosen));
-      _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1),
-                               _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + at)));
-      out += some;
+  u32 words = words_in_use<WORDS>(line);
+  if (count(line) >= 3 * u32(__builtin_popcount(words))) {
+    for (; words; words &= words - 1) {
+      u32 w = u32(__builtin_ctz(words));
+      for (u32 at = 0; at < 64; at += 16) {
+        __mmask16 chosen = __mmask16(line[w] >> at);
+        u32 some = u32(__builtin_popcount(chosen));
+        __m512i all = _mm512_loadu_si512(numbers + w * 64 + at);
+        _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), _mm512_maskz_compress_epi32(chosen, all));
+        out += some;
+      }
     }
     return u32(out - from);
   }

@@ -16,51 +16,75 @@ constexpr u32 LAST = 2;
 constexpr u32 RING = 16;  // more than twice DELAY and LAST
 constexpr u32 GUESS = 64;  // times as many matches as by now are foreseen at most
 
-// Writes out the matches of a segment that are wanted. Once `limit` of them are as urgent as some level, only what is
-// more urgent is still of use.
+// Writes out the matches of a segment that are wanted, most urgent first. From the first tile on where levels differ,
+// each level gathers apart until all have come. Once `limit` matches are as urgent as some level, only what is more
+// urgent is still of use.
 struct Urgent {
   const Bitmap& map;
   const Wanted& wanted;
   Result& out;
-  u32 bottom, end;  // levels and blocks that are still of use
+  u32 bottom, end;   // levels and blocks that are still of use
   double whole = 1;  // how much all visits are, over those made
+  bool by_level = false;
+  Scratch<i32> level_numbers[LEVELS];
   size_t found[LEVELS] = {};
 
   Urgent(const Bitmap& m, const Wanted& w, Result& o) : map(m), wanted(w), out(o), bottom(w.bottom), end(m.blocks) {
     if (!w.limit) end = 0;
   }
 
+  void levels_differ() { by_level = true; }
+
   void mixed(size_t first, const u16* position, u32 size) {
     for (u32 i = 0; i < size; ++i) {
       u32 level = level_at(map, first + position[i]);
-      if (!start(1, level)) continue;
-      out.numbers[out.size] = i32(map.numbers[first + position[i]]);
-      finish(1, level);
+      write(level, 1, [&](i32* to) { *to = i32(map.numbers[first + position[i]]); });
     }
   }
 
   void few(u32 level, const u32* numbers, const u16* position, u32 size) {
-    if (!start(size, level)) return;
-    for (u32 i = 0; i < size; ++i) out.numbers[out.size + i] = i32(numbers[position[i]]);
-    finish(size, level);
+    write(level, size, [&](i32* to) {
+      for (u32 i = 0; i < size; ++i) to[i] = i32(numbers[position[i]]);
+    });
   }
 
   void line(u32 level, const u32* numbers, const u64* bits) {
-    if (start(count(bits), level)) finish(expand(bits, numbers, out.numbers + out.size), level);
+    write(level, count(bits), [&](i32* to) { expand(bits, numbers, to); });
+  }
+
+  void finish() {
+    for (u32 l = LEVELS; l-- > 0;) {
+      const Scratch<i32>& one = level_numbers[l];
+      if (!one.size) continue;
+      std::memcpy(room(l, one.size), one.data, one.size * sizeof(i32));
+    }
   }
 
  private:
-  bool start(u32 most, u32 level) {
-    if (!most || level < bottom || level > wanted.top) return false;
-    reserve(out, most, whole);
+  // Room for some more matches of a level at the end of the result.
+  i32* room(u32 level, size_t size) {
+    reserve(out, size, whole);
     out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-    return true;
-  }
-
-  void finish(u32 size, u32 level) {
     std::memset(out.levels + out.size, int(level), size);
     out.size += size;
-    if (wanted.limit == SIZE_MAX) return;
+    return out.numbers + out.size - size;
+  }
+
+  template <class Fill>
+  void write(u32 level, u32 size, Fill fill) {
+    if (!size || level < bottom || level > wanted.top) return;
+    if (!by_level) {
+      fill(room(level, size));
+    } else {
+      Scratch<i32>& here = level_numbers[level];
+      if (here.size + size > here.capacity) here.need(size_t(double(here.size + size) * whole) + size);
+      fill(here.data + here.size);
+      here.size += size;
+    }
+    if (wanted.limit != SIZE_MAX) raise(level, size);
+  }
+
+  void raise(u32 level, u32 size) {
     found[level] += size;
     size_t sum = 0;
     for (u32 l = wanted.top + 1; l-- > bottom;) {
@@ -176,6 +200,7 @@ void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Want
   for (u32 w = 0; w < map.summary_words; ++w)
     each_visit(w, blocks[w], [&](Visit visit) { list.data[list.size++] = visit; });
   pipeline.run(list.data, u32(list.size));
+  urgent.finish();
 }
 
 }  // namespace

@@ -186,13 +186,14 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
 }
 
 // Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile,
-// positions, how many), emit.mixed(where the tile begins, positions, how many) where levels differ, and emit.line(level,
-// numbers of the block, line).
+// positions, how many), emit.line(level, numbers of the block, line), and where levels differ, which it is told first,
+// emit.mixed(where the tile begins, positions, how many).
 template <class Emit>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit) {
   size_t first = size_t(one.tile) * TILE;
   const u32* numbers = map.numbers + first;
   u32 level = map.tile_level[one.tile];
+  if (level == MIXED) emit.levels_differ();
   if (one.few) {
     u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
     if (level != MIXED) return emit.few(level, numbers, one.position, kept);
