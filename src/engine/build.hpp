@@ -71,7 +71,7 @@ struct BitmapArrays {
   Grid grid;
   Array<u32> bands, population, edges, numbers;
   Array<u8> tile_level, listed, narrowest;
-  Array<u64> summary, lines, alive;
+  Array<u64> summary, bare, lines, alive;
   Array<u32> directory;
   Array<u16> level_ends, order, entries;
   Array<u8> rows, more;

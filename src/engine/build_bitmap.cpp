@@ -85,6 +85,8 @@ struct Layout {
     u32 m = attributes(), tiles = tiles_of(out.blocks);
     out.directory.make((size_t(tiles) * m + 1) * 2);
     out.listed.make(m, 0);
+    u32 words = (m + 63) / 64;
+    out.bare.make(size_t(tiles) * words, 0);
     u32 groups = 0;
     u64 base = 0;
     std::vector<u32> used(m);
@@ -101,6 +103,7 @@ struct Layout {
         entry[0] = lined ? ++groups : 0;
         entry[1] = u32(base);
         out.listed[a] |= !lined && used[a];
+        if (!lined && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
         base += 2 * used[a] + (lined ? CELLS : 0);
       }
     }

@@ -10,7 +10,6 @@ namespace {
 struct Span {
   u8 low, high;          // cells of the event's ends
   u8 low_top, high_top;  // and the tops of their codes
-  u8 sure;               // lines decide, where a tile has them
   u8 wide;               // lists of the cells outside are cheaper than lines of those inside
   u8 stride;             // so many cells apart, lines miss no box
 };
@@ -72,10 +71,10 @@ struct IntervalPlans : Plans<Span, 2> {
       bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
       const u8* shift = map.shift + size_t(a) * CELLS;
       u32 first = place_of(starts, shift, from, low[a]), last = place_of(starts, shift, to, high[a]);
-      span = {u8(from), u8(to), u8(first >> 12 & 15), u8(last >> 12 & 15), sure, wide, u8(stride)};
+      span = {u8(from), u8(to), u8(first >> 12 & 15), u8(last >> 12 & 15), wide, u8(stride)};
       glances_of(event, 0)[a] = u8(first >> REST);
       glances_of(event, 1)[a] = u8(last >> REST);
-      if (!sure || map.listed[a]) set_bit(needs.data + event * words, a);
+      if (!sure) set_bit(needs.data + event * words, a);  // sure: lines decide, where a tile has them
       if (map.edges[i] || map.edges[j]) set_bit(unsure.data + event * words, a);
       if (!full) narrow_span(map, a, from, to, stride, blocks);
       if (!full && !wide) ranking.push(a, most, map.members);
@@ -156,10 +155,9 @@ struct IntervalPlans : Plans<Span, 2> {
   void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
     const Directory* directory = directory_of(map, tile);
     constexpr int NONE = -1, ALL = TOPS;
-    each_need(event, [&](u32 a, const Span& span) {
+    each_need(map, tile, event, [&](u32 a, const Span& span) {
       const Directory* at = directory + a;
       if (!at->group) return take(a, at, 0, Tops{top_of_cell(span.low), top_of_cell(span.high)});
-      if (span.sure) return;
       if (span.low == span.high) return take(a, at, span.low, Tops{span.low_top, span.high_top});
       take(a, at, span.low, Tops{span.low_top, ALL});
       take(a, at, span.high, Tops{NONE, span.high_top});

@@ -27,7 +27,7 @@ template <class List, u32 SIDES>
 struct Plans {
   u32 width, words, padded;
   Scratch<List> lists;  // [attribute]
-  Scratch<u64> needs;   // bits: attributes whose lists must be read
+  Scratch<u64> needs;   // bits: attributes whose lists must be read, besides those without lines in a tile
   Scratch<u64> unsure;  // bits: attributes where an end with the event's glance leaves doubt
   Scratch<u8> glances;  // [side][attribute, padded]
   Scratch<u16> few;     // boxes of a tile up to which their rows are read, not lists
@@ -55,9 +55,9 @@ struct Plans {
   }
 
   template <class Take>
-  void each_need(size_t event, Take take) const {
+  void each_need(const Bitmap& map, u32 tile, size_t event, Take take) const {
     for (u32 w = 0; w < words; ++w)
-      for (u64 bits = needs.data[event * words + w]; bits; bits &= bits - 1) {
+      for (u64 bits = needs.data[event * words + w] | map.bare[size_t(tile) * words + w]; bits; bits &= bits - 1) {
         u32 a = w * 64 + u32(__builtin_ctzll(bits));
         take(a, lists.data[event * width + a]);
       }
@@ -137,7 +137,7 @@ static inline void prefetch_lists(const P& plans, const Bitmap& map, const Survi
   plans.each_list(map, one.tile, one.event, [&](u32, const Directory* entry, u32 cell, Tops) {
     u32 from, to;
     list_of(map, entry, cell, from, to);
-    for (u32 at = from; at < to + 31; at += 32) fetch(map.entries + at);
+    for (u32 at = from; at < to + 31; at += 32) fetch_outer(map.entries + at);
   });
 }
 

@@ -6,14 +6,13 @@
 namespace hitbox {
 namespace {
 
-// | open: every box reaches into the cell 1 | sure: lines decide, where a tile has them 1 | place 22 |
+// | open: every box reaches into the cell 1 | place 22 |
 struct PointList {
   u32 bits;
 
   u32 cell() const { return bits >> 16 & 63; }
   int top() const { return int(bits >> 12 & 15); }
-  bool sure() const { return bits >> 22 & 1; }
-  bool open() const { return bits >> 23 & 1; }
+  bool open() const { return bits >> 22 & 1; }
 };
 
 struct PointPlans : Plans<PointList, 1> {
@@ -37,14 +36,15 @@ struct PointPlans : Plans<PointList, 1> {
       u32 cell = cell_of(starts, low[a]), at = a * CELLS + cell;
       u32 population = map.population[at];
       if (!population) return false;
-      bool open = population == map.members, sure = !map.edges[at];
+      bool open = population == map.members;
       if (!open) narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
       u32 place = place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]);
-      lists[event * width + a] = {place | u32(sure) << 22 | u32(open) << 23};
+      lists[event * width + a] = {place | u32(open) << 22};
       glances_of(event, 0)[a] = u8(place >> REST);
-      if (!sure || map.listed[a]) set_bit(needs.data + event * words, a);
-      if (!sure) set_bit(unsure.data + event * words, a);
-      rows += !sure ? FEW : 0;
+      if (!map.edges[at]) continue;  // lines decide, where a tile has them
+      set_bit(needs.data + event * words, a);
+      set_bit(unsure.data + event * words, a);
+      rows += FEW;
     }
     few[event] = u16(rows < MOST_ROWS ? rows : MOST_ROWS);
     return true;
@@ -115,9 +115,8 @@ struct PointPlans : Plans<PointList, 1> {
   template <class Take>
   void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
     const Directory* directory = directory_of(map, tile);
-    each_need(event, [&](u32 a, PointList list) {
+    each_need(map, tile, event, [&](u32 a, PointList list) {
       bool lined = directory[a].group;
-      if (list.sure() && lined) return;
       int top = lined ? list.top() : top_of_cell(list.cell());
       take(a, directory + a, list.cell(), Tops{top, top});
     });
