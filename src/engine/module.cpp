@@ -185,8 +185,8 @@ class Segment {
               reinterpret_cast<const BlockRange*>(at<u32>("bands")), at<u8>("tile_level"), at<u16>("level_ends"),
               at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
               at<u64>("bare"), at<u8>("narrowest"), at<u64>("summary"),
-              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"), at<u16>("entries"), at<u32>("numbers"), at<u8>("rows"),
-              at<u8>("more"), at<u64>("alive")};
+              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"),
+              at<u16>("entries"), at<u32>("numbers"), at<u8>("rows"), at<u8>("more"), at<u64>("alive")};
   }
 
   void open_postings(u32 attributes) {
