@@ -17,8 +17,8 @@ from hitbox.boxes import Hits
 from hitbox.errors import BenchError
 from hitbox.experiments import claims, report, reproduce, runner
 from hitbox.experiments.claims import judge
-from hitbox.experiments.curves import Curves, at_one_pace
-from hitbox.experiments.declare import BESIDE, MEASURES, SCALES, SETTINGS
+from hitbox.experiments.curves import BESIDE, Curves, at_one_pace
+from hitbox.experiments.declare import MEASURES, SCALES, SETTINGS
 from hitbox.experiments.measure import require_equal
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.plots import COLOURS, LABELS

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hitbox.experiments.curves import At, Curves, Missing, Where
-from hitbox.experiments.declare import BESIDE
+from hitbox.experiments.curves import BESIDE, At, Curves, Missing, Where
 
 SLACK = 1.1
 """Curves that differ by less than a tenth count as equal: repetitions lie that far apart."""

@@ -18,6 +18,8 @@ TIMES = ("match", "insert_", "delete_", *FINE)
 """What the names of times begin with that are measured beside the yardstick."""
 PURE = {"match_range", "level_vs_determining"}
 """Figures that begin like a time but are pure numbers."""
+BESIDE = " beside"
+"""Ends the labels of contestants on the second workload of an experiment."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 SCALES = ("smoke", "small", "paper")
 MEASURES = ("match", "upkeep", "times", "plan", "halves")
 ENGINE = "hitbox"
-BESIDE = " beside"
-"""Ends the labels of contestants on the second workload of an experiment."""
 
 APPROXIMATE_TAMA = "tama=tama:exact=false"
 """TAMA as the papers ran it, which call it approximate: it counts cells and confirms nothing. Ours can be exact."""

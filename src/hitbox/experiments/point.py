@@ -26,7 +26,8 @@ from hitbox import workloads
 from hitbox.boxes import I64, Boxes, Points
 from hitbox.errors import MatcherError
 from hitbox.experiments.contestants import enter
-from hitbox.experiments.declare import BESIDE, ENGINE, SETTINGS, Experiment, Scale, Value
+from hitbox.experiments.curves import BESIDE
+from hitbox.experiments.declare import ENGINE, SETTINGS, Experiment, Scale, Value
 from hitbox.experiments.machine import commit, free_memory
 from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal, yardstick
 from hitbox.matchers.metrics import METRICS, Times, measure
