@@ -367,62 +367,69 @@ def test_compound_has_a_tree_for_each_role() -> None:
 # --- ub-tree ---
 
 
-@pytest.mark.parametrize(("dimensions", "shares"), [(1, 7), (2, 4), (3, 3), (4, 2), (8, 1)])
-def test_ub_tree_leaps_to_the_next_address_in_the_corner(dimensions: int, shares: int) -> None:
-    from hitbox.matchers.ub_tree import addresses_of, inside, leap, masks
+@pytest.mark.parametrize(("dimensions", "shares"), [(1, 7), (2, 4), (3, 3), (4, 2), (5, 2), (8, 1)])
+@pytest.mark.parametrize("lowest", [False, True])
+def test_ub_tree_leaps_to_the_next_address_in_the_corner(dimensions: int, shares: int, lowest: bool) -> None:
+    from hitbox.matchers.ub_tree import leap
 
     rng = np.random.default_rng(13)
     every = np.stack(np.meshgrid(*[np.arange(1 << shares)] * dimensions), axis=-1).reshape(-1, dimensions)
-    every = (every << (16 - shares)).astype(np.uint16)
-    order = np.arange(dimensions)
-    addresses = np.sort(addresses_of(every, order, shares))
-    assert len(np.unique(addresses)) == len(every)
-    mask = masks(dimensions, shares)
+    every = (every << (0 if lowest else 16 - shares)).astype(np.uint16)  # in the last words of an address, or the first
+    addresses = ub_addresses(every)
+    assert len(set(addresses)) == len(every)
+    below, target = np.empty(dimensions, np.bool_), np.empty(len(addresses[0]), np.uint64)
     for corner in every[rng.permutation(len(every))[:12]]:
-        end = addresses_of(corner[None], order, shares)[0]
-        lies_in = np.sort(addresses_of(every[(every <= corner).all(axis=1)], order, shares))
-        assert [inside(a, end, mask) for a in addresses] == np.isin(addresses, lies_in).tolist()
+        lies_in = sorted(ub_addresses(every[(every <= corner).all(axis=1)]))
         for address in addresses:
-            after = lies_in[np.searchsorted(lies_in, address) :]
-            assert leap(address, end, mask) == (after[0] if len(after) else 0)
+            after = [other for other in lies_in if other >= address]
+            assert leap(np.array(address, np.uint64), corner, below, target) == bool(after)
+            assert not after or tuple(target.tolist()) == after[0]
 
 
-def ub_leaves(matcher: Any) -> list[tuple[int, int]]:
+def ub_addresses(images: Any) -> list[tuple[int, ...]]:
+    from hitbox.matchers.ub_tree import addresses_of
+
+    return [tuple(words) for words in addresses_of(images).tolist()]
+
+
+def test_ub_tree_takes_the_bits_of_all_dimensions_in_turn() -> None:
+    from hitbox.matchers.ub_tree import addresses_of
+
+    images = np.array([[0b1 << 15, 0, 0, 0, 0b11 << 14], [0, 1, 0, 0, 0]], np.uint16)
+    first, second = addresses_of(images)
+    assert first.tolist() == [(0b10001 << 59) | (0b00001 << 54), 0]
+    assert second.tolist() == [0, 1 << (128 - 77)]  # the last bit of the second of five: place 15 * 5 + 1
+
+
+def ub_leaves(matcher: Any) -> list[tuple[tuple[int, ...], int]]:
     """(address, number) of all leaves from left to right, checking the pages on the way."""
     from hitbox.matchers import ub_tree as u
 
     addresses, numbers, children, headings = matcher.tree
 
-    def walk(page: int, low: tuple[int, int], high: tuple[int, int]) -> list[int]:
-        count, level = int(headings[page, u.COUNT]), headings[page, u.LEVEL]
-        keys = list(zip(addresses[page, :count].tolist(), numbers[page, :count].tolist(), strict=True))
+    def entries(page: int) -> list[tuple[tuple[int, ...], int]]:
+        count = headings[page, u.COUNT]
+        return list(zip(map(tuple, addresses[page, :count].tolist()), numbers[page, :count].tolist(), strict=True))
+
+    def walk(page: int, low: Any, high: Any) -> list[int]:
+        keys, level = entries(page), headings[page, u.LEVEL]
         assert keys == sorted(keys)
         if level == 0:
             assert all(low <= key < high for key in keys)
             return [page]
         ends = [low, *keys[1:], high]
         leaves = []
-        for i, child in enumerate(children[page, :count].tolist()):
+        for i, child in enumerate(children[page, : len(keys)].tolist()):
             assert headings[child, u.LEVEL] == level - 1
             leaves += walk(child, ends[i], ends[i + 1])
         return leaves
 
-    leaves = walk(matcher.root, (0, -1), (2**64, 0))
+    leaves = walk(matcher.root, ((0,), -1), ((2**64,), 0))
     assert [int(headings[leaf, u.NEXT]) for leaf in leaves] == [*leaves[1:], 0]
-    parts = [
-        zip(
-            addresses[leaf, : headings[leaf, u.COUNT]].tolist(),
-            numbers[leaf, : headings[leaf, u.COUNT]].tolist(),
-            strict=True,
-        )
-        for leaf in leaves
-    ]
-    return [key for part in parts for key in part]
+    return [key for leaf in leaves for key in entries(leaf)]
 
 
 def test_ub_tree_stays_ordered_and_merges_its_pages() -> None:
-    from hitbox.matchers.ub_tree import addresses_of
-
     rng = np.random.default_rng(14)
     matcher: Any = make("ub-tree", Space.of(2, 0, 1000), fanout=6)
     alive: set[int] = set()
@@ -437,20 +444,10 @@ def test_ub_tree_stays_ordered_and_merges_its_pages() -> None:
         matcher.insert(new, boxes.take(new))
         alive |= set(new.tolist())
         numbers = np.array(sorted(alive))
-        addresses = addresses_of(matcher.images[numbers], matcher.dimensions, matcher.shares)
-        assert ub_leaves(matcher) == sorted(zip(addresses.tolist(), numbers.tolist(), strict=True))
+        assert ub_leaves(matcher) == sorted(zip(ub_addresses(matcher.images[numbers]), numbers.tolist(), strict=True))
     matcher.delete(rng.permutation(sorted(alive)))
     assert ub_leaves(matcher) == []
     assert matcher.tree[3][matcher.root, 2] == 0  # the root is a leaf again
-
-
-def test_ub_tree_gives_64_bits_to_the_dimensions_that_are_used() -> None:
-    matcher: Any = make("ub-tree", Space.of(40))
-    matcher.insert(np.arange(2), Boxes.of([{39: (1, 2)}, {39: (1, 1), 20: (1, 2)}]))
-    assert matcher.shares == 1
-    assert len(matcher.dimensions) == 64
-    assert {40, 41, 78, 79} <= set(matcher.dimensions.tolist())
-    assert make("ub-tree", Space.of(16)).shares == 2  # type: ignore[attr-defined]
 
 
 # --- mlgf ---

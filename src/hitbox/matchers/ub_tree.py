@@ -12,28 +12,28 @@ A query reads a leaf, computes the smallest address beyond it that lies in the c
 bit-by-bit rule), and goes down the tree to that one unless it is in the next leaf anyway; so empty space and space
 outside the corner are skipped, at the price of that computation.
 
-Choices where the papers leave room: an address is one 64-bit word. It has 64 // 2m bits a dimension (at most 16): two
-for 16 attributes, and no more would ever be looked at, since with a million boxes the pages differ in their first 14
-bits or so. With more than 32 attributes the 64 dimensions that most boxes constrain take one bit each. What the
-address leaves open is decided by the box's 16-bit image, then by its exact bounds. A page that has become less than a
-quarter full is merged with a neighbour that has room for it.
+Choices where the papers leave room: an address has all 16 bits of every dimension, 64 bytes for 16 attributes, and
+what an entry's address says is looked up in the box's 16-bit image, as mlgf does, then decided by its exact bounds. A
+page that has become less than a quarter full is merged with a neighbour that has room for it.
 
-Cost: match O(pages that the corner's addresses touch) and a leap of 64 steps each; insert and delete O(fanout + log
-n); memory 16 bytes an entry at about 70 % filling, 4m for its image, beside the exact bounds.
+Cost: match O(pages that the corner's addresses touch) and a leap of at most 32m steps each; insert and delete O(m
+(fanout + log n)); memory 4m + 8 bytes an entry at about 70 % filling, 4m for its image, beside the exact bounds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import U16, meets, report
-from hitbox.matchers.kernels import U64
+from hitbox.matchers.kernels import U64, prefetch
 from hitbox.matchers.transform import Transformed, within
 
-BITS = 64
+BITS = 16  # of a dimension
+WORD = 64
 # columns of a page's heading; NEXT is the leaf to the right, or the next free page
 NEXT, COUNT, LEVEL = range(3)
 DEEPEST = 12
@@ -50,101 +50,93 @@ class UbTree(Transformed):
 
     def _restart(self, boxes: Boxes) -> None:
         shape = (4, self.fanout)
+        words = -(-2 * self.space.attributes * BITS // WORD)
         self.tree: Pages = (
-            np.zeros(shape, np.uint64),
+            np.zeros((*shape, words), np.uint64),
             np.zeros(shape, np.int32),
             np.zeros(shape, np.int32),
             np.zeros((4, 3), np.int32),
         )
         self.tree[3][0, COUNT], self.root = 1, 1  # heading 0: first free page, last page ever used
-        used = np.bincount(boxes.attribute, minlength=self.space.attributes)
-        chosen = np.sort(np.argsort(-used, kind="stable")[: BITS // 2])
-        self.dimensions = np.stack([2 * chosen, 2 * chosen + 1], axis=1).ravel()
-        self.shares = min(16, BITS // max(1, len(self.dimensions)))
-        self.masks = masks(len(self.dimensions), self.shares)
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
         self.image_boxes(numbers, boxes)
-        addresses = addresses_of(self.images[numbers], self.dimensions, self.shares)
-        order = np.lexsort((numbers, addresses))  # neighbours one after the other: the same pages stay in cache
+        addresses = addresses_of(self.images[numbers])
+        order = np.argsort(addresses[:, 0], kind="stable")  # neighbours in turn: the same pages stay in cache
         self.tree, self.root = insert_all(addresses[order], numbers[order], self.tree, self.root)
 
     def _remove(self, numbers: I64, boxes: Boxes) -> None:
-        addresses = addresses_of(self.images[numbers], self.dimensions, self.shares)
-        self.root = delete_all(addresses, numbers, *self.tree, self.root)
+        self.root = delete_all(addresses_of(self.images[numbers]), numbers, *self.tree, self.root)
 
     def stamped(self, points: Points, stamps: I64) -> Hits:
-        corners = self.image_points(points)
-        ends = addresses_of(corners, self.dimensions, self.shares)
-        query = (points.low, points.high, corners, ends)
-        return Hits(*visit(*query, self.masks, *self.tree, self.root, self.images, self.bounds, stamps))
+        query = (points.low, points.high, self.image_points(points))
+        return Hits(*visit(*query, *self.tree, self.root, self.images, self.bounds, stamps))
 
     def nbytes(self) -> int:
         return super().nbytes() + sum(part.nbytes for part in self.tree) + self.images.nbytes
 
 
-def masks(dimensions: int, shares: int) -> U64:
-    """The bits of each dimension in an address."""
-    found = np.zeros(dimensions, np.uint64)
-    for place in range(dimensions * shares):
-        found[place % dimensions] |= np.uint64(1 << (BITS - 1 - place))
-    return found
-
-
 @njit(cache=True, nogil=True)
-def addresses_of(images: U16, dimensions: I64, shares: int) -> U64:
-    addresses = np.zeros(len(images), np.uint64)
+def addresses_of(images: U16) -> U64:
+    """The bits of an image's dimensions taken in turn, from the highest down, in words."""
+    dimensions = images.shape[1]
+    addresses = np.zeros((len(images), -(-dimensions * BITS // WORD)), np.uint64)
     for i in range(len(images)):
-        place = BITS - 1
-        for share in range(shares):
-            for d in dimensions:
-                bit = (np.uint64(images[i, d]) >> np.uint64(15 - share)) & np.uint64(1)
-                addresses[i] |= bit << np.uint64(place)
-                place -= 1
+        word, place = np.uint64(0), 0
+        for share in range(BITS - 1, -1, -1):
+            for d in range(dimensions):
+                word = (word << np.uint64(1)) | np.uint64((images[i, d] >> share) & 1)
+                place += 1
+                if place % WORD == 0:
+                    addresses[i, place // WORD - 1] = word
+        if place % WORD:
+            addresses[i, -1] = word << np.uint64(WORD - place % WORD)
     return addresses
 
 
 @njit(cache=True, nogil=True)
-def inside(address: np.uint64, end: np.uint64, masks: U64) -> bool:
-    """Whether an address lies in the corner whose last address is `end`: in no dimension beyond it."""
-    d = 0
-    while d < len(masks) and address & masks[d] <= end & masks[d]:
-        d += 1
-    return d == len(masks)
+def leap(address: U64, corner: U16, below: NDArray[np.bool_], target: U64) -> bool:
+    """Whether any address in the corner is not below `address`; the smallest one goes to `target`.
+
+    It is `address` itself, or agrees with it up to some 0, has 1 there and zeros behind: at the last place before
+    `address` leaves the corner where that stays inside. `below` is room for a note of each dimension: already less.
+    """
+    dimensions, place, last = len(corner), 0, -1
+    below[:] = False
+    for share in range(BITS - 1, -1, -1):
+        for d in range(dimensions):
+            taken = (address[place // WORD] >> np.uint64(WORD - 1 - place % WORD)) & np.uint64(1)
+            given = (corner[d] >> share) & 1
+            if taken == 0 and (given or below[d]):
+                last, below[d] = place, True
+            elif taken and not given and not below[d]:
+                if last >= 0:
+                    cut(address, last, target)
+                return last >= 0
+            place += 1
+    target[:] = address
+    return True
 
 
 @njit(cache=True, nogil=True)
-def leap(address: np.uint64, end: np.uint64, masks: U64) -> np.uint64:
-    """The smallest address in the corner that is not below `address`; 0 where there is none (or it is 0 itself)."""
-    low, high, best, one = np.uint64(0), end, np.uint64(0), np.uint64(1)
-    for place in range(BITS):
-        bit = one << np.uint64(BITS - 1 - place)
-        mask = masks[place % len(masks)]
-        below = mask & (bit - one)
-        if mask & bit == 0:
-            break
-        here, from_low, from_high = address & bit, low & bit, high & bit
-        if here == 0 and from_high:
-            if from_low:
-                return low
-            best = (low & ~below) | bit
-            high = (high & ~bit) | below
-        elif here:
-            if from_high == 0:
-                return best
-            if from_low == 0:
-                low = (low & ~below) | bit
-    return address
+def cut(address: U64, place: int, target: U64) -> None:
+    """The address up to a place, 1 there, zeros behind."""
+    word, bit = place // WORD, np.uint64(1) << np.uint64(WORD - 1 - place % WORD)
+    target[:word] = address[:word]
+    target[word] = (address[word] & ~(bit - np.uint64(1))) | bit
+    target[word + 1 :] = 0
 
 
 @njit(cache=True, nogil=True)
-def slot(page: int, address: np.uint64, number: int, addresses: U64, numbers: I32, headings: I32) -> int:
+def slot(page: int, address: U64, number: int, addresses: U64, numbers: I32, headings: I32) -> int:
     """How many entries of a page come before (address, number)."""
     low, high = 0, headings[page, COUNT]
     while low < high:
         half = (low + high) // 2
-        other = addresses[page, half]
-        if other < address or (other == address and numbers[page, half] < number):
+        other, word = addresses[page, half], 0
+        while word < len(address) and other[word] == address[word]:
+            word += 1
+        if other[word] < address[word] if word < len(address) else numbers[page, half] < number:
             low = half + 1
         else:
             high = half
@@ -153,7 +145,7 @@ def slot(page: int, address: np.uint64, number: int, addresses: U64, numbers: I3
 
 @njit(cache=True, nogil=True)
 def descend(
-    address: np.uint64, number: int, addresses: U64, numbers: I32, children: I32, headings: I32, root: int, path: I64
+    address: U64, number: int, addresses: U64, numbers: I32, children: I32, headings: I32, root: int, path: I64
 ) -> int:
     """The leaf for (address, number); `path[level]` gets the page on the way and the child taken there."""
     page = root
@@ -189,7 +181,8 @@ def shift(page: int, begin: int, by: int, addresses: U64, numbers: I32, children
     count = headings[page, COUNT]
     places = range(count - 1, begin - 1, -1) if by > 0 else range(begin, count)
     for i in places:
-        addresses[page, i + by] = addresses[page, i]
+        for word in range(addresses.shape[2]):
+            addresses[page, i + by, word] = addresses[page, i, word]
         numbers[page, i + by] = numbers[page, i]
         children[page, i + by] = children[page, i]
     headings[page, COUNT] += by
@@ -208,9 +201,10 @@ def move(source: int, begin: int, target: int, addresses: U64, numbers: I32, chi
 
 
 @njit(cache=True, nogil=True)
-def put(page: int, at: int, address: np.uint64, number: int, child: int, tree: Pages) -> None:
+def put(page: int, at: int, address: U64, number: int, child: int, tree: Pages) -> None:
     shift(page, at, 1, *tree)
-    tree[0][page, at], tree[1][page, at], tree[2][page, at] = address, number, child
+    tree[0][page, at] = address
+    tree[1][page, at], tree[2][page, at] = number, child
 
 
 @njit(cache=True, nogil=True)
@@ -300,19 +294,16 @@ def delete_all(gone: U64, whose: I64, addresses: U64, numbers: I32, children: I3
 
 @njit(cache=True, nogil=True)
 def read_leaf(
-    leaf: int, at: int, end: np.uint64, masks: U64, corner: U16, lows: I64, highs: I64, reached: I32,
-    addresses: U64, numbers: I32, headings: I32, images: U16,
+    leaf: int, at: int, corner: U16, lows: I64, highs: I64, reached: I32, numbers: I32, headings: I32, images: U16,
     start: I64, length: I32, attribute: I32, low: I64, high: I64,
 ) -> int:  # fmt: skip
-    """The boxes of a leaf from `at` on that meet the event, into `reached`: by address, by image, by exact bounds."""
-    used = 0
-    for i in range(at, headings[leaf, COUNT]):
+    """The boxes of a leaf from `at` on that meet the event, into `reached`: by image, then by exact bounds."""
+    used, end, width = 0, headings[leaf, COUNT], images.shape[1]
+    for i in range(at, end):
+        prefetch(images, width * numbers[leaf, i])
+    for i in range(at, end):
         number = numbers[leaf, i]
-        if (
-            inside(addresses[leaf, i], end, masks)
-            and within(images[number], corner)
-            and meets(number, lows, highs, start, length, attribute, low, high)
-        ):
+        if within(images[number], corner) and meets(number, lows, highs, start, length, attribute, low, high):
             reached[used] = number
             used += 1
     return used
@@ -320,30 +311,29 @@ def read_leaf(
 
 @njit(cache=True, nogil=True)
 def visit(
-    lows: I64, highs: I64, corners: U16, ends: U64, masks: U64,
-    addresses: U64, numbers: I32, children: I32, headings: I32, root: int,
+    lows: I64, highs: I64, corners: U16, addresses: U64, numbers: I32, children: I32, headings: I32, root: int,
     images: U16, bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int32), 0
     reached, path = np.empty(addresses.shape[1], np.int32), np.zeros((DEEPEST, 2), np.int64)
+    below, target = np.empty(corners.shape[1], np.bool_), np.empty(addresses.shape[2], np.uint64)
     for event in range(len(lows)):
-        end, at = ends[event], 0
-        query = (end, masks, corners[event], lows[event], highs[event], reached)
-        leaf = descend(np.uint64(0), -1, addresses, numbers, children, headings, root, path)
+        corner, at = corners[event], 0
+        target[:] = 0
+        leaf = descend(target, -1, addresses, numbers, children, headings, root, path)
         while leaf:
-            count = read_leaf(leaf, at, *query, addresses, numbers, headings, images, *bounds)
+            count = read_leaf(leaf, at, corner, lows[event], highs[event], reached, numbers, headings, images, *bounds)
             found, used = report(reached, count, found, used, stamps)
             leaf = headings[leaf, NEXT]
             while leaf and headings[leaf, COUNT] == 0:
                 leaf = headings[leaf, NEXT]
             if leaf:
-                first, last = addresses[leaf, 0], addresses[leaf, headings[leaf, COUNT] - 1]
-                target = leap(first, end, masks)
-                if target == 0 and first > 0:
+                if not leap(addresses[leaf, 0], corner, below, target):
                     break
-                if target > last:
-                    leaf = descend(target, -1, addresses, numbers, children, headings, root, path)
                 at = slot(leaf, target, -1, addresses, numbers, headings)
+                if at == headings[leaf, COUNT]:
+                    leaf = descend(target, -1, addresses, numbers, children, headings, root, path)
+                    at = slot(leaf, target, -1, addresses, numbers, headings)
         offsets[event + 1] = used
     return offsets, found[:used].copy()
