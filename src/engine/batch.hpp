@@ -52,6 +52,7 @@ struct Log {
 
   void add_line(u32 key, const u32* numbers, const u64* line) {
     u32 some = count(line);
+    if (!some) return;
     counts[key] += some;
     if (some >= DENSE) {
       lines.need(lines.size + 1);
@@ -83,7 +84,7 @@ struct Log {
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
-      next[one.key] += expand(one.line, one.numbers, out.numbers + next[one.key]);
+      next[one.key] += expand<WORDS, false>(one.line, one.numbers, out.numbers + next[one.key]);
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
@@ -107,6 +108,9 @@ struct LogOf {
   }
   void few(u32 level, const u32* numbers, const u16* position, u32 size) {
     log.add_few(Log::key_of(event, level), numbers, position, size);
+  }
+  void tile(u32 level, const u32* numbers, const u64* held) {
+    for (u32 lane = 0; lane < LANES; ++lane) line(level, numbers + lane * BLOCK, held + lane * WORDS);
   }
   void line(u32 level, const u32* numbers, const u64* bits) { log.add_line(Log::key_of(event, level), numbers, bits); }
 };
@@ -223,7 +227,10 @@ struct Batch {
     Survivor& one = ring[settled++ % (LATER + 2)];
     LogOf mine{map, log, one.event};
     Held against = plans.held_of(one.event, low(one.event), high(one.event));
-    if (!one.few) clear_by_lists(plans, map, against, one);
+    if (!one.few) {
+      find_lists(plans, map, against, one);
+      clear_by_lists(map, against, one, [] {});
+    }
     hitbox::settle(map, against, one, mine);
   }
 };

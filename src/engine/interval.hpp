@@ -41,7 +41,7 @@ struct IntervalPlans : Plans<Span, 2> {
   static constexpr bool STAGED = true;   // an attribute has many lines: where few boxes are left, rows are cheaper
   static constexpr u32 EARLY = 4;        // attributes before that is looked at
   static constexpr u32 WIDE = 20;        // lines from which lists of the outside are cheaper
-  static constexpr u32 FETCHED = 40;     // lines of a block that are fetched early
+  static constexpr u32 FETCHED = 10;     // lines of a block and attribute that are fetched early
 
   struct Source {
     const u64 *first, *last;  // lines of lane 0
@@ -113,14 +113,10 @@ struct IntervalPlans : Plans<Span, 2> {
     return size;
   }
 
-  static void prefetch(const Source* sources, u32 size, u32 lane) {
-    u32 fetched = 0;
-    for (u32 i = 0; i < size && fetched < FETCHED; ++i) {
-      for (const u64* at = sources[i].first; at < sources[i].last; at += sources[i].step, ++fetched)
-        fetch(at + lane * WORDS);
-      fetch(sources[i].last + lane * WORDS);
-      ++fetched;
-    }
+  static void prefetch(const Source& source, u32 lane) {
+    const u64* at = source.first;
+    for (u32 i = 1; i < FETCHED && at < source.last; ++i, at += source.step) fetch(at + lane * WORDS);
+    fetch(source.last + lane * WORDS);
   }
 
   static Line gather(const Source* sources, u32 size, u32 lane, Line held) {

@@ -115,6 +115,13 @@ struct Tops {
   int low, high;
 };
 
+// A list of a tile that an event is held against: entries [from, to).
+struct List {
+  u32 from, to;
+  u32 attribute;
+  Tops event;
+};
+
 // Boxes of a tile that are to be cleared: all at once, so that reading lists has no branch on how many fail.
 struct Failing {
   static constexpr u32 MOST = 2 * TILE;  // ends in one list
@@ -127,17 +134,25 @@ struct Failing {
   }
 };
 
-// Finds the boxes of a tile whose end among entries [from, to) excludes the event; calls tie(position) for those that
-// the tops do not decide.
-template <class Tie>
-static inline void find_failing(const Bitmap& map, u32 from, u32 to, Tops event, const u64* held, Failing& failing,
-                                Tie tie) {
+// Boxes of a tile that the tops of some list leave in doubt, with its attribute.
+struct Doubts {
+  static constexpr u32 MOST = 128;  // before the next entries are looked at
+  u32 box[MOST + 32];               // | attribute | position in tile 11 |
+  u32 size = 0;
+};
+
+// Finds the boxes of a tile whose end in a list excludes the event, and those that the tops do not decide; calls full()
+// where there are too many of these to go on.
+template <class Full>
+static inline void find_failing(const Bitmap& map, const List& list, const u64* held, Failing& failing, Doubts& doubts,
+                                Full full) {
+  const u32 whose = list.attribute << 11;
 #if defined(__AVX512F__)
-  const __m512i low = _mm512_set1_epi16(short(event.low)), high = _mm512_set1_epi16(short(event.high));
+  const __m512i low = _mm512_set1_epi16(short(list.event.low)), high = _mm512_set1_epi16(short(list.event.high));
   const __m512i lane0 = _mm512_loadu_si512(held), lane1 = _mm512_loadu_si512(held + WORDS);
   const __m512i lane2 = _mm512_loadu_si512(held + 2 * WORDS), lane3 = _mm512_loadu_si512(held + 3 * WORDS);
-  for (u32 at = from; at < to; at += 32) {
-    __mmask32 inside = to - at >= 32 ? ~__mmask32(0) : (__mmask32(1) << (to - at)) - 1;
+  for (u32 at = list.from; at < list.to; at += 32) {
+    __mmask32 inside = list.to - at >= 32 ? ~__mmask32(0) : (__mmask32(1) << (list.to - at)) - 1;
     __m512i entry = _mm512_loadu_si512(map.entries + at), top = _mm512_srli_epi16(entry, 12);
     __mmask32 upper = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(short(UPPER)));
     __mmask32 late = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1024));  // lanes 2 and 3
@@ -148,47 +163,58 @@ static inline void find_failing(const Bitmap& map, u32 from, u32 to, Tops event,
     __mmask32 member = _mm512_mask_test_epi16_mask(inside, moved, _mm512_set1_epi16(1));
     __mmask32 above = _mm512_cmpgt_epi16_mask(top, high), below = _mm512_cmplt_epi16_mask(top, low);
     __mmask32 level = (_mm512_cmpeq_epi16_mask(top, high) & ~upper) | (_mm512_cmpeq_epi16_mask(top, low) & upper);
-    __mmask32 fails = ((above & ~upper) | (below & upper)) & member;
+    __mmask32 fails = ((above & ~upper) | (below & upper)) & member, ties = level & member;
 #if defined(__AVX512VBMI2__)
     _mm512_storeu_si512(failing.entry + failing.size, _mm512_maskz_compress_epi16(fails, entry));
     failing.size += u32(__builtin_popcount(fails));
+    __m512i tied = _mm512_and_si512(_mm512_maskz_compress_epi16(ties, entry), _mm512_set1_epi16(short(POSITION)));
+    const __m512i all = _mm512_set1_epi32(int(whose));
+    u32 *to = doubts.box + doubts.size, some = u32(__builtin_popcount(ties));
+    _mm512_storeu_si512(to, _mm512_or_si512(all, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(tied))));
+    if (some > 16)
+      _mm512_storeu_si512(to + 16, _mm512_or_si512(all, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(tied, 1))));
+    doubts.size += some;
 #else
     for (u32 some = fails; some; some &= some - 1)
       failing.entry[failing.size++] = map.entries[at + u32(__builtin_ctz(some))];
+    for (u32 some = ties; some; some &= some - 1)
+      doubts.box[doubts.size++] = whose | (map.entries[at + u32(__builtin_ctz(some))] & POSITION);
 #endif
-    for (u32 some = level & member; some; some &= some - 1)
-      tie(u32(map.entries[at + u32(__builtin_ctz(some))] & POSITION));
+    if (doubts.size > Doubts::MOST) full();
   }
 #else
-  for (u32 at = from; at < to; ++at) {
+  for (u32 at = list.from; at < list.to; ++at) {
     u32 entry = map.entries[at], position = entry & POSITION;
-    int top = int(entry >> 12), limit = entry & UPPER ? event.low : event.high;
+    int top = int(entry >> 12), limit = entry & UPPER ? list.event.low : list.event.high;
     if (entry & UPPER ? top < limit : top > limit) failing.entry[failing.size++] = u16(entry);
-    else if (top == limit && bit(held, position)) tie(position);
+    else if (top == limit && bit(held, position)) doubts.box[doubts.size++] = whose | position;
+    if (doubts.size > Doubts::MOST) full();
   }
 #endif
 }
 
-// Writes the numbers of the boxes of a line.
+// Writes the numbers of the boxes of a line, or of more words, and where LOOSE anything over the 15 after them.
+template <u32 SIZE, bool LOOSE>
 static inline u32 expand(const u64* line, const u32* numbers, i32* out) {
   i32* from = out;
 #if defined(__AVX512F__)
-  u32 words = words_in_use<WORDS>(line);
-  if (count(line) >= 3 * u32(__builtin_popcount(words))) {
+  u32 words = words_in_use<SIZE>(line);
+  if (count<SIZE>(line) >= 3 * u32(__builtin_popcount(words))) {
     for (; words; words &= words - 1) {
       u32 w = u32(__builtin_ctz(words));
       for (u32 at = 0; at < 64; at += 16) {
         __mmask16 chosen = __mmask16(line[w] >> at);
         u32 some = u32(__builtin_popcount(chosen));
-        __m512i all = _mm512_loadu_si512(numbers + w * 64 + at);
-        _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), _mm512_maskz_compress_epi32(chosen, all));
+        __m512i all = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + w * 64 + at));
+        if constexpr (LOOSE) _mm512_storeu_si512(out, all);
+        else _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), all);
         out += some;
       }
     }
     return u32(out - from);
   }
 #endif
-  each_bit(line, [&](u32 position) { *out++ = i32(numbers[position]); });
+  each_bit<SIZE>(line, [&](u32 position) { *out++ = i32(numbers[position]); });
   return u32(out - from);
 }
 

@@ -8,12 +8,13 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 AHEAD = 2;
+constexpr u32 AHEAD = 3;
 constexpr u32 FAR = 6;
 constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
 constexpr u32 LAST = 2;
 constexpr u32 RING = 16;  // more than twice DELAY and LAST
+constexpr u32 SOME = 8;    // lines of numbers that are fetched while a list is read
 constexpr u32 GUESS = 64;  // times as many matches as by now are foreseen at most
 
 // Writes out the matches of a segment that are wanted, most urgent first. From the first tile on where levels differ,
@@ -48,9 +49,9 @@ struct Urgent {
     });
   }
 
-  void line(u32 level, const u32* numbers, const u64* bits) {
-    write(level, count(bits), [&](i32* to) { expand(bits, numbers, to); });
-  }
+  void tile(u32 level, const u32* numbers, const u64* held) { some<TILE_WORDS>(level, numbers, held); }
+
+  void line(u32 level, const u32* numbers, const u64* bits) { some<WORDS>(level, numbers, bits); }
 
   void finish() {
     for (u32 l = LEVELS; l-- > 0;) {
@@ -68,6 +69,11 @@ struct Urgent {
     std::memset(out.levels + out.size, int(level), size);
     out.size += size;
     return out.numbers + out.size - size;
+  }
+
+  template <u32 SIZE>
+  void some(u32 level, const u32* numbers, const u64* bits) {
+    write(level, count<SIZE>(bits), [&](i32* to) { expand<SIZE, true>(bits, numbers, to); });
   }
 
   template <class Fill>
@@ -96,9 +102,20 @@ struct Urgent {
   }
 };
 
+// What is still to be fetched, in turn.
+template <class T>
+struct Rest {
+  const T *next = nullptr, *end = nullptr;
+
+  bool some() const { return next < end; }
+  const T& take() { return *next++; }
+};
+
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
 // fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
-// where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for.
+// where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for. Memory should neither
+// idle while lists are read, which takes longest, nor be asked for all at once: between two lists it is asked for some
+// of the lines and lists that come next, and of the numbers.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
@@ -109,6 +126,9 @@ struct Pipeline {
   u32 sizes[TILES];
   Survivor ring[RING];
   u32 pushed = 0, looked = 0, listed = 0, settled = 0;
+  Visit opened{};                  // the latest tile,
+  Rest<typename P::Source> lines;  // whose lines are yet to be fetched
+  Rest<List> lists;                // of the survivor that was looked at last, the same
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
@@ -123,9 +143,19 @@ struct Pipeline {
   }
 
   void open(u32 i, Visit visit) {
-    u32& size = sizes[i % TILES];
-    size = plans.open(map, visit.tile, 0, sources_of(i));
-    each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), size, lane); });
+    fetch_rest();
+    sizes[i % TILES] = plans.open(map, visit.tile, 0, sources_of(i));
+    lines = {sources_of(i), sources_of(i) + sizes[i % TILES]};
+    opened = visit;
+  }
+
+  void fetch_lines() {
+    const auto& source = lines.take();
+    each_lane(opened, [&](u32 lane) { P::prefetch(source, lane); });
+  }
+
+  void fetch_rest() {
+    while (lines.some()) fetch_lines();
   }
 
   void gather(u32 i, Visit visit) {
@@ -135,7 +165,6 @@ struct Pipeline {
     if constexpr (P::STAGED)
       if (one.size > MOST_ROWS) {
         sizes[i % TILES] = plans.open(map, visit.tile, 0, true, sources_of(i));
-        each_lane(visit, [&](u32 lane) { P::prefetch(sources_of(i), sizes[i % TILES], lane); });
         gather(i, visit, one);
       }
     one.few = one.size <= plans.few[0];
@@ -160,13 +189,22 @@ struct Pipeline {
   }
 
   void look() {
-    const Survivor& one = ring[looked++ % RING];
-    if (!one.few) prefetch_lists(plans, map, one);
+    Survivor& one = ring[looked++ % RING];
+    if (one.few) return;
+    while (lists.some()) fetch_list(map, lists.take());
+    find_lists(plans, map, plans.held_of(0, low, high), one);
+    lists = {one.lists, one.lists + one.list_count};
   }
 
   void read() {
     Survivor& one = ring[listed++ % RING];
-    if (!one.few) clear_by_lists(plans, map, plans.held_of(0, low, high), one);
+    if (one.few) return;
+    const u32 *number = map.numbers + size_t(one.tile) * TILE, *end = number + TILE;
+    clear_by_lists(map, plans.held_of(0, low, high), one, [&] {
+      if (lines.some()) fetch_lines();
+      if (lists.some()) fetch_list(map, lists.take());
+      for (u32 i = 0; i < SOME && number < end; ++i, number += 16) fetch_outer(number);
+    });
   }
 
   void settle() { hitbox::settle(map, plans.held_of(0, low, high), ring[settled++ % RING], out); }
@@ -179,6 +217,7 @@ struct Pipeline {
     for (u32 i = 0; i < size && wanted(list[i].tile); ++i) {
       if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
       if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
+      else fetch_rest();
       out.whole = size > GUESS * (settled + 1) ? GUESS : double(size) / (settled + 1);
       gather(i, list[i]);
     }

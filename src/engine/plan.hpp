@@ -8,7 +8,7 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 MOST_DOUBTS = 128;  // of a tile that wait for their rows
+constexpr u32 MOST_LISTS = 64;  // of a tile that wait to be read
 
 // A tile that an event visits, and in which lanes.
 struct Visit {
@@ -98,10 +98,11 @@ struct Survivor {
   alignas(64) u64 held[TILE_WORDS];
   u32 tile, size;
   u32 event;
-  u32 doubts = 0;
+  u32 list_count = 0;
   bool few;
   u16 position[MOST_ROWS];
-  u32 doubt[MOST_DOUBTS];  // | attribute | position in tile 11 |
+  List lists[MOST_LISTS];
+  Doubts doubts;
 
   // All that live in the lanes of a visit.
   void start(const Bitmap& map, Visit visit, u32 of_event) {
@@ -132,42 +133,49 @@ static inline void prefetch_tables(const P& plans, const Bitmap& map, const Surv
                   [&](u32, const Directory* at, u32 cell, Tops) { fetch(map.entries + at->base + cell); });
 }
 
-template <class P>
-static inline void prefetch_lists(const P& plans, const Bitmap& map, const Survivor& one) {
-  plans.each_list(map, one.tile, one.event, [&](u32, const Directory* entry, u32 cell, Tops) {
-    u32 from, to;
-    list_of(map, entry, cell, from, to);
-    for (u32 at = from; at < to + 31; at += 32) fetch_outer(map.entries + at);
-  });
+static inline void fetch_list(const Bitmap& map, const List& list) {
+  for (u32 at = list.from; at < list.to + 31; at += 32) fetch_outer(map.entries + at);
 }
 
 static inline void clear_doubts(const Bitmap& map, const Held& against, Survivor& one) {
-  for (u32 i = 0; i < one.doubts; ++i) {
-    u32 position = one.doubt[i] & POSITION;
+  for (u32 i = 0; i < one.doubts.size; ++i) {
+    u32 position = one.doubts.box[i] & POSITION;
     const u8* row = row_at(map, size_t(one.tile) * TILE + position);
-    if (bit(one.held, position) && fails_on(map, against, row, one.doubt[i] >> 11)) clear(one.held, position);
+    if (bit(one.held, position) && fails_on(map, against, row, one.doubts.box[i] >> 11)) clear(one.held, position);
   }
-  one.doubts = 0;
+  one.doubts.size = 0;
 }
 
-// Rows of boxes in doubt are fetched, and looked at when `settle` comes to them.
-template <class P>
-static inline void clear_by_lists(const P& plans, const Bitmap& map, const Held& against, Survivor& one) {
-  size_t first = size_t(one.tile) * TILE;
+// Clears whom the lists that wait exclude; calls meanwhile() before each. Rows of boxes in doubt are fetched, and
+// looked at when `settle` comes to them.
+template <class Meanwhile>
+static inline void clear_by_lists(const Bitmap& map, const Held& against, Survivor& one, Meanwhile meanwhile) {
   Failing failing;
-  plans.each_list(map, one.tile, one.event, [&](u32 a, const Directory* at, u32 cell, Tops tops) {
-    u32 from, to;
-    list_of(map, at, cell, from, to);
-    if (failing.size + to - from > Failing::MOST) failing.clear_from(one.held);
-    find_failing(map, from, to, tops, one.held, failing, [&](u32 position) {
-      if (one.doubts == MOST_DOUBTS) clear_doubts(map, against, one);
-      const u8* row = row_at(map, first + position);
-      fetch(row);
-      fetch(row + map.row_bytes - 1);
-      one.doubt[one.doubts++] = a << 11 | position;
-    });
-  });
+  for (const List *list = one.lists, *end = list + one.list_count; list < end; ++list) {
+    meanwhile();
+    if (failing.size + list->to - list->from > Failing::MOST) failing.clear_from(one.held);
+    find_failing(map, *list, one.held, failing, one.doubts, [&] { clear_doubts(map, against, one); });
+  }
   failing.clear_from(one.held);
+  one.list_count = 0;
+  const u8* rows = row_at(map, size_t(one.tile) * TILE);
+  for (u32 i = 0; i < one.doubts.size; ++i) {
+    const u8* row = rows + size_t(one.doubts.box[i] & POSITION) * map.row_bytes;
+    fetch(row);
+    fetch(row + map.row_bytes - 1);
+  }
+}
+
+// Notes the lists that a tile's boxes must be held against; should they be too many to wait, some are read at once.
+template <class P>
+static inline void find_lists(const P& plans, const Bitmap& map, const Held& against, Survivor& one) {
+  plans.each_list(map, one.tile, one.event, [&](u32 a, const Directory* entry, u32 cell, Tops tops) {
+    if (one.list_count == MOST_LISTS) clear_by_lists(map, against, one, [] {});
+    List& list = one.lists[one.list_count++];
+    list_of(map, entry, cell, list.from, list.to);
+    list.attribute = a;
+    list.event = tops;
+  });
 }
 
 // Calls take(level, line) with the boxes of a block's line, level by level.
@@ -186,8 +194,8 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
 }
 
 // Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile,
-// positions, how many), emit.line(level, numbers of the block, line), and where levels differ, which it is told first,
-// emit.mixed(where the tile begins, positions, how many).
+// positions, how many), emit.tile(level, numbers of the tile, lines), and where levels differ, which it is told first,
+// emit.mixed(where the tile begins, positions, how many), emit.line(level, numbers of the block, line).
 template <class Emit>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit) {
   size_t first = size_t(one.tile) * TILE;
@@ -200,12 +208,12 @@ static inline void settle(const Bitmap& map, const Held& against, Survivor& one,
     return emit.mixed(first, one.position, kept);
   }
   clear_doubts(map, against, one);
+  if (level != MIXED) return emit.tile(level, numbers, one.held);
   for (u32 lane = 0; lane < LANES; ++lane) {
     const u64* line = one.held + lane * WORDS;
-    if (empty(load(line))) continue;
-    const u32* mine = numbers + lane * BLOCK;
-    if (level != MIXED) emit.line(level, mine, line);
-    else each_level(map, one.tile * LANES + lane, line, [&](u32 l, const u64* part) { emit.line(l, mine, part); });
+    if (empty(load(line))) continue;  // the last tile may have fewer blocks than lanes
+    each_level(map, one.tile * LANES + lane, line,
+               [&](u32 l, const u64* part) { emit.line(l, numbers + lane * BLOCK, part); });
   }
 }
 

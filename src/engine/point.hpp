@@ -63,9 +63,7 @@ struct PointPlans : Plans<PointList, 1> {
     return size;
   }
 
-  static void prefetch(const Source* sources, u32 size, u32 lane) {
-    for (u32 i = 0; i < size; ++i) fetch_outer(sources[i] + lane * WORDS);
-  }
+  static void prefetch(Source source, u32 lane) { fetch_outer(source + lane * WORDS); }
 
   static Line gather(const Source* sources, u32 size, u32 lane, Line held) {
     u32 i = 0;
