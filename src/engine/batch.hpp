@@ -84,7 +84,7 @@ struct Log {
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
-      next[one.key] += expand<WORDS, false>(one.line, one.numbers, out.numbers + next[one.key]);
+      next[one.key] += expand<WORDS, false>(one.line, one.numbers, out.numbers + next[one.key], Idle{});
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
@@ -109,7 +109,7 @@ struct LogOf {
   void few(u32 level, const u32* numbers, const u16* position, u32 size) {
     log.add_few(Log::key_of(event, level), numbers, position, size);
   }
-  void tile(u32 level, const u32* numbers, const u64* held) {
+  void tile(u32 level, const u32* numbers, const u64* held, Idle) {
     for (u32 lane = 0; lane < LANES; ++lane) line(level, numbers + lane * BLOCK, held + lane * WORDS);
   }
   void line(u32 level, const u32* numbers, const u64* bits) { log.add_line(Log::key_of(event, level), numbers, bits); }
@@ -229,9 +229,9 @@ struct Batch {
     Held against = plans.held_of(one.event, low(one.event), high(one.event));
     if (!one.few) {
       find_lists(plans, map, against, one);
-      clear_by_lists(map, against, one, [] {});
+      clear_by_lists(map, against, one, Idle{});
     }
-    hitbox::settle(map, against, one, mine);
+    hitbox::settle(map, against, one, mine, Idle{});
   }
 };
 

@@ -193,28 +193,39 @@ static inline void find_failing(const Bitmap& map, const List& list, const u64* 
 #endif
 }
 
-// Writes the numbers of the boxes of a line, or of more words, and where LOOSE anything over the 15 after them.
-template <u32 SIZE, bool LOOSE>
-static inline u32 expand(const u64* line, const u32* numbers, i32* out) {
+// What is done meanwhile: nothing.
+struct Idle {
+  void operator()() const {}
+};
+
+// Writes the numbers of the boxes of a line, or of more words, and where LOOSE anything over the 15 after them. Calls
+// meanwhile() now and then.
+template <u32 SIZE, bool LOOSE, class Meanwhile>
+static inline u32 expand(const u64* line, const u32* numbers, i32* out, Meanwhile meanwhile) {
   i32* from = out;
-#if defined(__AVX512F__)
   u32 words = words_in_use<SIZE>(line);
-  if (count<SIZE>(line) >= 3 * u32(__builtin_popcount(words))) {
-    for (; words; words &= words - 1) {
-      u32 w = u32(__builtin_ctz(words));
+#if defined(__AVX512F__)
+  bool dense = count<SIZE>(line) >= 3 * u32(__builtin_popcount(words));
+#endif
+  for (; words; words &= words - 1) {
+    u32 w = u32(__builtin_ctz(words));
+    const u32* here = numbers + w * 64;
+    meanwhile();
+#if defined(__AVX512F__)
+    if (dense) {
       for (u32 at = 0; at < 64; at += 16) {
         __mmask16 chosen = __mmask16(line[w] >> at);
         u32 some = u32(__builtin_popcount(chosen));
-        __m512i all = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(numbers + w * 64 + at));
+        __m512i all = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(here + at));
         if constexpr (LOOSE) _mm512_storeu_si512(out, all);
         else _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), all);
         out += some;
       }
+      continue;
     }
-    return u32(out - from);
-  }
 #endif
-  each_bit<SIZE>(line, [&](u32 position) { *out++ = i32(numbers[position]); });
+    for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = i32(here[__builtin_ctzll(bits)]);
+  }
   return u32(out - from);
 }
 

@@ -14,7 +14,7 @@ constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
 constexpr u32 DELAY = 6;
 constexpr u32 LAST = 2;
 constexpr u32 RING = 16;  // more than twice DELAY and LAST
-constexpr u32 SOME = 8;    // lines of numbers that are fetched while a list is read
+constexpr u32 SOME = 4;    // lines of numbers that are asked for at a time
 constexpr u32 GUESS = 64;  // times as many matches as by now are foreseen at most
 
 // Writes out the matches of a segment that are wanted, most urgent first. From the first tile on where levels differ,
@@ -49,9 +49,12 @@ struct Urgent {
     });
   }
 
-  void tile(u32 level, const u32* numbers, const u64* held) { some<TILE_WORDS>(level, numbers, held); }
+  template <class Meanwhile>
+  void tile(u32 level, const u32* numbers, const u64* held, Meanwhile meanwhile) {
+    some<TILE_WORDS>(level, numbers, held, meanwhile);
+  }
 
-  void line(u32 level, const u32* numbers, const u64* bits) { some<WORDS>(level, numbers, bits); }
+  void line(u32 level, const u32* numbers, const u64* bits) { some<WORDS>(level, numbers, bits, Idle{}); }
 
   void finish() {
     for (u32 l = LEVELS; l-- > 0;) {
@@ -71,9 +74,9 @@ struct Urgent {
     return out.numbers + out.size - size;
   }
 
-  template <u32 SIZE>
-  void some(u32 level, const u32* numbers, const u64* bits) {
-    write(level, count<SIZE>(bits), [&](i32* to) { expand<SIZE, true>(bits, numbers, to); });
+  template <u32 SIZE, class Meanwhile>
+  void some(u32 level, const u32* numbers, const u64* bits, Meanwhile meanwhile) {
+    write(level, count<SIZE>(bits), [&](i32* to) { expand<SIZE, true>(bits, numbers, to, meanwhile); });
   }
 
   template <class Fill>
@@ -114,8 +117,8 @@ struct Rest {
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
 // fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
 // where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for. Memory should neither
-// idle while lists are read, which takes longest, nor be asked for all at once: between two lists it is asked for some
-// of the lines and lists that come next, and of the numbers.
+// idle while lists are read and numbers written, which takes longest, nor be asked for all at once: in between it is
+// asked for some of the lines, lists and numbers that come next.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
@@ -128,7 +131,8 @@ struct Pipeline {
   u32 pushed = 0, looked = 0, listed = 0, settled = 0;
   Visit opened{};                  // the latest tile,
   Rest<typename P::Source> lines;  // whose lines are yet to be fetched
-  Rest<List> lists;                // of the survivor that was looked at last, the same
+  Rest<List> lists;                // the same of the survivor that was looked at last
+  Rest<u32> numbers;               // and of the one whose lists are read
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
@@ -156,6 +160,15 @@ struct Pipeline {
 
   void fetch_rest() {
     while (lines.some()) fetch_lines();
+  }
+
+  void fetch_some() {
+    if (lines.some()) fetch_lines();
+    if (lists.some()) fetch_list(map, lists.take());
+    for (u32 i = 0; i < SOME && numbers.some(); ++i) {
+      fetch_outer(numbers.next);
+      numbers.next += 64 / sizeof(u32);
+    }
   }
 
   void gather(u32 i, Visit visit) {
@@ -199,15 +212,15 @@ struct Pipeline {
   void read() {
     Survivor& one = ring[listed++ % RING];
     if (one.few) return;
-    const u32 *number = map.numbers + size_t(one.tile) * TILE, *end = number + TILE;
-    clear_by_lists(map, plans.held_of(0, low, high), one, [&] {
-      if (lines.some()) fetch_lines();
-      if (lists.some()) fetch_list(map, lists.take());
-      for (u32 i = 0; i < SOME && number < end; ++i, number += 16) fetch_outer(number);
-    });
+    const u32* first = map.numbers + size_t(one.tile) * TILE;
+    numbers = {first, first + TILE};
+    clear_by_lists(map, plans.held_of(0, low, high), one, [&] { fetch_some(); });
   }
 
-  void settle() { hitbox::settle(map, plans.held_of(0, low, high), ring[settled++ % RING], out); }
+  void settle() {
+    Survivor& one = ring[settled++ % RING];
+    hitbox::settle(map, plans.held_of(0, low, high), one, out, [&] { fetch_some(); });
+  }
 
   bool wanted(u32 tile) const { return tile * LANES < out.end; }
 

@@ -170,7 +170,7 @@ static inline void clear_by_lists(const Bitmap& map, const Held& against, Surviv
 template <class P>
 static inline void find_lists(const P& plans, const Bitmap& map, const Held& against, Survivor& one) {
   plans.each_list(map, one.tile, one.event, [&](u32 a, const Directory* entry, u32 cell, Tops tops) {
-    if (one.list_count == MOST_LISTS) clear_by_lists(map, against, one, [] {});
+    if (one.list_count == MOST_LISTS) clear_by_lists(map, against, one, Idle{});
     List& list = one.lists[one.list_count++];
     list_of(map, entry, cell, list.from, list.to);
     list.attribute = a;
@@ -194,10 +194,10 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
 }
 
 // Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile,
-// positions, how many), emit.tile(level, numbers of the tile, lines), and where levels differ, which it is told first,
-// emit.mixed(where the tile begins, positions, how many), emit.line(level, numbers of the block, line).
-template <class Emit>
-static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit) {
+// positions, how many), emit.tile(level, numbers of the tile, lines, meanwhile), and where levels differ, which it is
+// told first, emit.mixed(where the tile begins, positions, how many), emit.line(level, numbers of the block, line).
+template <class Emit, class Meanwhile>
+static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit, Meanwhile meanwhile) {
   size_t first = size_t(one.tile) * TILE;
   const u32* numbers = map.numbers + first;
   u32 level = map.tile_level[one.tile];
@@ -208,7 +208,7 @@ static inline void settle(const Bitmap& map, const Held& against, Survivor& one,
     return emit.mixed(first, one.position, kept);
   }
   clear_doubts(map, against, one);
-  if (level != MIXED) return emit.tile(level, numbers, one.held);
+  if (level != MIXED) return emit.tile(level, numbers, one.held, meanwhile);
   for (u32 lane = 0; lane < LANES; ++lane) {
     const u64* line = one.held + lane * WORDS;
     if (empty(load(line))) continue;  // the last tile may have fewer blocks than lanes
