@@ -54,6 +54,22 @@ def wide_boxes(rng: np.random.Generator, count: int, attributes: int, width: int
 
 
 @pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("near", [0.98, 0.995])
+def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float) -> None:
+    attributes, most = 100, 10**6
+    rng = np.random.default_rng(int(1000 * near))
+    engine, oracle = pair(attributes, simd=simd)
+    low = rng.integers(0, most, (2500, attributes))
+    boxes = Boxes.of_dense(low, np.full_like(low, 2 * most))
+    for one in (engine, oracle):
+        one.insert(np.arange(2500), boxes)
+    points = Points.of(rng.integers(int(near * most), most, (130, attributes)))
+    assert len(oracle.match(points[:1]).numbers) > 160  # more than are decided by their rows
+    assert_equal(engine, oracle, points[:20])
+    np.testing.assert_array_equal(engine.match(points).offsets, oracle.match(points).offsets)
+
+
+@pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("band", [ALONE, SHARED])
 @pytest.mark.parametrize(("width", "domain"), [(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)])
 def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) -> None:

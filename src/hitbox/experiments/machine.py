@@ -41,13 +41,12 @@ def cpu_model() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source checkout, `+` where it has changes; None where hitbox was installed."""
+    """The commit of the source checkout, `+` where src/ has changes; None where hitbox was installed."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
-        return head + (
-            "+" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here.parent)) else ""
-        )
+        changes = _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here.parents[1]))
+        return head + ("+" if changes else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
