@@ -33,7 +33,8 @@ static inline Glance glance_at(const Bitmap& map, const Held& event, const Row& 
   __m512i low = _mm512_maskz_expand_epi8(mask, _mm512_loadu_si512(row.lows));
   __m512i high = _mm512_maskz_expand_epi8(mask, _mm512_loadu_si512(row.highs));
   __m512i event_low = _mm512_loadu_si512(event.low_glance), event_high = _mm512_loadu_si512(event.high_glance);
-  u64 fails = _mm512_mask_cmplt_epu8_mask(mask, high, event_low) | _mm512_mask_cmpgt_epu8_mask(mask, low, event_high);
+  __m512i beyond = _mm512_or_si512(_mm512_subs_epu8(event_low, high), _mm512_subs_epu8(low, event_high));
+  u64 fails = _mm512_mask_test_epi8_mask(mask, beyond, beyond);
   u64 ties = _mm512_mask_cmpeq_epu8_mask(mask, high, event_low) | _mm512_mask_cmpeq_epu8_mask(mask, low, event_high);
 #else
   u64 fails = 0, ties = 0;
