@@ -329,8 +329,8 @@ PRIORITIES = Experiment(
             "The loss grows with the selectivity",
             "2.88% to 9.98%",
             steeper("pri-rein", "rein", "matching"),
-            "Reading the bits by priority costs between nothing and a tenth here at any selectivity, no more than the two "
-            "differ from run to run.",
+            "Reading the bits by priority costs between nothing and a tenth here at any selectivity, no more than the "
+            "two differ from run to run.",
         ),
     ),
 )
