@@ -329,6 +329,14 @@ def test_neighbouring_keys_beyond_double_precision(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ub-tree", "mlgf"])
+def test_boxes_of_a_space_without_attributes_meet_everything(name: str) -> None:
+    matcher = make(name, Space.of(0))
+    matcher.insert(np.arange(3), Boxes.of([{}, {}, {}]))
+    matcher.delete(np.array([1]))
+    assert rows(matcher, Points.of(np.zeros((2, 0), np.int64))) == [[0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("name", ["ub-tree", "mlgf"])
 def test_a_box_meets_an_event_only_below_its_corner(name: str) -> None:
     rng = np.random.default_rng(11)
     matcher: Any = make(name, Space.of(5, -20, 20))

@@ -50,9 +50,8 @@ class UbTree(Transformed):
 
     def _restart(self, boxes: Boxes) -> None:
         shape = (4, self.fanout)
-        words = -(-2 * self.space.attributes * BITS // WORD)
         self.tree: Pages = (
-            np.zeros((*shape, words), np.uint64),
+            np.zeros((*shape, words_of(2 * self.space.attributes)), np.uint64),
             np.zeros(shape, np.int32),
             np.zeros(shape, np.int32),
             np.zeros((4, 3), np.int32),
@@ -77,10 +76,15 @@ class UbTree(Transformed):
 
 
 @njit(cache=True, nogil=True)
+def words_of(dimensions: int) -> int:
+    return max(1, -(-dimensions * BITS // WORD))
+
+
+@njit(cache=True, nogil=True)
 def addresses_of(images: U16) -> U64:
     """The bits of an image's dimensions taken in turn, from the highest down, in words."""
     dimensions = images.shape[1]
-    addresses = np.zeros((len(images), -(-dimensions * BITS // WORD)), np.uint64)
+    addresses = np.zeros((len(images), words_of(dimensions)), np.uint64)
     for i in range(len(images)):
         word, place = np.uint64(0), 0
         for share in range(BITS - 1, -1, -1):
