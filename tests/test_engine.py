@@ -36,7 +36,7 @@ def test_sealed_segments(simd: str, kind: str, span: int) -> None:
             one.insert(numbers, boxes)
         assert engine.describe()["tail"] == 0
         for intervals in (False, True):
-            for size in (1, 2, 70):
+            for size in (1, 2, 130):
                 assert_equal(engine, oracle, random_points(rng, size, attributes, span, intervals))
         back = engine.boxes(numbers)
         for field in ("offsets", "attribute", "low", "high", "priority"):
@@ -70,6 +70,30 @@ def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float)
 
 
 @pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("levels", [1, 10])
+@pytest.mark.parametrize("width", [200_000, 2**52])
+def test_batches_leave_as_many_boxes_to_their_rows_as_there_is_room_for(simd: str, levels: int, width: int) -> None:
+    attributes, most = 44, 5 * width
+    rng = np.random.default_rng([levels, width % 97])
+    engine, oracle = pair(attributes, simd=simd)
+    low = np.full((6000, attributes), MISSING)
+    high = np.full_like(low, HIGHEST)
+    for box in range(len(low)):
+        two = rng.permutation(attributes)[:2]
+        low[box, two] = rng.integers(0, most, 2)
+        high[box, two] = low[box, two] + width * rng.integers(1, 3)
+    boxes = Boxes.of_dense(low, high, rng.integers(0, levels, len(low)).astype(np.uint8))
+    for one in (engine, oracle):
+        one.insert(np.arange(len(low)), boxes)
+    keys = rng.integers(0, most, (300, attributes))
+    for events in (Points.of(keys), Points(keys, keys + rng.integers(0, width // 8, keys.shape))):
+        want = oracle.match(events)
+        left = np.diff(want.offsets) / 3  # of a tile
+        assert left.min() < 160 < 2 * left.max()  # around how many are decided by their rows
+        assert_equal(engine, oracle, events)
+
+
+@pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("band", [ALONE, SHARED])
 @pytest.mark.parametrize(("width", "domain"), [(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)])
 def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) -> None:
@@ -79,16 +103,15 @@ def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) 
     for one in (engine, oracle):
         one.insert(np.arange(3000), boxes)
     keys = rng.integers(-2, domain + 2, (400, 6))
-    points = Points.of(keys)
-    want = oracle.match(points)
-    for threads in (1, 3):
-        got = engine.match(points, threads=threads)
-        np.testing.assert_array_equal(got.offsets, want.offsets)
-        for event in range(0, 400, 41):
-            np.testing.assert_array_equal(np.sort(got[event]), np.sort(want[event]))
-    assert_equal(engine, oracle, points[:40])
-    ranges = Points(keys[:40], keys[:40] + rng.integers(0, domain // 3, (40, 6)))
-    assert_equal(engine, oracle, ranges)
+    points, ranges = Points.of(keys), Points(keys, keys + rng.integers(0, domain // 3, keys.shape))
+    for events in (points, ranges):
+        want = oracle.match(events)
+        for threads in (1, 3):
+            got = engine.match(events, threads=threads)
+            np.testing.assert_array_equal(got.offsets, want.offsets)
+            for event in range(0, 400, 41):
+                np.testing.assert_array_equal(np.sort(got[event]), np.sort(want[event]))
+        assert_equal(engine, oracle, events[:40])
     for event in range(5):
         assert_equal(engine, oracle, points[event : event + 1])
         assert_equal(engine, oracle, ranges[event : event + 1])

@@ -9,7 +9,8 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 LATER = 2;    // visits that a survivor waits for its rows
+constexpr u32 LATER = 48;   // boxes that come before one is held against its row, so that this is there
+constexpr u32 GROUP = 8;    // visits whose lines are gathered before one is looked at: no branch waits for lines
 constexpr u32 SOON = 4;     // events whose plans are fetched early
 constexpr u32 WORTH = 128;  // visits of a tile from which all of it is fetched early
 constexpr u32 DENSE = 12;   // matches of a block from which its line is logged, not they
@@ -36,6 +37,8 @@ struct Log {
 
   static u32 key_of(size_t event, u32 level) { return u32(event) * 16 + (LEVELS - 1 - level); }
 
+  const u32* counts_of(size_t event) const { return counts.data + event * 16; }
+
   size_t bytes() const { return hits.size * sizeof(Hit) + lines.size * sizeof(Dense); }
 
   void add(u32 key, u32 number) {
@@ -43,10 +46,17 @@ struct Log {
     hits.push({key, number});
   }
 
-  void add_few(u32 key, const u32* numbers, const u16* position, u32 size) {
-    counts[key] += size;
+  // Boxes of a tile, each with its event.
+  void add_boxes(const Bitmap& map, u32 tile, const u32* box, u32 size) {
+    const u32* numbers = map.numbers + size_t(tile) * TILE;
+    const u32 level = map.tile_level[tile];
     hits.need(hits.size + size);
-    for (u32 i = 0; i < size; ++i) hits.data[hits.size + i] = {key, numbers[position[i]]};
+    for (u32 i = 0; i < size; ++i) {
+      u32 position = box[i] & POSITION, event = box[i] >> 11;
+      u32 key = key_of(event, level != MIXED ? level : level_at(map, size_t(tile) * TILE + position));
+      ++counts[key];
+      hits.data[hits.size + i] = {key, numbers[position]};
+    }
     hits.size += size;
   }
 
@@ -84,7 +94,9 @@ struct Log {
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
-      next[one.key] += expand<WORDS, false>(one.line, one.numbers, out.numbers + next[one.key], Idle{});
+      u32 some = count(one.line);
+      expand<WORDS, false>(one.line, some, one.numbers, out.numbers + next[one.key], Idle{});
+      next[one.key] += some;
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
@@ -93,22 +105,10 @@ struct Log {
 
 // The log as one event writes it.
 struct LogOf {
-  const Bitmap& map;
   Log& log;
   size_t event;
 
   void levels_differ() {}
-  void mixed(size_t first, const u16* position, u32 size) {
-    log.hits.need(log.hits.size + size);
-    for (u32 i = 0; i < size; ++i) {
-      u32 key = Log::key_of(event, level_at(map, first + position[i]));
-      ++log.counts[key];
-      log.hits.data[log.hits.size++] = {key, map.numbers[first + position[i]]};
-    }
-  }
-  void few(u32 level, const u32* numbers, const u16* position, u32 size) {
-    log.add_few(Log::key_of(event, level), numbers, position, size);
-  }
   void tile(u32 level, const u32* numbers, const u64* held, Idle) {
     for (u32 lane = 0; lane < LANES; ++lane) line(level, numbers + lane * BLOCK, held + lane * WORDS);
   }
@@ -168,9 +168,10 @@ struct Batch {
   P plans;
   Scratch<u64> blocks;       // [events][summary_words]
   Scratch<Waiting> waiting;  // [WAITING][events]
-  Survivor ring[LATER + 2];
-  u32 pushed = 0, settled = 0;
   u32 waiting_size[WAITING];
+  Survivor group[GROUP];
+  u32 box[LATER + 2 * MOST_ROWS + 16];  // of the open tile, to be held against their rows
+  u32 boxes = 0;
 
   Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
       : map(m), events(e), from(first), size(count), log(l), plans(m.attributes, count),
@@ -204,33 +205,42 @@ struct Batch {
   void visit(u32 tile, const Waiting* list, u32 waiting_events) {
     Ahead ahead(map, tile + 1, waiting_events);
     plans.open_tile(map, tile);
-    for (u32 i = 0; i < waiting_events; ++i) {
-      if (i + SOON < waiting_events) plans.prefetch_plan(list[i + SOON].event);
-      ahead.step();
-      gather(Visit{tile, list[i].lanes}, list[i].event);
+    for (u32 i = 0; i < waiting_events; i += GROUP) {
+      u32 some = waiting_events - i < GROUP ? waiting_events - i : GROUP;
+      for (u32 j = 0; j < some; ++j) {
+        if (i + j + SOON < waiting_events) plans.prefetch_plan(list[i + j + SOON].event);
+        fetch(log.counts_of(list[i + j].event));
+        ahead.step();
+        Survivor& one = group[j];
+        Visit visit{tile, list[i + j].lanes};
+        one.start(map, visit, list[i + j].event);
+        one.size = plans.gather_tile(map, visit, one.event, one.held);
+      }
+      for (u32 j = 0; j < some; ++j)
+        if (group[j].size) look_at(group[j]);
     }
-    while (settled < pushed) settle();
+    while (boxes) hold(tile, boxes < MOST_ROWS ? boxes : MOST_ROWS);
   }
 
-  void gather(Visit visit, u32 e) {
-    Survivor& one = ring[pushed % (LATER + 2)];
-    one.start(map, visit, e);
-    one.size = plans.gather_tile(map, visit, e, one.held);
-    if (!one.size) return;
-    ++pushed;
-    one.few = one.size <= plans.few[e];
-    if (one.few) one.list(map);
-    if (pushed - settled > LATER) settle();
+  void look_at(Survivor& one) {
+    if (one.size > plans.few[one.event]) return settle(one);
+    boxes += list_boxes(map, one, box + boxes);
+    if (boxes >= LATER + MOST_ROWS) hold(one.tile, MOST_ROWS);
   }
 
-  void settle() {
-    Survivor& one = ring[settled++ % (LATER + 2)];
-    LogOf mine{map, log, one.event};
-    Held against = plans.held_of(one.event, low(one.event), high(one.event));
-    if (!one.few) {
-      find_lists(plans, map, against, one);
-      clear_by_lists(map, against, one, Idle{});
-    }
+  // Holds the first boxes of those that wait against their rows.
+  void hold(u32 tile, u32 some) {
+    u32 kept = keep_by_rows(map, tile, some, box, plans.against(low(0), high(0)));
+    log.add_boxes(map, tile, box, kept);
+    boxes -= some;
+    std::memmove(box, box + some, boxes * sizeof *box);
+  }
+
+  void settle(Survivor& one) {
+    LogOf mine{log, one.event};
+    Held against = plans.against(low(0), high(0)).of(one.event);
+    find_lists(plans, map, against, one);
+    clear_by_lists(map, against, one, Idle{});
     hitbox::settle(map, against, one, mine, Idle{});
   }
 };

@@ -101,6 +101,10 @@ static inline u32 place_of(const i64* starts, const u8* shift, u32 cell, i64 key
   return cell << 16 | code_of(starts[cell], shift[cell], key);
 }
 
+static inline u32 cell_at(u32 place) { return place >> 16; }
+static inline int top_at(u32 place) { return int(place >> 12 & (TOPS - 1)); }
+static inline int bare_top_at(u32 place) { return int(place >> 18); }  // where there are no lines: of the cell
+
 static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
   return map.directory + size_t(tile) * map.attributes;
 }

@@ -1,6 +1,5 @@
 // Choosing the constraint that tells a box apart, and laying out a postings segment.
 #include <algorithm>
-#include <numeric>
 
 #include "build.hpp"
 
@@ -74,15 +73,31 @@ struct Builder {
 
   // By attribute, then value, lists of ranges last; within a key the most urgent first.
   void sort() {
-    order.resize(boxes.count);
-    std::iota(order.begin(), order.end(), 0u);
-    auto rank = [&](u32 box) { return u64(attribute_of(box)) * 2 + !keyed(box); };
-    std::sort(order.begin(), order.end(), [&](u32 x, u32 y) {
-      u64 i = rank(x), j = rank(y);
-      if (i != j) return i < j;
-      if (keyed(x) && boxes.low[key[x]] != boxes.low[key[y]]) return boxes.low[key[x]] < boxes.low[key[y]];
-      return boxes.priority[x] != boxes.priority[y] ? boxes.priority[x] > boxes.priority[y] : x < y;
+    struct Rank {
+      u32 list, urgency;
+      i64 value;
+      u32 box;
+    };
+    std::vector<Rank> ranks(boxes.count);
+    for (u32 box = 0; box < u32(boxes.count); ++box) {
+      bool equality = keyed(box);
+      u32 list = attribute_of(box) * 2 + !equality;
+      ranks[box] = {list, LEVELS - boxes.priority[box], equality ? boxes.low[key[box]] : 0, box};
+    }
+    std::sort(ranks.begin(), ranks.end(), [](const Rank& x, const Rank& y) {
+      if (x.list != y.list) return x.list < y.list;
+      if (x.value != y.value) return x.value < y.value;
+      return x.urgency != y.urgency ? x.urgency < y.urgency : x.box < y.box;
     });
+    order.resize(boxes.count);
+    for (size_t i = 0; i < boxes.count; ++i) order[i] = ranks[i].box;
+  }
+
+  void fetch_box(u32 box) const {
+    i64 at = boxes.offsets[box];
+    for (const void* one : {static_cast<const void*>(boxes.low + at), static_cast<const void*>(boxes.high + at),
+                            static_cast<const void*>(boxes.attribute + at)})
+      __builtin_prefetch(one);
   }
 
   void make_keys() {
@@ -165,6 +180,8 @@ struct Builder {
     out.position.make(n);
     out.alive.make((n + 63) / 64, 0);
     for (size_t i = 0; i < n; ++i) {
+      if (i + 16 < n) __builtin_prefetch(boxes.offsets + order[i + 16]);
+      if (i + 8 < n) fetch_box(order[i + 8]);
       u32 box = order[i];
       i64 from = boxes.offsets[box];
       write_row(out.words.data() + out.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,

@@ -16,9 +16,10 @@ struct Decoded {
 
 inline Decoded decode(const Bitmap& map, const u32* positions, size_t count) {
   Decoded out;
+  const RowShape shape = shape_of(map);
   for (size_t at = 0; at < count; ++at) {
-    Row row = open_row(map, row_at(map, positions[at]));
-    each_constraint(map, row, [&](u32 i, u32 a) {
+    Row row = open_row(shape, row_at(map, positions[at]));
+    each_constraint(shape, row, [&](u32 i, u32 a) {
       out.attribute.push_back(int(a));
       out.low.push_back(row_key(map, row, i, a, false));
       out.high.push_back(row_key(map, row, i, a, true));

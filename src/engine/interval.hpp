@@ -7,11 +7,10 @@
 namespace hitbox {
 namespace {
 
+// How an event reads an attribute.
 struct Span {
-  u8 low, high;          // cells of the event's ends
-  u8 low_top, high_top;  // and the tops of their codes
-  u8 wide;               // lists of the cells outside are cheaper than lines of those inside
-  u8 stride;             // so many cells apart, lines miss no box
+  u8 wide;    // lists of the cells outside are cheaper than lines of those inside
+  u8 stride;  // so many cells apart, lines miss no box
 };
 
 // Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
@@ -34,7 +33,8 @@ struct Ranking {
   }
 };
 
-struct IntervalPlans : Plans<Span, 2> {
+struct IntervalPlans : Plans<2> {
+  Scratch<Span> spans;  // [attribute]
   Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
   Scratch<u16> used;   // how many
 
@@ -50,13 +50,13 @@ struct IntervalPlans : Plans<Span, 2> {
   Scratch<Source> sources;
 
   IntervalPlans(u32 attributes, size_t events)
-      : Plans(attributes, events), order(attributes * events), used(events), sources(attributes) {}
+      : Plans(attributes, events), spans(attributes * events), order(attributes * events), used(events),
+        sources(attributes) {}
 
   bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
     Ranking ranking;
     start(event);
     for (u32 a = 0; a < map.attributes; ++a) {
-      Span& span = lists[event * width + a];
       const i64* starts = map.starts + size_t(a) * CELLS;
       u32 from = cell_of(starts, low[a]), to = cell_of(starts, high[a]), most = 0, inner = 0;
       for (u32 c = from; c <= to; ++c) {
@@ -70,10 +70,9 @@ struct IntervalPlans : Plans<Span, 2> {
       bool covered = inner == map.members && !map.listed[a];  // every box covers a cell inside the event
       bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
       const u8* shift = map.shift + size_t(a) * CELLS;
-      u32 first = place_of(starts, shift, from, low[a]), last = place_of(starts, shift, to, high[a]);
-      span = {u8(from), u8(to), u8(first >> 12 & 15), u8(last >> 12 & 15), wide, u8(stride)};
-      glances_of(event, 0)[a] = u8(first >> REST);
-      glances_of(event, 1)[a] = u8(last >> REST);
+      put(event, 0, a, place_of(starts, shift, from, low[a]));
+      put(event, 1, a, place_of(starts, shift, to, high[a]));
+      spans[event * width + a] = {wide, u8(stride)};
       if (!sure) set_bit(needs.data + event * words, a);  // sure: lines decide, where a tile has them
       if (map.edges[i] || map.edges[j]) set_bit(unsure.data + event * words, a);
       if (!full) narrow_span(map, a, from, to, stride, blocks);
@@ -106,9 +105,9 @@ struct IntervalPlans : Plans<Span, 2> {
     for (u32 i = rest ? split : 0; i < (rest ? all : split); ++i) {
       u32 a = order.data[event * width + i], group = directory[a].group;
       if (!group) continue;
-      const Span& span = lists.data[event * width + a];
-      found[size++] = {line_of(map, group, span.low, 0), line_of(map, group, span.high, 0),
-                       size_t(span.stride) * TILE_WORDS};
+      u32 low = cell_at(places_of(event, 0)[a]), high = cell_at(places_of(event, 1)[a]);
+      found[size++] = {line_of(map, group, low, 0), line_of(map, group, high, 0),
+                       size_t(spans.data[event * width + a].stride) * TILE_WORDS};
     }
     return size;
   }
@@ -151,15 +150,16 @@ struct IntervalPlans : Plans<Span, 2> {
   void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
     const Directory* directory = directory_of(map, tile);
     constexpr int NONE = -1, ALL = TOPS;
-    each_need(map, tile, event, [&](u32 a, const Span& span) {
+    each_need(map, tile, event, [&](u32 a) {
       const Directory* at = directory + a;
-      if (!at->group) return take(a, at, 0, Tops{top_of_cell(span.low), top_of_cell(span.high)});
-      if (span.low == span.high) return take(a, at, span.low, Tops{span.low_top, span.high_top});
-      take(a, at, span.low, Tops{span.low_top, ALL});
-      take(a, at, span.high, Tops{NONE, span.high_top});
-      if (!span.wide) return;
-      for (u32 cell = 0; cell < span.low; ++cell) take(a, at, cell, Tops{ALL, ALL});
-      for (u32 cell = span.high + 1u; cell < CELLS; ++cell) take(a, at, cell, Tops{NONE, NONE});
+      u32 low = places_of(event, 0)[a], high = places_of(event, 1)[a], from = cell_at(low), to = cell_at(high);
+      if (!at->group) return take(a, at, 0, Tops{bare_top_at(low), bare_top_at(high)});
+      if (from == to) return take(a, at, from, Tops{top_at(low), top_at(high)});
+      take(a, at, from, Tops{top_at(low), ALL});
+      take(a, at, to, Tops{NONE, top_at(high)});
+      if (!spans.data[event * width + a].wide) return;
+      for (u32 cell = 0; cell < from; ++cell) take(a, at, cell, Tops{ALL, ALL});
+      for (u32 cell = to + 1; cell < CELLS; ++cell) take(a, at, cell, Tops{NONE, NONE});
     });
   }
 };

@@ -106,6 +106,32 @@ static inline void each_bit(const u64* words, Take take) {
   }
 }
 
+// Lists the bits of some words as `base` + position, and writes anything over the 15 after them; returns how many.
+template <u32 SIZE>
+static inline u32 list_bits(const u64* words, u32 base, u32* out) {
+  u32 n = 0;
+#if defined(__AVX512VBMI2__)
+  alignas(64) static constexpr u8 UP[64] = {
+      0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+      22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+      44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+  const __m512i up = _mm512_load_si512(UP);
+  for (u32 some = words_in_use<SIZE>(words); some; some &= some - 1) {
+    u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
+    __m512i at = _mm512_maskz_compress_epi8(words[w], up), first = _mm512_set1_epi32(int(base + w * 64));
+    _mm512_storeu_si512(out + n, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
+    if (here > 16) {
+      u32* to = out + n;
+      for (u64 bits = words[w]; bits; bits &= bits - 1) *to++ = base + w * 64 + u32(__builtin_ctzll(bits));
+    }
+    n += here;
+  }
+#else
+  each_bit<SIZE>(words, [&](u32 position) { out[n++] = base + position; });
+#endif
+  return n;
+}
+
 static inline void clear(u64* words, u32 position) { words[position >> 6] &= ~(1ull << (position & 63)); }
 
 // What the entries of a list are held against, of the event's ends: upper ends whose top is less than `low` fail, lower
@@ -198,14 +224,15 @@ struct Idle {
   void operator()() const {}
 };
 
-// Writes the numbers of the boxes of a line, or of more words, and where LOOSE anything over the 15 after them. Calls
-// meanwhile() now and then.
+// Writes the numbers of the `size` boxes of a line, or of more words, and where LOOSE anything over the 15 after them.
+// Calls meanwhile() now and then.
 template <u32 SIZE, bool LOOSE, class Meanwhile>
-static inline u32 expand(const u64* line, const u32* numbers, i32* out, Meanwhile meanwhile) {
-  i32* from = out;
+static inline void expand(const u64* line, u32 size, const u32* numbers, i32* out, Meanwhile meanwhile) {
   u32 words = words_in_use<SIZE>(line);
 #if defined(__AVX512F__)
-  bool dense = count<SIZE>(line) >= 3 * u32(__builtin_popcount(words));
+  bool dense = size >= 3 * u32(__builtin_popcount(words));
+#else
+  (void)size;
 #endif
   for (; words; words &= words - 1) {
     u32 w = u32(__builtin_ctz(words));
@@ -226,7 +253,6 @@ static inline u32 expand(const u64* line, const u32* numbers, i32* out, Meanwhil
 #endif
     for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = i32(here[__builtin_ctzll(bits)]);
   }
-  return u32(out - from);
 }
 
 // Memory of one call: grows, never shrinks, freed at the end.

@@ -36,17 +36,16 @@ struct Urgent {
 
   void levels_differ() { by_level = true; }
 
-  void mixed(size_t first, const u16* position, u32 size) {
-    for (u32 i = 0; i < size; ++i) {
-      u32 level = level_at(map, first + position[i]);
-      write(level, 1, [&](i32* to) { *to = i32(map.numbers[first + position[i]]); });
-    }
-  }
-
-  void few(u32 level, const u32* numbers, const u16* position, u32 size) {
-    write(level, size, [&](i32* to) {
-      for (u32 i = 0; i < size; ++i) to[i] = i32(numbers[position[i]]);
-    });
+  void boxes(u32 tile, const u32* position, u32 size) {
+    const size_t first = size_t(tile) * TILE;
+    const u32 level = map.tile_level[tile];
+    if (level != MIXED)
+      return write(level, size, [&](i32* to) {
+        for (u32 i = 0; i < size; ++i) to[i] = i32(map.numbers[first + position[i]]);
+      });
+    levels_differ();
+    for (u32 i = 0; i < size; ++i)
+      write(level_at(map, first + position[i]), 1, [&](i32* to) { *to = i32(map.numbers[first + position[i]]); });
   }
 
   template <class Meanwhile>
@@ -76,7 +75,8 @@ struct Urgent {
 
   template <u32 SIZE, class Meanwhile>
   void some(u32 level, const u32* numbers, const u64* bits, Meanwhile meanwhile) {
-    write(level, count<SIZE>(bits), [&](i32* to) { expand<SIZE, true>(bits, numbers, to, meanwhile); });
+    u32 size = count<SIZE>(bits);
+    write(level, size, [&](i32* to) { expand<SIZE, true>(bits, size, numbers, to, meanwhile); });
   }
 
   template <class Fill>
@@ -105,6 +105,8 @@ struct Urgent {
   }
 };
 
+using Numbers = u32[16];  // a cache line
+
 // What is still to be fetched, in turn.
 template <class T>
 struct Rest {
@@ -132,10 +134,12 @@ struct Pipeline {
   Visit opened{};                  // the latest tile,
   Rest<typename P::Source> lines;  // whose lines are yet to be fetched
   Rest<List> lists;                // the same of the survivor that was looked at last
-  Rest<u32> numbers;               // and of the one whose lists are read
+  Rest<Numbers> numbers;           // and of the one whose lists are read
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
+
+  Held held() const { return plans.against(low, high).of(0); }
 
   typename P::Source* sources_of(u32 i) { return sources.data + size_t(i % TILES) * map.attributes; }
 
@@ -165,10 +169,7 @@ struct Pipeline {
   void fetch_some() {
     if (lines.some()) fetch_lines();
     if (lists.some()) fetch_list(map, lists.take());
-    for (u32 i = 0; i < SOME && numbers.some(); ++i) {
-      fetch_outer(numbers.next);
-      numbers.next += 64 / sizeof(u32);
-    }
+    for (u32 i = 0; i < SOME && numbers.some(); ++i) fetch_outer(numbers.take());
   }
 
   void gather(u32 i, Visit visit) {
@@ -194,7 +195,7 @@ struct Pipeline {
 
   void push(Survivor& one) {
     ++pushed;
-    if (one.few) one.list(map);
+    if (one.few) list_boxes(map, one, one.box);
     else prefetch_tables(plans, map, one);
     if (pushed - looked > DELAY) look();
     if (looked - listed > DELAY) read();
@@ -205,21 +206,23 @@ struct Pipeline {
     Survivor& one = ring[looked++ % RING];
     if (one.few) return;
     while (lists.some()) fetch_list(map, lists.take());
-    find_lists(plans, map, plans.held_of(0, low, high), one);
+    find_lists(plans, map, held(), one);
     lists = {one.lists, one.lists + one.list_count};
   }
 
   void read() {
     Survivor& one = ring[listed++ % RING];
     if (one.few) return;
-    const u32* first = map.numbers + size_t(one.tile) * TILE;
-    numbers = {first, first + TILE};
-    clear_by_lists(map, plans.held_of(0, low, high), one, [&] { fetch_some(); });
+    const Numbers* first = reinterpret_cast<const Numbers*>(map.numbers + size_t(one.tile) * TILE);
+    numbers = {first, first + TILE * sizeof(u32) / sizeof(Numbers)};
+    clear_by_lists(map, held(), one, [&] { fetch_some(); });
   }
 
   void settle() {
     Survivor& one = ring[settled++ % RING];
-    hitbox::settle(map, plans.held_of(0, low, high), one, out, [&] { fetch_some(); });
+    if (!one.few) return hitbox::settle(map, held(), one, out, [&] { fetch_some(); });
+    u32 kept = keep_by_rows(map, one.tile, one.size, one.box, plans.against(low, high));
+    out.boxes(one.tile, one.box, kept);
   }
 
   bool wanted(u32 tile) const { return tile * LANES < out.end; }

@@ -20,27 +20,25 @@ static inline void each_lane(Visit visit, Take take) {
   for (u32 lanes = visit.lanes; lanes; lanes &= lanes - 1) take(u32(__builtin_ctz(lanes)));
 }
 
-static inline int top_of_cell(u32 cell) { return int(cell / (CELLS / TOPS)); }
-
-// Plans of many events over one segment: row e of each array belongs to event e.
-template <class List, u32 SIDES>
+// Plans of many events over one segment: row e of each array belongs to event e. A point has one side, an interval two.
+template <u32 SIDES>
 struct Plans {
   u32 width, words, padded;
-  Scratch<List> lists;  // [attribute]
+  Scratch<u32> places;  // [side][attribute]
+  Scratch<u8> glances;  // [side][attribute, padded]
   Scratch<u64> needs;   // bits: attributes whose lists must be read, besides those without lines in a tile
   Scratch<u64> unsure;  // bits: attributes where an end with the event's glance leaves doubt
-  Scratch<u8> glances;  // [side][attribute, padded]
   Scratch<u16> few;     // boxes of a tile up to which their rows are read, not lists
 
   Plans(u32 attributes, size_t events)
-      : width(attributes), words((attributes + 63) / 64), padded(words * 64), lists(attributes * events),
-        needs(words * events), unsure(words * events), glances(events * SIDES * padded), few(events) {}
+      : width(attributes), words((attributes + 63) / 64), padded(words * 64), places(events * SIDES * attributes),
+        glances(events * SIDES * padded), needs(words * events), unsure(words * events), few(events) {}
 
   void prefetch_plan(size_t event) const {
-    fetch(lists.data + event * width);
-    fetch(needs.data + event * words);
+    fetch(places_of(event, 0));
+    fetch(glances_of(event, 0));
     fetch(unsure.data + event * words);
-    fetch(glances.data + event * SIDES * padded);
+    fetch(few.data + event);
   }
 
   void start(size_t event) {
@@ -48,19 +46,24 @@ struct Plans {
     std::memset(unsure.data + event * words, 0, words * 8);
   }
 
+  u32* places_of(size_t event, u32 side) const { return places.data + (event * SIDES + side) * width; }
   u8* glances_of(size_t event, u32 side) const { return glances.data + (event * SIDES + side) * padded; }
 
-  Held held_of(size_t event, const i64* low, const i64* high) const {
-    return {low, high, glances_of(event, 0), glances_of(event, SIDES - 1), unsure.data + event * words};
+  void put(size_t event, u32 side, u32 a, u32 place) const {
+    places_of(event, side)[a] = place;
+    glances_of(event, side)[a] = u8(place >> REST);
   }
 
+  Against<SIDES> against(const i64* low, const i64* high) const {
+    return {low, high, places.data, glances.data, unsure.data, width, padded};
+  }
+
+  // Calls take(attribute) for each whose lists in a tile may exclude the event.
   template <class Take>
   void each_need(const Bitmap& map, u32 tile, size_t event, Take take) const {
     for (u32 w = 0; w < words; ++w)
-      for (u64 bits = needs.data[event * words + w] | map.bare[size_t(tile) * words + w]; bits; bits &= bits - 1) {
-        u32 a = w * 64 + u32(__builtin_ctzll(bits));
-        take(a, lists.data[event * width + a]);
-      }
+      for (u64 bits = needs.data[event * words + w] | map.bare[size_t(tile) * words + w]; bits; bits &= bits - 1)
+        take(w * 64 + u32(__builtin_ctzll(bits)));
   }
 };
 
@@ -100,7 +103,7 @@ struct Survivor {
   u32 event;
   u32 list_count = 0;
   bool few;
-  u16 position[MOST_ROWS];
+  u32 box[MOST_ROWS + 16];
   List lists[MOST_LISTS];
   Doubts doubts;
 
@@ -112,20 +115,25 @@ struct Survivor {
     const u64* alive = map.alive + size_t(tile) * TILE_WORDS;
     each_lane(visit, [&](u32 lane) { store(held + lane * WORDS, load(alive + lane * WORDS)); });
   }
-
-  // Lists its boxes, and fetches what will be asked of them.
-  void list(const Bitmap& map) {
-    u32 n = 0;
-    size_t first = size_t(tile) * TILE;
-    each_bit<TILE_WORDS>(held, [&](u32 at) {
-      position[n++] = u16(at);
-      const u8* row = row_at(map, first + at);
-      fetch(row);
-      fetch(row + map.row_bytes - 1);
-      fetch(map.numbers + first + at);
-    });
-  }
 };
+
+static inline void fetch_row(const Bitmap& map, size_t position) {
+  const u8* row = row_at(map, position);
+  fetch(row);
+  fetch(row + map.row_bytes - 1);
+}
+
+// Lists the boxes that are left of a tile, with the event, and fetches what will be asked of them; returns how many.
+static inline u32 list_boxes(const Bitmap& map, const Survivor& one, u32* box) {
+  u32 size = list_bits<TILE_WORDS>(one.held, one.event << 11, box);
+  size_t first = size_t(one.tile) * TILE;
+  for (u32 i = 0; i < size; ++i) {
+    size_t at = first + (box[i] & POSITION);
+    fetch_row(map, at);
+    fetch(map.numbers + at);
+  }
+  return size;
+}
 
 template <class P>
 static inline void prefetch_tables(const P& plans, const Bitmap& map, const Survivor& one) {
@@ -158,12 +166,8 @@ static inline void clear_by_lists(const Bitmap& map, const Held& against, Surviv
   }
   failing.clear_from(one.held);
   one.list_count = 0;
-  const u8* rows = row_at(map, size_t(one.tile) * TILE);
-  for (u32 i = 0; i < one.doubts.size; ++i) {
-    const u8* row = rows + size_t(one.doubts.box[i] & POSITION) * map.row_bytes;
-    fetch(row);
-    fetch(row + map.row_bytes - 1);
-  }
+  for (u32 i = 0; i < one.doubts.size; ++i)
+    fetch_row(map, size_t(one.tile) * TILE + (one.doubts.box[i] & POSITION));
 }
 
 // Notes the lists that a tile's boxes must be held against; should they be too many to wait, some are read at once.
@@ -193,22 +197,15 @@ static inline void each_level(const Bitmap& map, u32 block, const u64* line, Tak
   }
 }
 
-// Hands out the boxes of a tile that hold the event, once its lists are read: emit.few(level, numbers of the tile,
-// positions, how many), emit.tile(level, numbers of the tile, lines, meanwhile), and where levels differ, which it is
-// told first, emit.mixed(where the tile begins, positions, how many), emit.line(level, numbers of the block, line).
+// Hands out the boxes of a tile that hold the event, once its lists are read: emit.tile(level, numbers of the tile,
+// lines, meanwhile), or where levels differ, which it is told first, emit.line(level, numbers of the block, line).
 template <class Emit, class Meanwhile>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit, Meanwhile meanwhile) {
-  size_t first = size_t(one.tile) * TILE;
-  const u32* numbers = map.numbers + first;
-  u32 level = map.tile_level[one.tile];
-  if (level == MIXED) emit.levels_differ();
-  if (one.few) {
-    u32 kept = keep_by_rows(map, against, one.tile, one.size, one.position);
-    if (level != MIXED) return emit.few(level, numbers, one.position, kept);
-    return emit.mixed(first, one.position, kept);
-  }
   clear_doubts(map, against, one);
+  const u32* numbers = map.numbers + size_t(one.tile) * TILE;
+  u32 level = map.tile_level[one.tile];
   if (level != MIXED) return emit.tile(level, numbers, one.held, meanwhile);
+  emit.levels_differ();
   for (u32 lane = 0; lane < LANES; ++lane) {
     const u64* line = one.held + lane * WORDS;
     if (empty(load(line))) continue;  // the last tile may have fewer blocks than lanes

@@ -6,23 +6,16 @@
 namespace hitbox {
 namespace {
 
-// | open: every box reaches into the cell 1 | place 22 |
-struct PointList {
-  u32 bits;
-
-  u32 cell() const { return bits >> 16 & 63; }
-  int top() const { return int(bits >> 12 & 15); }
-  bool open() const { return bits >> 22 & 1; }
-};
-
-struct PointPlans : Plans<PointList, 1> {
+struct PointPlans : Plans<1> {
   struct Opened {
     const u64* lines;  // of cell 0, lane 0
     u32 attribute;
   };
   Scratch<Opened> opened;
+  Scratch<u64> full;  // bits: attributes with a cell that every box reaches into
 
-  using Plans::Plans;
+  PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
+
   using Source = const u64*;  // an attribute's line of lane 0
   static constexpr u32 FEW = 4;  // rows that cost about as much as a list
   static constexpr bool STAGED = false;
@@ -30,17 +23,17 @@ struct PointPlans : Plans<PointList, 1> {
   // False where no box of the segment can match; `blocks` is narrowed to those that may.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
     start(event);
+    u64* all = full.data + event * words;
+    std::memset(all, 0, words * 8);
     u32 rows = 0;
     for (u32 a = 0; a < map.attributes; ++a) {
       const i64* starts = map.starts + size_t(a) * CELLS;
       u32 cell = cell_of(starts, low[a]), at = a * CELLS + cell;
       u32 population = map.population[at];
       if (!population) return false;
-      bool open = population == map.members;
-      if (!open) narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
-      u32 place = place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]);
-      lists[event * width + a] = {place | u32(open) << 22};
-      glances_of(event, 0)[a] = u8(place >> REST);
+      if (population == map.members) set_bit(all, a);
+      else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
+      put(event, 0, a, place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
       if (!map.edges[at]) continue;  // lines decide, where a tile has them
       set_bit(needs.data + event * words, a);
       set_bit(unsure.data + event * words, a);
@@ -55,10 +48,12 @@ struct PointPlans : Plans<PointList, 1> {
     u32 size = 0;
     const Directory* directory = directory_of(map, tile);
     const u16* order = map.order + size_t(tile) * map.attributes;
+    const u32* place = places_of(event, 0);
+    const u64* all = full.data + event * words;
     for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i) {
-      PointList list = lists.data[event * width + order[i]];
-      sources[size] = line_of(map, directory[order[i]].group, list.cell(), 0);
-      size += !list.open();
+      u32 a = order[i];
+      sources[size] = line_of(map, directory[a].group, cell_at(place[a]), 0);
+      size += !bit(all, a);
     }
     return size;
   }
@@ -113,10 +108,10 @@ struct PointPlans : Plans<PointList, 1> {
   template <class Take>
   void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
     const Directory* directory = directory_of(map, tile);
-    each_need(map, tile, event, [&](u32 a, PointList list) {
-      bool lined = directory[a].group;
-      int top = lined ? list.top() : top_of_cell(list.cell());
-      take(a, directory + a, list.cell(), Tops{top, top});
+    each_need(map, tile, event, [&](u32 a) {
+      u32 place = places_of(event, 0)[a];
+      int top = directory[a].group ? top_at(place) : bare_top_at(place);
+      take(a, directory + a, cell_at(place), Tops{top, top});
     });
   }
 };

@@ -28,10 +28,24 @@ static inline u32 row_bytes_for(u32 attributes, u32 room, bool keyed) {
   return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * REST * room + 7) / 8);
 }
 
-static inline u64 row_mask(u32 attributes, const u8* head) {
-  u64 mask;
-  std::memcpy(&mask, head, 8);
-  return mask & ~0ull >> (64 - 8 * row_head_bytes(attributes, 0));
+// What all rows of a segment have in common: a copy, which nothing that is written meanwhile can change.
+struct RowShape {
+  u32 attributes, room, bytes;
+  bool masked;
+  u64 mask;  // the bits of a row's first 8 bytes that stand for attributes
+  const u8* more;
+};
+
+static inline RowShape shape_of(const Bitmap& map) {
+  bool masked = map.attributes <= MASKED;
+  u64 mask = masked ? ~0ull >> (64 - 8 * row_head_bytes(map.attributes, 0)) : 0;
+  return {map.attributes, map.room, map.row_bytes, masked, mask, map.more};
+}
+
+static inline u64 row_mask(const RowShape& shape, const u8* head) {
+  u64 bits;
+  std::memcpy(&bits, head, 8);
+  return bits & shape.mask;
 }
 
 static inline u16 two_bytes(const u8* at) {
@@ -44,17 +58,24 @@ static inline u32 row_attribute(const Row& row, u32 i) { return two_bytes(row.he
 
 static inline const u8* row_at(const Bitmap& map, size_t position) { return map.rows + position * map.row_bytes; }
 
-static inline Row open_row(const Bitmap& map, const u8* at) {
-  bool masked = map.attributes <= MASKED;
-  u32 size = masked ? u32(__builtin_popcountll(row_mask(map.attributes, at))) : two_bytes(at), room = map.room;
+static inline Row open_row(const RowShape& shape, const u8* at) {
+  u32 size = shape.masked ? u32(__builtin_popcountll(row_mask(shape, at))) : two_bytes(at), room = shape.room;
   if (size > room) {
     u32 offset;
-    std::memcpy(&offset, at + row_head_bytes(map.attributes, 0), 4);
-    at = map.more + size_t(offset) * 4;
+    std::memcpy(&offset, at + row_head_bytes(shape.attributes, 0), 4);
+    at = shape.more + size_t(offset) * 4;
     room = size;
   }
-  const u8* lows = at + row_head_bytes(map.attributes, room);
+  const u8* lows = at + row_head_bytes(shape.attributes, room);
   return {at, lows, lows + room, lows + 2 * room, size};
+}
+
+// The place of an end of a box's i-th constraint; there are places in rows that hold no keys.
+static inline u32 row_place(const Row& row, u32 i, bool upper) {
+  u32 word, first = 2 * REST * i;
+  std::memcpy(&word, row.rest + first / 8, 4);  // both ends: 28 bits, of the 32 or from the fifth on
+  u32 rest = word >> (first % 8 + (upper ? REST : 0)) & ((1u << REST) - 1);
+  return u32((upper ? row.highs : row.lows)[i]) << REST | rest;
 }
 
 // The key of a box's i-th constraint, which is on this attribute.
@@ -64,27 +85,24 @@ static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribut
     std::memcpy(&key, row.rest + (2 * i + upper) * 8, 8);
     return key;
   }
-  u32 first = (2 * i + upper) * REST, word;
-  std::memcpy(&word, row.rest + first / 8, 4);
-  u32 glance = (upper ? row.highs : row.lows)[i], rest = word >> first % 8 & ((1u << REST) - 1);
-  u32 code = (glance << REST | rest) & 0xFFFF;
-  size_t at = size_t(attribute) * CELLS + (glance >> 2);
+  u32 place = row_place(row, i, upper), cell = cell_at(place), code = place & 0xFFFF;
+  size_t at = size_t(attribute) * CELLS + cell;
   u64 start = u64(map.starts[at]), bits = map.shift[at];
   if (bits <= 16) return i64(start + (code >> (16 - bits)));
   if (!upper) return i64(start + (u64(code) << (bits - 16)));
-  bool last = glance >> 2 == CELLS - 1 || map.starts[at + 1] == map.starts[at];
+  bool last = cell == CELLS - 1 || map.starts[at + 1] == map.starts[at];
   u64 width = (last ? u64(HIGHEST) : u64(map.starts[at + 1]) - 1) - start, whole = (u64(code + 1) << (bits - 16)) - 1;
   return i64(start + (whole < width ? whole : width));
 }
 
 // Calls take(i, attribute) for each constraint of a box, attributes ascending.
 template <class Take>
-static inline void each_constraint(const Bitmap& map, const Row& row, Take take) {
+static inline void each_constraint(const RowShape& shape, const Row& row, Take take) {
   u32 i = 0;
-  if (map.attributes > MASKED)
+  if (!shape.masked)
     for (; i < row.size; ++i) take(i, row_attribute(row, i));
   else
-    for (u64 bits = row_mask(map.attributes, row.head); bits; bits &= bits - 1) take(i++, u32(__builtin_ctzll(bits)));
+    for (u64 bits = row_mask(shape, row.head); bits; bits &= bits - 1) take(i++, u32(__builtin_ctzll(bits)));
 }
 
 }  // namespace hitbox
