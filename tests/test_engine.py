@@ -69,6 +69,23 @@ def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float)
     np.testing.assert_array_equal(engine.match(points).offsets, oracle.match(points).offsets)
 
 
+@pytest.mark.parametrize("common", [1, 30, 80])
+def test_values_that_many_boxes_share(common: int) -> None:
+    rng = np.random.default_rng(common)
+    popular = rng.integers(0, 10**6, (common, 3))
+    engine, oracle = pair(3, kind="bitmap")
+    low = np.where(
+        rng.random((5000, 3)) < 0.5, popular[rng.integers(0, common, 5000)], rng.integers(0, 10**6, (5000, 3))
+    )
+    high = low + np.where(rng.random(low.shape) < 0.5, 0, rng.integers(0, 5 * 10**5, low.shape))
+    for one in (engine, oracle):
+        one.insert(np.arange(5000), Boxes.of_dense(low, high))
+    near = popular[rng.integers(0, common, 200)] + rng.integers(-1, 2, (200, 3))
+    for events in (near, popular, popular + 1, rng.integers(0, 10**6, (100, 3))):
+        assert_equal(engine, oracle, Points.of(events))
+        assert_equal(engine, oracle, Points(events, events + rng.integers(0, 3, events.shape)))
+
+
 @pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("levels", [1, 10])
 @pytest.mark.parametrize("width", [200_000, 2**52])

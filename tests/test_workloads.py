@@ -139,6 +139,14 @@ def test_match_rate_is_exact(rate):
     assert set(hits(workload, workload.seeds)) == {round(10_000 * rate)}
 
 
+def test_events_of_a_match_rate_are_uniform_and_differ_on_every_attribute():
+    found = [workloads.get("dexin", n=100, seed=seed, match_rate=0.2).points(0, 5).low for seed in range(200)]
+    for values in found:
+        assert all(len(set(column)) == 5 for column in values.T.tolist())
+    share = np.abs(np.array(found)[:, :4] - np.array(found)[:, 1:]).mean() / 1_000_000
+    assert share == pytest.approx(1 / 3, rel=0.03)  # the mean distance of two uniform values, not of two strips
+
+
 def test_attributes_are_chosen_uniformly():
     for sizes in (3, np.resize([1, 4, 2], 30_000)):
         picked = choose(1, 0, np.arange(30_000), 8, sizes)

@@ -23,6 +23,7 @@ struct Log {
   struct Dense {
     u32 key;
     const u32* numbers;  // of its block
+    const u16* ends;     // of its levels, or null where there is one
     u64 line[WORDS];
   };
   Scratch<Hit> hits;
@@ -64,16 +65,24 @@ struct Log {
     u32 some = count(line);
     if (!some) return;
     counts[key] += some;
-    if (some >= DENSE) {
-      lines.need(lines.size + 1);
-      Dense& one = lines[lines.size++];
-      one.key = key;
-      one.numbers = numbers;
-      std::memcpy(one.line, line, sizeof one.line);
-      return;
-    }
+    if (some >= DENSE) return add_dense(key, numbers, nullptr, line);
     hits.need(hits.size + some);
     each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
+  }
+
+  // The line of a block whose levels differ.
+  void add_mixed(size_t event, const u32* numbers, const u16* ends, const u64* line) {
+    each_level(ends, line, [&](u32 level, u32 from, u32 to) { counts[key_of(event, level)] += to - from; });
+    add_dense(key_of(event, LEVELS - 1), numbers, ends, line);
+  }
+
+  void add_dense(u32 key, const u32* numbers, const u16* ends, const u64* line) {
+    lines.need(lines.size + 1);
+    Dense& one = lines[lines.size++];
+    one.key = key;
+    one.numbers = numbers;
+    one.ends = ends;
+    std::memcpy(one.line, line, sizeof one.line);
   }
 
   // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
@@ -95,8 +104,18 @@ struct Log {
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
       u32 some = count(one.line);
-      expand<WORDS, false>(one.line, some, one.numbers, out.numbers + next[one.key], Idle{});
-      next[one.key] += some;
+      if (!one.ends) {
+        expand<WORDS, false>(one.line, some, one.numbers, out.numbers + next[one.key], Idle{});
+        next[one.key] += some;
+        continue;
+      }
+      i32 all[BLOCK + 16];
+      expand<WORDS, true>(one.line, some, one.numbers, all, Idle{});
+      each_level(one.ends, one.line, [&](u32 level, u32 from, u32 to) {
+        size_t& at = next[one.key + LEVELS - 1 - level];
+        std::memcpy(out.numbers + at, all + from, (to - from) * sizeof(i32));
+        at += to - from;
+      });
     }
     for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
     out.size = sum;
@@ -105,14 +124,17 @@ struct Log {
 
 // The log as one event writes it.
 struct LogOf {
+  const Bitmap& map;
   Log& log;
   size_t event;
 
-  void levels_differ() {}
   void tile(u32 level, const u32* numbers, const u64* held, Idle) {
-    for (u32 lane = 0; lane < LANES; ++lane) line(level, numbers + lane * BLOCK, held + lane * WORDS);
+    for (u32 lane = 0; lane < LANES; ++lane)
+      log.add_line(Log::key_of(event, level), numbers + lane * BLOCK, held + lane * WORDS);
   }
-  void line(u32 level, const u32* numbers, const u64* bits) { log.add_line(Log::key_of(event, level), numbers, bits); }
+  void mixed(u32 block, const u64* line) {
+    log.add_mixed(event, map.numbers + size_t(block) * BLOCK, level_ends_of(map, block), line);
+  }
 };
 
 // Fetches the next tile's lines, lists and rows into the outer cache, spread over the visits of this one.
@@ -237,7 +259,7 @@ struct Batch {
   }
 
   void settle(Survivor& one) {
-    LogOf mine{log, one.event};
+    LogOf mine{map, log, one.event};
     Held against = plans.against(low(0), high(0)).of(one.event);
     find_lists(plans, map, against, one);
     clear_by_lists(map, against, one, Idle{});

@@ -123,8 +123,10 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
   from += cell ? ends[cell - 1] : CELLS;
 }
 
+static inline const u16* level_ends_of(const Bitmap& map, size_t block) { return map.level_ends + block * LEVEL_ENDS; }
+
 static inline u32 level_at(const Bitmap& map, size_t position) {
-  const u16* ends = map.level_ends + position / BLOCK * LEVEL_ENDS;
+  const u16* ends = level_ends_of(map, position / BLOCK);
 #if defined(__AVX512VL__) && defined(__AVX512BW__)
   __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ends));
   u32 later = u32(__builtin_popcount(_mm256_cmple_epu16_mask(all, _mm256_set1_epi16(short(position % BLOCK)))));

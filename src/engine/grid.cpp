@@ -1,9 +1,10 @@
 // Cutting each attribute's key line into cells.
 //
 // Membership changes only at cuts: a low bound, or the key after a high bound. Where an attribute has few cuts every
-// one starts a cell and lines alone are exact. Otherwise cells are equi-depth over sampled cuts, wide gaps without
-// cuts get a cell of their own (an event that falls there needs neither line nor list), and the first and the last
-// cell hold nothing but open ends, so that codes inside the others stay narrow.
+// one starts a cell and lines alone are exact. Otherwise cuts that many boxes share start cells (an event beside them
+// would find all of their ends in its lists), other cells are equi-depth over sampled cuts, wide gaps without cuts get
+// a cell of their own (an event that falls there needs neither line nor list), and the first and the last cell hold
+// nothing but open ends, so that codes inside the others stay narrow.
 #include <algorithm>
 #include <limits>
 
@@ -50,15 +51,37 @@ void find_gaps(Cuts& cuts) {
       cuts.gaps.push_back({sample[i - 1], sample[i], sample[i - 1], sample[i]});
 }
 
-// The starts of the inner cells: every distinct cut, or equi-depth over the sample plus the gaps.
+// The cuts that are most common in a sorted sample, of those that are at least a quarter of a share of `parts`: at most
+// three quarters of as many. What is not among them is left in `rest`.
+std::vector<i64> common_cuts(const std::vector<i64>& sample, size_t parts, std::vector<i64>& rest) {
+  std::vector<std::pair<size_t, i64>> common;  // how often, which
+  for (size_t i = 0, end; i < sample.size(); i = end) {
+    end = size_t(std::upper_bound(sample.begin() + std::ptrdiff_t(i), sample.end(), sample[i]) - sample.begin());
+    if ((end - i) * 4 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
+  }
+  std::sort(common.rbegin(), common.rend());
+  common.resize(std::min(common.size(), parts * 3 / 4));
+  std::vector<i64> found;
+  for (const auto& one : common) found.push_back(one.second);
+  std::sort(found.begin(), found.end());
+  for (i64 cut : sample)
+    if (!std::binary_search(found.begin(), found.end(), cut)) rest.push_back(cut);
+  return found;
+}
+
+// The starts of the inner cells: every distinct cut; or those that many boxes share, equi-depth over the rest of the
+// sample, and the gaps.
 std::vector<i64> inner_starts(const Cuts& cuts, size_t distinct) {
   std::vector<i64> found;
   if (distinct <= INNER) {
     found = cuts.sample;
   } else {
+    size_t parts = INNER - 2 * cuts.gaps.size();
+    std::vector<i64> rest;
+    found = common_cuts(cuts.sample, parts, rest);
+    parts -= found.size();
     for (const Gap& gap : cuts.gaps) found.insert(found.end(), {gap.lowest, gap.highest});
-    size_t quantiles = INNER - found.size();
-    for (size_t q = 0; q < quantiles; ++q) found.push_back(cuts.sample[cuts.sample.size() * (q + 1) / (quantiles + 1)]);
+    for (size_t q = 0; q < parts && !rest.empty(); ++q) found.push_back(rest[rest.size() * (q + 1) / (parts + 1)]);
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());

@@ -255,6 +255,11 @@ static inline void expand(const u64* line, u32 size, const u32* numbers, i32* ou
   }
 }
 
+// Copies numbers and anything over the 15 after them.
+static inline void copy_loosely(i32* to, const i32* from, size_t size) {
+  for (size_t at = 0; at < size; at += 16) std::memcpy(to + at, from + at, 64);
+}
+
 // Memory of one call: grows, never shrinks, freed at the end.
 template <class T>
 struct Scratch {

@@ -34,8 +34,6 @@ struct Urgent {
     if (!w.limit) end = 0;
   }
 
-  void levels_differ() { by_level = true; }
-
   void boxes(u32 tile, const u32* position, u32 size) {
     const size_t first = size_t(tile) * TILE;
     const u32 level = map.tile_level[tile];
@@ -43,17 +41,25 @@ struct Urgent {
       return write(level, size, [&](i32* to) {
         for (u32 i = 0; i < size; ++i) to[i] = i32(map.numbers[first + position[i]]);
       });
-    levels_differ();
+    by_level = true;
     for (u32 i = 0; i < size; ++i)
       write(level_at(map, first + position[i]), 1, [&](i32* to) { *to = i32(map.numbers[first + position[i]]); });
   }
 
   template <class Meanwhile>
   void tile(u32 level, const u32* numbers, const u64* held, Meanwhile meanwhile) {
-    some<TILE_WORDS>(level, numbers, held, meanwhile);
+    u32 size = count<TILE_WORDS>(held);
+    write(level, size, [&](i32* to) { expand<TILE_WORDS, true>(held, size, numbers, to, meanwhile); });
   }
 
-  void line(u32 level, const u32* numbers, const u64* bits) { some<WORDS>(level, numbers, bits, Idle{}); }
+  void mixed(u32 block, const u64* line) {
+    by_level = true;
+    i32 all[BLOCK + 32];
+    expand<WORDS, true>(line, count(line), map.numbers + size_t(block) * BLOCK, all, Idle{});
+    each_level(level_ends_of(map, block), line, [&](u32 level, u32 from, u32 to) {
+      write(level, to - from, [&](i32* out) { copy_loosely(out, all + from, to - from); });
+    });
+  }
 
   void finish() {
     for (u32 l = LEVELS; l-- > 0;) {
@@ -71,12 +77,6 @@ struct Urgent {
     std::memset(out.levels + out.size, int(level), size);
     out.size += size;
     return out.numbers + out.size - size;
-  }
-
-  template <u32 SIZE, class Meanwhile>
-  void some(u32 level, const u32* numbers, const u64* bits, Meanwhile meanwhile) {
-    u32 size = count<SIZE>(bits);
-    write(level, size, [&](i32* to) { expand<SIZE, true>(bits, size, numbers, to, meanwhile); });
   }
 
   template <class Fill>

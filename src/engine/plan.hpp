@@ -182,35 +182,32 @@ static inline void find_lists(const P& plans, const Bitmap& map, const Held& aga
   });
 }
 
-// Calls take(level, line) with the boxes of a block's line, level by level.
+// Boxes of a block are in order of level. Calls take(level, from, to) for each level that boxes of its line have: they
+// are [from, to) of the boxes in it. `ends` tells how many boxes of the block are of level 9, of 8 or more, ...
 template <class Take>
-static inline void each_level(const Bitmap& map, u32 block, const u64* line, Take take) {
-  const u16* ends = map.level_ends + size_t(block) * LEVEL_ENDS;
-  for (u32 l = 0, from = 0; l < LEVELS; from = ends[l++]) {
-    u64 part[WORDS] = {}, any = 0;
-    for (u32 w = from / 64; w * 64 < ends[l]; ++w) {
-      u64 below = ~0ull << (from > w * 64 ? from - w * 64 : 0);
-      u64 above = ends[l] < (w + 1) * 64 ? ~(~0ull << (ends[l] - w * 64)) : ~0ull;
-      any |= part[w] = line[w] & below & above;
-    }
-    if (any) take(LEVELS - 1 - l, part);
+static inline void each_level(const u16* ends, const u64* line, Take take) {
+  u32 before[WORDS + 1] = {}, from = 0;
+  for (u32 w = 0; w < WORDS; ++w) before[w + 1] = before[w] + u32(__builtin_popcountll(line[w]));
+  for (u32 l = 0; l < LEVELS && from < before[WORDS]; ++l) {
+    u32 w = ends[l] / 64, to = before[w];
+    if (w < WORDS) to += u32(__builtin_popcountll(line[w] & ((1ull << ends[l] % 64) - 1)));
+    if (to > from) take(LEVELS - 1 - l, from, to);
+    from = to;
   }
 }
 
 // Hands out the boxes of a tile that hold the event, once its lists are read: emit.tile(level, numbers of the tile,
-// lines, meanwhile), or where levels differ, which it is told first, emit.line(level, numbers of the block, line).
+// lines, meanwhile), or where levels differ emit.mixed(block, line).
 template <class Emit, class Meanwhile>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit, Meanwhile meanwhile) {
   clear_doubts(map, against, one);
-  const u32* numbers = map.numbers + size_t(one.tile) * TILE;
   u32 level = map.tile_level[one.tile];
-  if (level != MIXED) return emit.tile(level, numbers, one.held, meanwhile);
-  emit.levels_differ();
+  if (level != MIXED) return emit.tile(level, map.numbers + size_t(one.tile) * TILE, one.held, meanwhile);
   for (u32 lane = 0; lane < LANES; ++lane) {
+    meanwhile();
     const u64* line = one.held + lane * WORDS;
     if (empty(load(line))) continue;  // the last tile may have fewer blocks than lanes
-    each_level(map, one.tile * LANES + lane, line,
-               [&](u32 l, const u64* part) { emit.line(l, numbers + lane * BLOCK, part); });
+    emit.mixed(one.tile * LANES + lane, line);
   }
 }
 

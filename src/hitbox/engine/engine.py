@@ -143,18 +143,18 @@ class Engine(Matcher):
         at once."""
         bitmaps = [segment for segment in self._segments if segment.kind == "bitmap"]
         others = [segment for segment in self._segments if segment.kind != "bitmap"]
-        _, numbers, levels = self._match(points, segments=others)
         empty = _kernels.Tail()
+        found = [_by_level(self._match(points, segments=others))]
         for level in reversed(range(LEVELS)):
             for segment in bitmaps:
                 bottom = segment.band(level)
                 if bottom is not None:
-                    found = self._match(points, segments=[segment], tail=empty, top=level, bottom=bottom)
-                    numbers, levels = np.concatenate([numbers, found[1]]), np.concatenate([levels, found[2]])
-            now = levels == level
-            if now.any():
-                yield level, numbers[now]
-            numbers, levels = numbers[~now], levels[~now]
+                    found.append(
+                        _by_level(self._match(points, segments=[segment], tail=empty, top=level, bottom=bottom))
+                    )
+            parts = [one[level] for one in found if len(one[level])]
+            if parts:
+                yield level, parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def count(self, points: Points, threads: int = 1) -> I64:
         """How many boxes each point meets."""
@@ -348,3 +348,11 @@ def _simd(asked: str | None) -> str:
     if name not in levels:
         raise MatcherError(f"instruction set {name!r} is not one that this processor has: {', '.join(levels)}")
     return name
+
+
+def _by_level(found: tuple[I64, I32, U8]) -> list[I32]:
+    """The matches of one event, which come most urgent first, by priority."""
+    _, numbers, levels = found
+    less = np.searchsorted(levels[::-1], np.arange(LEVELS + 1, dtype=np.uint8))
+    ends = (len(numbers) - less).tolist()
+    return [numbers[ends[level + 1] : ends[level]] for level in range(LEVELS)]

@@ -47,7 +47,7 @@ class Scale:
 
 SETTINGS = {
     "smoke": Scale(6, fewest=4, repeats=1, checked=2, budget=0.02, build_budget=10, memory_gb=1),
-    "small": Scale(60, fewest=12, repeats=3, checked=3, budget=0.8, build_budget=40, memory_gb=5),
+    "small": Scale(60, fewest=12, repeats=3, checked=3, budget=1.0, build_budget=40, memory_gb=5),
     "paper": Scale(400, fewest=50, repeats=3, checked=20, budget=120, build_budget=7200, memory_gb=48),
 }
 

@@ -262,7 +262,12 @@ def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
 
 def _fine(field: Field) -> tuple[list[list[Times]], float]:
     """Of each event the quickest repetition: stamps are wall-clock time, and whoever interrupts only adds to it."""
-    runs, yard = _rounds(field, 2 * _repeats(field), lambda lane, data, n: measure(lane.matcher, data.points[:n]))
+
+    def run(lane: Lane, data: Data, events: int) -> list[Times]:
+        lane.warm_up(data.points[:events])
+        return measure(lane.matcher, data.points[:events])
+
+    runs, yard = _rounds(field, 2 * _repeats(field), run)
     return [[min(event, key=lambda one: one.matching) for event in zip(*run, strict=True)] for run in runs], yard
 
 

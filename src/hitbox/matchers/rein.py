@@ -163,9 +163,15 @@ def entries(
     numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64,
     cells: int, lowest: I64, highest: I64, width: U64,
 ) -> tuple[I64, I64, I64]:  # fmt: skip
-    most = 2 * len(low)
-    lists, owners, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
-    used = 0
+    """What is to be put into which list, attribute by attribute: the lists of one stay in the cache while they fill."""
+    first, last = offsets[0], offsets[len(numbers)]
+    place = np.zeros(len(width) + 1, np.int64)
+    for row in range(first, last):
+        place[attribute[row] + 1] += (low[row] != MISSING) + (high[row] != HIGHEST)
+    for a in range(len(width)):
+        place[a + 1] += place[a]
+    used = place[len(width)]
+    lists, owners, ends = np.empty(used, np.int64), np.empty(used, np.int64), np.empty(used, np.int64)
     for box in range(len(numbers)):
         for row in range(offsets[box], offsets[box + 1]):
             a = attribute[row]
@@ -173,10 +179,11 @@ def entries(
                 end = low[row] if side == LOW else high[row]
                 if end == (MISSING if side == LOW else HIGHEST):
                     continue
-                lists[used] = (2 * a + side) * cells + cell(end, lowest[a], highest[a], width[a])
-                owners[used], ends[used] = numbers[box], end
-                used += 1
-    return lists[:used], owners[:used], ends[:used]
+                at = place[a]
+                lists[at] = (2 * a + side) * cells + cell(end, lowest[a], highest[a], width[a])
+                owners[at], ends[at] = numbers[box], end
+                place[a] = at + 1
+    return lists, owners, ends
 
 
 @njit(cache=True, nogil=True)

@@ -26,7 +26,7 @@ PRECISION = 1_000_000
 
 # One stream of random words for each thing that is drawn.
 ATTRIBUTES, VALUES, WIDTHS, KINDS, PRIORITIES, SIZES = range(6)
-EVENTS, EVENT_ATTRIBUTES, EVENT_WIDTHS, EVENT_KINDS, CENTRES, STRIPS, SKEWS = range(16, 23)
+EVENTS, EVENT_ATTRIBUTES, EVENT_WIDTHS, EVENT_KINDS, CENTRES, _, SKEWS = range(16, 23)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,12 @@ A value is a place on a grid of `cardinality` steps over 0..1,000,000. A constra
 steps and starts anywhere on [0, 1 - w]; a uniform point meets it with probability w, so k constraints of width w are
 met with probability w ** k: that closed form turns a wanted `selectivity` into a width.
 
-With `match_rate` x subscriptions are built around events instead (DEXIN, 4.1.7): 1/x events whose values differ on
-every attribute, each with its own strip of the domain. A subscription covers its event on all attributes and stays
-inside the event's strip on one, so that every event meets exactly n * x subscriptions.
+With `match_rate` x subscriptions are built around events instead (DEXIN, 4.1.7): 1/x events with uniform values, no two
+alike on an attribute. A subscription covers its event on all attributes, and on one of them no other event, so that
+every event meets exactly n * x subscriptions.
 
-    strips    |  e2  |  e0  |  e1  |      attribute of subscription s (of e0) that is exclusive
-                     [ s  ]
+    values    |   e2  e0       e1  |      attribute of subscription s (of e0) that is exclusive: half way to others
+                    [ s  ]
               [    s    ]                 any other attribute: covers e0, wherever it starts
 """
 
@@ -28,7 +28,6 @@ from hitbox.workloads.base import (
     KINDS,
     PRECISION,
     SKEWS,
-    STRIPS,
     VALUES,
     WIDTHS,
     Workload,
@@ -165,7 +164,7 @@ class Ranges(Workload):
     def _around(self, rows: I64, attribute: I64) -> tuple[I64, I64]:
         """Constraints that cover the values of the row's event; the one in the exclusive column no other event's."""
         event = rows % self.seeds
-        value = np.take_along_axis(self._seed_values(event), attribute, axis=1)
+        value = np.take_along_axis(self._seeds[0][event], attribute, axis=1)
         width = self._widths(rows)
         first = np.maximum(value - width, 0)
         last = np.minimum(value, self.cardinality - 1 - width)
@@ -174,22 +173,19 @@ class Ranges(Workload):
         )
         column = (units(self.seed, CENTRES, rows, 1)[:, 0] * self.constraints).astype(np.int64)
         here = np.arange(len(rows)), column
-        strip = value[here] * self.seeds // self.cardinality
+        first, last = (bound[event, attribute[here]] for bound in self._seeds[1:])
         high = low + width
-        low[here] = np.maximum(low[here], -(-strip * self.cardinality // self.seeds))
-        high[here] = np.minimum(high[here], -(-(strip + 1) * self.cardinality // self.seeds) - 1)
+        low[here] = np.maximum(low[here], first)
+        high[here] = np.minimum(high[here], last)
         return low, high
 
-    def _seed_values(self, event: I64) -> I64:
-        """(events, m) steps: on each attribute the events lie in different strips, in an order of its own."""
-        strip = _strips(self.seed, self.seeds, self.m)[event]
-        first = -(-strip * self.cardinality // self.seeds)
-        size = -(-(strip + 1) * self.cardinality // self.seeds) - first
-        return first + (units(self.seed, EVENTS, event, self.m) * size).astype(np.int64)
+    @property
+    def _seeds(self) -> tuple[I64, I64, I64]:
+        return _seeds(self.seed, self.seeds, self.m, self.cardinality)
 
     def _points(self, rows: I64) -> Points:
         if self.match_rate:
-            return Points.of(self._keys(self._seed_values(rows % self.seeds)))
+            return Points.of(self._keys(self._seeds[0][rows % self.seeds]))
         width = self._steps(self.intervals)
         values = self._shaped(self.event_distribution, EVENTS, rows, self.m)
         low = (values * (self.cardinality - width)).astype(np.int64)
@@ -211,8 +207,18 @@ class Ranges(Workload):
         return steps if self.cardinality == PRECISION + 1 else steps * PRECISION // (self.cardinality - 1)
 
 
-@lru_cache(maxsize=8)
-def _strips(seed: int, seeds: int, attributes: int) -> I64:
-    """(seeds, attributes): on each attribute a permutation of the strips."""
-    draws = units(seed, STRIPS, np.arange(seeds, dtype=np.int64), attributes)
-    return np.argsort(np.argsort(draws, axis=0, kind="stable"), axis=0, kind="stable")
+@lru_cache(maxsize=4)
+def _seeds(seed: int, seeds: int, attributes: int, cardinality: int) -> tuple[I64, I64, I64]:
+    """(seeds, attributes) steps: the values of the events that subscriptions are built around, and from where to where
+    each is nearer than any other on the attribute."""
+    draws = units(seed, EVENTS, np.arange(seeds, dtype=np.int64), attributes)
+    order = np.argsort(draws, axis=0, kind="stable")
+    # Uniform values of fewer steps, each moved up by its rank: no two are alike.
+    sorted_ = (np.take_along_axis(draws, order, axis=0) * (cardinality - seeds + 1)).astype(np.int64)
+    sorted_ += np.arange(seeds)[:, None]
+    middle = (sorted_[1:] + sorted_[:-1]) // 2
+    edge = np.zeros((1, attributes), np.int64)
+    first, last = np.vstack([edge, middle + 1]), np.vstack([middle, edge + cardinality - 1])
+    rank = np.argsort(order, axis=0, kind="stable")
+    value, first, last = (np.take_along_axis(one, rank, axis=0) for one in (sorted_, first, last))
+    return value, first, last
