@@ -243,6 +243,8 @@ def test_wrong_use_is_refused() -> None:
         Engine(Space.of(1)).insert(np.array([-1]), Boxes.of([{}]))
     engine = Engine(Space.of(1))
     engine.insert(np.array([3]), Boxes.of([{0: (1, 2)}]))
+    with pytest.raises(MatcherError, match="one event"):
+        list(engine.match_levels(Points.of([[1], [2]])))
     with pytest.raises(MatcherError, match="already in use"):
         engine.insert(np.array([3]), Boxes.of([{}]))
     with pytest.raises(MatcherError, match="outside"):

@@ -9,7 +9,7 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 LATER = 48;   // boxes that come before one is held against its row, so that this is there
+constexpr u32 LATER = 48;   // boxes that stay queued, so that their rows have time to arrive
 constexpr u32 GROUP = 8;    // visits whose lines are gathered before one is looked at: no branch waits for lines
 constexpr u32 SOON = 4;     // events whose plans are fetched early
 constexpr u32 WORTH = 128;  // visits of a tile from which all of it is fetched early
@@ -21,9 +21,9 @@ struct Log {
     u32 key, number;
   };
   struct Dense {
-    u32 key;
+    u32 key;             // where levels differ, that of level 9
     const u32* numbers;  // of its block
-    const u16* ends;     // of its levels, or null where there is one
+    const u16* ends;     // of its levels, or null where they do not differ
     u64 line[WORDS];
   };
   Scratch<Hit> hits;
@@ -72,6 +72,8 @@ struct Log {
 
   // The line of a block whose levels differ.
   void add_mixed(size_t event, const u32* numbers, const u16* ends, const u64* line) {
+    if (count(line) < DENSE)
+      return each_bit(line, [&](u32 at) { add(key_of(event, level_in(ends, at)), numbers[at]); });
     each_level(ends, line, [&](u32 level, u32 from, u32 to) { counts[key_of(event, level)] += to - from; });
     add_dense(key_of(event, LEVELS - 1), numbers, ends, line);
   }
@@ -192,7 +194,9 @@ struct Batch {
   Scratch<Waiting> waiting;  // [WAITING][events]
   u32 waiting_size[WAITING];
   Survivor group[GROUP];
-  u32 box[LATER + 2 * MOST_ROWS + 16];  // of the open tile, to be held against their rows
+  // Boxes of the open tile that wait for their rows: fewer than LATER + MOST_ROWS, to which a visit adds MOST_ROWS at
+  // most, and 15 places that lists may write over.
+  u32 box[LATER + 2 * MOST_ROWS + 16];
   u32 boxes = 0;
 
   Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)

@@ -125,16 +125,20 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
 
 static inline const u16* level_ends_of(const Bitmap& map, size_t block) { return map.level_ends + block * LEVEL_ENDS; }
 
-static inline u32 level_at(const Bitmap& map, size_t position) {
-  const u16* ends = level_ends_of(map, position / BLOCK);
+// The level of the box at a position of a block, whose level ends these are.
+static inline u32 level_in(const u16* ends, u32 position) {
 #if defined(__AVX512VL__) && defined(__AVX512BW__)
   __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ends));
-  u32 later = u32(__builtin_popcount(_mm256_cmple_epu16_mask(all, _mm256_set1_epi16(short(position % BLOCK)))));
+  u32 later = u32(__builtin_popcount(_mm256_cmple_epu16_mask(all, _mm256_set1_epi16(short(position)))));
 #else
   u32 later = 0;
-  for (u32 i = 0; i < LEVELS; ++i) later += ends[i] <= position % BLOCK;
+  for (u32 i = 0; i < LEVELS; ++i) later += ends[i] <= position;
 #endif
   return LEVELS - 1 - later;
+}
+
+static inline u32 level_at(const Bitmap& map, size_t position) {
+  return level_in(level_ends_of(map, position / BLOCK), u32(position % BLOCK));
 }
 
 // The blocks where boxes of levels [bottom, top] may be.

@@ -58,6 +58,7 @@ void* resize_memory(void* memory, size_t bytes);
 void* trim_memory(void* memory, size_t bytes) noexcept;  // small memory only: of large, what is not used costs nothing
 void free_memory(void* memory) noexcept;
 
+// With room for 64 bytes more, over which vectors may write anything.
 template <class T>
 static inline void regrow(T*& memory, size_t count) {
   memory = static_cast<T*>(resize_memory(memory, count * sizeof(T) + 64));

@@ -51,16 +51,18 @@ void find_gaps(Cuts& cuts) {
       cuts.gaps.push_back({sample[i - 1], sample[i], sample[i - 1], sample[i]});
 }
 
-// The cuts that are most common in a sorted sample, of those that are at least a quarter of a share of `parts`: at most
-// three quarters of as many. What is not among them is left in `rest`.
+// The most common cuts of a sorted sample, at most three quarters of `parts`: those that come several times and make up
+// a quarter of a share. There is no rank among equals: where these are too many, none of them is common. What is not
+// among them is left in `rest`.
 std::vector<i64> common_cuts(const std::vector<i64>& sample, size_t parts, std::vector<i64>& rest) {
   std::vector<std::pair<size_t, i64>> common;  // how often, which
   for (size_t i = 0, end; i < sample.size(); i = end) {
     end = size_t(std::upper_bound(sample.begin() + std::ptrdiff_t(i), sample.end(), sample[i]) - sample.begin());
-    if ((end - i) * 4 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
+    if (end - i >= 4 && (end - i) * 4 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
   }
   std::sort(common.rbegin(), common.rend());
-  common.resize(std::min(common.size(), parts * 3 / 4));
+  if (size_t most = parts * 3 / 4; common.size() > most)
+    for (size_t often = common[most].first; !common.empty() && common.back().first <= often;) common.pop_back();
   std::vector<i64> found;
   for (const auto& one : common) found.push_back(one.second);
   std::sort(found.begin(), found.end());
@@ -81,7 +83,7 @@ std::vector<i64> inner_starts(const Cuts& cuts, size_t distinct) {
     found = common_cuts(cuts.sample, parts, rest);
     parts -= found.size();
     for (const Gap& gap : cuts.gaps) found.insert(found.end(), {gap.lowest, gap.highest});
-    for (size_t q = 0; q < parts && !rest.empty(); ++q) found.push_back(rest[rest.size() * (q + 1) / (parts + 1)]);
+    for (size_t q = 0; q < parts; ++q) found.push_back(rest[rest.size() * (q + 1) / (parts + 1)]);
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());

@@ -88,9 +88,9 @@ static inline bool holds_wide(const Bitmap& map, const Held& event, const Row& r
   return !fails;
 }
 
-// Of some boxes of a tile, each with an event, | event | position in tile 11 |, keeps those that hold it, in any order;
-// returns how many. What each box comes to is hard to foretell, so there is no branch on it: glances first, keys of
-// those that are close later.
+// Of at most MOST_ROWS boxes of a tile, each with an event, | event | position in tile 11 |, keeps those that hold it,
+// in any order; returns how many. What each box comes to is hard to foretell, so there is no branch on it: glances
+// first, keys of those that are close later.
 template <u32 SIDES>
 static inline u32 keep_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, Against<SIDES> against) {
   const RowShape shape = shape_of(map);

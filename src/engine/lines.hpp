@@ -224,7 +224,7 @@ struct Idle {
   void operator()() const {}
 };
 
-// Writes the numbers of the `size` boxes of a line, or of more words, and where LOOSE anything over the 15 after them.
+// Writes the numbers of the `size` boxes of a line, or of more words, and where LOOSE anything over the 16 after them.
 // Calls meanwhile() now and then.
 template <u32 SIZE, bool LOOSE, class Meanwhile>
 static inline void expand(const u64* line, u32 size, const u32* numbers, i32* out, Meanwhile meanwhile) {

@@ -10,7 +10,8 @@ namespace hitbox {
 namespace {
 
 constexpr u32 SINGLY = 96;  // events below which a batch is matched one by one
-constexpr u32 CHUNK = 4096;
+constexpr u32 CHUNK = 4096;  // events at a time; their numbers have 16 bits
+static_assert(CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 
 // Most urgent first, by counting; nothing to do where sources already came in that order.

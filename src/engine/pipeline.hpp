@@ -57,7 +57,7 @@ struct Urgent {
     i32 all[BLOCK + 32];
     expand<WORDS, true>(line, count(line), map.numbers + size_t(block) * BLOCK, all, Idle{});
     each_level(level_ends_of(map, block), line, [&](u32 level, u32 from, u32 to) {
-      write(level, to - from, [&](i32* out) { copy_loosely(out, all + from, to - from); });
+      write(level, to - from, [&](i32* here) { copy_loosely(here, all + from, to - from); });
     });
   }
 
@@ -121,6 +121,11 @@ struct Rest {
 // where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for. Memory should neither
 // idle while lists are read and numbers written, which takes longest, nor be asked for all at once: in between it is
 // asked for some of the lines, lists and numbers that come next.
+struct Queued : Survivor {
+  bool few;
+  u32 box[MOST_ROWS + 16];  // where they are few
+};
+
 template <class P>
 struct Pipeline {
   const Bitmap& map;
@@ -129,7 +134,7 @@ struct Pipeline {
   P plans;
   Scratch<typename P::Source> sources;  // [TILES][attributes]
   u32 sizes[TILES];
-  Survivor ring[RING];
+  Queued ring[RING];
   u32 pushed = 0, looked = 0, listed = 0, settled = 0;
   Visit opened{};                  // the latest tile,
   Rest<typename P::Source> lines;  // whose lines are yet to be fetched
@@ -173,7 +178,7 @@ struct Pipeline {
   }
 
   void gather(u32 i, Visit visit) {
-    Survivor& one = ring[pushed % RING];
+    Queued& one = ring[pushed % RING];
     one.start(map, visit, 0);
     gather(i, visit, one);
     if constexpr (P::STAGED)
@@ -185,7 +190,7 @@ struct Pipeline {
     if (one.size) push(one);
   }
 
-  void gather(u32 i, Visit visit, Survivor& one) {
+  void gather(u32 i, Visit visit, Queued& one) {
     each_lane(visit, [&](u32 lane) {
       u64* line = one.held + lane * WORDS;
       store(line, P::gather(sources_of(i), sizes[i % TILES], lane, load(line)));
@@ -193,7 +198,7 @@ struct Pipeline {
     one.size = count<TILE_WORDS>(one.held);
   }
 
-  void push(Survivor& one) {
+  void push(Queued& one) {
     ++pushed;
     if (one.few) list_boxes(map, one, one.box);
     else prefetch_tables(plans, map, one);
@@ -203,7 +208,7 @@ struct Pipeline {
   }
 
   void look() {
-    Survivor& one = ring[looked++ % RING];
+    Queued& one = ring[looked++ % RING];
     if (one.few) return;
     while (lists.some()) fetch_list(map, lists.take());
     find_lists(plans, map, held(), one);
@@ -211,7 +216,7 @@ struct Pipeline {
   }
 
   void read() {
-    Survivor& one = ring[listed++ % RING];
+    Queued& one = ring[listed++ % RING];
     if (one.few) return;
     const Numbers* first = reinterpret_cast<const Numbers*>(map.numbers + size_t(one.tile) * TILE);
     numbers = {first, first + TILE * sizeof(u32) / sizeof(Numbers)};
@@ -219,7 +224,7 @@ struct Pipeline {
   }
 
   void settle() {
-    Survivor& one = ring[settled++ % RING];
+    Queued& one = ring[settled++ % RING];
     if (!one.few) return hitbox::settle(map, held(), one, out, [&] { fetch_some(); });
     u32 kept = keep_by_rows(map, one.tile, one.size, one.box, plans.against(low, high));
     out.boxes(one.tile, one.box, kept);

@@ -49,7 +49,7 @@ struct Plans {
   u32* places_of(size_t event, u32 side) const { return places.data + (event * SIDES + side) * width; }
   u8* glances_of(size_t event, u32 side) const { return glances.data + (event * SIDES + side) * padded; }
 
-  void put(size_t event, u32 side, u32 a, u32 place) const {
+  void put(size_t event, u32 side, u32 a, u32 place) {
     places_of(event, side)[a] = place;
     glances_of(event, side)[a] = u8(place >> REST);
   }
@@ -102,8 +102,6 @@ struct Survivor {
   u32 tile, size;
   u32 event;
   u32 list_count = 0;
-  bool few;
-  u32 box[MOST_ROWS + 16];
   List lists[MOST_LISTS];
   Doubts doubts;
 

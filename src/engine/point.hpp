@@ -12,7 +12,7 @@ struct PointPlans : Plans<1> {
     u32 attribute;
   };
   Scratch<Opened> opened;
-  Scratch<u64> full;  // bits: attributes with a cell that every box reaches into
+  Scratch<u64> full;  // bits: attributes where every box reaches into the event's cell
 
   PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
 

@@ -73,7 +73,7 @@ static inline Row open_row(const RowShape& shape, const u8* at) {
 // The place of an end of a box's i-th constraint; there are places in rows that hold no keys.
 static inline u32 row_place(const Row& row, u32 i, bool upper) {
   u32 word, first = 2 * REST * i;
-  std::memcpy(&word, row.rest + first / 8, 4);  // both ends: 28 bits, of the 32 or from the fifth on
+  std::memcpy(&word, row.rest + first / 8, 4);  // both ends, 28 bits: of every second constraint from bit 4 on
   u32 rest = word >> (first % 8 + (upper ? REST : 0)) & ((1u << REST) - 1);
   return u32((upper ? row.highs : row.lows)[i]) << REST | rest;
 }

@@ -141,6 +141,8 @@ class Engine(Matcher):
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
         Blocks are visited when the first level that they hold is asked for; postings and the tail, which are cheap,
         at once."""
+        if len(points) != 1:
+            raise MatcherError(f"match_levels takes one event at a time, got {len(points)}")
         bitmaps = [segment for segment in self._segments if segment.kind == "bitmap"]
         others = [segment for segment in self._segments if segment.kind != "bitmap"]
         empty = _kernels.Tail()

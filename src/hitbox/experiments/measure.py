@@ -26,7 +26,8 @@ from hitbox.matchers.rein import mark
 
 CHUNK = 1 << 16
 WARM = 3
-"""Events before the first that counts: whoever had the turn before has left the caches full of its own."""
+"""Events before the first that counts: whoever had the turn before has left the caches full of its own. They are the
+last of those that count, and none where these are so few that they would be timed right after themselves."""
 SHORTEST = 0.02
 """Seconds: shorter measurements are repeated until they add up to this."""
 
@@ -84,8 +85,9 @@ class Lane:
         return self.matcher.match(points, **self.options)
 
     def warm_up(self, points: Points) -> None:
-        for i in range(max(0, len(points) - WARM), len(points)):
-            self.match(points[i : i + 1])
+        if len(points) > 2 * WARM:
+            for i in range(len(points) - WARM, len(points)):
+                self.match(points[i : i + 1])
 
     def time_single(self, points: Points) -> NDArray[np.float64]:
         """Seconds of each event, one call each, collecting the result included."""

@@ -164,10 +164,9 @@ def entries(
     cells: int, lowest: I64, highest: I64, width: U64,
 ) -> tuple[I64, I64, I64]:  # fmt: skip
     """What is to be put into which list, attribute by attribute: the lists of one stay in the cache while they fill."""
-    first, last = offsets[0], offsets[len(numbers)]
     place = np.zeros(len(width) + 1, np.int64)
-    for row in range(first, last):
-        place[attribute[row] + 1] += (low[row] != MISSING) + (high[row] != HIGHEST)
+    for row in range(offsets[0], offsets[len(numbers)]):
+        place[attribute[row] + 1] += int(low[row] != MISSING) + int(high[row] != HIGHEST)
     for a in range(len(width)):
         place[a + 1] += place[a]
     used = place[len(width)]

@@ -26,7 +26,8 @@ PRECISION = 1_000_000
 
 # One stream of random words for each thing that is drawn.
 ATTRIBUTES, VALUES, WIDTHS, KINDS, PRIORITIES, SIZES = range(6)
-EVENTS, EVENT_ATTRIBUTES, EVENT_WIDTHS, EVENT_KINDS, CENTRES, _, SKEWS = range(16, 23)
+EVENTS, EVENT_ATTRIBUTES, EVENT_WIDTHS, EVENT_KINDS, CENTRES = range(16, 21)
+SKEWS = 22  # 21 was used once, and what a seed makes should stay
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,10 +173,10 @@ class Ranges(Workload):
         )
         column = (units(self.seed, CENTRES, rows, 1)[:, 0] * self.constraints).astype(np.int64)
         here = np.arange(len(rows)), column
-        first, last = (bound[event, attribute[here]] for bound in self._seeds[1:])
+        nearest_from, nearest_to = (bound[event, attribute[here]] for bound in self._seeds[1:])
         high = low + width
-        low[here] = np.maximum(low[here], first)
-        high[here] = np.minimum(high[here], last)
+        low[here] = np.maximum(low[here], nearest_from)
+        high[here] = np.minimum(high[here], nearest_to)
         return low, high
 
     @property
@@ -214,11 +214,11 @@ def _seeds(seed: int, seeds: int, attributes: int, cardinality: int) -> tuple[I6
     draws = units(seed, EVENTS, np.arange(seeds, dtype=np.int64), attributes)
     order = np.argsort(draws, axis=0, kind="stable")
     # Uniform values of fewer steps, each moved up by its rank: no two are alike.
-    sorted_ = (np.take_along_axis(draws, order, axis=0) * (cardinality - seeds + 1)).astype(np.int64)
-    sorted_ += np.arange(seeds)[:, None]
-    middle = (sorted_[1:] + sorted_[:-1]) // 2
+    rising = (np.take_along_axis(draws, order, axis=0) * (cardinality - seeds + 1)).astype(np.int64)
+    rising += np.arange(seeds)[:, None]
+    middle = (rising[1:] + rising[:-1]) // 2
     edge = np.zeros((1, attributes), np.int64)
     first, last = np.vstack([edge, middle + 1]), np.vstack([middle, edge + cardinality - 1])
     rank = np.argsort(order, axis=0, kind="stable")
-    value, first, last = (np.take_along_axis(one, rank, axis=0) for one in (sorted_, first, last))
+    value, first, last = (np.take_along_axis(one, rank, axis=0) for one in (rising, first, last))
     return value, first, last
