@@ -206,7 +206,8 @@ struct Layout {
   }
 
   void put(u32 group, u32 a, u32 place, u32 side, u32 position) {
-    u32 where = cursor[size_t(a) * CELLS + (group ? place >> 16 : 0)]++, top = group ? place >> 12 & 15 : place >> 18;
+    u32 where = cursor[size_t(a) * CELLS + (group ? cell_at(place) : 0)]++;
+    u32 top = u32(group ? top_at(place) : bare_top_at(place));
     out.entries[where] = u16(top << 12 | side | position);
   }
 

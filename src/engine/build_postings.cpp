@@ -95,9 +95,9 @@ struct Builder {
 
   void fetch_box(u32 box) const {
     i64 at = boxes.offsets[box];
-    for (const void* one : {static_cast<const void*>(boxes.low + at), static_cast<const void*>(boxes.high + at),
-                            static_cast<const void*>(boxes.attribute + at)})
-      __builtin_prefetch(one);
+    __builtin_prefetch(boxes.low + at);
+    __builtin_prefetch(boxes.high + at);
+    __builtin_prefetch(boxes.attribute + at);
   }
 
   void make_keys() {
