@@ -212,6 +212,35 @@ def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few(count: int,
     assert engine.nbytes() < 1.5 * fresh.nbytes()
 
 
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("largest", [2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**24 - 1, 2**24, 2**25])
+def test_numbers_of_any_size(simd: str, largest: int) -> None:
+    """Numbers take as many bytes as the largest needs; many or few match, and a block may end in the last byte."""
+    rng = np.random.default_rng(largest)
+    count = min(largest + 1, 5000)
+    engine, oracle = pair(3, simd=simd, tail=1, kind="bitmap")
+    numbers = np.append(np.sort(rng.permutation(min(largest, 10**6))[: count - 1]), largest)
+    boxes = wide_boxes(rng, count, 3, 90, 100)
+    shuffled = rng.permutation(count)
+    engine.insert(numbers[shuffled], boxes.take(shuffled))
+    oracle.insert(np.arange(count), boxes)  # type: ignore[attr-defined]
+    points = Points.of(rng.integers(-20, 120, (200, 3)).tolist())
+    expected = oracle.match(points)  # type: ignore[attr-defined]
+    found = engine.match(points)
+    for i in range(len(points)):
+        right = numbers[np.sort(expected[i])].tolist()
+        assert sorted(found[i].tolist()) == right
+        assert sorted(engine.match(points[i : i + 1]).numbers.tolist()) == right
+    some = numbers[rng.random(count) < 0.5]
+    np.testing.assert_array_equal(engine.numbers(), numbers)
+    engine.delete(some)
+    if commit := engine.prepare():
+        commit()
+    np.testing.assert_array_equal(engine.numbers(), np.setdiff1d(numbers, some))
+    left = np.setdiff1d(numbers[expected[0]], some).tolist()
+    assert sorted(engine.match(points)[0].tolist()) == left
+
+
 def test_bounds_at_the_edges_of_the_key_line() -> None:
     engine, oracle = pair(2, **SMALL)
     ends = [MISSING, LOWEST, LOWEST + 1, -1, 0, 1, HIGHEST - 1, HIGHEST]

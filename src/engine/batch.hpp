@@ -21,9 +21,9 @@ struct Log {
     u32 key, number;
   };
   struct Dense {
-    u32 key;             // where levels differ, that of level 9
-    const u32* numbers;  // of its block
-    const u16* ends;     // of its levels, or null where they do not differ
+    u32 key;          // where levels differ, that of level 9
+    Numbers numbers;  // of its block
+    const u16* ends;  // of its levels, or null where they do not differ
     u64 line[WORDS];
   };
   Scratch<Hit> hits;
@@ -49,7 +49,7 @@ struct Log {
 
   // Boxes of a tile, each with its event.
   void add_boxes(const Bitmap& map, u32 tile, const u32* box, u32 size) {
-    const u32* numbers = map.numbers + size_t(tile) * TILE;
+    const Numbers numbers = map.numbers.from(size_t(tile) * TILE);
     const u32 level = map.tile_level[tile];
     hits.need(hits.size + size);
     for (u32 i = 0; i < size; ++i) {
@@ -61,7 +61,7 @@ struct Log {
     hits.size += size;
   }
 
-  void add_line(u32 key, const u32* numbers, const u64* line) {
+  void add_line(u32 key, Numbers numbers, const u64* line) {
     u32 some = count(line);
     if (!some) return;
     counts[key] += some;
@@ -71,14 +71,14 @@ struct Log {
   }
 
   // The line of a block whose levels differ.
-  void add_mixed(size_t event, const u32* numbers, const u16* ends, const u64* line) {
+  void add_mixed(size_t event, Numbers numbers, const u16* ends, const u64* line) {
     if (count(line) < DENSE)
       return each_bit(line, [&](u32 at) { add(key_of(event, level_in(ends, at)), numbers[at]); });
     each_level(ends, line, [&](u32 level, u32 from, u32 to) { counts[key_of(event, level)] += to - from; });
     add_dense(key_of(event, LEVELS - 1), numbers, ends, line);
   }
 
-  void add_dense(u32 key, const u32* numbers, const u16* ends, const u64* line) {
+  void add_dense(u32 key, Numbers numbers, const u16* ends, const u64* line) {
     lines.need(lines.size + 1);
     Dense& one = lines[lines.size++];
     one.key = key;
@@ -130,12 +130,12 @@ struct LogOf {
   Log& log;
   size_t event;
 
-  void tile(u32 level, const u32* numbers, const u64* held, Idle) {
+  void tile(u32 level, Numbers numbers, const u64* held, Idle) {
     for (u32 lane = 0; lane < LANES; ++lane)
-      log.add_line(Log::key_of(event, level), numbers + lane * BLOCK, held + lane * WORDS);
+      log.add_line(Log::key_of(event, level), numbers.from(lane * BLOCK), held + lane * WORDS);
   }
   void mixed(u32 block, const u64* line) {
-    log.add_mixed(event, map.numbers + size_t(block) * BLOCK, level_ends_of(map, block), line);
+    log.add_mixed(event, map.numbers.from(size_t(block) * BLOCK), level_ends_of(map, block), line);
   }
 };
 

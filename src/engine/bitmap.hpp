@@ -20,7 +20,7 @@
 //
 //   summary (attribute, cell)            one bit a block: the line is not empty
 //   bytes a box: 8 an attribute for lines, 4 a constraint for lists, 5.5 a constraint (18 where keyed) and 1/8 an
-//   attribute for its row, 4 for its number
+//   attribute for its row, 1 to 4 for its number
 #pragma once
 
 #include "common.hpp"
@@ -52,6 +52,20 @@ struct BlockRange {
   u32 from, to;
 };
 
+// Numbers of boxes, each in as few bytes as the largest one needs: most of what an event with many matches reads.
+struct Numbers {
+  const u8* first;
+  u32 bytes;  // 1 to 4
+
+  Numbers from(size_t position) const { return {first + position * bytes, bytes}; }
+
+  u32 operator[](size_t position) const {
+    u32 number;
+    std::memcpy(&number, first + position * bytes, 4);
+    return number & ~0u >> (32 - 8 * bytes);
+  }
+};
+
 struct Bitmap {
   u32 attributes;
   u32 blocks;
@@ -75,7 +89,7 @@ struct Bitmap {
   const u16* order;          // [tiles][attributes] those with lines, most telling first, then NO_ATTRIBUTE
   const u64* lines;          // [groups][CELLS][LANES][WORDS]
   const u16* entries;        // where an attribute has lines: [CELLS] list ends, then the lists; padded by 32
-  const u32* numbers;        // [blocks][BLOCK]
+  Numbers numbers;           // [blocks][BLOCK], padded by 64 bytes
   const u8* rows;            // [blocks][BLOCK][row_bytes], padded by 64
   const u8* more;            // rows of boxes with more constraints than there is room for, padded by 64
   const u64* alive;          // [tiles * LANES][WORDS]

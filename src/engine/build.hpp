@@ -69,14 +69,14 @@ struct Grid {
 
 struct BitmapArrays {
   Grid grid;
-  Array<u32> bands, population, edges, numbers;
-  Array<u8> tile_level, listed, narrowest;
+  Array<u32> bands, population, edges;
+  Array<u8> tile_level, listed, narrowest, numbers;
   Array<u64> summary, bare, lines, alive;
   Array<u32> directory;
   Array<u16> level_ends, order, entries;
   Array<u8> rows, more;
   Array<u32> position;  // position[i]: where box i of the input went
-  u32 blocks = 0, members = 0, summary_words = 0, room = 0, keyed = 0, row_bytes = 0;
+  u32 blocks = 0, members = 0, summary_words = 0, room = 0, keyed = 0, row_bytes = 0, number_bytes = 0;
 };
 
 struct PostingArrays {

@@ -124,7 +124,9 @@ struct Layout {
     out.population.make(all, 0);
     out.edges.make(all, 0);
     out.summary.make(all * out.summary_words, 0);
-    out.numbers.make(size_t(out.blocks) * BLOCK, 0);
+    i64 most = *std::max_element(boxes.numbers, boxes.numbers + boxes.count);
+    out.number_bytes = most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
+    out.numbers.make(size_t(out.blocks) * BLOCK * out.number_bytes + 64, 0);
     out.alive.make(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
     out.position.make(boxes.count);
     out.narrowest.make(m, CELLS);
@@ -281,7 +283,8 @@ struct Layout {
   }
 
   void place(u32 position, size_t at, u32 box) {
-    out.numbers[at] = u32(boxes.numbers[box]);
+    u32 number = u32(boxes.numbers[box]);  // its first bytes come first
+    std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
     out.position[box] = u32(at);
     out.alive[at / 64] |= 1ull << (position & 63);
   }

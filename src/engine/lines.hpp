@@ -224,26 +224,46 @@ struct Idle {
   void operator()() const {}
 };
 
+#if defined(__AVX512F__)
+// Sixteen numbers of some bytes each come into places of 4: first each four into a quarter, then each into its place.
+struct Spread {
+  alignas(64) u32 quarters[16]{};
+  alignas(64) u8 places[64]{};
+
+  constexpr explicit Spread(u32 bytes) {
+    for (u32 i = 0; i < 16; ++i) quarters[i] = i / 4 * bytes + i % 4;
+    for (u32 i = 0; i < 64; ++i) places[i] = i % 4 < bytes ? u8(i / 4 % 4 * bytes + i % 4) : 0x80;
+  }
+
+  __m512i operator()(const u8* at) const {
+    __m512i all = _mm512_permutexvar_epi32(_mm512_load_si512(quarters), _mm512_loadu_si512(at));
+    return _mm512_shuffle_epi8(all, _mm512_load_si512(places));
+  }
+};
+static constexpr Spread SPREADS[] = {Spread(1), Spread(2), Spread(3), Spread(4)};
+#endif
+
 // Writes the numbers of the `size` boxes of a line, or of more words, and where LOOSE anything over the 16 after them.
 // Calls meanwhile() now and then.
 template <u32 SIZE, bool LOOSE, class Meanwhile>
-static inline void expand(const u64* line, u32 size, const u32* numbers, i32* out, Meanwhile meanwhile) {
+static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Meanwhile meanwhile) {
   u32 words = words_in_use<SIZE>(line);
 #if defined(__AVX512F__)
-  bool dense = size >= 3 * u32(__builtin_popcount(words));
+  const bool dense = size >= 3 * u32(__builtin_popcount(words));
+  const Spread& spread = SPREADS[numbers.bytes - 1];
 #else
   (void)size;
 #endif
   for (; words; words &= words - 1) {
     u32 w = u32(__builtin_ctz(words));
-    const u32* here = numbers + w * 64;
+    const Numbers here = numbers.from(w * 64);
     meanwhile();
 #if defined(__AVX512F__)
     if (dense) {
       for (u32 at = 0; at < 64; at += 16) {
         __mmask16 chosen = __mmask16(line[w] >> at);
         u32 some = u32(__builtin_popcount(chosen));
-        __m512i all = _mm512_maskz_compress_epi32(chosen, _mm512_loadu_si512(here + at));
+        __m512i all = _mm512_maskz_compress_epi32(chosen, spread(here.from(at).first));
         if constexpr (LOOSE) _mm512_storeu_si512(out, all);
         else _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), all);
         out += some;

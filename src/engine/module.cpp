@@ -48,7 +48,7 @@ Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> lo
 nb::dict to_dict(BitmapArrays& arrays) {
   nb::dict out;
   out["sizes"] = give(std::vector<u32>{arrays.blocks, arrays.summary_words, arrays.members, arrays.room, arrays.keyed,
-                                       arrays.row_bytes});
+                                       arrays.row_bytes, arrays.number_bytes});
   out["bands"] = give(arrays.bands);
   out["tile_level"] = give(arrays.tile_level);
   out["level_ends"] = give(arrays.level_ends);
@@ -169,6 +169,10 @@ class Segment {
     return is_bitmap ? hitbox::decode(bitmap, positions, count) : hitbox::decode(postings.rows, positions, count);
   }
 
+  size_t size() const { return is_bitmap ? size_t(bitmap.blocks) * BLOCK : postings.rows.count; }
+
+  u32 number(u32 position) const { return is_bitmap ? bitmap.numbers[position] : postings.rows.numbers[position]; }
+
   u8 level(u32 position) const {
     if (!is_bitmap) return postings.rows.levels[position];
     return u8(level_at(bitmap, position));
@@ -186,7 +190,7 @@ class Segment {
               at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
               at<u64>("bare"), at<u8>("narrowest"), at<u64>("summary"),
               reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"),
-              at<u16>("entries"), at<u32>("numbers"), at<u8>("rows"), at<u8>("more"), at<u64>("alive")};
+              at<u16>("entries"), {at<u8>("numbers"), sizes[6]}, at<u8>("rows"), at<u8>("more"), at<u64>("alive")};
   }
 
   void open_postings(u32 attributes) {
@@ -254,7 +258,13 @@ NB_MODULE(_kernels, m) {
         std::vector<u8> levels;
         for (size_t i = 0; i < positions.size(); ++i) levels.push_back(self.level(positions.data()[i]));
         return give_decoded(self.decode(positions.data(), positions.size()), levels);
-      }, "positions"_a);
+      }, "positions"_a)
+      .def("numbers", [](const Segment& self, In<u32> positions) {
+        std::vector<i64> found;
+        for (size_t i = 0; i < positions.size(); ++i) found.push_back(self.number(positions.data()[i]));
+        return give(found);
+      }, "positions"_a)
+      .def("__len__", &Segment::size);
 
   nb::class_<Tail>(m, "Tail")
       .def(nb::init<>())

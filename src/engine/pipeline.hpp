@@ -47,7 +47,7 @@ struct Urgent {
   }
 
   template <class Meanwhile>
-  void tile(u32 level, const u32* numbers, const u64* held, Meanwhile meanwhile) {
+  void tile(u32 level, Numbers numbers, const u64* held, Meanwhile meanwhile) {
     u32 size = count<TILE_WORDS>(held);
     write(level, size, [&](i32* to) { expand<TILE_WORDS, true>(held, size, numbers, to, meanwhile); });
   }
@@ -55,7 +55,7 @@ struct Urgent {
   void mixed(u32 block, const u64* line) {
     by_level = true;
     i32 all[BLOCK + 32];
-    expand<WORDS, true>(line, count(line), map.numbers + size_t(block) * BLOCK, all, Idle{});
+    expand<WORDS, true>(line, count(line), map.numbers.from(size_t(block) * BLOCK), all, Idle{});
     each_level(level_ends_of(map, block), line, [&](u32 level, u32 from, u32 to) {
       write(level, to - from, [&](i32* here) { copy_loosely(here, all + from, to - from); });
     });
@@ -105,7 +105,7 @@ struct Urgent {
   }
 };
 
-using Numbers = u32[16];  // a cache line
+using CacheLine = u8[64];
 
 // What is still to be fetched, in turn.
 template <class T>
@@ -139,7 +139,7 @@ struct Pipeline {
   Visit opened{};                  // the latest tile,
   Rest<typename P::Source> lines;  // whose lines are yet to be fetched
   Rest<List> lists;                // the same of the survivor that was looked at last
-  Rest<Numbers> numbers;           // and of the one whose lists are read
+  Rest<CacheLine> numbers;           // and of the one whose lists are read
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
@@ -218,8 +218,9 @@ struct Pipeline {
   void read() {
     Queued& one = ring[listed++ % RING];
     if (one.few) return;
-    const Numbers* first = reinterpret_cast<const Numbers*>(map.numbers + size_t(one.tile) * TILE);
-    numbers = {first, first + TILE * sizeof(u32) / sizeof(Numbers)};
+    const Numbers all = map.numbers.from(size_t(one.tile) * TILE);
+    const CacheLine* first = reinterpret_cast<const CacheLine*>(all.first);
+    numbers = {first, first + TILE * all.bytes / sizeof(CacheLine)};
     clear_by_lists(map, held(), one, [&] { fetch_some(); });
   }
 

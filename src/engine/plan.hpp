@@ -128,7 +128,7 @@ static inline u32 list_boxes(const Bitmap& map, const Survivor& one, u32* box) {
   for (u32 i = 0; i < size; ++i) {
     size_t at = first + (box[i] & POSITION);
     fetch_row(map, at);
-    fetch(map.numbers + at);
+    fetch(map.numbers.from(at).first);
   }
   return size;
 }
@@ -200,7 +200,7 @@ template <class Emit, class Meanwhile>
 static inline void settle(const Bitmap& map, const Held& against, Survivor& one, Emit& emit, Meanwhile meanwhile) {
   clear_doubts(map, against, one);
   u32 level = map.tile_level[one.tile];
-  if (level != MIXED) return emit.tile(level, map.numbers + size_t(one.tile) * TILE, one.held, meanwhile);
+  if (level != MIXED) return emit.tile(level, map.numbers.from(size_t(one.tile) * TILE), one.held, meanwhile);
   for (u32 lane = 0; lane < LANES; ++lane) {
     meanwhile();
     const u64* line = one.held + lane * WORDS;

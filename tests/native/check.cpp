@@ -56,7 +56,7 @@ Bitmap view(BitmapArrays& a, u32 attributes) {
           a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(), a.listed.data(),
           a.bare.data(), a.narrowest.data(), a.summary.data(),
           reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(), a.lines.data(),
-          a.entries.data(), a.numbers.data(), a.rows.data(), a.more.data(), a.alive.data()};
+          a.entries.data(), {a.numbers.data(), a.number_bytes}, a.rows.data(), a.more.data(), a.alive.data()};
 }
 
 Postings view(PostingArrays& a, u32 attributes) {

@@ -290,9 +290,8 @@ class Engine(Matcher):
 
     def _adopt(self, built: list[tuple[str, Arrays, I64, U32]]) -> None:
         for kind, arrays, numbers, positions in built:
-            segment = Segment(
-                kind, self.space.attributes, self._free_base(len(arrays["numbers"])), len(numbers), arrays
-            )
+            segment = Segment(kind, self.space.attributes, 0, len(numbers), arrays)
+            segment.base = self._free_base(segment.size)
             self._segments.append(segment)
             self._where[numbers] = positions + np.uint32(segment.base)
 

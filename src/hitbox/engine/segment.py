@@ -33,7 +33,8 @@ class Segment:
 
     @property
     def size(self) -> int:
-        return len(self.arrays["numbers"])
+        """Positions; some may hold no box."""
+        return len(self.kernel)
 
     @property
     def members(self) -> int:
@@ -68,5 +69,4 @@ class Segment:
         return Boxes(*self.kernel.decode(positions))
 
     def numbers(self, positions: U32) -> I64:
-        found: I64 = self.arrays["numbers"][positions].astype(np.int64)
-        return found
+        return self.kernel.numbers(positions)
