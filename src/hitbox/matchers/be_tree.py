@@ -33,7 +33,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.grid import F64, GridArrays, Gridded, code, report, widened
+from hitbox.matchers.grid import F64, Gridded, Rulers, code, report, widened
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, search, table, take_row
 
 # columns of a c-node with its bucket; LINK is also the free list's
@@ -42,12 +42,13 @@ LINK, LOW, HIGH, LEFT, RIGHT, ABOVE, OWNER, HEAD, SIZE, CAPACITY, WIDTH = range(
 NEXT, ATTRIBUTE, HOLDER, BUCKET = range(4)
 ROOT = 1
 
+TOP = 1 << 16
 Bounds = tuple[I64, I32, I32, I64, I64]
 Tree = tuple[I32, I32, I32]
 
 
 class BeTree(Gridded):
-    top = 1 << 16
+    top = TOP
 
     def __init__(self, space: Space, *, capacity: int = 20):
         if capacity < 1:
@@ -66,7 +67,7 @@ class BeTree(Gridded):
         self.place = widened(self.place, self.store.capacity)
         tree = (self.nodes, self.dirs, self.pages)
         self.nodes, self.dirs, self.pages = insert_all(
-            numbers, tree, self.place, self.capacity, self.space.attributes, self.grid.arrays, self.bounds
+            numbers, tree, self.place, self.capacity, self.space.attributes, self.grid.rulers, self.bounds
         )
 
     def _remove(self, numbers: I64, boxes: Boxes) -> None:
@@ -76,7 +77,7 @@ class BeTree(Gridded):
     def stamped(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         tree = (self.nodes, self.dirs, self.pages)
-        return Hits(*visit(points.low, *tree, self.grid.arrays, self.bounds, stamps))
+        return Hits(*visit(points.low, *tree, self.grid.rulers, self.bounds, stamps))
 
     def nbytes(self) -> int:
         return super().nbytes() + self.nodes.nbytes + self.dirs.nbytes + self.pages.nbytes + self.place.nbytes
@@ -93,17 +94,17 @@ def row_of(number: int, wanted: int, bounds: Bounds) -> int:
 
 
 @njit(cache=True, nogil=True)
-def spread(row: int, grid: GridArrays, bounds: Bounds) -> tuple[int, int]:
+def spread(row: int, grid: Rulers, bounds: Bounds) -> tuple[int, int]:
     """The codes of a constraint's ends."""
     attribute, low, high = bounds[2], bounds[3], bounds[4]
     return code(attribute[row], low[row], grid), code(attribute[row], high[row], grid)
 
 
 @njit(cache=True, nogil=True)
-def down(number: int, node: int, nodes: I32, dirs: I32, grid: GridArrays, bounds: Bounds) -> int:
+def down(number: int, node: int, nodes: I32, dirs: I32, grid: Rulers, bounds: Bounds) -> int:
     """The c-node below `node` that a new box belongs to."""
     while True:
-        best, best_low, best_high, best_width = 0, 0, 0, grid[3] + 1
+        best, best_low, best_high, best_width = 0, 0, 0, TOP + 1
         one = nodes[node, LINK]
         while one:
             row = row_of(number, dirs[one, ATTRIBUTE], bounds)
@@ -143,7 +144,7 @@ def new_bucket(nodes: I32, low: int, high: int, above: int, owner: int, capacity
 
 @njit(cache=True, nogil=True)
 def cluster(
-    node: int, nodes: I32, dirs: I32, pages: I32, place: I32, capacity: int, grid: GridArrays, bounds: Bounds
+    node: int, nodes: I32, dirs: I32, pages: I32, place: I32, capacity: int, grid: Rulers, bounds: Bounds
 ) -> tuple[I32, I32]:
     """Halve a leaf bucket where some of its boxes fit into a half."""
     owner, low, high = nodes[node, OWNER], nodes[node, LOW], nodes[node, HIGH]
@@ -165,7 +166,7 @@ def cluster(
 
 @njit(cache=True, nogil=True)
 def best_attribute(
-    numbers: I32, node: int, nodes: I32, dirs: I32, attributes: int, grid: GridArrays, bounds: Bounds
+    numbers: I32, node: int, nodes: I32, dirs: I32, attributes: int, grid: Rulers, bounds: Bounds
 ) -> int:
     """The attribute with the highest score among those that no p-node on the path has, or -1."""
     start, length, attribute, low, _ = bounds
@@ -174,7 +175,7 @@ def best_attribute(
         for row in range(start[number], start[number] + length[number]):
             if low[row] > MISSING:
                 begin, end = spread(row, grid, bounds)
-                score[attribute[row]] += (grid[3] - (end - begin)) / grid[3]
+                score[attribute[row]] += (TOP - (end - begin)) / TOP
     one = nodes[node, LINK]
     while one:
         score[dirs[one, ATTRIBUTE]] = 0
@@ -195,7 +196,7 @@ def partition(
     place: I32,
     capacity: int,
     attributes: int,
-    grid: GridArrays,
+    grid: Rulers,
     bounds: Bounds,
 ) -> tuple[I32, I32, I32, int]:
     """Move the boxes that constrain the best attribute below a new p-node; its bucket, or 0 where there is none."""
@@ -205,7 +206,7 @@ def partition(
     bucket = 0
     if best >= 0:
         dirs, one = take_row(dirs)
-        nodes, bucket = new_bucket(nodes, 1, grid[3], 0, one, capacity)
+        nodes, bucket = new_bucket(nodes, 1, TOP, 0, one, capacity)
         dirs[one, NEXT], dirs[one, ATTRIBUTE], dirs[one, HOLDER], dirs[one, BUCKET] = (
             nodes[node, LINK],
             best,
@@ -220,9 +221,7 @@ def partition(
 
 
 @njit(cache=True, nogil=True)
-def relieve(
-    node: int, tree: Tree, place: I32, capacity: int, attributes: int, grid: GridArrays, bounds: Bounds
-) -> Tree:
+def relieve(node: int, tree: Tree, place: I32, capacity: int, attributes: int, grid: Rulers, bounds: Bounds) -> Tree:
     """Cluster and partition from an overflowing l-node downwards until all have their size."""
     nodes, dirs, pages = tree
     todo = [node]
@@ -246,7 +245,7 @@ def relieve(
 
 @njit(cache=True, nogil=True)
 def insert_all(
-    numbers: I64, tree: Tree, place: I32, capacity: int, attributes: int, grid: GridArrays, bounds: Bounds
+    numbers: I64, tree: Tree, place: I32, capacity: int, attributes: int, grid: Rulers, bounds: Bounds
 ) -> Tree:
     nodes, dirs, pages = tree
     for number in numbers:
@@ -314,9 +313,7 @@ def delete_all(numbers: I64, tree: Tree, place: I32, capacity: int) -> I32:
 
 
 @njit(cache=True, nogil=True)
-def visit(
-    lows: I64, nodes: I32, dirs: I32, pages: I32, grid: GridArrays, bounds: Bounds, stamps: I64
-) -> tuple[I64, I32]:
+def visit(lows: I64, nodes: I32, dirs: I32, pages: I32, grid: Rulers, bounds: Bounds, stamps: I64) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int32), 0
     reached = np.empty(64, np.int32)

@@ -33,7 +33,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.grid import Grid, GridArrays, Gridded, code, meets, report
+from hitbox.matchers.grid import Grid, Gridded, Rulers, code, meets, report
 from hitbox.matchers.kernels import Lists, grown, prefetch
 
 UNIT = 1 << 16  # grid codes a cell
@@ -63,7 +63,7 @@ class HTree(Gridded):
 
     def _admit(self, grid: Grid, boxes: Boxes, restart: bool) -> None:
         chosen = self._choose(boxes) if restart else self.chosen
-        first, last = branches(boxes, chosen, grid.arrays, self.space.attributes)
+        first, last = branches(boxes, chosen, grid.rulers, self.space.attributes)
         copies = np.prod((last - first + 1).astype(np.float64), axis=1)
         total = copies.sum() + (0 if restart else self.lists.live)
         if total > self.limit:
@@ -79,7 +79,7 @@ class HTree(Gridded):
 
     def _entries(self, boxes: Boxes) -> list[tuple[slice, I32, I32]]:
         """First and last branches of each box, in parts small enough for memory."""
-        first, last = branches(boxes, self.chosen, self.grid.arrays, self.space.attributes)
+        first, last = branches(boxes, self.chosen, self.grid.rulers, self.space.attributes)
         part = np.cumsum(np.prod(last - first + 1, axis=1)) // BATCH
         edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(first)]
         parts = [slice(begin, end) for begin, end in pairwise(edges)]
@@ -98,13 +98,13 @@ class HTree(Gridded):
         self.require_points(points)
         start, size, numbers, _ = self.lists.arrays
         index = (start, size, numbers, self.chosen, self.cells)
-        return Hits(*visit(points.low, self.grid.arrays, *index, self.bounds, stamps))
+        return Hits(*visit(points.low, self.grid.rulers, *index, self.bounds, stamps))
 
     def nbytes(self) -> int:
         return super().nbytes() + self.lists.nbytes()
 
 
-def branches(boxes: Boxes, chosen: I64, grid: GridArrays, attributes: int) -> tuple[I32, I32]:
+def branches(boxes: Boxes, chosen: I64, grid: Rulers, attributes: int) -> tuple[I32, I32]:
     """The first and last branch of each box on each chosen attribute; 0 is the branch of those that leave it free."""
     level = np.full(attributes, -1, np.int64)
     level[chosen] = np.arange(len(chosen))
@@ -114,7 +114,7 @@ def branches(boxes: Boxes, chosen: I64, grid: GridArrays, attributes: int) -> tu
 
 
 @njit(cache=True, nogil=True)
-def branch(attribute: int, low: int, high: int, grid: GridArrays) -> tuple[int, int]:
+def branch(attribute: int, low: int, high: int, grid: Rulers) -> tuple[int, int]:
     if low == MISSING:
         return 0, 0
     begin, end = code(attribute, low, grid) - 1, code(attribute, high, grid) - 1
@@ -125,7 +125,7 @@ def branch(attribute: int, low: int, high: int, grid: GridArrays) -> tuple[int, 
 
 @njit(cache=True, nogil=True)
 def branches_of(
-    offsets: I64, attribute: I32, low: I64, high: I64, level: I64, levels: int, grid: GridArrays
+    offsets: I64, attribute: I32, low: I64, high: I64, level: I64, levels: int, grid: Rulers
 ) -> tuple[I32, I32]:
     first = np.zeros((len(offsets) - 1, levels), np.int32)
     last = np.zeros((len(offsets) - 1, levels), np.int32)
@@ -172,7 +172,7 @@ def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I64, I64]
 
 @njit(cache=True, nogil=True)
 def first_of(
-    number: int, here: I64, begin: I64, level: I64, grid: GridArrays,
+    number: int, here: I64, begin: I64, level: I64, grid: Rulers,
     start: I64, length: I32, attribute: I32, low: I64, high: I64,
 ) -> bool:  # fmt: skip
     """Whether the leaf `here` is the first of the visited ones that list the box."""
@@ -201,7 +201,7 @@ def search(leaf: Any, reached: I32, keys: I64, start: I64, length: I32, attribut
 
 
 @njit(cache=True, nogil=True)
-def surround(keys: I64, chosen: I64, cells: int, grid: GridArrays, begin: I64, wide: I64) -> None:
+def surround(keys: I64, chosen: I64, cells: int, grid: Rulers, begin: I64, wide: I64) -> None:
     """For each level the first cell that the event visits, and how many: none where its value is missing."""
     for at in range(len(chosen)):
         position = code(chosen[at], keys[chosen[at]], grid) - 1
@@ -212,7 +212,7 @@ def surround(keys: I64, chosen: I64, cells: int, grid: GridArrays, begin: I64, w
 
 @njit(cache=True, nogil=True)
 def visit(
-    lows: I64, grid: GridArrays, start: I64, size: I64, numbers: I32, chosen: I64, cells: int, bounds: Any, stamps: I64
+    lows: I64, grid: Rulers, start: I64, size: I64, numbers: I32, chosen: I64, cells: int, bounds: Any, stamps: I64
 ) -> tuple[I64, I32]:
     levels = len(chosen)
     level = np.full(lows.shape[1], -1, np.int64)

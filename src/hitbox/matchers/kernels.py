@@ -244,23 +244,15 @@ class Lists:
             self._pack(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def _pack(self, lists: I64, numbers: I32, values: I64) -> None:
-        if self.ordered:  # placing is stable, so what comes in by rising value stays so within each list
-            place = np.repeat(self.start - np.cumsum(self.size) + self.size, self.size) + np.arange(self.size.sum())
-            lists = np.concatenate([np.repeat(np.arange(len(self.size)), self.size), lists])
-            numbers = np.concatenate([self.numbers[place], numbers])
-            values = np.concatenate([self.values[place], values])
-            order = np.argsort(values)
-            lists, numbers, values = lists[order], numbers[order], values[order]
-            self.size = np.zeros_like(self.size)
         self.start, self.size, self.room, self.numbers, self.values = pack(
-            *self.arrays, lists, numbers, values, self.valued
+            *self.arrays, lists, numbers, values, self.valued, self.ordered
         )
         self.used, self.live = len(self.numbers), int(self.size.sum())
 
 
 @njit(cache=True, nogil=True)
 def pack(
-    start: I64, size: I64, numbers: I32, values: I64, lists: I64, more: I32, their: I64, valued: bool
+    start: I64, size: I64, numbers: I32, values: I64, lists: I64, more: I32, their: I64, valued: bool, ordered: bool
 ) -> tuple[I64, I64, I64, I32, I64]:
     """A new arena that holds what was there, and `more` (with `their` values) at the end of `lists`."""
     total = size.copy()
@@ -284,7 +276,32 @@ def pack(
         if valued:
             values_new[place] = their[i]
         end[lists[i]] += 1
+    for one in range(len(size)):
+        if ordered and total[one] > size[one]:
+            sort_by_value(numbers_new[begin[one] : end[one]], values_new[begin[one] : end[one]])
     return begin, total, room, numbers_new, values_new
+
+
+@njit(cache=True, nogil=True)
+def sort_by_value(numbers: I32, values: I64) -> None:
+    """By counting where values lie close together, as they do in a list of a few out of a domain's many."""
+    low, high = values[0], values[0]
+    for value in values:
+        low, high = min(low, value), max(high, value)
+    if np.uint64(high) - np.uint64(low) > np.uint64(1024 + 8 * len(values)):
+        order = np.argsort(values)
+        numbers[:], values[:] = numbers[order], values[order]
+        return
+    end = np.zeros(high - low + 2, np.int32)
+    for value in values:
+        end[value - low + 1] += 1
+    for i in range(1, len(end)):
+        end[i] += end[i - 1]
+    old, their = numbers.copy(), values.copy()
+    for i in range(len(old)):
+        place = end[their[i] - low]
+        numbers[place], values[place] = old[i], their[i]
+        end[their[i] - low] += 1
 
 
 @njit(cache=True, nogil=True)

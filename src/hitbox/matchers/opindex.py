@@ -29,7 +29,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.matchers.grid import U16, GridArrays, Gridded, code, confirm, count_off, report, widened
+from hitbox.matchers.grid import U16, Gridded, Rulers, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import U64, Lists
 
 GREATER, LESS, EQUAL = 0, 1, 2
@@ -91,7 +91,7 @@ class OpIndex(Gridded):
     def _lists(self, classes: I64, values: I64) -> I64:
         """The list of each ordered predicate: its class, then the segment that its value lies in."""
         one = self.list_of[np.searchsorted(self.classes, classes)]
-        lists: I64 = one * SEGMENTS + segments_of(classes, values, self.space.attributes, self.grid.arrays)
+        lists: I64 = one * SEGMENTS + segments_of(classes, values, self.space.attributes, self.grid.rulers)
         return lists
 
     def _count(self, numbers: I64, boxes: Boxes) -> None:
@@ -138,7 +138,7 @@ class OpIndex(Gridded):
         self.require_points(points)
         partitions = (self.first, self.classes, self.list_of, self.signature)
         index = (*partitions, self.ranges.arrays, self.buckets.arrays, self.needs, self.bare)
-        return Hits(*count_down(points.low, *index, self.grid.arrays, self.bounds, stamps))
+        return Hits(*count_down(points.low, *index, self.grid.rulers, self.bounds, stamps))
 
     def nbytes(self) -> int:
         return (
@@ -208,7 +208,7 @@ def count_equal(
 
 
 @njit(cache=True, nogil=True)
-def segment(kind: int, value: int, attributes: int, grid: GridArrays) -> int:
+def segment(kind: int, value: int, attributes: int, grid: Rulers) -> int:
     """Which part of its class a value (complemented for `<=`) lies in; segments ascend as the values do."""
     attribute = (kind // 3) % attributes
     if kind % 3 == LESS:
@@ -217,7 +217,7 @@ def segment(kind: int, value: int, attributes: int, grid: GridArrays) -> int:
 
 
 @njit(cache=True, nogil=True)
-def segments_of(kinds: I64, values: I64, attributes: int, grid: GridArrays) -> I64:
+def segments_of(kinds: I64, values: I64, attributes: int, grid: Rulers) -> I64:
     segments = np.empty(len(kinds), np.int64)
     for i in range(len(kinds)):
         segments[i] = segment(kinds[i], values[i], attributes, grid)
@@ -240,7 +240,7 @@ def count_ordered(
 @njit(cache=True, nogil=True)
 def count_down(
     lows: I64, first: I64, classes: I64, list_of: I64, signature: U64, ranges: Any, buckets: Any, needs: U16, bare: I32,
-    grid: GridArrays, bounds: Any, stamps: I64,
+    grid: Rulers, bounds: Any, stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     attributes = lows.shape[1]
     offsets = np.zeros(len(lows) + 1, np.int64)

@@ -75,7 +75,7 @@ class RTree(Gridded):
         """Lower and upper corners on the attributes of one tree."""
         attribute = np.tile(part.astype(np.int32), len(low))
         shape = (len(low), len(part))
-        sides = [codes_of(attribute, keys[:, part].ravel(), self.grid.arrays) / self.top for keys in (low, high)]
+        sides = [codes_of(attribute, keys[:, part].ravel(), self.grid.rulers) / self.top for keys in (low, high)]
         sides = [side.reshape(shape) for side in sides]
         if len(part) == 1:
             sides = [np.hstack([side, np.zeros_like(side)]) for side in sides]

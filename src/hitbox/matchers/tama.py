@@ -28,7 +28,7 @@ from numba import njit
 
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.grid import GridArrays, Gridded, code, confirm, count_off, report, widened
+from hitbox.matchers.grid import Gridded, Rulers, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import Lists, grown
 
 BATCH = 1 << 14
@@ -50,7 +50,7 @@ class Tama(Gridded):
 
     def cells(self, boxes: Boxes) -> tuple[I64, I64]:
         """The cells of every constraint, and how many each box has."""
-        found: tuple[I64, I64] = tile(boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.arrays)
+        found: tuple[I64, I64] = tile(boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.rulers, self.top)
         return found
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
@@ -71,15 +71,14 @@ class Tama(Gridded):
         self.require_points(points)
         start, size, numbers, _ = self.lists.arrays
         index = (start, size, numbers, self.needs, self.bare)
-        return Hits(*count_down(points.low, self.grid.arrays, *index, self.exact, self.bounds, stamps))
+        return Hits(*count_down(points.low, self.grid.rulers, self.top, *index, self.exact, self.bounds, stamps))
 
     def nbytes(self) -> int:
         return super().nbytes() + self.lists.nbytes() + self.needs.nbytes
 
 
 @njit(cache=True, nogil=True)
-def tile(offsets: I64, attribute: Any, low: I64, high: I64, grid: GridArrays) -> tuple[I64, I64]:
-    top = grid[3]
+def tile(offsets: I64, attribute: Any, low: I64, high: I64, grid: Rulers, top: int) -> tuple[I64, I64]:
     cells, used = np.empty(16 * len(low) + 16, np.int64), 0
     count = np.zeros(len(offsets) - 1, np.int64)
     for box in range(len(count)):
@@ -110,7 +109,8 @@ def tile(offsets: I64, attribute: Any, low: I64, high: I64, grid: GridArrays) ->
 @njit(cache=True, nogil=True)
 def count_down(
     lows: I64,
-    grid: GridArrays,
+    grid: Rulers,
+    top: int,
     start: I64,
     size: I64,
     numbers: I32,
@@ -120,7 +120,6 @@ def count_down(
     bounds: Any,
     stamps: I64,
 ) -> tuple[I64, I32]:
-    top = grid[3]
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int32), 0
     counter, reached = np.empty(len(needs), np.int32), np.empty(len(needs), np.int32)

@@ -24,16 +24,18 @@ import numpy as np
 from numba import njit
 
 from hitbox.boxes import I32, I64, Boxes, Points, Space
-from hitbox.matchers.grid import U16, GridArrays, Gridded, code, meets, widened
+from hitbox.matchers.grid import U16, Gridded, Rulers, code, meets, widened
 from hitbox.matchers.kernels import prefetch
 from hitbox.matchers.pages import FIRST, NEXT, USED
+
+TOP = (1 << 16) - 1
 
 
 class Transformed(Gridded):
     """A matcher over the images of boxes, which it keeps by number."""
 
     intervals = True
-    top = (1 << 16) - 1
+    top = TOP
 
     def __init__(self, space: Space):
         super().__init__(space)
@@ -42,30 +44,30 @@ class Transformed(Gridded):
 
     def image_boxes(self, numbers: I64, boxes: Boxes) -> None:
         self.images = widened(self.images, self.store.capacity)
-        image_boxes(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.arrays, self.images)
+        image_boxes(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.rulers, self.images)
 
     def image_points(self, points: Points) -> U16:
-        corners: U16 = image_points(points.low, points.high, self.grid.arrays)
+        corners: U16 = image_points(points.low, points.high, self.grid.rulers)
         return corners
 
 
 @njit(cache=True, nogil=True)
-def image_boxes(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64, grid: GridArrays, images: U16) -> None:
+def image_boxes(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64, grid: Rulers, images: U16) -> None:
     for box in range(len(numbers)):
         image = images[numbers[box]]
         image[:] = 0
         for row in range(offsets[box], offsets[box + 1]):
             image[2 * attribute[row]] = code(attribute[row], low[row], grid)
-            image[2 * attribute[row] + 1] = grid[3] - code(attribute[row], high[row], grid)
+            image[2 * attribute[row] + 1] = TOP - code(attribute[row], high[row], grid)
 
 
 @njit(cache=True, nogil=True)
-def image_points(lows: I64, highs: I64, grid: GridArrays) -> U16:
+def image_points(lows: I64, highs: I64, grid: Rulers) -> U16:
     corners = np.empty((len(lows), 2 * lows.shape[1]), np.uint16)
     for event in range(len(lows)):
         for a in range(lows.shape[1]):
             corners[event, 2 * a] = code(a, highs[event, a], grid)
-            corners[event, 2 * a + 1] = grid[3] - code(a, lows[event, a], grid)
+            corners[event, 2 * a + 1] = TOP - code(a, lows[event, a], grid)
     return corners
 
 

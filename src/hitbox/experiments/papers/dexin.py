@@ -39,12 +39,11 @@ OTHERS = {name: title for name, title in TITLES.items() if name != "dexin"}
 FATTER = {name: title for name, title in OTHERS.items() if name != "rein"}
 ALL = tuple(TITLES)
 MATCHERS = tuple(APPROXIMATE_TAMA if name == "tama" else name for name in ALL)
-N = by(300, 30_000, 1_000_000)
-MORE = by(300, 100_000, 1_000_000)
-"""Where 30,000 are too few beside the 20,000 buckets that REIN sweeps whatever they hold."""
+N = by(300, 200_000, 1_000_000)
+"""Many beside the 20,000 buckets that REIN sweeps whatever they hold, and enough to see how far events lie apart."""
 SIZES = by(
     (200, 400),
-    (20_000, 40_000, 60_000, 80_000, 100_000),
+    (50_000, 100_000, 150_000, 200_000),
     (250_000, 500_000, 750_000, 1_000_000, 1_250_000, 1_500_000, 1_750_000),
 )
 ATTRIBUTES = by((2, 6), (2, 4, 6, 10, 14, 18, 22), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22))
@@ -254,7 +253,7 @@ ZIPF_SUBSCRIPTIONS = Experiment(
     beside=UNIFORM,
     matchers=MATCHERS,
     n=by(0, 0, 0),
-    values=by((200, 400), (20_000, 60_000, 100_000), SIZES["paper"]),
+    values=by((200, 400), (50_000, 100_000, 200_000), SIZES["paper"]),
     plots=(Plot("figure 7", "match"),),
     claims=(
         *under_zipf("figure 7"),
@@ -298,7 +297,7 @@ CARDINALITIES = Experiment(
     axis="distinct values an attribute",
     workload="dexin",
     matchers=MATCHERS,
-    n=MORE,
+    n=N,
     values=by((100, 10_000), *((100, 1_000, 10_000, 100_000, 1_000_000),) * 2),
     set=lambda c: {"cardinality": c},
     log_axis=True,
@@ -328,7 +327,7 @@ EQUALITIES = Experiment(
     axis="equalities, share of the constraints",
     workload="dexin",
     matchers=MATCHERS,
-    n=MORE,
+    n=N,
     values=by((0.1, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
     set=lambda share: {"equalities": share},
     plots=(Plot("figure 11", "match"),),
@@ -348,7 +347,7 @@ RATES = Experiment(
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=MATCHERS,
-    n=MORE,
+    n=N,
     values=by((0.01, 0.2), *((0.001, 0.01, 0.05, 0.1, 0.2),) * 2),
     set=lambda rate: {"match_rate": rate},
     log_axis=True,
@@ -411,7 +410,7 @@ METHODS = Experiment(
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=("dexin", "exclusive=dexin:plan=exclusive", "inclusive=dexin:plan=inclusive"),
-    n=MORE,
+    n=N,
     values=RATES.values,
     set=lambda rate: {"match_rate": rate},
     log_axis=True,
