@@ -39,7 +39,7 @@ OTHERS = {name: title for name, title in TITLES.items() if name != "dexin"}
 FATTER = {name: title for name, title in OTHERS.items() if name != "rein"}
 ALL = tuple(TITLES)
 MATCHERS = tuple(APPROXIMATE_TAMA if name == "tama" else name for name in ALL)
-N = by(300, 200_000, 1_000_000)
+N = by(300, 150_000, 1_000_000)
 """Many beside the 20,000 buckets that REIN sweeps whatever they hold, and enough to see how far events lie apart."""
 SIZES = by(
     (200, 400),
@@ -84,7 +84,7 @@ UNIFORM_MARKS = (
     "fail, and that REIN marks, rises from 55% to 95%. DEXIN sweeps few attributes and does not feel it."
 )
 RANGE_OF_TIMES = (
-    "An event takes 0.1 to 0.3 ms here, and the machine's pace changes by more than that, also within a point."
+    "An event takes less than a millisecond here, and the machine's pace changes by more than that within a point."
 )
 SLIGHT = "It rises by a few per cent, less than we can tell apart."
 PARTITIONED = (

@@ -44,7 +44,7 @@ FEW_STEPS = (
 LONGER = "A bucket holds fewer constraints the more attributes there are, so that it fits a nearer cache."
 ONE_BY_ONE = (
     "Few match here, and both note them within the half millisecond in which they look at all bits, so the two differ "
-    "by less than one run does from the next: alone, this experiment gave +11%, +10% and -37%."
+    "by less than one run does from the next: alone, this experiment gave +7% to +11% four times and -37% once."
 )
 MACHINE = "Both vary by a few per cent of their time here, which is what the machine adds from one event to the next."
 SHORTER = (
