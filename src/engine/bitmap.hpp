@@ -81,7 +81,6 @@ struct Bitmap {
   const u8* shift;           // [attributes][CELLS] bits of the distance from the cell's start to its last key
   const u32* population;     // [attributes][CELLS] members that reach into the cell
   const u32* edges;          // [attributes][CELLS] ends inside the cell that lines cannot decide
-  const u8* listed;          // [attributes] some tile keeps only lists
   const u64* bare;           // [tiles][(attributes + 63) / 64] bits: attributes without lines that some box constrains
   const u8* narrowest;       // [attributes] the fewest cells that a box reaches into
   const u64* summary;        // [attributes][CELLS][summary_words]

@@ -70,7 +70,7 @@ struct Grid {
 struct BitmapArrays {
   Grid grid;
   Array<u32> bands, population, edges;
-  Array<u8> tile_level, listed, narrowest, numbers;
+  Array<u8> tile_level, narrowest, numbers;
   Array<u64> summary, bare, lines, alive;
   Array<u32> directory;
   Array<u16> level_ends, order, entries;

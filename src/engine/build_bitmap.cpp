@@ -84,7 +84,6 @@ struct Layout {
   void make_directory() {
     u32 m = attributes(), tiles = tiles_of(out.blocks);
     out.directory.make((size_t(tiles) * m + 1) * 2);
-    out.listed.make(m, 0);
     u32 words = (m + 63) / 64;
     out.bare.make(size_t(tiles) * words, 0);
     u32 groups = 0;
@@ -102,7 +101,6 @@ struct Layout {
         bool lined = used[a] >= options.lines * LANES;
         entry[0] = lined ? ++groups : 0;
         entry[1] = u32(base);
-        out.listed[a] |= !lined && used[a];
         if (!lined && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
         base += 2 * used[a] + (lined ? CELLS : 0);
       }

@@ -67,7 +67,7 @@ struct IntervalPlans : Plans<2> {
       if (!most) return false;
       u32 stride = map.narrowest[a], i = a * CELLS + from, j = a * CELLS + to;
       bool full = most == map.members, wide = !full && to - from >= WIDE * stride;
-      bool covered = inner == map.members && !map.listed[a];  // every box covers a cell inside the event
+      bool covered = inner == map.members;  // every box covers a cell inside the event
       bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
       const u8* shift = map.shift + size_t(a) * CELLS;
       put(event, 0, a, place_of(starts, shift, from, low[a]));

@@ -56,7 +56,6 @@ nb::dict to_dict(BitmapArrays& arrays) {
   out["shift"] = give(arrays.grid.shift);
   out["population"] = give(arrays.population);
   out["edges"] = give(arrays.edges);
-  out["listed"] = give(arrays.listed);
   out["bare"] = give(arrays.bare);
   out["narrowest"] = give(arrays.narrowest);
   out["summary"] = give(arrays.summary);
@@ -187,7 +186,7 @@ class Segment {
     const u32* sizes = at<u32>("sizes");
     bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
               reinterpret_cast<const BlockRange*>(at<u32>("bands")), at<u8>("tile_level"), at<u16>("level_ends"),
-              at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"), at<u8>("listed"),
+              at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"),
               at<u64>("bare"), at<u8>("narrowest"), at<u64>("summary"),
               reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"),
               at<u16>("entries"), {at<u8>("numbers"), sizes[6]}, at<u8>("rows"), at<u8>("more"), at<u64>("alive")};

@@ -53,7 +53,7 @@ struct Workload {
 Bitmap view(BitmapArrays& a, u32 attributes) {
   return {attributes, a.blocks, a.summary_words, a.members, a.room, a.keyed, a.row_bytes,
           reinterpret_cast<const BlockRange*>(a.bands.data()), a.tile_level.data(), a.level_ends.data(),
-          a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(), a.listed.data(),
+          a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(),
           a.bare.data(), a.narrowest.data(), a.summary.data(),
           reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(), a.lines.data(),
           a.entries.data(), {a.numbers.data(), a.number_bytes}, a.rows.data(), a.more.data(), a.alive.data()};
