@@ -158,6 +158,22 @@ def test_a_finished_point_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
         runner.stored(todo[0], tmp_path)
 
 
+def test_a_point_of_a_busy_minute_is_measured_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = list(runner.tasks(PAPERS["index-count"], "small"))[:5]
+    paces = dict(zip([task.x for task in todo], ([10.0], [13.0, 11.0], [10.0], [13.0, 14.0], [10.0]), strict=True))
+
+    def measure(experiment: object, scale: str, x: object, parameters: object, made: object) -> dict[str, float]:
+        return {"yard": paces[x].pop(0), "seconds": 1.0, "cpu_seconds": 1.0}  # type: ignore[index]
+
+    monkeypatch.setattr(runner, "measure_point", measure)
+    for _ in range(2):  # and never a third time
+        runner.run(todo, tmp_path)
+        found = [point for task in todo if (point := runner.stored(task, tmp_path))]
+        assert [point["yard"] for point in found] == [10, 11, 10, 13, 10]
+        assert [point["seconds"] for point in found] == [1, 2, 1, 2, 1]
+    assert not any(paces.values())
+
+
 def test_who_matches_approximately_may_report_more_but_loses_nothing() -> None:
     found = [np.array([1, 2, 3])]
     require_equal("tama", Hits.of([[3, 1, 7, 2]]), found, "here", exact=False)

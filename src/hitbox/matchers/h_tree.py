@@ -34,7 +34,7 @@ from numba import njit
 from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import Grid, Gridded, Rulers, code, meets, report
-from hitbox.matchers.kernels import Lists, grown, prefetch
+from hitbox.matchers.kernels import Lists, prefetch
 
 UNIT = 1 << 16  # grid codes a cell
 BATCH = 1 << 22  # list entries made at once
@@ -154,20 +154,32 @@ def step(place: I64, first: Any, last: Any, base: int) -> int:
 
 @njit(cache=True, nogil=True)
 def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I64, I64]:
-    leaves, used = np.empty(64, np.int64), 0
-    owners = np.empty(64, np.int64)
-    place = np.empty(first.shape[1], np.int64)
+    """The leaf and the number of every copy; branches of the last level lie side by side."""
+    levels, copies = first.shape[1], 0
     for box in range(len(numbers)):
+        here = 1
+        for at in range(levels):
+            here *= last[box, at] - first[box, at] + 1
+        copies += here
+    leaves, owners = np.empty(copies, np.int64), np.empty(copies, np.int64)
+    place, used = np.empty(levels, np.int64), 0
+    for box in range(len(numbers)):
+        at = 0
         place[:] = first[box]
-        place[-1] -= 1
-        while True:
-            leaf = step(place, first[box], last[box], base)
-            if leaf < 0:
-                break
-            leaves, owners = grown(leaves, used + 1), grown(owners, used + 1)
-            leaves[used], owners[used] = leaf, numbers[box]
-            used += 1
-    return leaves[:used].copy(), owners[:used].copy()
+        while at >= 0:
+            leaf = 0
+            for one in range(levels):
+                leaf = leaf * base + place[one]
+            for beside in range(last[box, -1] - first[box, -1] + 1):
+                leaves[used], owners[used] = leaf + beside, numbers[box]
+                used += 1
+            at = levels - 2
+            while at >= 0 and place[at] == last[box, at]:
+                place[at] = first[box, at]
+                at -= 1
+            if at >= 0:
+                place[at] += 1
+    return leaves, owners
 
 
 @njit(cache=True, nogil=True)
