@@ -139,7 +139,7 @@ struct Pipeline {
   Visit opened{};                  // the latest tile,
   Rest<typename P::Source> lines;  // whose lines are yet to be fetched
   Rest<List> lists;                // the same of the survivor that was looked at last
-  Rest<CacheLine> numbers;           // and of the one whose lists are read
+  Rest<CacheLine> numbers;         // and of the one whose lists are read
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}

@@ -83,19 +83,14 @@ UNIFORM_MARKS = (
     "A point fails in most events and a range of mean width 0.5 in half of them, so that the share of the ends that "
     "fail, and that REIN marks, rises from 55% to 95%. DEXIN sweeps few attributes and does not feel it."
 )
-RANGE_OF_TIMES = (
-    "An event takes less than a millisecond here, and the machine's pace changes by more than that within a point."
-)
+RANGE_OF_TIMES = "An event takes less than a millisecond here, and the machine's pace changes by more within a point."
 SLIGHT = "It rises by a few per cent, less than we can tell apart."
 PARTITIONED = (
     "Our BE-Tree is faster than the paper's on narrow ranges, where its partitions hold little, so that it has further "
     "to rise; in level it stays beside TAMA."
 )
 EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN between 10% and 50%, not at 60%."
-ONE_LEAF = (
-    "BE-Tree puts a subscription into one leaf, DEXIN both ends of its ten constraints into slots. Either takes about "
-    "a microsecond up to some 50,000 subscriptions; with more, BE-Tree's way down leaves the caches and takes longer."
-)
+ONE_LEAF = "Either takes a microsecond up to 50,000 subscriptions; with more, BE-Tree's way down leaves the caches."
 TWICE = (
     "Every structure is charged with the bounds that it checks candidates by. BE-Tree keeps them and one entry a "
     "subscription; DEXIN keeps both ends of every constraint in its slots as well, as the paper's 2NM says."
