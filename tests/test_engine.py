@@ -43,6 +43,21 @@ def test_sealed_segments(simd: str, kind: str, span: int) -> None:
             np.testing.assert_array_equal(getattr(back, field), getattr(boxes, field))
 
 
+@pytest.mark.parametrize("kind", ["auto", "bitmap", "postings"])
+def test_a_thousand_attributes(kind: str) -> None:
+    rng = np.random.default_rng(1000)
+    engine, oracle = pair(1000, kind=kind, **SMALL)
+    near = [{int(a): (0, 9) for a in rng.permutation(1000)[:3]} for _ in range(200)]
+    boxes = Boxes.concat([random_boxes(rng, 100, 1000, 20), Boxes.of(near)])
+    for one in (engine, oracle):
+        one.insert(np.arange(len(boxes)), boxes)
+    assert engine.describe()["tail"] == 0
+    points = Points.of(rng.integers(-1, 11, (130, 1000)))
+    assert len(engine.match(points).numbers) > 1000
+    for some in (points, points[:1], random_points(rng, 20, 1000, 20, True)):
+        assert_equal(engine, oracle, some)
+
+
 def wide_boxes(rng: np.random.Generator, count: int, attributes: int, width: int, domain: int) -> Boxes:
     low = rng.integers(0, domain - width + 1, (count, attributes))
     open_ = rng.random(low.shape) < 0.4
