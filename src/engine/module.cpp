@@ -209,6 +209,14 @@ nb::tuple give_decoded(const Decoded& boxes, std::vector<u8> priority) {
   return nb::make_tuple(give(boxes.offsets), give(boxes.attribute), give(boxes.low), give(boxes.high), give(priority));
 }
 
+// What get(position) tells of each.
+template <class T, class Get>
+std::vector<T> ask_each(In<u32> positions, Get get) {
+  std::vector<T> found;
+  for (size_t i = 0; i < positions.size(); ++i) found.push_back(get(positions.data()[i]));
+  return found;
+}
+
 // (offsets, numbers, levels); levels only of a single event.
 nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64> low, In<i64> high,
                 const std::string& simd, u32 threads, u32 top, u32 bottom, i64 limit) {
@@ -254,14 +262,11 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
       .def("decode", [](const Segment& self, In<u32> positions) {
-        std::vector<u8> levels;
-        for (size_t i = 0; i < positions.size(); ++i) levels.push_back(self.level(positions.data()[i]));
-        return give_decoded(self.decode(positions.data(), positions.size()), levels);
+        return give_decoded(self.decode(positions.data(), positions.size()),
+                            ask_each<u8>(positions, [&](u32 at) { return self.level(at); }));
       }, "positions"_a)
       .def("numbers", [](const Segment& self, In<u32> positions) {
-        std::vector<i64> found;
-        for (size_t i = 0; i < positions.size(); ++i) found.push_back(self.number(positions.data()[i]));
-        return give(found);
+        return give(ask_each<i64>(positions, [&](u32 at) { return self.number(at); }));
       }, "positions"_a)
       .def("__len__", &Segment::size);
 
@@ -274,9 +279,8 @@ NB_MODULE(_kernels, m) {
            "positions"_a)
       .def("decode", [](const Tail& self, In<u32> positions) {
         Rows rows = self.rows();
-        std::vector<u8> levels;
-        for (size_t i = 0; i < positions.size(); ++i) levels.push_back(rows.levels[positions.data()[i]]);
-        return give_decoded(decode(rows, positions.data(), positions.size()), levels);
+        return give_decoded(decode(rows, positions.data(), positions.size()),
+                            ask_each<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
       }, "positions"_a)
       .def("living", [](const Tail& self) {
         Rows rows = self.rows();
@@ -286,9 +290,8 @@ NB_MODULE(_kernels, m) {
         return give(found);
       })
       .def("numbers", [](const Tail& self, In<u32> positions) {
-        std::vector<i64> found;
-        for (size_t i = 0; i < positions.size(); ++i) found.push_back(self.rows().numbers[positions.data()[i]]);
-        return give(found);
+        const Rows rows = self.rows();
+        return give(ask_each<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
       }, "positions"_a)
       .def("clear", &Tail::clear)
       .def_prop_ro("live", &Tail::live)

@@ -116,16 +116,17 @@ struct Rest {
   const T& take() { return *next++; }
 };
 
+// A survivor that waits, and its boxes where they are few.
+struct Queued : Survivor {
+  bool few;
+  u32 box[MOST_ROWS + 16];
+};
+
 // Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
 // fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
 // where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for. Memory should neither
 // idle while lists are read and numbers written, which takes longest, nor be asked for all at once: in between it is
 // asked for some of the lines, lists and numbers that come next.
-struct Queued : Survivor {
-  bool few;
-  u32 box[MOST_ROWS + 16];  // where they are few
-};
-
 template <class P>
 struct Pipeline {
   const Bitmap& map;

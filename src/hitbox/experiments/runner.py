@@ -95,7 +95,8 @@ def run(
 ) -> None:
     """Measure what is not yet stored under `out`; `progress` is called before and after each task.
 
-    Then once more what was measured while the machine was busy: the attempt with the quicker yardstick counts.
+    Then once more what was measured while the machine was busy: the attempt with the quicker yardstick counts. Of these
+    `progress` is told before each only, for they were done already.
     """
     for task in todo:
         progress(task, False)
