@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from hitbox.errors import MatcherError
 from hitbox.matchers import Matcher, make
 from hitbox.matchers.dexin import Dexin, plan_cost
 from hitbox.matchers.index_count import IndexCount
-from hitbox.matchers.kernels import Lists
+from hitbox.matchers.kernels import SHORT, Lists, sort_by_value
 from hitbox.matchers.pri_rein import PriRein, selectivity
 from hitbox.matchers.rein import HIGH, LOW, Rein
 from randoms import random_boxes, random_points
@@ -368,6 +369,17 @@ def test_lists_equal_plain_lists(ordered: bool, far: int) -> None:
             assert dict(zip(lists.numbers[part].tolist(), lists.values[part].tolist(), strict=True)) == plain[one]
             assert not ordered or (lists.values[part] == np.sort(lists.values[part])).all()
         assert lists.live == sum(map(len, plain))
+
+
+@pytest.mark.parametrize("count", [1, 2, SHORT - 1, SHORT, SHORT + 1, 3 * SHORT])
+@pytest.mark.parametrize("values", [[7], range(-3, 3), range(0, 70_000, 100), [MISSING, LOWEST, -1, 0, 1, HIGHEST]])
+def test_sorting_by_value(count: int, values: Any) -> None:
+    before = np.random.default_rng(3).choice(np.array(values, np.int64), count)
+    numbers, after = np.arange(count, dtype=np.int32), before.copy()
+    sort_by_value(numbers, after)
+    np.testing.assert_array_equal(after, np.sort(before))
+    np.testing.assert_array_equal(after, before[numbers])
+    assert len(set(numbers.tolist())) == count
 
 
 def test_hits_of_a_batch_equal_single_events() -> None:

@@ -181,10 +181,12 @@ class BoxStore:
             self.priority = np.concatenate([self.priority, np.zeros(extra, np.uint8)])
 
     def _grow_arena(self, rows: int) -> None:
-        extra = max(rows, len(self.low) * 3 // 2) - len(self.low)
-        self.attribute = np.concatenate([self.attribute, np.zeros(extra, np.int32)])
-        self.low = np.concatenate([self.low, np.zeros(extra, np.int64)])
-        self.high = np.concatenate([self.high, np.zeros(extra, np.int64)])
+        room = max(rows, len(self.low) * 3 // 2)
+        for name in ("attribute", "low", "high"):
+            old = getattr(self, name)
+            new = np.empty(room, old.dtype)  # what is not used yet is not touched yet
+            new[: self.used] = old[: self.used]
+            setattr(self, name, new)
 
     def _squeeze(self) -> None:
         numbers = self.living()

@@ -70,7 +70,7 @@ class BeTree(Gridded):
             numbers, tree, self.place, self.capacity, self.space.attributes, self.grid.rulers, self.bounds
         )
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
+    def _remove(self, numbers: I64) -> None:
         tree = (self.nodes, self.dirs, self.pages)
         self.pages = delete_all(numbers, tree, self.place, self.capacity)
 

@@ -79,10 +79,11 @@ class Dexin(Rein):
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         super().insert(numbers, boxes)
         self.counts = None
-        extra = self.store.capacity - self.bounds.shape[1]
-        if extra > 0:
-            more = np.zeros((self.space.attributes, extra, 2), np.int64)
-            self.bounds = np.concatenate([self.bounds, more], axis=1)
+        held = self.bounds.shape[1]
+        if self.store.capacity > held:
+            bounds = np.zeros((self.space.attributes, self.store.capacity, 2), np.int64)
+            bounds[:, :held] = self.bounds
+            self.bounds = bounds
         fill_bounds(self.bounds, numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
 
     def delete(self, numbers: I64) -> None:

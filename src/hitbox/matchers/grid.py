@@ -80,9 +80,10 @@ class Gridded(Matcher):
         if not self.grid.outgrown(self.store.count + len(numbers)):
             self._admit(self.grid, boxes, False)
         else:
-            old = self.store.living()
-            boxes = Boxes.concat([self.store.boxes(old), boxes])
-            numbers = np.concatenate([old, numbers])
+            if self.store.count:
+                old = self.store.living()
+                boxes = Boxes.concat([self.store.boxes(old), boxes])
+                numbers = np.concatenate([old, numbers])
             grid = Grid.fit(self.space, boxes, self.top)
             self._admit(grid, boxes, True)
             self.grid, self.store = grid, BoxStore()
@@ -92,7 +93,7 @@ class Gridded(Matcher):
 
     def delete(self, numbers: I64) -> None:
         if len(numbers):
-            self._remove(numbers, self.store.boxes(numbers))
+            self._remove(numbers)
             self.store.delete(numbers)
 
     def match(self, points: Points) -> Hits:
@@ -129,14 +130,16 @@ class Gridded(Matcher):
     def _place(self, numbers: I64, boxes: Boxes) -> None: ...
 
     @abstractmethod
-    def _remove(self, numbers: I64, boxes: Boxes) -> None: ...
+    def _remove(self, numbers: I64) -> None: ...
 
 
 def widened(array: Any, capacity: int) -> Any:
     """`array` with zeros at its end, so that it has `capacity` places."""
     if capacity <= len(array):
         return array
-    return np.concatenate([array, np.zeros((capacity - len(array), *array.shape[1:]), array.dtype)])
+    bigger = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    bigger[: len(array)] = array
+    return bigger
 
 
 @njit(cache=True, nogil=True)

@@ -90,8 +90,8 @@ class HTree(Gridded):
             leaves, owners = leaves_of(numbers[rows], first, last, self.cells + 1)
             self.lists.insert(leaves, owners, leaves[:0])
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
-        for rows, first, last in self._entries(boxes):
+    def _remove(self, numbers: I64) -> None:
+        for rows, first, last in self._entries(self.store.boxes(numbers)):
             self.lists.delete(*leaves_of(numbers[rows], first, last, self.cells + 1))
 
     def stamped(self, points: Points, stamps: I64) -> Hits:

@@ -31,10 +31,13 @@ from numpy.typing import NDArray
 from hitbox.boxes import I32, I64
 
 U64 = NDArray[np.uint64]
+Ints = I32 | I64
 
 NO_STAMPS: I64 = np.zeros(0, np.int64)
 CLOCK = int(time.CLOCK_MONOTONIC)
 FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+SHORT = 64
+"""A list that is sorted by moving its entries one by one, where they nearly are in order."""
 STRETCH = 1024
 """Bits looked at one by one between two readings of the clock: a microsecond."""
 
@@ -90,7 +93,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def set_bits(bits: U64, numbers: I64) -> None:
+def set_bits(bits: U64, numbers: Ints) -> None:
     for number in numbers:
         bits[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
 
@@ -199,8 +202,8 @@ class Lists:
         """What kernels read: start, size, numbers, values."""
         return self.start, self.size, self.numbers, self.values
 
-    def insert(self, lists: I64, numbers: I64, values: I64) -> None:
-        more = numbers.astype(np.int32)
+    def insert(self, lists: Ints, numbers: Ints, values: I64) -> None:
+        more = numbers.astype(np.int32, copy=False)
         if len(lists) > self.live // (50 if self.ordered else 2):  # keeping order one by one costs O(list) each
             self._pack(lists, more, values)
             return
@@ -210,12 +213,12 @@ class Lists:
         self.live += len(lists)
         self._tidy()
 
-    def delete(self, lists: I64, numbers: I64) -> None:
-        remove(*self._all(), lists, numbers.astype(np.int32), self.valued, self.ordered)
+    def delete(self, lists: Ints, numbers: Ints) -> None:
+        remove(*self._all(), lists, numbers.astype(np.int32, copy=False), self.valued, self.ordered)
         self.live -= len(lists)
         self._tidy()
 
-    def purge(self, lists: I64, numbers: I64) -> None:
+    def purge(self, lists: Ints, numbers: Ints) -> None:
         """`delete` for numbers that leave every list they are in: one pass over all where that reads less."""
         if self.size[lists].sum() <= 2 * self.live:
             self.delete(lists, numbers)
@@ -243,7 +246,7 @@ class Lists:
         if self.used > 2 * self.live + 8 * len(self.start):
             self._pack(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
-    def _pack(self, lists: I64, numbers: I32, values: I64) -> None:
+    def _pack(self, lists: Ints, numbers: I32, values: I64) -> None:
         self.start, self.size, self.room, self.numbers, self.values = pack(
             *self.arrays, lists, numbers, values, self.valued, self.ordered
         )
@@ -252,7 +255,7 @@ class Lists:
 
 @njit(cache=True, nogil=True)
 def pack(
-    start: I64, size: I64, numbers: I32, values: I64, lists: I64, more: I32, their: I64, valued: bool, ordered: bool
+    start: I64, size: I64, numbers: I32, values: I64, lists: Ints, more: I32, their: I64, valued: bool, ordered: bool
 ) -> tuple[I64, I64, I64, I32, I64]:
     """A new arena that holds what was there, and `more` (with `their` values) at the end of `lists`."""
     total = size.copy()
@@ -266,7 +269,7 @@ def pack(
     room = total + total // 8
     numbers_new = np.empty(used, np.int32)
     values_new = np.empty(used if valued else 0, np.int64)
-    for one in range(len(size)):
+    for one in np.flatnonzero(size):
         numbers_new[begin[one] : end[one]] = numbers[start[one] : start[one] + size[one]]
         if valued:
             values_new[begin[one] : end[one]] = values[start[one] : start[one] + size[one]]
@@ -284,30 +287,46 @@ def pack(
 
 @njit(cache=True, nogil=True)
 def sort_by_value(numbers: I32, values: I64) -> None:
-    """By counting where values lie close together, as they do in a list of a few out of a domain's many."""
+    """By counting where values lie close together, as they do in a list of a few out of a domain's many.
+
+    Of a short list only the upper bits are counted, and neighbours change places in the end.
+    """
     low, high = values[0], values[0]
     for value in values:
         low, high = min(low, value), max(high, value)
-    if np.uint64(high) - np.uint64(low) > np.uint64(1024 + 8 * len(values)):
+    span, short, shift = np.uint64(high) - np.uint64(low), len(values) <= SHORT, np.uint64(0)
+    while short and span >> shift > np.uint64(2 * len(values)):
+        shift += np.uint64(1)
+    if span >> shift > np.uint64(1024 + 8 * len(values)):
         order = np.argsort(values)
         numbers[:], values[:] = numbers[order], values[order]
         return
-    end = np.zeros(high - low + 2, np.int32)
+    end = np.zeros(np.int64(span >> shift) + 1, np.int32)
     for value in values:
-        end[value - low + 1] += 1
-    for i in range(1, len(end)):
-        end[i] += end[i - 1]
+        end[(np.uint64(value) - np.uint64(low)) >> shift] += 1
+    before = np.int32(0)
+    for i in range(len(end)):
+        count = end[i]
+        end[i] = before
+        before += count
     old, their = numbers.copy(), values.copy()
     for i in range(len(old)):
-        place = end[their[i] - low]
-        numbers[place], values[place] = old[i], their[i]
-        end[their[i] - low] += 1
+        slot = (np.uint64(their[i]) - np.uint64(low)) >> shift
+        numbers[end[slot]], values[end[slot]] = old[i], their[i]
+        end[slot] += 1
+    if shift:
+        for i in range(1, len(values)):
+            number, value, place = numbers[i], values[i], i
+            while place and values[place - 1] > value:
+                numbers[place], values[place] = numbers[place - 1], values[place - 1]
+                place -= 1
+            numbers[place], values[place] = number, value
 
 
 @njit(cache=True, nogil=True)
 def append(
     start: I64, size: I64, room: I64, numbers: I32, values: I64, used: int,
-    lists: I64, more: I32, their: I64, valued: bool, ordered: bool,
+    lists: Ints, more: I32, their: I64, valued: bool, ordered: bool,
 ) -> tuple[I32, I64, int]:  # fmt: skip
     """Add one by one; a full list moves to the end of the arena. The (possibly moved) arena and its new end."""
     for i in range(len(lists)):
@@ -334,7 +353,7 @@ def append(
 
 @njit(cache=True, nogil=True)
 def remove(
-    start: I64, size: I64, room: I64, numbers: I32, values: I64, lists: I64, gone: I32, valued: bool, ordered: bool
+    start: I64, size: I64, room: I64, numbers: I32, values: I64, lists: Ints, gone: I32, valued: bool, ordered: bool
 ) -> None:
     """Take `gone[i]` out of `lists[i]`: the last one fills its place, or all behind it move up where order counts."""
     for i in range(len(lists)):

@@ -67,7 +67,7 @@ class Mlgf(Transformed):
             numbers, tables, self.root, self.images, self.capacity, self.fanout
         )
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
+    def _remove(self, numbers: I64) -> None:
         tables = (self.cells, self.regions, self.pages)
         self.pages, self.root = delete_all(numbers, tables, self.root, self.images, self.capacity, self.fanout)
 
@@ -109,27 +109,43 @@ def floor_of(region: int, cells: I32, regions: I32, dimensions: int) -> I64:
 
 
 @njit(cache=True, nogil=True)
+def highest_cuts(numbers: I32, images: U16) -> tuple[I32, I32]:
+    """The highest boundary of each dimension that separates the boxes, and how many are not below it.
+
+    Box by box, for what is near in memory is a box's dimensions: compilers take many of them at a time.
+    """
+    low, high = images[numbers[0]].copy(), images[numbers[0]].copy()
+    for number in numbers:
+        for d in range(len(low)):
+            code = images[number, d]
+            low[d] = code if code < low[d] else low[d]
+            high[d] = code if code > high[d] else high[d]
+    for d in range(len(low)):
+        bit = 15
+        while bit and (low[d] ^ high[d]) >> bit == 0:
+            bit -= 1
+        low[d] = (high[d] >> bit) << bit
+    above = np.zeros(len(low), np.int32)
+    for number in numbers:
+        for d in range(len(low)):
+            above[d] += images[number, d] >= low[d]
+    return low.astype(np.int32), above
+
+
+@njit(cache=True, nogil=True)
 def choose_cut(numbers: I32, images: U16, floor: I64) -> tuple[int, int]:
     """Dimension and code of the cut that spares most boxes; dimension -1 where all images are the same."""
-    best, best_cut, best_score = -1, 0, -1.0
-    for d in range(images.shape[1]):
-        low = high = int(images[numbers[0], d])
-        for number in numbers:
-            low, high = min(low, int(images[number, d])), max(high, int(images[number, d]))
-        if low == high:
+    cuts, above = highest_cuts(numbers, images)
+    best, best_score = -1, -1.0
+    for d in range(len(cuts)):
+        if above[d] == len(numbers):  # they are all the same on this one
             continue
-        bit = 15
-        while (low ^ high) >> bit == 0:
-            bit -= 1
-        cut, above = (high >> bit) << bit, 0
-        for number in numbers:
-            above += images[number, d] >= cut
-        score = above * (cut - floor[d]) / (TOP - floor[d])
-        if 8 * min(above, len(numbers) - above) < len(numbers):
+        score = above[d] * (cuts[d] - floor[d]) / (TOP - floor[d])
+        if 8 * min(above[d], len(numbers) - above[d]) < len(numbers):
             score /= 1e6
         if score > best_score:
-            best, best_cut, best_score = d, cut, score
-    return best, best_cut
+            best, best_score = d, score
+    return best, cuts[best]
 
 
 @njit(cache=True, nogil=True)

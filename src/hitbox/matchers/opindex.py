@@ -125,8 +125,8 @@ class OpIndex(Gridded):
             hashes, numbers = np.concatenate([old_hashes, hashes]), np.concatenate([old_numbers, numbers])
         self.buckets.insert(hashes & (count - 1), numbers, hashes)
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
-        classes, values, owners = self._predicates(numbers, boxes)
+    def _remove(self, numbers: I64) -> None:
+        classes, values, owners = self._predicates(numbers, self.store.boxes(numbers))
         equal = classes % 3 == EQUAL
         self.ranges.delete(self._lists(classes[~equal], values[~equal]), owners[~equal])
         hashes = hashes_of(classes[equal], values[equal])

@@ -95,8 +95,8 @@ class RTree(Gridded):
                 for one in corners(self.trees[i], numbers, lower, upper):
                     rt.Index_InsertData(*one, None, 0)
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
-        low, high = boxes.dense(self.space.attributes)
+    def _remove(self, numbers: I64) -> None:
+        low, high = self.store.boxes(numbers).dense(self.space.attributes)
         for tree, part in zip(self.trees, self.parts, strict=True):
             for one in corners(tree, numbers, *self._sides(low, high, part)):
                 rt.Index_DeleteData(*one)

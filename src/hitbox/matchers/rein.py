@@ -119,10 +119,10 @@ class Rein(Matcher):
         self.living.delete(numbers)
         self.store.delete(numbers)
 
-    def _entries(self, numbers: I64, boxes: Boxes) -> tuple[I64, I64, I64]:
+    def _entries(self, numbers: I64, boxes: Boxes) -> tuple[I32, I32, I64]:
         """(list, number, end) of everything that `boxes` put into the bucket lists."""
         rows = (boxes.offsets, boxes.attribute, boxes.low, boxes.high)
-        found: tuple[I64, I64, I64] = entries(numbers, *rows, self.grid.cells, *self.grid.arrays)
+        found: tuple[I32, I32, I64] = entries(numbers, *rows, self.grid.cells, *self.grid.arrays)
         return found
 
     def match(self, points: Points) -> Hits:
@@ -162,7 +162,7 @@ def cell(key: int, low: int, high: int, width: int) -> int:
 def entries(
     numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64,
     cells: int, lowest: I64, highest: I64, width: U64,
-) -> tuple[I64, I64, I64]:  # fmt: skip
+) -> tuple[I32, I32, I64]:  # fmt: skip
     """What is to be put into which list, attribute by attribute: the lists of one stay in the cache while they fill."""
     place = np.zeros(len(width) + 1, np.int64)
     for row in range(offsets[0], offsets[len(numbers)]):
@@ -170,7 +170,7 @@ def entries(
     for a in range(len(width)):
         place[a + 1] += place[a]
     used = place[len(width)]
-    lists, owners, ends = np.empty(used, np.int64), np.empty(used, np.int64), np.empty(used, np.int64)
+    lists, owners, ends = np.empty(used, np.int32), np.empty(used, np.int32), np.empty(used, np.int64)
     for box in range(len(numbers)):
         for row in range(offsets[box], offsets[box + 1]):
             a = attribute[row]

@@ -62,8 +62,8 @@ class Tama(Gridded):
         self.needs[numbers] = np.diff(boxes.offsets)
         self.bare = np.concatenate([self.bare, numbers[self.needs[numbers] == 0].astype(np.int32)])
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
-        cells, count = self.cells(boxes)
+    def _remove(self, numbers: I64) -> None:
+        cells, count = self.cells(self.store.boxes(numbers))
         self.lists.delete(cells, np.repeat(numbers, count))
         self.bare = self.bare[~np.isin(self.bare, numbers)]
 

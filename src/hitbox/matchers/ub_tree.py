@@ -34,6 +34,10 @@ from hitbox.matchers.transform import Transformed, within
 
 BITS = 16  # of a dimension
 WORD = 64
+EIGHT = np.uint64(8)
+EACH = np.uint64(0x0101010101010101)  # the last bit of each byte of a word
+TOGETHER = np.uint64(0x0102040810204080)  # brings these to the first byte
+TOPMOST = np.uint64(0xFF << 56)
 # columns of a page's heading; NEXT is the leaf to the right, or the next free page
 NEXT, COUNT, LEVEL = range(3)
 DEEPEST = 12
@@ -60,12 +64,12 @@ class UbTree(Transformed):
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
         self.image_boxes(numbers, boxes)
-        addresses = addresses_of(self.images[numbers])
+        addresses = addresses_of(numbers, self.images)
         order = np.argsort(addresses[:, 0], kind="stable")  # neighbours in turn: the same pages stay in cache
-        self.tree, self.root = insert_all(addresses[order], numbers[order], self.tree, self.root)
+        self.tree, self.root = insert_all(order, addresses, numbers, self.tree, self.root)
 
-    def _remove(self, numbers: I64, boxes: Boxes) -> None:
-        self.root = delete_all(addresses_of(self.images[numbers]), numbers, *self.tree, self.root)
+    def _remove(self, numbers: I64) -> None:
+        self.root = delete_all(addresses_of(numbers, self.images), numbers, *self.tree, self.root)
 
     def stamped(self, points: Points, stamps: I64) -> Hits:
         query = (points.low, points.high, self.image_points(points))
@@ -81,20 +85,37 @@ def words_of(dimensions: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def addresses_of(images: U16) -> U64:
-    """The bits of an image's dimensions taken in turn, from the highest down, in words."""
+def addresses_of(numbers: I64, images: U16) -> U64:
+    """The bits of each image's dimensions taken in turn, from the highest down, in words.
+
+    Eight dimensions at a time: the upper halves of their codes lie in one word and the lower halves in another, and a
+    multiplication brings the bits of one share together.
+    """
     dimensions = images.shape[1]
-    addresses = np.zeros((len(images), words_of(dimensions)), np.uint64)
-    for i in range(len(images)):
-        word, place = np.uint64(0), 0
+    addresses = np.zeros((len(numbers), words_of(dimensions)), np.uint64)
+    eights = np.zeros((2, -(-dimensions // 8)), np.uint64)
+    for i in range(len(numbers)):
+        for k in range(eights.shape[1]):
+            upper = lower = np.uint64(0)
+            for d in range(8 * k, 8 * k + 8):
+                code = np.uint64(images[numbers[i], d] if d < dimensions else 0)
+                upper = (upper << EIGHT) | (code >> EIGHT)
+                lower = (lower << EIGHT) | (code & np.uint64(255))
+            eights[0, k], eights[1, k] = upper, lower
+        word, done, filled = np.uint64(0), 0, 0
         for share in range(BITS - 1, -1, -1):
-            for d in range(dimensions):
-                word = (word << np.uint64(1)) | np.uint64((images[i, d] >> share) & 1)
-                place += 1
-                if place % WORD == 0:
-                    addresses[i, place // WORD - 1] = word
-        if place % WORD:
-            addresses[i, -1] = word << np.uint64(WORD - place % WORD)
+            for k in range(eights.shape[1]):
+                bits = (((eights[1 - share // 8, k] >> np.uint64(share % 8)) & EACH) * TOGETHER) & TOPMOST
+                word |= bits >> np.uint64(filled)
+                count = min(8, dimensions - 8 * k)
+                filled += count
+                if filled >= WORD:
+                    addresses[i, done] = word
+                    filled -= WORD
+                    done += 1
+                    word = bits << np.uint64(count - filled)  # what did not go into the full one
+        if filled:
+            addresses[i, done] = word
     return addresses
 
 
@@ -224,10 +245,10 @@ def split(page: int, at: int, tree: Pages) -> tuple[Pages, int]:
 
 
 @njit(cache=True, nogil=True)
-def insert_all(addresses: U64, numbers: I64, tree: Pages, root: int) -> tuple[Pages, int]:
+def insert_all(order: I64, addresses: U64, numbers: I64, tree: Pages, root: int) -> tuple[Pages, int]:
     path = np.zeros((DEEPEST, 2), np.int64)
     fanout = tree[0].shape[1]
-    for i in range(len(addresses)):
+    for i in order:
         address, number, child, level = addresses[i], numbers[i], 0, 0
         page = descend(address, number, *tree, root, path)
         at = slot(page, address, number, tree[0], tree[1], tree[3])
