@@ -28,6 +28,14 @@ def table(width: int) -> I32:
 
 
 @njit(cache=True, nogil=True)
+def doubled(rows: Any) -> Any:
+    """A copy with room for twice as many rows; the new ones hold anything."""
+    bigger = np.empty((2 * len(rows), *rows.shape[1:]), rows.dtype)
+    bigger[: len(rows)] = rows
+    return bigger
+
+
+@njit(cache=True, nogil=True)
 def take_row(rows: I32) -> tuple[I32, int]:
     """A row of zeros, and the (possibly moved) table."""
     row = rows[0, 0]
@@ -37,9 +45,7 @@ def take_row(rows: I32) -> tuple[I32, int]:
         rows[0, 1] += 1
         row = rows[0, 1]
         if row == len(rows):
-            bigger = np.zeros((2 * len(rows), rows.shape[1]), np.int32)
-            bigger[: len(rows)] = rows
-            rows = bigger
+            rows = doubled(rows)
     rows[row] = 0
     return rows, row
 

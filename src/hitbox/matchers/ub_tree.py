@@ -30,6 +30,7 @@ from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import U16, meets, report
 from hitbox.matchers.kernels import U64, prefetch
+from hitbox.matchers.pages import doubled
 from hitbox.matchers.transform import Transformed, within
 
 BITS = 16  # of a dimension
@@ -157,11 +158,10 @@ def slot(page: int, address: U64, number: int, addresses: U64, numbers: I32, hea
     """How many entries of a page come before (address, number)."""
     low, high = 0, headings[page, COUNT]
     while low < high:
-        half = (low + high) // 2
-        other, word = addresses[page, half], 0
-        while word < len(address) and other[word] == address[word]:
+        half, word = (low + high) // 2, 0
+        while word < len(address) and addresses[page, half, word] == address[word]:
             word += 1
-        if other[word] < address[word] if word < len(address) else numbers[page, half] < number:
+        if addresses[page, half, word] < address[word] if word < len(address) else numbers[page, half] < number:
             low = half + 1
         else:
             high = half
@@ -192,10 +192,8 @@ def new_page(tree: Pages, level: int) -> tuple[Pages, int]:
         headings[0, COUNT] += 1
         page = headings[0, COUNT]
         if page == len(headings):
-            addresses = np.concatenate((addresses, np.zeros_like(addresses)))
-            numbers = np.concatenate((numbers, np.zeros_like(numbers)))
-            children = np.concatenate((children, np.zeros_like(children)))
-            headings = np.concatenate((headings, np.zeros_like(headings)))
+            addresses, numbers = doubled(addresses), doubled(numbers)
+            children, headings = doubled(children), doubled(headings)
     headings[page, NEXT], headings[page, COUNT], headings[page, LEVEL] = 0, 0, level
     return (addresses, numbers, children, headings), page
 
