@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import field as filled
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +39,12 @@ FRESH = 50
 """Boxes that are inserted and deleted one by one, and in one call (`each`), where the call itself no longer counts."""
 MOST = 10
 """Times as many repetitions as are asked for, where they are quick."""
+SHORT = 0.02
+"""Seconds that a part should take; one event may take longer."""
+QUICK = 1.2
+"""Times the quickest yardstick, and the machine is at its better pace (at the other it takes 1.5 times as long)."""
+PATIENCE = 3
+"""Times the time that is meant for timing, which may be spent on waiting for a quick moment."""
 F64 = NDArray[np.float64]
 
 
@@ -215,23 +222,53 @@ def _events(lane: Lane, data: Data) -> int:
     return max(settings.fewest, lane.affordable(len(data.points), settings.budget / settings.repeats))
 
 
-def _rounds(field: Field, least: int, run: Callable[[Lane, Data, int], Any]) -> tuple[list[list[Any]], float]:
-    """What `run(lane, data, events)` returns: of each lane `least` times, in turn, and more often where it is quick.
+@dataclass
+class Part:
+    """Some events of a lane, few enough that the machine keeps its pace, and what came of each time they were run."""
 
-    Also how long the yardstick took beside them: of each lane the quickest, as the contestants are judged.
+    events: slice
+    runs: list[Any] = filled(default_factory=list)
+    paces: list[float] = filled(default_factory=list)
+    """The yardstick beside each run: the slower of those before and after it."""
+
+    @property
+    def pace(self) -> float:
+        return min(self.paces)
+
+
+def _parts(lane: Lane, data: Data) -> list[Part]:
+    count = _events(lane, data)
+    size = max(1, int(SHORT / max(lane.estimate, 1e-9)))
+    return [Part(slice(start, min(start + size, count))) for start in range(0, count, size)]
+
+
+def _rounds(
+    field: Field, least: int, split: Callable[[Lane, Data], list[Part]], run: Callable[[Lane, Data, slice], Any]
+) -> tuple[list[list[Part]], float]:
+    """`run(lane, data, events)` for each part, `least` times in turn, more often where that is quick; and the pace.
+
+    A neighbour on the same core takes a third of our speed, for fractions of a second at a time. So parts are short,
+    there is a yardstick before and after each, and one that had no quick moment yet is run again, with patience.
     """
-    counts = [_events(lane, data) for lane, data in field]
-    runs: list[list[Any]] = [[] for _ in field]
-    yards: list[list[float]] = [[] for _ in field]
-    spent = [0.0] * len(field)
+    parts = [split(lane, data) for lane, data in field]
+    spent, quickest = [0.0] * len(field), np.inf
     for turn in range(MOST * _repeats(field)):
         for i, (lane, data) in enumerate(field):
             if turn < least or spent[i] < data.settings.budget:
-                yards[i].append(yardstick())
-                begin = time.perf_counter()
-                runs[i].append(run(lane, data, counts[i]))
+                due = parts[i]
+            elif spent[i] < PATIENCE * data.settings.budget:
+                due = [part for part in parts[i] if part.pace > QUICK * quickest]
+            else:
+                due = []
+            for part in due:
+                before, begin = yardstick(), time.perf_counter()
+                part.runs.append(run(lane, data, part.events))
                 spent[i] += time.perf_counter() - begin
-    return runs, float(np.mean([min(yard) for yard in yards])) if field else 0.0
+                after = yardstick()
+                part.paces.append(max(before, after))
+                quickest = min(quickest, before, after)
+    paces = [float(np.mean([part.pace for part in some])) for some in parts]
+    return parts, float(np.mean(paces)) if paces else 0.0
 
 
 def _singles(field: Field) -> tuple[list[tuple[F64, F64]], float]:
@@ -239,12 +276,14 @@ def _singles(field: Field) -> tuple[list[tuple[F64, F64]], float]:
 
     Not the median: what a busy machine adds to a repetition is never negative, and curves take minutes to measure.
     """
-    runs, yard = _rounds(field, _repeats(field), lambda lane, data, n: lane.time_single(data.points[:n]))
+    least = _repeats(field)
+    parts, pace = _rounds(field, least, _parts, lambda lane, data, some: lane.time_single(data.points[some]))
     found = []
-    for (lane, data), run in zip(field, runs, strict=True):
-        hits = np.diff(lane.match(data.points[: len(run[0])]).offsets).astype(float)
-        found.append((hits, np.min(np.array(run), axis=0) * 1e6))
-    return found, yard
+    for (lane, data), own in zip(field, parts, strict=True):
+        taken = np.concatenate([np.min(np.array(part.runs), axis=0) for part in own]) * 1e6
+        hits = np.diff(lane.match(data.points[: len(taken)]).offsets).astype(float)
+        found.append((hits, taken))
+    return found, pace
 
 
 def _repeats(field: Field) -> int:
@@ -267,12 +306,15 @@ def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
 def _fine(field: Field) -> tuple[list[list[Times]], float]:
     """Of each event the quickest repetition: stamps are wall-clock time, and whoever interrupts only adds to it."""
 
-    def run(lane: Lane, data: Data, events: int) -> list[Times]:
-        lane.warm_up(data.points[:events])
-        return measure(lane.matcher, data.points[:events])
+    def run(lane: Lane, data: Data, events: slice) -> list[Times]:
+        lane.warm_up(data.points[events])
+        return measure(lane.matcher, data.points[events])
 
-    runs, yard = _rounds(field, 2 * _repeats(field), run)
-    return [[min(event, key=lambda one: one.matching) for event in zip(*run, strict=True)] for run in runs], yard
+    parts, pace = _rounds(field, 2 * _repeats(field), _parts, run)
+    return [
+        [min(event, key=lambda one: one.matching) for part in own for event in zip(*part.runs, strict=True)]
+        for own in parts
+    ], pace
 
 
 def _fine_figures(times: list[Times], priority: Any) -> dict[str, float]:
@@ -315,6 +357,7 @@ def _update(field: Field) -> float:
     return _rounds(
         field,
         _repeats(field),
+        lambda lane, data: [Part(slice(0, 1))],
         lambda lane, data, _: lane.time_bulk(data.fresh, len(data.boxes), data.settings.budget),
     )[1]
 
