@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -156,6 +158,24 @@ def test_a_finished_point_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / todo[0].file).write_text("{")
     with pytest.raises(BenchError, match="delete it to measure"):
         runner.stored(todo[0], tmp_path)
+
+
+def test_a_part_is_run_again_until_the_machine_was_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hitbox.experiments import point
+
+    slow, quick = [3, 3], [2, 2]
+    paces = iter([*slow, *quick, 3, 2, *quick, *quick])  # two parts twice, then the first alone
+    moments = itertools.count()  # each run takes a second
+    monkeypatch.setattr(point, "yardstick", lambda: next(paces))
+    monkeypatch.setattr(point, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
+    data: Any = SimpleNamespace(settings=SimpleNamespace(repeats=2, budget=2))
+    halves = [point.Part(slice(0, 5)), point.Part(slice(5, 9))]
+    lane: Any = "lane"
+    (parts,), pace = point._rounds([(lane, data)], 2, lambda lane, data: halves, lambda lane, data, some: some.start)
+    assert [part.runs for part in parts] == [[0, 0, 0], [5, 5]]
+    assert [part.paces for part in parts] == [[3, 3, 2], [2, 2]]
+    assert pace == 2
+    assert next(paces, None) is None
 
 
 def test_a_point_of_a_busy_minute_is_measured_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ from hitbox.matchers.kernels import Lists, prefetch
 UNIT = 1 << 16  # grid codes a cell
 BATCH = 1 << 22  # list entries made at once
 AHEAD = 8  # boxes whose bounds are asked for before they are checked: they are rarely in the cache
+NO_VALUES = np.zeros(0, np.int64)
 BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may hold most of them
 
 
@@ -88,7 +89,7 @@ class HTree(Gridded):
     def _place(self, numbers: I64, boxes: Boxes) -> None:
         for rows, first, last in self._entries(boxes):
             leaves, owners = leaves_of(numbers[rows], first, last, self.cells + 1)
-            self.lists.insert(leaves, owners, leaves[:0])
+            self.lists.insert(leaves, owners, NO_VALUES)
 
     def _remove(self, numbers: I64) -> None:
         for rows, first, last in self._entries(self.store.boxes(numbers)):
@@ -153,32 +154,43 @@ def step(place: I64, first: Any, last: Any, base: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I64, I64]:
-    """The leaf and the number of every copy; branches of the last level lie side by side."""
+def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I32, I32]:
+    """The leaf and the number of every copy.
+
+    Branch by branch of the first two levels, so that lists which lie together are written together: all of them have
+    more pages than a processor keeps track of. Branches of the last level lie side by side.
+    """
     levels, copies = first.shape[1], 0
     for box in range(len(numbers)):
         here = 1
         for at in range(levels):
             here *= last[box, at] - first[box, at] + 1
         copies += here
-    leaves, owners = np.empty(copies, np.int64), np.empty(copies, np.int64)
-    place, used = np.empty(levels, np.int64), 0
-    for box in range(len(numbers)):
-        at = 0
-        place[:] = first[box]
-        while at >= 0:
-            leaf = 0
-            for one in range(levels):
-                leaf = leaf * base + place[one]
-            for beside in range(last[box, -1] - first[box, -1] + 1):
-                leaves[used], owners[used] = leaf + beside, numbers[box]
-                used += 1
-            at = levels - 2
-            while at >= 0 and place[at] == last[box, at]:
-                place[at] = first[box, at]
-                at -= 1
-            if at >= 0:
-                place[at] += 1
+    leaves, owners = np.empty(copies, np.int32), np.empty(copies, np.int32)
+    place, used, above = np.empty(levels, np.int64), 0, min(2, levels - 1)
+    for branch in range(base**above):
+        for box in range(len(numbers)):
+            inside, rest = True, branch
+            for at in range(above - 1, -1, -1):
+                inside &= first[box, at] <= rest % base <= last[box, at]
+                rest //= base
+            if not inside:
+                continue
+            place[above:] = first[box, above:]
+            at = above
+            while at >= above:
+                leaf = branch
+                for one in range(above, levels):
+                    leaf = leaf * base + place[one]
+                for beside in range(last[box, -1] - first[box, -1] + 1):
+                    leaves[used], owners[used] = leaf + beside, numbers[box]
+                    used += 1
+                at = levels - 2
+                while at >= above and place[at] == last[box, at]:
+                    place[at] = first[box, at]
+                    at -= 1
+                if at >= above:
+                    place[at] += 1
     return leaves, owners
 
 

@@ -9,8 +9,8 @@
     values     [ . . . . . | . . . | ... ]    int64 beside them (none in lists that are not `valued`)
 
 A list that is full moves to the end of the arena with half as much room again; the arena is packed anew, with an eighth
-of slack in each list, when half of it is waste, and when half as much comes in as is there already (a bulk load). Cost:
-append O(1) amortised, O(list) where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once.
+of slack in each list, when half of it is waste, and when many come in at once. Cost: append O(1) amortised, O(list)
+where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once.
 
 Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
 match was determined goes into `stamps[k]` (nanoseconds of `time.perf_counter_ns`'s clock). NO_STAMPS turns it off.
@@ -38,6 +38,8 @@ CLOCK = int(time.CLOCK_MONOTONIC)
 FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 SHORT = 64
 """A list that is sorted by moving its entries one by one, where they nearly are in order."""
+DEAR = 50
+"""Times as long as copying an entry: adding one where lists are full and have to move, or are kept in order."""
 STRETCH = 1024
 """Bits looked at one by one between two readings of the clock: a microsecond."""
 
@@ -204,7 +206,7 @@ class Lists:
 
     def insert(self, lists: Ints, numbers: Ints, values: I64) -> None:
         more = numbers.astype(np.int32, copy=False)
-        if len(lists) > self.live // (50 if self.ordered else 2):  # keeping order one by one costs O(list) each
+        if len(lists) * DEAR > self.live + len(self.start):
             self._pack(lists, more, values)
             return
         self.numbers, self.values, self.used = append(
