@@ -5,6 +5,7 @@ That they equal the oracle is held by test_matchers.py; here are their own struc
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -215,6 +216,21 @@ def test_h_tree_splits_a_range_into_pieces_no_wider_than_a_cell(width: int, piec
     keys = np.arange(0, 1001, 7)
     hits = rows(matcher, Points.of(np.stack([keys, keys], axis=1)))
     assert hits == [[0] if low <= key <= low + width else [] for key in keys]
+
+
+@pytest.mark.parametrize(("base", "levels"), [(2, 1), (70, 1), (2, 2), (7, 2), (70, 2), (3, 3), (7, 4), (9, 3)])
+def test_h_tree_has_a_copy_in_every_leaf_of_a_box(base: int, levels: int) -> None:
+    from hitbox.matchers.h_tree import leaves_of
+
+    ends = np.sort(np.random.default_rng(16).integers(0, base, (2, 20, levels)).astype(np.int32), axis=0)
+    first, last = ends[0], np.minimum(ends[1], ends[0] + 4)
+    leaves, owners = leaves_of(np.arange(100, 120), first, last, base)
+    expected = [
+        (sum(branch * base ** (levels - 1 - at) for at, branch in enumerate(path)), 100 + box)
+        for box in range(20)
+        for path in itertools.product(*(range(first[box, at], last[box, at] + 1) for at in range(levels)))
+    ]
+    assert sorted(zip(leaves.tolist(), owners.tolist(), strict=True)) == sorted(expected)
 
 
 def test_h_tree_indexes_the_attributes_that_most_boxes_constrain() -> None:

@@ -40,6 +40,7 @@ UNIT = 1 << 16  # grid codes a cell
 BATCH = 1 << 22  # list entries made at once
 AHEAD = 8  # boxes whose bounds are asked for before they are checked: they are rarely in the cache
 NO_VALUES = np.zeros(0, np.int64)
+FEW = 64  # branches of the first levels that boxes are gone through for, one after the other
 BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may hold most of them
 
 
@@ -157,8 +158,8 @@ def step(place: I64, first: Any, last: Any, base: int) -> int:
 def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I32, I32]:
     """The leaf and the number of every copy.
 
-    Branch by branch of the first two levels, so that lists which lie together are written together: all of them have
-    more pages than a processor keeps track of. Branches of the last level lie side by side.
+    Branch by branch of the first levels (where they are few), so that lists which lie together are written together:
+    all of them have more pages than a processor keeps track of. Branches of the last level lie side by side.
     """
     levels, copies = first.shape[1], 0
     for box in range(len(numbers)):
@@ -167,7 +168,9 @@ def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I32, I32]
             here *= last[box, at] - first[box, at] + 1
         copies += here
     leaves, owners = np.empty(copies, np.int32), np.empty(copies, np.int32)
-    place, used, above = np.empty(levels, np.int64), 0, min(2, levels - 1)
+    place, used, above = np.empty(levels, np.int64), 0, 0
+    while above < levels - 1 and base ** (above + 1) <= FEW:
+        above += 1
     for branch in range(base**above):
         for box in range(len(numbers)):
             inside, rest = True, branch
