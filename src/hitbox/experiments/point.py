@@ -83,20 +83,21 @@ def measure_point(
     boxes, points = made or (workload.boxes(0, workload.n), asked.points(0, settings.events))
     data = Data(workload, boxes, points, settings)
     specs = experiment.lanes(x)
-    field, skipped = _admit(specs, data)
-    if experiment.beside:
-        other = workloads.get(experiment.workload, **parameters | dict(experiment.beside))
-        second = Data(other, other.boxes(0, other.n), other.points(0, settings.events), settings)
-        again = {label + BESIDE: spec for label, spec in specs.items()}
-        more, left_out = _admit(again, second)
-        field, skipped, specs = field + more, skipped | left_out, specs | again
-    _build_again(field, specs)
-    _check(field)
-    figures, scatter, yard = _measure(field, experiment.measures)
-    if ENGINE in figures:
-        figures[ENGINE] |= _many_hits(next(lane for lane, _ in field if lane.name == ENGINE), asked, settings)
-    if "halves" in experiment.measures and "compound" in figures:
-        figures["compound"]["intermediate"] = _halves(data)
+    with quiet_memory():
+        field, skipped = _admit(specs, data)
+        if experiment.beside:
+            other = workloads.get(experiment.workload, **parameters | dict(experiment.beside))
+            second = Data(other, other.boxes(0, other.n), other.points(0, settings.events), settings)
+            again = {label + BESIDE: spec for label, spec in specs.items()}
+            more, left_out = _admit(again, second)
+            field, skipped, specs = field + more, skipped | left_out, specs | again
+        _build_again(field, specs)
+        _check(field)
+        figures, scatter, yard = _measure(field, experiment.measures)
+        if ENGINE in figures:
+            figures[ENGINE] |= _many_hits(next(lane for lane, _ in field if lane.name == ENGINE), asked, settings)
+        if "halves" in experiment.measures and "compound" in figures:
+            figures["compound"]["intermediate"] = _halves(data)
     return {
         "x": x,
         "n": workload.n,
@@ -119,26 +120,25 @@ def _measure(
     figures: dict[str, dict[str, float]] = {lane.name: {} for lane, _ in field}
     scatter: dict[str, list[list[float]]] = {}
     yards = []
-    with quiet_memory():
-        if "times" in measures:
-            fine, yard = _fine(field)
-            yards.append(yard)
-            for (lane, data), times in zip(field, fine, strict=True):
-                figures[lane.name] |= _fine_figures(times, data.boxes.priority)
-        if "match" in measures:
-            singles, yard = _singles(field)
-            yards.append(yard)
-            for (lane, _), (hits, taken) in zip(field, singles, strict=True):
-                figures[lane.name] |= _match_figures(hits, taken)
-                scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
+    if "times" in measures:
+        fine, yard = _fine(field)
+        yards.append(yard)
+        for (lane, data), times in zip(field, fine, strict=True):
+            figures[lane.name] |= _fine_figures(times, data.boxes.priority)
+    if "match" in measures:
+        singles, yard = _singles(field)
+        yards.append(yard)
+        for (lane, _), (hits, taken) in zip(field, singles, strict=True):
+            figures[lane.name] |= _match_figures(hits, taken)
+            scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
+    if "upkeep" in measures:
+        yards.append(_update(field))
+    for lane, data in field:
+        figures[lane.name] |= _size(lane, data)
         if "upkeep" in measures:
-            yards.append(_update(field))
-        for lane, data in field:
-            figures[lane.name] |= _size(lane, data)
-            if "upkeep" in measures:
-                figures[lane.name] |= _upkeep_figures(lane)
-            if "plan" in measures and hasattr(lane.matcher, "plan"):
-                figures[lane.name] |= _plan(lane, data)
+            figures[lane.name] |= _upkeep_figures(lane)
+        if "plan" in measures and hasattr(lane.matcher, "plan"):
+            figures[lane.name] |= _plan(lane, data)
     return figures, scatter, float(np.mean(yards))
 
 
@@ -186,10 +186,9 @@ def _obstacle(label: str, spec: str, data: Data) -> str:
 
 def _insert_all(lane: Lane, data: Data) -> float:
     numbers = np.arange(len(data.boxes), dtype=np.int64)
-    with quiet_memory():
-        begin = lane.clock()
-        lane.matcher.insert(numbers, data.boxes)
-        return lane.clock() - begin
+    begin = lane.clock()
+    lane.matcher.insert(numbers, data.boxes)
+    return lane.clock() - begin
 
 
 def _build_again(field: Field, specs: dict[str, str]) -> None:
