@@ -248,6 +248,27 @@ def test_dexin_matching_rates_come_from_slot_counts() -> None:
         assert np.abs(rates - exact).max() < 0.01
 
 
+def test_dexin_bounds_take_four_bytes_where_keys_fit() -> None:
+    """Whatever lies at the border of four bytes or beyond it, among bounds and among events, is compared exactly."""
+    most = 2**31 - 1
+    inner, outer = [1 - most, -7, 0, most - 1], [-most - 1, -most, most, most + 1, LOWEST + 1, HIGHEST - 1]
+    keys = [MISSING, LOWEST, *inner, *outer, HIGHEST]
+    pairs = np.array([pair for pair in itertools.product(keys, keys) if pair[0] <= pair[1]])
+    events = Points(*(np.repeat(side[:, None], 2, axis=1) for side in pairs.T))
+    dexin, brute = make("dexin", Space.of(2), plan="inclusive"), make("brute", Space.of(2))
+    assert isinstance(dexin, Dexin)
+    count = 0
+    for more, size in (([], 4), (outer, 8), ([], 8)):
+        ends = [(low, high) for low in [MISSING, LOWEST, *inner, *more] for high in [MISSING, *inner, *more, HIGHEST]]
+        numbers = np.arange(count, count + len(ends))
+        for matcher in (dexin, brute):
+            matcher.insert(numbers, Boxes.of([{i % 2: pair, 1 - i % 2: (-7, 0)} for i, pair in enumerate(ends)]))
+            matcher.delete(numbers[::7])
+        count += len(ends)
+        assert dexin.bounds.itemsize == size
+        assert_equal(dexin, brute, events)
+
+
 def test_dexin_near_optimal_against_optimal() -> None:
     """The plans differ less the more attributes there are (the paper's figure 15)."""
     rng = np.random.default_rng(7)

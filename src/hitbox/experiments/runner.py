@@ -14,9 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import Any, Protocol
 
 from hitbox.boxes import Boxes, Points
@@ -29,7 +27,9 @@ from hitbox.experiments.point import measure_point
 FORMAT = 2
 """Of the files of points: 2 since the yardstick stands in them."""
 BUSY = 1.2
-"""Times as long as at the median point of its experiment, and a point's yardstick tells of a busy machine."""
+"""Times as long as at the quickest point of the run, and a point's yardstick tells of a busy machine."""
+AGAIN = 0.25
+"""Of all points, and no more, are measured once more: a run shall end."""
 
 
 class Source(Protocol):
@@ -111,13 +111,13 @@ def run(
 
 
 def busy(todo: list[Task], out: Path) -> list[tuple[Task, dict[str, Any]]]:
-    """The points that were measured only once, and while the machine was slower than at others of their experiment."""
-    found = []
-    for _, group in groupby(todo, key=lambda task: (task.paper, task.experiment.name)):
-        points = [(task, point) for task in group if (point := stored(task, out))]
-        usual = median(point["yard"] for _, point in points) if points else 0.0
-        found += [(task, point) for task, point in points if point["yard"] > BUSY * usual and "tries" not in point]
-    return found
+    """The points that were measured only once, and while the machine was slow: the slowest."""
+    points = [(task, point) for task in todo if (point := stored(task, out))]
+    quickest = min((point["yard"] for _, point in points), default=0.0)
+    once = [one for one in points if "tries" not in one[1]]
+    most = max(0, int(AGAIN * len(points)) - (len(points) - len(once)))
+    slow = [one for one in once if one[1]["yard"] > BUSY * quickest]
+    return sorted(slow, key=lambda one: -float(one[1]["yard"]))[:most]
 
 
 def _measured(task: Task, source: Source | None) -> dict[str, Any]:

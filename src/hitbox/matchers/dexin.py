@@ -10,7 +10,7 @@ result, each by one of two methods:
     inclusive   look at each box that is left          cost: the share that is left, the product of the rho before it
 
     slots       REIN's bucket lists, contents rising       partial result   bit set (exclusive part), then a dense
-    bounds      [attribute][number] -> (low, high)                          list that is filtered in place (inclusive)
+    bounds      [attribute][number] -> low, high                            list that is filtered in place (inclusive)
 
 Plans: `near-optimal` is the paper's Low-Matching-Rate-First-Fit: attributes by rising rho, exclusive while the
 accumulated rho exceeds the next delta, inclusive from there on. `exclusive` and `inclusive` use one method throughout;
@@ -20,10 +20,12 @@ attributes).
 Choices: a slot is a sorted run of an array in place of a red-black tree (the search in it costs the same, insertion
 moves the run's tail). Open bounds are closed ones of the neighbouring key; a missing bound (one-sided constraints) is
 not stored, as in the paper; `<>` is two boxes. The partial result is a bit set and then a list in place of a hash map
-with a linked list. Both methods count 1 for each box that they traverse, as in the paper, although on today's machines
-looking at a box costs several times more than sweeping past it: at high matching rates `exclusive` can be faster.
+with a linked list; the first attribute that includes looks at the boxes as it reads them off the bit set. Bounds take
+four bytes where all keys fit, else eight. Both methods count 1 for each box that they traverse, as in the paper,
+although on today's machines looking at a box costs several times more than sweeping past it: at high matching rates
+`exclusive` can be faster.
 
-Cost: match O(cheapest plan); insert and delete O(k n / slots); memory 24 bytes a constraint and 16 bytes a box and
+Cost: match O(cheapest plan); insert and delete O(k n / slots); memory 24 bytes a constraint and 8 or 16 bytes a box and
 attribute (the paper's subscriptions constrain every attribute).
 """
 
@@ -36,9 +38,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hitbox.boxes import HIGHEST, I32, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError, nearest
-from hitbox.matchers.kernels import U64, now, prefetch, unmarked
+from hitbox.matchers.kernels import U64, Ints, grown, now, ones, prefetch, trailing_zeros, unmarked
 from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side
 
 F64 = NDArray[np.float64]
@@ -46,6 +48,7 @@ F64 = NDArray[np.float64]
 NEAR_OPTIMAL, EXCLUSIVE, INCLUSIVE, OPTIMAL = range(4)
 PLANS = {"near-optimal": NEAR_OPTIMAL, "exclusive": EXCLUSIVE, "inclusive": INCLUSIVE, "optimal": OPTIMAL}
 MOST_FOR_OPTIMAL = 22
+NARROWEST = int(np.iinfo(np.int32).min)
 AHEAD = 64
 """How far ahead the inclusive method asks for bounds: a candidate's are never in the cache."""
 
@@ -73,15 +76,19 @@ class Dexin(Rein):
             raise MatcherError(f"slots must be at least 1, got {slots}")
         super().__init__(space, buckets=slots, sorted_buckets=True)
         self.planner = PLANS[plan]
-        self.bounds: I64 = np.zeros((space.attributes, 0, 2), np.int64)
+        self.bounds: Ints = np.zeros((space.attributes, 0), np.int32)
         self.counts: I64 | None = None
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         super().insert(numbers, boxes)
         self.counts = None
         held = self.bounds.shape[1]
-        if self.store.capacity > held:
-            bounds = np.zeros((self.space.attributes, self.store.capacity, 2), np.int64)
+        if self.bounds.dtype == np.int32 and not fits(boxes.low, boxes.high):
+            self.bounds = np.zeros((self.space.attributes, 2 * self.store.capacity), np.int64)
+            numbers = self.store.living()
+            boxes = self.store.boxes(numbers)
+        elif 2 * self.store.capacity > held:
+            bounds = np.zeros((self.space.attributes, 2 * self.store.capacity), self.bounds.dtype)
             bounds[:, :held] = self.bounds
             self.bounds = bounds
         fill_bounds(self.bounds, numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
@@ -115,14 +122,31 @@ class Dexin(Rein):
         return super().nbytes() + self.bounds.nbytes
 
 
+def fits(low: I64, high: I64) -> bool:
+    """Whether `narrow` keeps every comparison of these bounds with any event."""
+    least, most = NARROWEST + 2, -NARROWEST - 2
+    lows = (low <= LOWEST) | ((low >= least) & (low <= most))
+    highs = (high == MISSING) | (high == HIGHEST) | ((high >= least) & (high <= most))
+    return bool(lows.all() and highs.all())
+
+
 @njit(cache=True, nogil=True)
-def fill_bounds(bounds: I64, numbers: I64, offsets: I64, attribute: Any, low: I64, high: I64) -> None:
+def narrow(key: int, bounds: Ints) -> int:
+    """`key` in as many bytes as `bounds` have: one that is missing lies below all others, one that is too large at the
+    end, where no bound is but the missing one."""
+    least, most = (MISSING, HIGHEST) if bounds.itemsize == 8 else (NARROWEST, -NARROWEST - 1)
+    return least if key == MISSING else min(max(key, least + 1), most)
+
+
+@njit(cache=True, nogil=True)
+def fill_bounds(bounds: Ints, numbers: I64, offsets: I64, attribute: Any, low: I64, high: I64) -> None:
+    least, most = narrow(MISSING, bounds), narrow(HIGHEST, bounds)
     for i in range(len(numbers)):
         for a in range(len(bounds)):
-            bounds[a, numbers[i], 0], bounds[a, numbers[i], 1] = MISSING, HIGHEST
+            bounds[a, 2 * numbers[i]], bounds[a, 2 * numbers[i] + 1] = least, most
         for row in range(offsets[i], offsets[i + 1]):
-            bounds[attribute[row], numbers[i], 0] = low[row]
-            bounds[attribute[row], numbers[i], 1] = high[row]
+            bounds[attribute[row], 2 * numbers[i]] = narrow(low[row], bounds)
+            bounds[attribute[row], 2 * numbers[i] + 1] = narrow(high[row], bounds)
 
 
 @njit(cache=True, nogil=True)
@@ -207,14 +231,14 @@ def plan_cost(rates: F64, sequence: I64, exclusive: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def include(found: I64, begin: int, end: int, bounds: I64, low: int, high: int, stamps: I64) -> int:
+def include(found: I32, begin: int, end: int, bounds: Ints, low: int, high: int, stamps: I64) -> int:
     """Keep those of `found[begin:end]` whose bounds meet [low, high]; the new end."""
-    kept = begin
+    low, high, kept = narrow(low, bounds), narrow(high, bounds), begin
     for i in range(begin, end):
-        number = found[i]
-        prefetch(bounds, 2 * found[min(i + AHEAD, end - 1)])
-        meets = (bounds[number, 0] <= high) & (bounds[number, 1] >= low)
-        found[kept] = number  # stays only if `kept` moves on: no branch to mispredict
+        prefetch(bounds, 2 * np.int64(found[min(i + AHEAD, end - 1)]))
+        place = np.uint64(2 * np.int64(found[i]))
+        meets = (bounds[place] <= high) & (bounds[place + np.uint64(1)] >= low)
+        found[kept] = found[i]  # stays only if `kept` moves on: no branch to mispredict
         if len(stamps) and meets:
             stamps[kept] = now()
         kept += meets
@@ -222,9 +246,31 @@ def include(found: I64, begin: int, end: int, bounds: I64, low: int, high: int, 
 
 
 @njit(cache=True, nogil=True)
+def include_unmarked(
+    marks: U64, found: I32, used: int, bounds: Ints, low: int, high: int, stamps: I64
+) -> tuple[I32, int]:
+    """`unmarked`, and of those `include`, in one go."""
+    low, high, count = narrow(low, bounds), narrow(high, bounds), 0
+    for word in marks:
+        count += ones(~word)
+    found = grown(found, used + count)
+    for word in range(len(marks)):
+        rest = ~marks[word]
+        while rest != 0:
+            number = np.uint64(64 * word) + np.uint64(trailing_zeros(rest))
+            meets = (bounds[2 * number] <= high) & (bounds[2 * number + np.uint64(1)] >= low)
+            found[used] = number
+            if len(stamps) and meets:
+                stamps[used] = now()
+            used += meets
+            rest &= rest - np.uint64(1)
+    return found, used
+
+
+@njit(cache=True, nogil=True)
 def match_planned(
     lows: I64, highs: I64, cells: int, grid: Any, lists: Any, counts: I64,
-    dead: U64, count: int, bounds: I64, planner: int, stamps: I64,
+    dead: U64, count: int, bounds: Ints, planner: int, stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int32)
@@ -239,10 +285,15 @@ def match_planned(
             mark_side(marks, a, HIGH, lows[event, a], cells, grid, lists, True)
             mark_side(marks, a, LOW, highs[event, a], cells, grid, lists, True)
         begin = used
-        found, used = unmarked(marks, found, used, stamps if exclusive == attributes else stamps[:0])
+        if exclusive == attributes:
+            found, used = unmarked(marks, found, used, stamps)
         for k in range(exclusive, attributes):
             a = sequence[k]
+            low, high = lows[event, a], highs[event, a]
             last = stamps if k == attributes - 1 else stamps[:0]  # only the last one determines a match
-            used = include(found, begin, used, bounds[a], lows[event, a], highs[event, a], last)
+            if k == exclusive:
+                found, used = include_unmarked(marks, found, used, bounds[a], low, high, last)
+            else:
+                used = include(found, begin, used, bounds[a], low, high, last)
         offsets[event + 1] = used
     return offsets, found[:used].copy()
