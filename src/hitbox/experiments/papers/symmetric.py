@@ -34,7 +34,7 @@ NEAR = (
 ONE_PATH = (
     "The paper's library with the paper's fanout, in a newer version. An insertion into its R*-tree follows one path, "
     "whatever overlaps, and compares attribute by attribute: linear in the attributes at most, and it begins with the "
-    "cost of walking the tree. What overlap costs is in its level, 30 to 90 times that of MLGF and UB-tree."
+    "cost of walking the tree. What overlap costs is in its level, 6 to 34 times that of MLGF and UB-tree."
 )
 OVERLAP = (
     "Naive triples from 8 to 16 attributes, where it overtakes Compound, as in the paper, but does not rise beyond 24, "
