@@ -131,14 +131,14 @@ def _measure(
         for (lane, _), (hits, taken) in zip(field, singles, strict=True):
             figures[lane.name] |= _match_figures(hits, taken)
             scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
-    if "upkeep" in measures:
-        yards.append(_update(field))
     for lane, data in field:
-        figures[lane.name] |= _size(lane, data)
-        if "upkeep" in measures:
-            figures[lane.name] |= _upkeep_figures(lane)
+        figures[lane.name] |= _size(lane, data)  # before boxes come and go: arrays that grow take half as much again
         if "plan" in measures and hasattr(lane.matcher, "plan"):
             figures[lane.name] |= _plan(lane, data)
+    if "upkeep" in measures:
+        yards.append(_update(field))
+        for lane, _ in field:
+            figures[lane.name] |= _upkeep_figures(lane)
     return figures, scatter, float(np.mean(yards))
 
 

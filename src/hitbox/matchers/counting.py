@@ -36,9 +36,9 @@ EMPTY = -1
 CHUNK = 1 << 20
 
 
-def constraints(numbers: I64, boxes: Boxes) -> tuple[I64, I64, I64]:
+def constraints(numbers: I64, boxes: Boxes) -> tuple[I32, I64, I32]:
     """(attribute x operator, value, owner) of every constraint that `boxes` are made of."""
-    found: tuple[I64, I64, I64] = break_up(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
+    found: tuple[I32, I64, I32] = break_up(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
     return found
 
 
@@ -49,7 +49,7 @@ class Targets:
         self.target = np.zeros(0, np.min_scalar_type(2 * space.attributes))
         self.bare = Lists(1, valued=False)
 
-    def insert(self, numbers: I64, owners: I64, capacity: int) -> None:
+    def insert(self, numbers: I64, owners: I32, capacity: int) -> None:
         if capacity > len(self.target):
             extra = np.zeros(capacity - len(self.target), self.target.dtype)
             self.target = np.concatenate([self.target, extra])
@@ -95,10 +95,10 @@ class Counting(Matcher):
             ids = np.concatenate([ids for ids, _ in parts])
             new = np.concatenate([new for _, new in parts])
             self.links.extend(len(self.kinds))
-            self.links.insert(ids, owners, owners)
+            self.links.insert(ids, owners, values)
             self.index.insert(self.kinds[new], new, self.values[new])
 
-    def _intern(self, kinds: I64, values: I64) -> tuple[I64, I64]:
+    def _intern(self, kinds: I32, values: I64) -> tuple[I64, I64]:
         """The constraint of each row, and those that are new."""
         if len(self.free) < len(kinds):
             have = len(self.kinds)
@@ -150,9 +150,9 @@ class Counting(Matcher):
 
 
 @njit(cache=True, nogil=True)
-def break_up(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64) -> tuple[I64, I64, I64]:
+def break_up(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64) -> tuple[I32, I64, I32]:
     most = 2 * len(low)
-    kinds, values, owners = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    kinds, values, owners = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32)
     used = 0
     for box in range(len(numbers)):
         for row in range(offsets[box], offsets[box + 1]):
@@ -169,7 +169,7 @@ def break_up(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64) ->
 
 
 @njit(cache=True, nogil=True)
-def count_owners(target: Any, owners: I64) -> None:
+def count_owners(target: Any, owners: I32) -> None:
     for owner in owners:
         target[owner] += 1
 
@@ -198,7 +198,7 @@ def rehash(table: I32, kinds: I64, values: I64, ids: I32) -> None:
 
 
 @njit(cache=True, nogil=True)
-def intern(table: I32, kinds: I64, values: I64, free: I64, kind: I64, value: I64) -> tuple[I64, I64]:
+def intern(table: I32, kinds: I64, values: I64, free: I64, kind: I32, value: I64) -> tuple[I64, I64]:
     ids, new = np.empty(len(kind), np.int64), np.empty(len(kind), np.int64)
     made = 0
     for i in range(len(kind)):
@@ -213,7 +213,7 @@ def intern(table: I32, kinds: I64, values: I64, free: I64, kind: I64, value: I64
 
 
 @njit(cache=True, nogil=True)
-def look_up(table: I32, kinds: I64, values: I64, kind: I64, value: I64) -> I64:
+def look_up(table: I32, kinds: I64, values: I64, kind: I32, value: I64) -> I64:
     ids = np.empty(len(kind), np.int64)
     for i in range(len(kind)):
         ids[i] = table[place_of(table, kinds, values, kind[i], value[i])]
