@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -166,15 +167,20 @@ def test_a_part_is_run_again_until_the_machine_was_quick(monkeypatch: pytest.Mon
     slow, quick = [3, 3], [2, 2]
     paces = iter([*slow, *quick, 3, 2, *quick, *quick])  # two parts twice, then the first alone
     moments = itertools.count()  # each run takes a second
-    monkeypatch.setattr(point, "yardstick", lambda: next(paces))
+    yardstick = Mock(side_effect=paces, quickest=2)
+    monkeypatch.setattr(point, "yardstick", yardstick)
     monkeypatch.setattr(point, "time", SimpleNamespace(perf_counter=lambda: next(moments)))
     data: Any = SimpleNamespace(settings=SimpleNamespace(repeats=2, budget=2))
     halves = [point.Part(slice(0, 5)), point.Part(slice(5, 9))]
     lane: Any = "lane"
     (parts,), pace = point._rounds([(lane, data)], 2, lambda lane, data: halves, lambda lane, data, some: some.start)
     assert [part.runs for part in parts] == [[0, 0, 0], [5, 5]]
-    assert [part.paces for part in parts] == [[3, 3, 2], [2, 2]]
+    assert [part.yards for part in parts] == [[(3, 3), (3, 2), (2, 2)], [(2, 2), (2, 2)]]
+    assert [part.factor for part in parts] == [1, 1]
     assert pace == 2
+    parts[0].yards.pop()
+    assert parts[0].pace == 3
+    assert parts[0].factor == 2 / 2.5  # of the second time, which ended well
     assert next(paces, None) is None
 
 

@@ -73,8 +73,7 @@ class Curves:
 def at_one_pace(point: Mapping[str, Mapping[str, float]], factor: float) -> dict[str, dict[str, float]]:
     """The figures of a point with the TIMES multiplied by `factor`: what they would be on the machine at its fastest.
 
-    Neighbours on a shared machine make everybody at a point slower, by up to a factor of two here, and the next point
-    not. Contestants of one point are compared as they were measured: they share the factor.
+    Times of a point are those of the quickest yardstick that was seen there; elsewhere it may have been quicker.
     """
     return {
         lane: {

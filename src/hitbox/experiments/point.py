@@ -43,6 +43,8 @@ SHORT = 0.02
 """Seconds that a part should take; one event may take longer."""
 QUICK = 1.2
 """Times the quickest yardstick, and the machine is at its better pace (at the other it takes 1.5 times as long)."""
+GLANCES = 100
+"""At the yardstick before a point, so that its quickest is known."""
 PATIENCE = 3
 """Times the time that is meant for timing, which may be spent on waiting for a quick moment."""
 F64 = NDArray[np.float64]
@@ -84,6 +86,8 @@ def measure_point(
     data = Data(workload, boxes, points, settings)
     specs = experiment.lanes(x)
     with quiet_memory():
+        for _ in range(GLANCES):
+            yardstick()
         field, skipped = _admit(specs, data)
         if experiment.beside:
             other = workloads.get(experiment.workload, **parameters | dict(experiment.beside))
@@ -107,6 +111,7 @@ def measure_point(
         "skipped": skipped,
         "scatter": scatter,
         "yard": yard * 1e6,
+        "quickest": yardstick.quickest * 1e6,
         "commit": commit(),
         "seconds": round(time.perf_counter() - began[0], 2),
         "cpu_seconds": round(time.process_time() - began[1], 2),
@@ -136,9 +141,10 @@ def _measure(
         if "plan" in measures and hasattr(lane.matcher, "plan"):
             figures[lane.name] |= _plan(lane, data)
     if "upkeep" in measures:
-        yards.append(_update(field))
-        for lane, _ in field:
-            figures[lane.name] |= _upkeep_figures(lane)
+        factors, yard = _update(field)
+        yards.append(yard)
+        for (lane, _), factor in zip(field, factors, strict=True):
+            figures[lane.name] |= _upkeep_figures(lane, factor)
     return figures, scatter, float(np.mean(yards))
 
 
@@ -227,12 +233,18 @@ class Part:
 
     events: slice
     runs: list[Any] = filled(default_factory=list)
-    paces: list[float] = filled(default_factory=list)
-    """The yardstick beside each run: the slower of those before and after it."""
+    yards: list[tuple[float, float]] = filled(default_factory=list)
+    """Before and after each run."""
 
     @property
     def pace(self) -> float:
-        return min(self.paces)
+        """The slower yardstick of the quickest run."""
+        return min(map(max, self.yards))
+
+    @property
+    def factor(self) -> float:
+        """What its times are to be multiplied by: how much slower the machine was even then than at its quickest."""
+        return yardstick.quickest / float(np.mean(min(self.yards, key=lambda yards: (max(yards), min(yards)))))
 
 
 def _parts(lane: Lane, data: Data) -> list[Part]:
@@ -250,22 +262,20 @@ def _rounds(
     there is a yardstick before and after each, and one that had no quick moment yet is run again, with patience.
     """
     parts = [split(lane, data) for lane, data in field]
-    spent, quickest = [0.0] * len(field), np.inf
+    spent = [0.0] * len(field)
     for turn in range(MOST * _repeats(field)):
         for i, (lane, data) in enumerate(field):
             if turn < least or spent[i] < data.settings.budget:
                 due = parts[i]
             elif spent[i] < PATIENCE * data.settings.budget:
-                due = [part for part in parts[i] if part.pace > QUICK * quickest]
+                due = [part for part in parts[i] if part.pace > QUICK * yardstick.quickest]
             else:
                 due = []
             for part in due:
                 before, begin = yardstick(), time.perf_counter()
                 part.runs.append(run(lane, data, part.events))
                 spent[i] += time.perf_counter() - begin
-                after = yardstick()
-                part.paces.append(max(before, after))
-                quickest = min(quickest, before, after)
+                part.yards.append((before, yardstick()))
     paces = [float(np.mean([part.pace for part in some])) for some in parts]
     return parts, float(np.mean(paces)) if paces else 0.0
 
@@ -279,7 +289,7 @@ def _singles(field: Field) -> tuple[list[tuple[F64, F64]], float]:
     parts, pace = _rounds(field, least, _parts, lambda lane, data, some: lane.time_single(data.points[some]))
     found = []
     for (lane, data), own in zip(field, parts, strict=True):
-        taken = np.concatenate([np.min(np.array(part.runs), axis=0) for part in own]) * 1e6
+        taken = np.concatenate([np.min(np.array(part.runs), axis=0) * part.factor for part in own]) * 1e6
         hits = np.diff(lane.match(data.points[: len(taken)]).offsets).astype(float)
         found.append((hits, taken))
     return found, pace
@@ -311,7 +321,11 @@ def _fine(field: Field) -> tuple[list[list[Times]], float]:
 
     parts, pace = _rounds(field, 2 * _repeats(field), _parts, run)
     return [
-        [min(event, key=lambda one: one.matching) for part in own for event in zip(*part.runs, strict=True)]
+        [
+            min(event, key=lambda one: one.matching) * part.factor
+            for part in own
+            for event in zip(*part.runs, strict=True)
+        ]
         for own in parts
     ], pace
 
@@ -349,24 +363,25 @@ def _size(lane: Lane, data: Data) -> dict[str, float]:
     return {"build": lane.build * 1e6 / n, "build_total": lane.build, "memory": lane.matcher.nbytes() / n}
 
 
-def _update(field: Field) -> float:
-    """Boxes come and go, in calls of one and of many; how long the yardstick took beside them."""
+def _update(field: Field) -> tuple[list[float], float]:
+    """Boxes come and go, in calls of one and of many; each lane's factor, and how long the yardstick took."""
     for lane, data in field:
         lane.time_one(data.fresh, len(data.boxes), data.settings.budget)
-    return _rounds(
+    parts, pace = _rounds(
         field,
         _repeats(field),
         lambda lane, data: [Part(slice(0, 1))],
         lambda lane, data, _: lane.time_bulk(data.fresh, len(data.boxes), data.settings.budget),
-    )[1]
+    )
+    return [own[0].factor for own in parts], pace
 
 
-def _upkeep_figures(lane: Lane) -> dict[str, float]:
+def _upkeep_figures(lane: Lane, factor: float) -> dict[str, float]:
     return {
         "insert_one": float(np.median(lane.insert_one)) * 1e6,
         "delete_one": float(np.median(lane.delete_one)) * 1e6,
-        "insert_each": min(lane.insert_bulk.repeats) * 1e6,
-        "delete_each": min(lane.delete_bulk.repeats) * 1e6,
+        "insert_each": min(lane.insert_bulk.repeats) * factor * 1e6,
+        "delete_each": min(lane.delete_bulk.repeats) * factor * 1e6,
     }
 
 

@@ -75,7 +75,7 @@ def _head(record: dict[str, Any]) -> str:
         "<p>All matchers run in one process on the same boxes and events, each checked against <code>brute</code> "
         "first; times are CPU time of one event at a time, the quickest of interleaved repetitions (the fine-grained "
         "times of Pri-REIN are wall-clock stamps inside the kernels). A fixed piece of work is timed beside them, and "
-        f"times of matching are scaled to the fastest point's; it took {slowest:.2f} times as long at the slowest. The "
+        f"times of matching are scaled by it to its quickest; it took {slowest:.2f} times as long at the slowest. The "
         "claims are about shape: who wins, by what factor, what rises. Curves within 10% of each other count as "
         "equal.</p>"
     )

@@ -24,8 +24,8 @@ from hitbox.experiments.declare import SETTINGS, Experiment, Paper, Value
 from hitbox.experiments.machine import cpu_model
 from hitbox.experiments.point import measure_point
 
-FORMAT = 2
-"""Of the files of points: 2 since the yardstick stands in them."""
+FORMAT = 3
+"""Of the files of points: 3 since their times are those of the quickest yardstick beside them."""
 BUSY = 1.2
 """Times as long as at the quickest point of the run, and a point's yardstick tells of a busy machine."""
 AGAIN = 0.25
@@ -148,12 +148,12 @@ def curves(todo: list[Task], out: Path) -> dict[tuple[str, str], Curves]:
     """(paper, experiment) -> what was measured, at the pace of the fastest point."""
     found: dict[tuple[str, str], Curves] = {}
     points = [(task, point) for task in todo if (point := stored(task, out))]
-    fastest = min((point["yard"] for _, point in points), default=0.0)
+    fastest = min((point["quickest"] for _, point in points), default=0.0)
     for task, point in points:
         key = (task.paper, task.experiment.name)
         here = found.setdefault(key, Curves([], [], [], []))
         here.xs.append(task.x)
-        here.points.append(at_one_pace(point["lanes"], fastest / point["yard"]))
+        here.points.append(at_one_pace(point["lanes"], fastest / point["quickest"]))
         here.skipped.append(point["skipped"])
         here.n.append(point["n"])
     return found
