@@ -40,6 +40,13 @@ def test_times_of_every_matcher(name: str) -> None:
     assert set(metrics.summary(times)) == set(metrics.METRICS)
 
 
+def test_times_of_a_slower_machine() -> None:
+    times = metrics.Times(np.array([4, 2], np.int32), np.array([10, 30]), 40, "each match")
+    slower = times * 2.5
+    assert slower.numbers is times.numbers
+    assert [slower.preparing, slower.gap, slower.ending, slower.matching] == [25, 50, 25, 100]
+
+
 def test_times_by_priority_and_from_outside() -> None:
     rng = np.random.default_rng(4)
     boxes = random_boxes(rng, 500, 3)
