@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError, nearest
-from hitbox.matchers.kernels import U64, Ints, grown, now, ones, prefetch, trailing_zeros, unmarked
+from hitbox.matchers.kernels import U64, Ints, grown_for_unmarked, now, prefetch, trailing_zeros, unmarked
 from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side
 
 F64 = NDArray[np.float64]
@@ -250,10 +250,8 @@ def include_unmarked(
     marks: U64, found: I32, used: int, bounds: Ints, low: int, high: int, stamps: I64
 ) -> tuple[I32, int]:
     """`unmarked`, and of those `include`, in one go."""
-    low, high, count = narrow(low, bounds), narrow(high, bounds), 0
-    for word in marks:
-        count += ones(~word)
-    found = grown(found, used + count)
+    low, high = narrow(low, bounds), narrow(high, bounds)
+    found = grown_for_unmarked(marks, found, used)
     for word in range(len(marks)):
         rest = ~marks[word]
         while rest != 0:

@@ -117,12 +117,19 @@ def grown(array: Any, size: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def unmarked(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
-    """Append the numbers whose bit is 0 to `found[:used]`; the (possibly moved) array and its new end."""
+def grown_for_unmarked(marks: U64, found: I32, used: int) -> I32:
+    """`found` with room for all numbers whose bit is 0, behind `found[:used]`."""
     count = 0
     for word in marks:
         count += ones(~word)
-    found = grown(found, used + count)
+    room: I32 = grown(found, used + count)
+    return room
+
+
+@njit(cache=True, nogil=True)
+def unmarked(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
+    """Append the numbers whose bit is 0 to `found[:used]`; the (possibly moved) array and its new end."""
+    found = grown_for_unmarked(marks, found, used)
     for place in range(len(marks)):
         rest = ~marks[place]
         while rest != 0:
