@@ -38,8 +38,10 @@ CHUNK = 1 << 20
 
 def constraints(numbers: I64, boxes: Boxes) -> tuple[I32, I64, I32]:
     """(attribute x operator, value, owner) of every constraint that `boxes` are made of."""
-    found: tuple[I32, I64, I32] = break_up(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
-    return found
+    most = 2 * len(boxes.low)
+    kinds, values, owners = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32)
+    used = break_up(kinds, values, owners, numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high)
+    return kinds[:used], values[:used], owners[:used]
 
 
 class Targets:
@@ -150,9 +152,10 @@ class Counting(Matcher):
 
 
 @njit(cache=True, nogil=True)
-def break_up(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64) -> tuple[I32, I64, I32]:
-    most = 2 * len(low)
-    kinds, values, owners = np.empty(most, np.int32), np.empty(most, np.int64), np.empty(most, np.int32)
+def break_up(
+    kinds: I32, values: I64, owners: I32, numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64
+) -> int:
+    """Write down the constraints; how many they are."""
     used = 0
     for box in range(len(numbers)):
         for row in range(offsets[box], offsets[box + 1]):
@@ -165,7 +168,7 @@ def break_up(numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64) ->
                 kinds[used], values[used] = kind + AT_MOST, high[row]
                 owners[used] = numbers[box]
                 used += 1
-    return kinds[:used], values[:used], owners[:used]
+    return used
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,8 @@
 
 A list that is full moves to the end of the arena with half as much room again; the arena is packed anew, with an eighth
 of slack in each list, when half of it is waste, and when many come in at once. Cost: append O(1) amortised, O(list)
-where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once.
+where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once. Big arrays are made by NumPy and
+filled by kernels: it asks the system for huge pages, Numba does not, and a build spends a third on touching new pages.
 
 Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
 match was determined goes into `stamps[k]` (nanoseconds of `time.perf_counter_ns`'s clock). NO_STAMPS turns it off.
@@ -40,6 +41,8 @@ SHORT = 64
 """A list that is sorted by moving its entries one by one, where they nearly are in order."""
 DEAR = 50
 """Times as long as copying an entry: adding one where lists are full and have to move, or are kept in order."""
+AHEAD = 32
+"""Entries between asking for the end of a list and writing there: lists are many, and their ends not in the cache."""
 STRETCH = 1024
 """Bits looked at one by one between two readings of the clock: a microsecond."""
 
@@ -256,42 +259,52 @@ class Lists:
             self._pack(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def _pack(self, lists: Ints, numbers: I32, values: I64) -> None:
-        self.start, self.size, self.room, self.numbers, self.values = pack(
-            *self.arrays, lists, numbers, values, self.valued, self.ordered
-        )
-        self.used, self.live = len(self.numbers), int(self.size.sum())
+        """A new arena that holds what was there, and `numbers` (with their `values`) at the end of `lists`."""
+        begin, total, room = lay_out(self.size, lists)
+        used = int(begin[-1] + room[-1]) if len(begin) else 0
+        arena = np.empty(used, np.int32), np.empty(used if self.valued else 0, np.int64)
+        pack(*self.arrays, lists, numbers, values, begin, total, *arena, self.valued, self.ordered)
+        self.start, self.size, self.room = begin, total, room
+        self.numbers, self.values = arena
+        self.used, self.live = used, int(total.sum())
+
+
+@njit(cache=True, nogil=True)
+def lay_out(size: I64, lists: Ints) -> tuple[I64, I64, I64]:
+    """Start, size and room of each list in a new arena, when `lists` have got one entry more for each mention."""
+    total = size.copy()
+    for one in lists:
+        total[one] += 1
+    room = total + total // 8
+    begin = np.empty_like(size)
+    used = 0
+    for one in range(len(size)):
+        begin[one] = used
+        used += room[one]
+    return begin, total, room
 
 
 @njit(cache=True, nogil=True)
 def pack(
-    start: I64, size: I64, numbers: I32, values: I64, lists: Ints, more: I32, their: I64, valued: bool, ordered: bool
-) -> tuple[I64, I64, I64, I32, I64]:
-    """A new arena that holds what was there, and `more` (with `their` values) at the end of `lists`."""
-    total = size.copy()
-    for one in lists:
-        total[one] += 1
-    begin, end = np.empty_like(size), np.empty_like(size)
-    used = 0
-    for one in range(len(size)):
-        begin[one], end[one] = used, used + size[one]
-        used += total[one] + total[one] // 8
-    room = total + total // 8
-    numbers_new = np.empty(used, np.int32)
-    values_new = np.empty(used if valued else 0, np.int64)
+    start: I64, size: I64, numbers: I32, values: I64, lists: Ints, more: I32, their: I64,
+    begin: I64, total: I64, numbers_new: I32, values_new: I64, valued: bool, ordered: bool,
+) -> None:  # fmt: skip
+    end = begin + size
     for one in np.flatnonzero(size):
         numbers_new[begin[one] : end[one]] = numbers[start[one] : start[one] + size[one]]
         if valued:
             values_new[begin[one] : end[one]] = values[start[one] : start[one] + size[one]]
     for i in range(len(lists)):
-        place = end[lists[i]]
+        soon, place = end[lists[min(i + AHEAD, len(lists) - 1)]], end[lists[i]]
+        prefetch(numbers_new, soon)
         numbers_new[place] = more[i]
         if valued:
+            prefetch(values_new, soon)
             values_new[place] = their[i]
         end[lists[i]] += 1
-    for one in range(len(size)):
-        if ordered and total[one] > size[one]:
+    if ordered:
+        for one in np.flatnonzero(total > size):
             sort_by_value(numbers_new[begin[one] : end[one]], values_new[begin[one] : end[one]])
-    return begin, total, room, numbers_new, values_new
 
 
 @njit(cache=True, nogil=True)

@@ -120,9 +120,15 @@ class Rein(Matcher):
         self.store.delete(numbers)
 
     def _entries(self, numbers: I64, boxes: Boxes) -> tuple[I32, I32, I64]:
-        """(list, number, end) of everything that `boxes` put into the bucket lists."""
+        """(list, number, end) of everything that `boxes` put into the bucket lists.
+
+        Attribute by attribute: the lists of one stay in the cache while they fill.
+        """
         rows = (boxes.offsets, boxes.attribute, boxes.low, boxes.high)
-        found: tuple[I32, I32, I64] = entries(numbers, *rows, self.grid.cells, *self.grid.arrays)
+        place = places(len(self.grid.low), *rows)
+        used = int(place[-1])
+        found = np.empty(used, np.int32), np.empty(used, np.int32), np.empty(used, np.int64)
+        enter(*found, place, numbers, *rows, self.grid.cells, *self.grid.arrays)
         return found
 
     def match(self, points: Points) -> Hits:
@@ -159,18 +165,22 @@ def cell(key: int, low: int, high: int, width: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def entries(
-    numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64,
-    cells: int, lowest: I64, highest: I64, width: U64,
-) -> tuple[I32, I32, I64]:  # fmt: skip
-    """What is to be put into which list, attribute by attribute: the lists of one stay in the cache while they fill."""
-    place = np.zeros(len(width) + 1, np.int64)
-    for row in range(offsets[0], offsets[len(numbers)]):
+def places(attributes: int, offsets: I64, attribute: I32, low: I64, high: I64) -> I64:
+    """Where the ends of each attribute begin if they are written one attribute after the other, and where all end."""
+    place = np.zeros(attributes + 1, np.int64)
+    for row in range(offsets[0], offsets[-1]):
         place[attribute[row] + 1] += int(low[row] != MISSING) + int(high[row] != HIGHEST)
-    for a in range(len(width)):
+    for a in range(attributes):
         place[a + 1] += place[a]
-    used = place[len(width)]
-    lists, owners, ends = np.empty(used, np.int32), np.empty(used, np.int32), np.empty(used, np.int64)
+    return place
+
+
+@njit(cache=True, nogil=True)
+def enter(
+    lists: I32, owners: I32, ends: I64, place: I64, numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64,
+    cells: int, lowest: I64, highest: I64, width: U64,
+) -> None:  # fmt: skip
+    """Write down which end is to be put into which list, from `place` on."""
     for box in range(len(numbers)):
         for row in range(offsets[box], offsets[box + 1]):
             a = attribute[row]
@@ -182,7 +192,6 @@ def entries(
                 lists[at] = (2 * a + side) * cells + cell(end, lowest[a], highest[a], width[a])
                 owners[at], ends[at] = numbers[box], end
                 place[a] = at + 1
-    return lists, owners, ends
 
 
 @njit(cache=True, nogil=True)
