@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -95,6 +96,21 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@intrinsic
+def slide(typing_context: Any, array: Any, begin: Any, end: Any, by: Any) -> Any:
+    """Move the items from `begin` to `end` (flat indices of a contiguous array) by some places, as one block."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, first, last, by = arguments
+        data = context.make_array(signature.args[0])(context, builder, source).data
+        here, there = builder.gep(data, [first]), builder.gep(data, [builder.add(first, by)])
+        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
+        cgutils.raw_memmove(builder, there, here, builder.sub(last, first), size)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, types.int64), generate
 
 
 @njit(cache=True, nogil=True)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import U16, meets, report
-from hitbox.matchers.kernels import U64, prefetch
+from hitbox.matchers.kernels import U64, prefetch, slide
 from hitbox.matchers.pages import doubled
 from hitbox.matchers.transform import Transformed, within
 
@@ -201,13 +201,11 @@ def new_page(tree: Pages, level: int) -> tuple[Pages, int]:
 @njit(cache=True, nogil=True)
 def shift(page: int, begin: int, by: int, addresses: U64, numbers: I32, children: I32, headings: I32) -> None:
     """Move the entries from `begin` on by one place, up or down."""
-    count = headings[page, COUNT]
-    places = range(count - 1, begin - 1, -1) if by > 0 else range(begin, count)
-    for i in places:
-        for word in range(addresses.shape[2]):
-            addresses[page, i + by, word] = addresses[page, i, word]
-        numbers[page, i + by] = numbers[page, i]
-        children[page, i + by] = children[page, i]
+    count, (_, room, words) = headings[page, COUNT], addresses.shape
+    begin, end = page * room + begin, page * room + count
+    slide(addresses, begin * words, end * words, by * words)
+    slide(numbers, begin, end, by)
+    slide(children, begin, end, by)
     headings[page, COUNT] += by
 
 
