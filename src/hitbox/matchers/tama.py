@@ -32,6 +32,8 @@ from hitbox.matchers.grid import Gridded, Rulers, code, confirm, count_off, repo
 from hitbox.matchers.kernels import Lists, grown
 
 BATCH = 1 << 14
+"""Boxes that are inserted first; then as many as before, and so on: a wide box has hundreds of entries, which would take
+three times as much room at once as in the lists, but the lists are laid out anew for each part."""
 
 
 class Tama(Gridded):
@@ -54,10 +56,12 @@ class Tama(Gridded):
         return found
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
-        for part in range(0, len(numbers), BATCH):  # in parts: a wide box has hundreds of entries
-            rows = np.arange(part, min(part + BATCH, len(numbers)))
+        owners, done = numbers.astype(np.int32), 0
+        while done < len(numbers):
+            rows = np.arange(done, min(max(2 * done, BATCH), len(numbers)))
             cells, count = self.cells(boxes.take(rows))
-            self.lists.insert(cells, np.repeat(numbers[rows], count), cells[:0])
+            self.lists.insert(cells, np.repeat(owners[rows], count), cells[:0])
+            done += len(rows)
         self.needs = widened(self.needs, self.store.capacity)
         self.needs[numbers] = np.diff(boxes.offsets)
         self.bare = np.concatenate([self.bare, numbers[self.needs[numbers] == 0].astype(np.int32)])
