@@ -206,7 +206,7 @@ def _build_again(field: Field, specs: dict[str, str]) -> None:
     spent = [lane.build for lane, _ in field]
     for attempt in range(1, MOST * _repeats(field)):
         for i, (lane, data) in enumerate(field):
-            if spent[i] < data.settings.budget * (2 if attempt == 1 else 0.5):
+            if spent[i] < data.settings.budget * (2 if attempt == 1 else 1):
                 begin = time.perf_counter()
                 lane.matcher = enter(specs[lane.name], data.workload.space)  # the old one is gone before this fills
                 lane.build = min(lane.build, _insert_all(lane, data))

@@ -76,8 +76,10 @@ class Siena(Matcher):
     def stamped(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         self._arrange()
+        room = 1 << max(1, (3 * len(self) // 2 - 1).bit_length())
+        counters = np.empty((room, 2), np.int32)  # in huge pages where it is large: it is read here and there
         goal = (self.targets.target, self.targets.bare_numbers)
-        return Hits(*count_pairs(points.low, len(self), self.buckets.arrays, *goal, stamps))
+        return Hits(*count_pairs(points.low, len(self), self.buckets.arrays, counters, *goal, stamps))
 
     def boxes(self, numbers: I64) -> Boxes:
         return self.store.boxes(numbers)
@@ -101,15 +103,17 @@ def count_up(counters: I32, shift: int, number: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def count_pairs(lows: I64, count: int, buckets: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I32]:
+def count_pairs(
+    lows: I64, count: int, buckets: Any, counters: I32, target: Any, bare: I32, stamps: I64
+) -> tuple[I64, I32]:
     start, size, numbers, values = buckets
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int32)
-    used, shift = 0, 31
-    while 1 << (32 - shift) < 3 * count // 2:
+    used, shift = 0, 32
+    while 1 << (32 - shift) < len(counters):
         shift -= 1
     for event in range(len(lows)):
-        counters = np.zeros((1 << (32 - shift), 2), np.int32)
+        counters[:] = 0
         found = grown(found, used + count)
         used = report_bare(bare, found, used, stamps)
         for kind in range(len(start)):

@@ -32,8 +32,8 @@ from hitbox.matchers.grid import Gridded, Rulers, code, confirm, count_off, repo
 from hitbox.matchers.kernels import Lists, grown
 
 BATCH = 1 << 14
-"""Boxes that are inserted first; then as many as before, and so on: a wide box has hundreds of entries, which would take
-three times as much room at once as in the lists, but the lists are laid out anew for each part."""
+"""Boxes that are inserted first; then as many again, twice as many, and so on: all at once would need three times the
+room of the lists (a wide box has hundreds of entries), but these are laid out anew for each part."""
 
 
 class Tama(Gridded):
