@@ -67,7 +67,7 @@ STILL_FAILING = (
 )
 COPIES = (
     "Ranges that begin near the end of the domain cross fewer cells, so H-Tree makes fewer copies of them (at width "
-    "0.5 it takes half the memory) and is a quarter to a third faster."
+    "0.5 it takes half the memory) and takes as long or up to a third less."
 )
 AS_MANY = (
     "Events are skewed as the constraints are and lie among them: as many constraints hold as with uniform values, "
@@ -91,7 +91,7 @@ PARTITIONED = (
     "Our BE-Tree is faster than the paper's on narrow ranges, where its partitions hold little, so that it has further "
     "to rise; in level it stays beside TAMA."
 )
-EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN between 10% and 50%, not at 60%."
+EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN between 30% and 50%, not at 60%."
 ONE_LEAF = "Either takes a microsecond up to 50,000 subscriptions; with more, BE-Tree's way down leaves the caches."
 TWICE = (
     "Every structure is charged with the bounds that it checks candidates by. BE-Tree keeps them and one entry a "

@@ -66,7 +66,7 @@ FREE_LEAF = (
     "With 5 of 50 attributes constrained, half of the subscriptions constrain none of the 6 indexed attributes and "
     "share one leaf; that leaf grows with the number of attributes, while the number of leaves to visit stays."
 )
-AT_THE_END = "Rein ends in 0.05 ms and Tama in 0.04 here, and either varies by less than a hundredth of a millisecond."
+AT_THE_END = "Rein ends in 0.03 ms and Tama in 0.02 here, and either varies by less than a hundredth of a millisecond."
 CELLS = (
     "Tama visits 14 cells an attribute, whether they hold anything or not: with so few subscriptions that is most of "
     "its time, with the paper's it would not be."
