@@ -320,3 +320,20 @@ def test_results_keep_their_memory_while_later_calls_reuse_what_was_given_back()
     for found, copy, points in zip(first, copies, (inside, outside, inside), strict=True):
         np.testing.assert_array_equal(found.numbers, copy)
         assert found.offsets.tolist() == oracle.match(points).offsets.tolist()
+
+
+def test_popular_values_have_cells_of_their_own_though_boxes_come_in_turns() -> None:
+    """What is sampled must not depend on the order in which boxes come: every 16th of ten kinds is one of five."""
+    rng, count = np.random.default_rng(3), 16 * 2560
+    popular = np.arange(10) * 90_000 + 45_678
+    low = rng.integers(0, 1_000_000, count)
+    high = np.minimum(low + rng.integers(0, 300_000, count), 1_000_000)
+    exact = rng.random(count) < 0.5
+    low[exact] = high[exact] = popular[np.arange(count) % 10][exact]
+    boxes = Boxes(np.arange(count + 1), np.zeros(count, np.int32), low, high, np.zeros(count, np.uint8))
+    engine, oracle = pair(1, kind="bitmap")
+    for one in (engine, oracle):
+        one.insert(np.arange(count), boxes)
+    starts = engine.arrays()["segment0.starts"]
+    assert np.isin([popular, popular + 1], starts).all()
+    assert_equal(engine, oracle, Points.of(np.concatenate([popular, popular + 1, popular - 1])[:, None]))

@@ -23,6 +23,12 @@ struct Boxes {
   u32 size(size_t box) const { return u32(offsets[box + 1] - offsets[box]); }
 };
 
+// The one of [from, to) that is sampled as the i-th: not the first of each, for boxes often come in turns, and a period
+// with a factor in common with a fixed step would leave whole groups of them out.
+inline size_t anyone(size_t i, size_t from, size_t to) {
+  return to > from ? from + size_t(u64(i) * 0x9E3779B97F4A7C15ull >> 33) % (to - from) : from;
+}
+
 // Memory on a cache line's boundary, or a large page's where there is much of it.
 inline void* aligned_memory(size_t bytes) {
   size_t unit = bytes >= (size_t(4) << 20) ? size_t(2) << 20 : 64;

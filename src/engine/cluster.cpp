@@ -54,7 +54,7 @@ struct Clusterer {
   void sample(const u32* order, size_t count) {
     for (auto& one : sampled) one.clear();
     for (u32 i = 0; i < SAMPLE; ++i) {
-      size_t box = order[count * i / SAMPLE];
+      size_t box = order[anyone(i, count * i / SAMPLE, count * (i + 1) / SAMPLE)];
       for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
         Cells c = cells[size_t(at)];
         sampled[c.attribute].push_back({u8((c.low + c.high)), c.low, c.high});

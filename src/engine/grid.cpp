@@ -52,13 +52,13 @@ void find_gaps(Cuts& cuts) {
 }
 
 // The most common cuts of a sorted sample, at most three quarters of `parts`: those that come several times and make up
-// a quarter of a share. There is no rank among equals: where these are too many, none of them is common. What is not
+// an eighth of a share. There is no rank among equals: where these are too many, none of them is common. What is not
 // among them is left in `rest`.
 std::vector<i64> common_cuts(const std::vector<i64>& sample, size_t parts, std::vector<i64>& rest) {
   std::vector<std::pair<size_t, i64>> common;  // how often, which
   for (size_t i = 0, end; i < sample.size(); i = end) {
     end = size_t(std::upper_bound(sample.begin() + std::ptrdiff_t(i), sample.end(), sample[i]) - sample.begin());
-    if (end - i >= 4 && (end - i) * 4 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
+    if (end - i >= 4 && (end - i) * 8 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
   }
   std::sort(common.rbegin(), common.rend());
   if (size_t most = parts * 3 / 4; common.size() > most)
@@ -116,8 +116,12 @@ std::vector<Cuts> collect(const Boxes& boxes, u32 attributes) {
   std::vector<Cuts> cuts(attributes);
   size_t rows = std::clamp(boxes.count / 16, SAMPLED_LEAST, SAMPLED_MOST);
   size_t step = std::max<size_t>(1, boxes.count / rows);
-  for (size_t box = 0; box < boxes.count; ++box) {
-    bool sampled = box % step == 0;
+  for (size_t box = 0, next = 0; box < boxes.count; ++box) {
+    bool sampled = box == next;
+    if (sampled) {
+      size_t i = box / step + 1;
+      next = anyone(i, i * step, (i + 1) * step);
+    }
     each_cut(boxes, box, [&](u32 a, i64 cut) {
       cuts[a].see(cut);
       if (sampled) cuts[a].sample.push_back(cut);

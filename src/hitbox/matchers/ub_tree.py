@@ -70,7 +70,7 @@ class UbTree(Transformed):
         self.tree, self.root = insert_all(order, addresses, numbers, self.tree, self.root)
 
     def _remove(self, numbers: I64) -> None:
-        self.root = delete_all(addresses_of(numbers, self.images), numbers, *self.tree, self.root)
+        self.root = delete_all(numbers, self.images, *self.tree, self.root)
 
     def stamped(self, points: Points, stamps: I64) -> Hits:
         query = (points.low, points.high, self.image_points(points))
@@ -292,7 +292,8 @@ def free_page(page: int, headings: I32) -> None:
 
 
 @njit(cache=True, nogil=True)
-def delete_all(gone: U64, whose: I64, addresses: U64, numbers: I32, children: I32, headings: I32, root: int) -> int:
+def delete_all(whose: I64, images: U16, addresses: U64, numbers: I32, children: I32, headings: I32, root: int) -> int:
+    gone = addresses_of(whose, images)
     path = np.zeros((DEEPEST, 2), np.int64)
     few = max(2, addresses.shape[1] // 4)
     for i in range(len(gone)):
