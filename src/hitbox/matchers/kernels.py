@@ -400,8 +400,8 @@ def remove(
         while numbers[place] != gone[i]:
             place += 1
         if ordered:
-            numbers[place:last] = numbers[place + 1 : last + 1].copy()
-            values[place:last] = values[place + 1 : last + 1].copy()
+            slide(numbers, place + 1, last + 1, -1)
+            slide(values, place + 1, last + 1, -1)
         else:
             numbers[place] = numbers[last]
             if valued:
