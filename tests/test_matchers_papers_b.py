@@ -421,17 +421,18 @@ def test_ub_tree_takes_the_bits_of_all_dimensions_in_turn() -> None:
 
     images = np.array([[0b1 << 15, 0, 0, 0, 0b11 << 14], [0, 1, 0, 0, 0]], np.uint16)
     second, first = addresses_of(np.array([1, 0]), images)
-    assert first.tolist() == [(0b10001 << 59) | (0b00001 << 54), 0]
-    assert second.tolist() == [0, 1 << (128 - 77)]  # the last bit of the second of five: place 15 * 5 + 1
+    assert first.tolist() == [(0b10001 << 59) | (0b00001 << 51), 0]
+    assert second.tolist() == [0, 1 << (128 - 122)]  # the last bit of the second of eight: place 15 * 8 + 1
 
 
 @pytest.mark.parametrize("dimensions", [*range(20), 64, 66, 128, 130])
 def test_ub_tree_addresses_of_any_number_of_dimensions(dimensions: int) -> None:
     images = np.random.default_rng(15).integers(0, 1 << 16, (9, dimensions)).astype(np.uint16)
-    words = max(1, -(-dimensions // 4))
+    eights = max(1, -(-dimensions // 8))
     for image, address in zip(images.tolist(), ub_addresses(images), strict=True):
-        bits = "".join(str(code >> share & 1) for share in range(15, -1, -1) for code in image).ljust(64 * words, "0")
-        assert address == tuple(int(bits[i : i + 64], 2) for i in range(0, 64 * words, 64))
+        codes = image + [0] * (8 * eights - dimensions)
+        bits = "".join(str(code >> share & 1) for share in range(15, -1, -1) for code in codes)
+        assert address == tuple(int(bits[i : i + 64], 2) for i in range(0, len(bits), 64))
 
 
 def ub_leaves(matcher: Any) -> list[tuple[tuple[int, ...], int]]:

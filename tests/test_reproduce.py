@@ -50,6 +50,8 @@ GROWING = curves([1, 2, 4], fast=[1.0, 1.1, 1.2], slow=[10.0, 20.0, 40.0], gone=
         (claims.best("slow", ("fast", "slow")), False),
         (claims.worst("slow", ("fast", "slow")), True),
         (claims.rises("slow"), True),
+        (claims.rises_slightly("slow"), False),
+        (claims.rises_slightly("fast"), True),
         (claims.rises("slow", "fast", by=2), False),
         (claims.falls("slow"), False),
         (claims.flat("fast"), True),
@@ -186,18 +188,20 @@ def test_a_part_is_run_again_until_the_machine_was_quick(monkeypatch: pytest.Mon
 
 def test_a_point_of_a_busy_minute_is_measured_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = [task for name in ("index-count", "dexin") for task in runner.tasks(PAPERS[name], "small")][:8]
-    attempts = ([10.0], [13.0, 11.0], [10.0], [14.0, 15.0], [10.0], [12.5], [12.6], [12.0])  # the slowest two of eight
-    paces = dict(zip(map(str, todo), attempts, strict=True))
+    attempts = ([10.0], [13.0, 11.0], [10.0], [14.0, 15.0], [10.0], [12.5], [12.6], [12.0])  # the slowest
+    seconds = (1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 2.0, 1.0)  # a fifth of them: no time for the one of 12.6
+    paces, lasts = dict(zip(map(str, todo), attempts, strict=True)), dict(zip(map(str, todo), seconds, strict=True))
 
     def measured(task: runner.Task, source: object) -> dict[str, Any]:
-        return {"fingerprint": task.fingerprint, "yard": paces[str(task)].pop(0), "seconds": 1.0, "cpu_seconds": 1.0}
+        yard, lasted = paces[str(task)].pop(0), lasts[str(task)]
+        return {"fingerprint": task.fingerprint, "yard": yard, "seconds": lasted, "cpu_seconds": lasted}
 
     monkeypatch.setattr(runner, "_measured", measured)
     for _ in range(2):  # and never a third time
         runner.run(todo, tmp_path)
         found = [point for task in todo if (point := runner.stored(task, tmp_path))]
         assert [point["yard"] for point in found] == [10, 11, 10, 14, 10, 12.5, 12.6, 12]
-        assert [point["seconds"] for point in found] == [1, 2, 1, 2, 1, 1, 1, 1]
+        assert [point["seconds"] for point in found] == [1, 2, 3, 2, 1, 1, 2, 1]
     assert not any(paces.values())
 
 

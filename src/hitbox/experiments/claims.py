@@ -109,6 +109,11 @@ def rises(*matchers: str, metric: str = "match", by: float = SLACK, where: Where
     return _trend(matchers, metric, where, lambda ratio: ratio >= by)
 
 
+def rises_slightly(*matchers: str, metric: str = "match", where: Where | None = None) -> Check:
+    """Grows, but by half at most: what is called slight may well be less than a tenth."""
+    return _trend(matchers, metric, where, lambda ratio: 1 < ratio <= STEADY)
+
+
 def falls(*matchers: str, metric: str = "match", by: float = SLACK, where: Where | None = None) -> Check:
     return _trend(matchers, metric, where, lambda ratio: ratio <= 1 / by)
 

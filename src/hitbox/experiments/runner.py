@@ -29,8 +29,8 @@ FORMAT = 3
 BUSY = 1.05
 """Times as long as at the quickest point of the run, and a point's yardstick tells of a busy machine: who is bound by
 memory then takes a tenth longer, which the yardstick, small enough for the caches, does not."""
-AGAIN = 0.25
-"""Of all points, and no more, are measured once more: a run shall end."""
+AGAIN = 0.2
+"""Of the time that all points took, and no more, may be spent on measuring some once more: a run shall end."""
 
 
 class Source(Protocol):
@@ -112,13 +112,23 @@ def run(
 
 
 def busy(todo: list[Task], out: Path) -> list[tuple[Task, dict[str, Any]]]:
-    """The points that were measured only once, and while the machine was slow: the slowest."""
+    """The points that were measured only once, and while the machine was slow: the slowest, as many as time allows."""
     points = [(task, point) for task in todo if (point := stored(task, out))]
     quickest = min((point["yard"] for _, point in points), default=0.0)
-    once = [one for one in points if "tries" not in one[1]]
-    most = max(0, int(AGAIN * len(points)) - (len(points) - len(once)))
-    slow = [one for one in once if one[1]["yard"] > BUSY * quickest]
-    return sorted(slow, key=lambda one: -float(one[1]["yard"]))[:most]
+    left = sum((AGAIN - ("tries" in point)) * one_try(point) for _, point in points)
+    slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY * quickest]
+    chosen = []
+    for task, point in sorted(slow, key=lambda one: -float(one[1]["yard"])):
+        left -= one_try(point)
+        if left < 0:
+            break
+        chosen.append((task, point))
+    return chosen
+
+
+def one_try(point: dict[str, Any]) -> float:
+    """The seconds that measuring a point once took."""
+    return float(point["seconds"]) / int(point.get("tries", 1))
 
 
 def _measured(task: Task, source: Source | None) -> dict[str, Any]:

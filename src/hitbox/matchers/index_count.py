@@ -59,7 +59,7 @@ def count_covered(
     equal = np.empty(1, np.int32)
     used = 0
     for event in range(len(lows)):
-        counters = np.zeros_like(target)
+        missing = target.copy()
         found = grown(found, used + count)
         used = report_bare(bare, found, used, stamps)
         for kind in range(len(start)):
@@ -71,6 +71,6 @@ def count_covered(
                 begin, end = stretch(kind, key, start, size, values)
                 holding = constraint[begin:end]
             for one in holding:
-                used = tally(heads, sizes, owners, one, counters, target, found, used, stamps)
+                used = tally(heads, sizes, owners, one, missing, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()

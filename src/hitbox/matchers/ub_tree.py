@@ -12,15 +12,18 @@ A query reads a leaf, computes the smallest address beyond it that lies in the c
 bit-by-bit rule), and goes down the tree to that one unless it is in the next leaf anyway; so empty space and space
 outside the corner are skipped, at the price of that computation.
 
-Choices where the papers leave room: an address has all 16 bits of every dimension, 64 bytes for 16 attributes, and
-what an entry's address says is looked up in the box's 16-bit image, as mlgf does, then decided by its exact bounds. A
-page that has become less than a quarter full is merged with a neighbour that has room for it.
+Choices where the papers leave room: an address has all 16 bits of every dimension, 64 bytes for 16 attributes (filled
+up with zeros to eights of dimensions, which keeps the order). What an entry's address says is looked up in the box's
+16-bit image, as mlgf does, then decided by its exact bounds. A page that has become less than a quarter full is merged
+with a neighbour that has room for it.
 
 Cost: match O(pages that the corner's addresses touch) and a leap of at most 32m steps each; insert and delete O(m
 (fanout + log n)); memory 4m + 8 bytes an entry at about 70 % filling, 4m for its image, beside the exact bounds.
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 from numba import njit
@@ -36,9 +39,7 @@ from hitbox.matchers.transform import Transformed, within
 BITS = 16  # of a dimension
 WORD = 64
 EIGHT = np.uint64(8)
-EACH = np.uint64(0x0101010101010101)  # the last bit of each byte of a word
-TOGETHER = np.uint64(0x0102040810204080)  # brings these to the first byte
-TOPMOST = np.uint64(0xFF << 56)
+FLIP = 7 if sys.byteorder == "little" else 0  # the first byte of an address is the highest of its first word
 # columns of a page's heading; NEXT is the leaf to the right, or the next free page
 NEXT, COUNT, LEVEL = range(3)
 DEEPEST = 12
@@ -82,42 +83,44 @@ class UbTree(Transformed):
 
 @njit(cache=True, nogil=True)
 def words_of(dimensions: int) -> int:
-    return max(1, -(-dimensions * BITS // WORD))
+    """Eight dimensions make two words; what is missing to eight is zero in every address."""
+    return 2 * max(1, -(-dimensions // 8))
 
 
 @njit(cache=True, nogil=True)
 def addresses_of(numbers: I64, images: U16) -> U64:
     """The bits of each image's dimensions taken in turn, from the highest down, in words.
 
-    Eight dimensions at a time: the upper halves of their codes lie in one word and the lower halves in another, and a
-    multiplication brings the bits of one share together.
+    Eight dimensions at a time: the upper halves of their codes are the rows of a square of bits and the lower halves
+    those of another, whose columns are bytes of the address.
     """
     dimensions = images.shape[1]
     addresses = np.zeros((len(numbers), words_of(dimensions)), np.uint64)
-    eights = np.zeros((2, -(-dimensions // 8)), np.uint64)
+    octets, eights = addresses.view(np.uint8), addresses.shape[1] // 2
     for i in range(len(numbers)):
-        for k in range(eights.shape[1]):
+        image, octet = images[numbers[i]], octets[i]
+        for k in range(eights):
             upper = lower = np.uint64(0)
             for d in range(8 * k, 8 * k + 8):
-                code = np.uint64(images[numbers[i], d] if d < dimensions else 0)
+                code = np.uint64(image[d] if d < dimensions else 0)
                 upper = (upper << EIGHT) | (code >> EIGHT)
                 lower = (lower << EIGHT) | (code & np.uint64(255))
-            eights[0, k], eights[1, k] = upper, lower
-        word, done, filled = np.uint64(0), 0, 0
-        for share in range(BITS - 1, -1, -1):
-            for k in range(eights.shape[1]):
-                bits = (((eights[1 - share // 8, k] >> np.uint64(share % 8)) & EACH) * TOGETHER) & TOPMOST
-                word |= bits >> np.uint64(filled)
-                count = min(8, dimensions - 8 * k)
-                filled += count
-                if filled >= WORD:
-                    addresses[i, done] = word
-                    filled -= WORD
-                    done += 1
-                    word = bits << np.uint64(count - filled)  # what did not go into the full one
-        if filled:
-            addresses[i, done] = word
+            upper, lower = turned(upper), turned(lower)
+            for row in range(8):
+                last = np.uint64(56 - 8 * row)
+                octet[(row * eights + k) ^ FLIP] = (upper >> last) & np.uint64(255)
+                octet[((row + 8) * eights + k) ^ FLIP] = (lower >> last) & np.uint64(255)
     return addresses
+
+
+@njit(cache=True, nogil=True)
+def turned(square: np.uint64) -> np.uint64:
+    """Eight rows of eight bits, from the highest down, with rows and columns exchanged (Warren, Hacker's Delight)."""
+    for step, corner in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)):
+        by = np.uint64(step)
+        other = (square ^ (square >> by)) & np.uint64(corner)
+        square ^= other ^ (other << by)
+    return square
 
 
 @njit(cache=True, nogil=True)
@@ -140,6 +143,7 @@ def leap(address: U64, corner: U16, below: NDArray[np.bool_], target: U64) -> bo
                     cut(address, last, target)
                 return last >= 0
             place += 1
+        place += -dimensions % 8
     target[:] = address
     return True
 
@@ -205,7 +209,8 @@ def shift(page: int, begin: int, by: int, addresses: U64, numbers: I32, children
     begin, end = page * room + begin, page * room + count
     slide(addresses, begin * words, end * words, by * words)
     slide(numbers, begin, end, by)
-    slide(children, begin, end, by)
+    if headings[page, LEVEL]:
+        slide(children, begin, end, by)
     headings[page, COUNT] += by
 
 
