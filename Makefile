@@ -31,7 +31,7 @@ format: setup    ## format and mend what can be mended
 bench: setup     ## the engine against REIN and a plain scan (options: make bench ARGS="w2 --n 200k")
 	@$(PY) -m hitbox bench $(ARGS)
 
-setup: .venv/installed .venv/built
+setup: .venv/installed .venv/built .venv/kernels
 
 .venv/installed: requirements.lock
 	@tools/need python
@@ -44,6 +44,11 @@ setup: .venv/installed .venv/built
 	@tools/need compiler
 	@echo "building the native engine ..."
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+# a compiled kernel in the cache keeps the code of those that it calls, so none of them outlives a change to any
+.venv/kernels: .venv/installed $(wildcard src/hitbox/matchers/*.py)
+	@find src -name '*.nb[ci]' -delete
 	@touch $@
 
 lock:            ## renew requirements.lock from pyproject.toml
