@@ -31,6 +31,8 @@ BUSY = 1.05
 memory then takes a tenth longer, which the yardstick, small enough for the caches, does not."""
 AGAIN = 0.2
 """Of the time that all points took, and no more, may be spent on measuring some once more: a run shall end."""
+ENDS = {"small": 3_500.0}
+"""Seconds of a run after which no point is measured again: the small scale is to end within an hour."""
 
 
 class Source(Protocol):
@@ -116,6 +118,8 @@ def busy(todo: list[Task], out: Path) -> list[tuple[Task, dict[str, Any]]]:
     points = [(task, point) for task in todo if (point := stored(task, out))]
     quickest = min((point["yard"] for _, point in points), default=0.0)
     left = sum((AGAIN - ("tries" in point)) * one_try(point) for _, point in points)
+    for scale in {task.scale for task in todo} & ENDS.keys():
+        left = min(left, ENDS[scale] - sum(point["seconds"] for _, point in points))
     slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY * quickest]
     chosen = []
     for task, point in sorted(slow, key=lambda one: -float(one[1]["yard"])):
