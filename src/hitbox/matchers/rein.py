@@ -36,7 +36,7 @@ from numba import njit
 from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.base import BoxStore, Matcher
-from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked, unmarked_among
+from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked, unmarked_bits
 
 LOW, HIGH = 0, 1
 
@@ -254,7 +254,7 @@ def match_points(
         marks = dead.copy()
         mark_point(marks, event, lows, highs, cells, grid, lists, ordered)
         if bitwise:
-            found, used = unmarked_among(range(64 * len(marks)), marks, found, used, stamps)
+            found, used = unmarked_bits(marks, found, used, stamps)
         else:
             found, used = unmarked(marks, found, used, stamps)
         offsets[event + 1] = used
