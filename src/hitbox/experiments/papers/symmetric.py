@@ -34,19 +34,19 @@ NEAR = (
 ONE_PATH = (
     "The paper's library with the paper's fanout, in a newer version. An insertion into its R*-tree follows one path, "
     "whatever overlaps, and compares attribute by attribute: linear in the attributes at most, and it begins with the "
-    "cost of walking the tree. What overlap costs is in its level, 6 to 49 times that of MLGF and UB-tree."
+    "cost of walking the tree. What overlap costs is in its level, 6 to 40 times that of MLGF and UB-tree."
 )
 OVERLAP = (
     "Naive triples from 8 to 16 attributes, where it overtakes Compound, as in the paper, but does not rise beyond 24, "
     "while Compound, whose trees have half the attributes, rises up to 48."
 )
 WANDERING = (
-    "A deletion must search every subtree that might hold the rectangle, and takes five to seven times as long with 64 "
+    "A deletion must search every subtree that might hold the rectangle, and takes about seven times as long with 64 "
     "attributes as with 8 (MLGF and UB-tree: less than twice); fitted over all sizes that is about linear."
 )
 ALIKE = (
-    "Either takes a microsecond to delete and four to insert. MLGF walks its cuts and merges or splits regions now and "
-    "then; UB-tree makes an address of 512 bits first and moves up to 200 of them as one block, which costs as much."
+    "Either takes less than a microsecond to delete and four to insert. MLGF walks its cuts and merges or splits "
+    "regions now and then; UB-tree makes an address of 512 bits first and moves up to 200 of them as one block."
 )
 CLUSTERED = (
     "An event meets 90 of the 13,000 leaves of either tree whether 10 or 100 subscriptions match, and 120 where 500 "
