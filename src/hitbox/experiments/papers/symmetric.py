@@ -41,8 +41,8 @@ OVERLAP = (
     "while Compound, whose trees have half the attributes, rises up to 48."
 )
 WANDERING = (
-    "A deletion must search every subtree that might hold the rectangle, and takes about seven times as long with 64 "
-    "attributes as with 8 (MLGF and UB-tree: less than twice); fitted over all sizes that is about linear."
+    "A deletion must search every subtree that might hold the rectangle, and takes eight or nine times as long with 64 "
+    "attributes as with 8 (MLGF and UB-tree: less than twice); over all sizes that is about linear."
 )
 ALIKE = (
     "Either takes less than a microsecond to delete and four to insert. MLGF walks its cuts and merges or splits "
