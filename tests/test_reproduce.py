@@ -205,6 +205,18 @@ def test_a_point_of_a_busy_minute_is_measured_once_more(tmp_path: Path, monkeypa
     assert not any(paces.values())
 
 
+def test_no_point_is_measured_again_when_the_hour_is_nearly_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "AGAIN", 0.5)
+    todo = list(runner.tasks(PAPERS["index-count"], "small"))[:3]
+    for seconds, again in ((800.0, [15.0]), (900.0, [])):  # 1100 and 800 seconds are left
+        for task, yard in zip(todo, (10.0, 14.0, 15.0), strict=True):
+            point = {"fingerprint": task.fingerprint, "yard": yard, "seconds": seconds, "cpu_seconds": seconds}
+            runner._write(tmp_path / task.file, point)
+        assert [point["yard"] for _, point in runner.busy(todo, tmp_path)] == again
+
+
 def test_who_matches_approximately_may_report_more_but_loses_nothing() -> None:
     found = [np.array([1, 2, 3])]
     require_equal("tama", Hits.of([[3, 1, 7, 2]]), found, "here", exact=False)
