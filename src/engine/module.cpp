@@ -272,6 +272,10 @@ NB_MODULE(_kernels, m) {
 
   nb::class_<Tail>(m, "Tail")
       .def(nb::init<>())
+      .def("with_room", [](nb::handle_t<Tail> self, size_t boxes, size_t constraints) {
+        const Tail& tail = nb::cast<const Tail&>(self);
+        return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
+      }, "boxes"_a, "constraints"_a)
       .def("append", [](Tail& self, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
                         In<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
            "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)

@@ -1,6 +1,8 @@
 // The tail: boxes that are new, appended as rows and scanned whole until a segment takes them.
 #pragma once
 
+#include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "build.hpp"
@@ -9,6 +11,29 @@ namespace hitbox {
 
 class Tail {
  public:
+  bool has_room(size_t boxes, size_t constraints) const {
+    size_t rows = numbers_.size() + boxes;
+    return rows <= numbers_.capacity() && rows <= start_.capacity() && rows <= levels_.capacity() &&
+           (rows + 63) / 64 <= alive_.capacity() &&
+           words_.size() + most_words(boxes, constraints) <= words_.capacity();
+  }
+
+  // The same rows in memory that has room for some more boxes: to append these cannot fail.
+  Tail with_room(size_t boxes, size_t constraints) const {
+    size_t rows = numbers_.size() + boxes, words = words_.size() + most_words(boxes, constraints);
+    if (words > UINT32_MAX) throw std::length_error("too many constraints for the tail: make the option `tail` smaller");
+    Tail out;
+    rows = std::max(rows, 2 * numbers_.size());
+    copy(words_, out.words_, std::max(words, 2 * words_.size()));
+    copy(alive_, out.alive_, (rows + 63) / 64);
+    copy(start_, out.start_, rows);
+    copy(numbers_, out.numbers_, rows);
+    copy(levels_, out.levels_, rows);
+    out.live_ = live_;
+    return out;
+  }
+
+  // All or nothing where there is room, as `with_room` makes it.
   void append(const Boxes& boxes) {
     for (size_t i = 0; i < boxes.count; ++i) {
       size_t from = words_.size(), row = numbers_.size();
@@ -43,6 +68,14 @@ class Tail {
   }
 
  private:
+  static size_t most_words(size_t boxes, size_t constraints) { return boxes + 2 * constraints + constraints / 4; }
+
+  template <class T>
+  static void copy(const std::vector<T>& from, std::vector<T>& to, size_t room) {
+    to.reserve(room);
+    to.assign(from.begin(), from.end());
+  }
+
   std::vector<u64> words_, alive_;
   std::vector<u32> start_, numbers_;
   std::vector<u8> levels_;

@@ -8,7 +8,8 @@
 A segment is bitmap blocks (ranges) or keyed postings (equalities); the native builder routes each box by the data.
 Everything is flat arrays, so a snapshot is these arrays as files, and opening it maps them without reading them.
 
-Matching may run in many threads at once; insert, delete and the commit of `prepare` must be alone (the index's lock).
+Matching may run in many threads at once. Changes come one at a time, in two steps: `change` and `prepare` build what
+is new while matching goes on, and the commit that they return, which must be alone (the index's lock), swaps it in.
 Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a block from which
 an attribute gets bitmap lines; `band` boxes from which priority levels have blocks of their own; `kind` forces "bitmap"
 or "postings"; `simd` forces an instruction set.
@@ -36,6 +37,7 @@ DEAD_SHARE = 0.2
 """Dead boxes from which a segment is rebuilt."""
 DENSE_SHARE = 0.5
 """Share of the attributes that boxes constrain from which two-sided boxes go to bitmaps."""
+NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
 
 
 class Engine(Matcher):
@@ -74,35 +76,57 @@ class Engine(Matcher):
     # --- changes
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
-        numbers = np.ascontiguousarray(numbers, np.int64)
-        if not len(numbers):
-            return
-        self._check(numbers, boxes)
-        self._make_room(int(numbers.max()) + 1)
-        if len(numbers) >= self._tail_limit:
-            self._adopt(self._build(numbers, boxes))
-            return
-        first = len(self._tail)
-        self._tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
-        self._where[numbers] = np.arange(TAIL + first, TAIL + first + len(numbers), dtype=np.uint32)
-        if len(self._tail) >= self._tail_limit:
-            positions = self._tail.living()
-            built = self._build(self._tail.numbers(positions), Boxes(*self._tail.decode(positions)))
-            self._tail.clear()
-            self._adopt(built)
+        self.change(NONE, numbers, boxes)()
 
     def delete(self, numbers: I64) -> None:
-        if not len(numbers):
-            return
-        where = self._locate(numbers)
-        self._make_room(len(self._where))
-        self._where[numbers] = NOWHERE
-        for part, rows in self._by_part(where):
-            if isinstance(part, Segment):
-                part.delete(where[rows] - np.uint32(part.base))
-            else:
-                part.remove(where[rows] - np.uint32(TAIL))
-        self._segments = [segment for segment in self._segments if segment.live]
+        self.change(numbers, NONE, NO_BOXES)()
+
+    def change(self, delete: I64, numbers: I64, boxes: Boxes) -> Callable[[], None]:
+        """As `Matcher.change` says. All that takes long or needs memory happens here and changes nothing that anybody
+        can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared."""
+        delete = np.ascontiguousarray(delete, np.int64)
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        if not len(delete) and not len(numbers):
+            return lambda: None
+        where = self._locate(delete)
+        self._check(numbers, boxes, delete)
+        gone = [(segment, positions, segment.writable_alive()) for segment, _, positions in self._by_segment(where)]
+        dead = where[where >= TAIL] - np.uint32(TAIL)
+        lost = {segment: len(positions) for segment, positions, _ in gone}
+        kept = [segment for segment in self._segments if segment.live > lost.get(segment, 0)]
+
+        few = 0 < len(numbers) < self._tail_limit
+        full = few and len(self._tail) + len(numbers) >= self._tail_limit
+        appended = few and not full
+        added: list[tuple[Segment, I64, U32]] = []
+        if full:
+            stay = np.setdiff1d(self._tail.living(), dead)
+            before, held = self._tail.numbers(stay), Boxes(*self._tail.decode(stay))
+            added = self._seal(np.concatenate([before, numbers]), Boxes.concat([held, boxes]), kept)
+        elif not few:
+            added = self._seal(numbers, boxes, kept)
+        self._make_room(int(numbers.max(initial=-1)) + 1)
+        tail, locations = self._tail, np.zeros(0, np.uint32)
+        if full:
+            tail = _kernels.Tail()
+        elif appended:
+            tail = self._tail = self._tail.with_room(len(numbers), len(boxes.attribute))
+            locations = np.arange(TAIL + len(tail), TAIL + len(tail) + len(numbers), dtype=np.uint32)
+
+        def commit() -> None:
+            if appended:
+                tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
+            self._where[delete] = NOWHERE
+            if appended:
+                self._where[numbers] = locations
+            for segment, positions, alive in gone:
+                segment.delete(positions, alive)
+            if len(dead) and not full:
+                tail.remove(dead)
+            self._tail = tail
+            self._adopt(kept, added)
+
+        return commit
 
     def prepare(self) -> Callable[[], None] | None:
         """Merges what has grown many or hollow. Matching may go on meanwhile, changes may not; the returned commit
@@ -117,14 +141,15 @@ class Engine(Matcher):
         for segment in chosen:
             positions = segment.living()
             taken.append((segment.numbers(positions), segment.boxes(positions)))
+        kept = [segment for segment in self._segments if segment not in chosen]
         numbers = np.concatenate([one for one, _ in taken])
-        built = self._build(numbers, Boxes.concat([boxes for _, boxes in taken]))
+        added = self._seal(numbers, Boxes.concat([boxes for _, boxes in taken]), kept)
+        self._make_room(len(self._where))
+        tail = _kernels.Tail()
 
         def commit() -> None:
-            self._make_room(len(self._where))
-            self._segments = [segment for segment in self._segments if segment not in chosen]
-            self._tail.clear()
-            self._adopt(built)
+            self._tail = tail
+            self._adopt(kept, added)
 
         return commit
 
@@ -167,13 +192,12 @@ class Engine(Matcher):
     def boxes(self, numbers: I64) -> Boxes:
         where = self._locate(numbers)
         found: list[Boxes] = []
-        rows: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
-        for part, some in self._by_part(where):
+        rows: list[NDArray[np.intp]] = [np.flatnonzero(where >= TAIL)]
+        if len(rows[0]):
+            found.append(Boxes(*self._tail.decode(where[rows[0]] - np.uint32(TAIL))))
+        for segment, some, positions in self._by_segment(where):
             rows.append(some)
-            if isinstance(part, Segment):
-                found.append(part.boxes(where[some] - np.uint32(part.base)))
-            else:
-                found.append(Boxes(*part.decode(where[some] - np.uint32(TAIL))))
+            found.append(segment.boxes(positions))
         return Boxes.concat(found).take(np.argsort(np.concatenate(rows)))
 
     def numbers(self) -> I64:
@@ -245,12 +269,15 @@ class Engine(Matcher):
         tail = self._tail if tail is None else tail
         return _kernels.match(kernels, tail, points.low, points.high, self.simd, threads, top, bottom, limit)
 
-    def _check(self, numbers: I64, boxes: Boxes) -> None:
+    def _check(self, numbers: I64, boxes: Boxes, freed: I64) -> None:
         """Refuses what the kernels must never see, before anything has changed."""
+        if not len(numbers):
+            return
         if int(numbers.min()) < 0 or int(numbers.max()) >= TAIL:
             raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
         known = numbers[numbers < len(self._where)]
-        if (self._where[known] != NOWHERE).any():
+        used = known[self._where[known] != NOWHERE]
+        if len(used) and not np.isin(used, freed).all():
             raise MatcherError("a box number is already in use: delete it first")
         attribute = boxes.attribute
         if len(attribute) and not (int(attribute.min()) >= 0 and int(attribute.max()) < self.space.attributes):
@@ -288,23 +315,21 @@ class Engine(Matcher):
         dense = len(boxes.attribute) >= DENSE_SHARE * self.space.attributes * len(boxes)
         return "bitmap" if kind == "auto" and self.space.information and dense else kind
 
-    def _adopt(self, built: list[tuple[str, Arrays, I64, U32]]) -> None:
-        for kind, arrays, numbers, positions in built:
-            segment = Segment(kind, self.space.attributes, 0, len(numbers), arrays)
-            segment.base = self._free_base(segment.size)
-            self._segments.append(segment)
-            self._where[numbers] = positions + np.uint32(segment.base)
+    def _seal(self, numbers: I64, boxes: Boxes, beside: list[Segment]) -> list[tuple[Segment, I64, U32]]:
+        """Segments of these boxes, and which number is where, at locations that the segments `beside` leave free."""
+        taken = list(beside)
+        added: list[tuple[Segment, I64, U32]] = []
+        for kind, arrays, some, positions in self._build(numbers, boxes):
+            segment = Segment(kind, self.space.attributes, 0, len(some), arrays)
+            segment.base = _free_base(taken, segment.size)
+            taken.append(segment)
+            added.append((segment, some, positions + np.uint32(segment.base)))
+        return added
 
-    def _free_base(self, size: int) -> int:
-        """The first stretch of locations that no segment uses."""
-        base = 0
-        for segment in sorted(self._segments, key=lambda one: one.base):
-            if segment.base - base >= size:
-                break
-            base = segment.base + segment.size
-        if base + size > TAIL:
-            raise MatcherError("the engine is full: more than two thousand million locations")
-        return base
+    def _adopt(self, kept: list[Segment], added: list[tuple[Segment, I64, U32]]) -> None:
+        for _, numbers, locations in added:
+            self._where[numbers] = locations
+        self._segments = kept + [segment for segment, _, _ in added]
 
     def _make_room(self, capacity: int) -> None:
         """Makes `where` private and long enough."""
@@ -316,17 +341,14 @@ class Engine(Matcher):
         elif not self._where.flags.writeable:
             self._where = self._where.copy()
 
-    def _by_part(self, where: U32) -> Iterator[tuple[Segment | _kernels.Tail, NDArray[np.intp]]]:
-        """Which rows of `where` lie in which segment, or in the tail."""
-        rest = np.flatnonzero(where >= TAIL)
-        if len(rest):
-            yield self._tail, rest
-        if len(rest) == len(where):
+    def _by_segment(self, where: U32) -> Iterator[tuple[Segment, NDArray[np.intp], U32]]:
+        """Which rows of `where` lie in which segment, and their positions in it; the rest lies in the tail."""
+        if not len(where) or int(where.min()) >= TAIL:
             return
         for segment in self._segments:
             rows = np.flatnonzero((where >= segment.base) & (where < segment.base + segment.size))
             if len(rows):
-                yield segment, rows
+                yield segment, rows, where[rows] - np.uint32(segment.base)
 
     def _worth_merging(self) -> list[Segment]:
         """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds a box."""
@@ -349,6 +371,18 @@ def _simd(asked: str | None) -> str:
     if name not in levels:
         raise MatcherError(f"instruction set {name!r} is not one that this processor has: {', '.join(levels)}")
     return name
+
+
+def _free_base(segments: list[Segment], size: int) -> int:
+    """The first stretch of locations that no segment uses."""
+    base = 0
+    for segment in sorted(segments, key=lambda one: one.base):
+        if segment.base - base >= size:
+            break
+        base = segment.base + segment.size
+    if base + size > TAIL:
+        raise MatcherError("the engine is full: more than two thousand million locations")
+    return base
 
 
 def _by_level(found: tuple[I64, I32, U8]) -> list[I32]:

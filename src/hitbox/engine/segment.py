@@ -18,7 +18,7 @@ U32 = NDArray[np.uint32]
 Arrays = dict[str, NDArray[Any]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
     kind: str
     attributes: int
@@ -57,11 +57,16 @@ class Segment:
         bits = np.unpackbits(self.arrays["alive"].view(np.uint8), bitorder="little")
         return np.flatnonzero(bits).astype(np.uint32)
 
-    def delete(self, positions: U32) -> None:
+    def writable_alive(self) -> NDArray[np.uint64]:
+        """`alive`, or a copy where it is read-only, for `delete`."""
         alive = self.arrays["alive"]
-        if not alive.flags.writeable:
-            alive = self.arrays["alive"] = alive.copy()
+        return alive if alive.flags.writeable else alive.copy()
+
+    def delete(self, positions: U32, alive: NDArray[np.uint64]) -> None:
+        """Clears the bits of some living boxes in `alive`, which `writable_alive` gave."""
+        if alive is not self.arrays["alive"]:
             self.kernel.set_alive(alive)
+            self.arrays["alive"] = alive
         _kernels.clear_bits(alive, positions)
         self.live -= len(positions)
 

@@ -52,6 +52,30 @@ class Matcher(ABC):
     def delete(self, numbers: I64) -> None:
         """Remove the boxes under `numbers`, all of which are in use."""
 
+    def change(self, delete: I64, numbers: I64, boxes: Boxes) -> Callable[[], None]:
+        """Prepares to delete some boxes and insert others, under numbers that are not in use or are deleted here.
+
+        Matching may go on meanwhile, changes may not; the returned commit is short, and must be alone. An error leaves
+        what was there: here where a matcher says so (the engine), otherwise as far as `delete` and `insert` allow."""
+        old = self.boxes(delete)
+
+        def commit() -> None:
+            try:
+                self.delete(delete)
+                self.insert(numbers, boxes)
+            except BaseException:
+                self._undo(delete, old, numbers)
+                raise
+
+        return commit
+
+    def _undo(self, deleted: I64, old: Boxes, inserted: I64) -> None:
+        """Puts the boxes that were deleted in the place of those that were inserted, as far as either happened."""
+        living = self.numbers()
+        self.delete(np.intersect1d(inserted, living))
+        gone = np.flatnonzero(~np.isin(deleted, self.numbers()))
+        self.insert(deleted[gone], old.take(gone))
+
     @abstractmethod
     def match(self, points: Points) -> Hits:
         """The numbers of the boxes that each point meets, each number once."""
