@@ -1,6 +1,6 @@
 """A snapshot on disk: versions side by side, each a manifest and flat arrays that can be memory-mapped.
 
-    path/CURRENT                         "00000002": the version that readers open
+    path/CURRENT                         "00000002 6a3f09c1": the version that readers open, and a checksum
     path/versions/00000001/manifest.json format, schema, counts, size and checksum of every file
                            *.npy         the arrays of the catalog, the dictionaries and the matcher
                            {part}/*.npy  where several processes wrote it: the catalog and matcher of each part
@@ -119,13 +119,34 @@ def versions(path: str | os.PathLike[str]) -> list[int]:
 def current(path: str | os.PathLike[str]) -> int:
     """The version that readers open."""
     try:
-        text = (Path(path) / "CURRENT").read_text().strip()
+        text = (Path(path) / "CURRENT").read_bytes().decode(errors="replace")
     except OSError as problem:
         reason = "there is none" if isinstance(problem, FileNotFoundError) else (problem.strerror or problem)
         raise SnapshotError(f"cannot open a snapshot at {path}: {reason}") from None
-    if not text.isdigit():
-        raise SnapshotError(f"the snapshot at {path} is damaged: CURRENT holds {text[:40]!r}")
-    return int(text)
+    try:
+        return _parse_current(text)
+    except SnapshotError as problem:
+        raise SnapshotError(f"the snapshot at {path} cannot be opened: {problem}") from None
+
+
+def _current_text(number: int) -> str:
+    """What CURRENT holds: the number of a version and a checksum of it."""
+    digits = f"{number:08d}"
+    return f"{digits} {zlib.crc32(digits.encode()):08x}\n"
+
+
+def _parse_current(text: str) -> int:
+    """The number of the version that CURRENT names; anything that `_current_text` would not write is an error."""
+    digits = text.partition(" ")[0].strip()
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= 18
+    if plain and text == _current_text(int(digits)):
+        return int(digits)
+    if plain and text.strip() == digits:
+        raise SnapshotError(f"CURRENT holds {digits} without a checksum: an older hitbox wrote it; build it again")
+    raise SnapshotError(
+        f"CURRENT is damaged: it holds {text[:40]!r}; open a version of the folder `versions` by its number "
+        "(version=...), or build it again"
+    )
 
 
 def read(
@@ -175,7 +196,7 @@ def _publish(root: Path, draft: Path) -> int:
                 raise
             number += 1  # another writer was faster
     _sync(root / "versions")
-    replace(root / "CURRENT", f"{number:08d}\n")
+    replace(root / "CURRENT", _current_text(number))
     return number
 
 
