@@ -160,7 +160,7 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files) 
     write_text(f"{place}/manifest.json", snapshot.manifest_text(meta, files))
     write_text(f"{path.rstrip('/')}/CURRENT", snapshot._current_text(number))
     system, base = _open(path)
-    held = {int(pin["version"]) for name in names(f"{path}/pins") if (pin := _json(path, f"pins/{name}"))}
+    held = {int(pin["version"]) for name in names(f"{path}/pins") if (pin := _pin(path, f"pins/{name}"))}
     for old in _numbers(path):
         if old <= number - snapshot.KEEP and old not in held:
             with contextlib.suppress(OSError):
@@ -173,12 +173,12 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     if not is_remote(path):
         snapshot.pin(path, name, version, batch=batch)
         return
-    write_text(f"{path.rstrip('/')}/pins/{name}.json", json.dumps({"version": version, "batch": batch}))
+    write_text(f"{path.rstrip('/')}/pins/{name}.json", snapshot._pin_text({"version": version, "batch": batch}))
     facts(path, version)
 
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:
-    return _json(path, f"pins/{name}.json") if is_remote(path) else snapshot.pinned(path, name)
+    return _pin(path, f"pins/{name}.json") if is_remote(path) else snapshot.pinned(path, name)
 
 
 def require_writable(path: str, what: str) -> None:
@@ -224,12 +224,12 @@ def _read_text(path: str, name: str) -> str:
         raise SnapshotError(f"cannot open a snapshot at {path}: {problem}") from None
 
 
-def _json(path: str, name: str) -> dict[str, Any] | None:
+def _pin(path: str, name: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(_read_text(path, name))
+        text = _read_text(path, name)
     except SnapshotError:
         return None
-    return found
+    return snapshot._parse_pin(f"{path}/{name}", text)
 
 
 def names(folder: str) -> list[str]:
