@@ -14,11 +14,12 @@ SOURCE = Path(__file__).parent.parent / "src" / "hitbox"
 # From the ground up; a module may import from its own line and from lines above.
 LAYERS = [
     {"errors"},
-    {"boxes", "schema", "locks", "columns", "plain"},
+    {"boxes", "schema", "locks", "columns", "plain", "pieces"},
+    {"checks"},
     {"dictionary", "matches"},
     {"codecs"},
     {"keys"},
-    {"events", "snapshot", "language", "matchers", "engine", "workloads"},
+    {"events", "snapshot", "mapped", "language", "matchers", "engine", "workloads"},
     {"catalog", "tables", "resolve", "explained", "files"},
     {"index", "shards", "stored"},
     {"symmetric"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import zlib
 from pathlib import Path
 
@@ -107,10 +108,27 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
             Index.open(tmp_path)
         file.write_bytes(whole)
     Index.open(tmp_path)
-    for rubbish in ("", "x", "99", "../1"):
-        (tmp_path / "CURRENT").write_text(rubbish)
-        with pytest.raises(SnapshotError):
+
+
+def test_every_flipped_bit_of_current_is_noticed(tmp_path: Path) -> None:
+    make().save(tmp_path)
+    make().save(tmp_path)
+    file = tmp_path / "CURRENT"
+    whole = file.read_bytes()
+    for bit in range(8 * len(whole)):
+        broken = bytearray(whole)
+        broken[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(bytes(broken))
+        with pytest.raises(SnapshotError, match="CURRENT"):
             Index.open(tmp_path)
+    for rubbish in (b"", b"x", b"99", b"../1", b"\xff\xfe", whole[:-1], whole * 2, b"9" * 5000):
+        file.write_bytes(rubbish)
+        with pytest.raises(SnapshotError, match="CURRENT"):
+            Index.open(tmp_path)
+    file.write_text("00000001\n")
+    with pytest.raises(SnapshotError, match=r"older hitbox.*build it again"):
+        Index.open(tmp_path)
+    assert len(Index.open(tmp_path, version=1)) == len(make())
 
 
 def test_a_newer_format_says_so(tmp_path: Path) -> None:
@@ -130,7 +148,7 @@ def test_a_failed_write_leaves_the_old_version(tmp_path: Path, monkeypatch: pyte
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SnapshotError, match="No space"):
         index.save(tmp_path)
     monkeypatch.undo()

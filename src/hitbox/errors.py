@@ -99,6 +99,17 @@ class SnapshotError(HitboxError):
     """A snapshot is damaged, newer than this version, or cannot be written."""
 
 
+class DamagedArray(SnapshotError):
+    """An array of a snapshot holds what it cannot hold; whoever knows its file says where that is."""
+
+    def __init__(self, name: str, reason: str):
+        self.name, self.reason = name, reason
+        super().__init__(f"the array {name} is damaged: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.name, self.reason))
+
+
 def caret(text: str, position: int, width: int = 72) -> str:
     """The line of `text` around `position` with a caret below it.
 

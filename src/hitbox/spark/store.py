@@ -43,10 +43,11 @@ def current(path: str) -> int:
     """The version that readers open."""
     if not is_remote(path):
         return snapshot.current(path)
-    text = _read_text(path, "CURRENT").strip()
-    if not text.isdigit():
-        raise SnapshotError(f"the snapshot at {path} is damaged: CURRENT holds {text[:40]!r}")
-    return int(text)
+    text = _read_text(path, "CURRENT")
+    try:
+        return snapshot._parse_current(text)
+    except SnapshotError as problem:
+        raise SnapshotError(f"the snapshot at {path} cannot be opened: {problem}") from None
 
 
 def facts(path: str, version: int | None = None) -> dict[str, Any]:
@@ -157,9 +158,9 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files) 
         return snapshot.publish(path, Path(place), meta, files)
     number = int(place.rpartition("/")[2])
     write_text(f"{place}/manifest.json", snapshot.manifest_text(meta, files))
-    write_text(f"{path.rstrip('/')}/CURRENT", f"{number:08d}\n")
+    write_text(f"{path.rstrip('/')}/CURRENT", snapshot._current_text(number))
     system, base = _open(path)
-    held = {int(pin["version"]) for name in names(f"{path}/pins") if (pin := _json(path, f"pins/{name}"))}
+    held = {int(pin["version"]) for name in names(f"{path}/pins") if (pin := _pin(path, f"pins/{name}"))}
     for old in _numbers(path):
         if old <= number - snapshot.KEEP and old not in held:
             with contextlib.suppress(OSError):
@@ -172,12 +173,12 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     if not is_remote(path):
         snapshot.pin(path, name, version, batch=batch)
         return
-    write_text(f"{path.rstrip('/')}/pins/{name}.json", json.dumps({"version": version, "batch": batch}))
+    write_text(f"{path.rstrip('/')}/pins/{name}.json", snapshot._pin_text({"version": version, "batch": batch}))
     facts(path, version)
 
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:
-    return _json(path, f"pins/{name}.json") if is_remote(path) else snapshot.pinned(path, name)
+    return _pin(path, f"pins/{name}.json") if is_remote(path) else snapshot.pinned(path, name)
 
 
 def require_writable(path: str, what: str) -> None:
@@ -216,19 +217,19 @@ def _read_text(path: str, name: str) -> str:
     system, base = _open(path)
     try:
         with system.open_input_stream(f"{base}/{name}") as opened:
-            return bytes(opened.read()).decode()
+            return bytes(opened.read()).decode(errors="replace")
     except FileNotFoundError:
         raise SnapshotError(f"cannot open a snapshot at {path}: there is no {name}") from None
     except OSError as problem:
         raise SnapshotError(f"cannot open a snapshot at {path}: {problem}") from None
 
 
-def _json(path: str, name: str) -> dict[str, Any] | None:
+def _pin(path: str, name: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(_read_text(path, name))
+        text = _read_text(path, name)
     except SnapshotError:
         return None
-    return found
+    return snapshot._parse_pin(f"{path}/{name}", text)
 
 
 def names(folder: str) -> list[str]:
