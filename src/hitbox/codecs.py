@@ -38,8 +38,8 @@ from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING
 from hitbox.dictionary import Dictionary
 from hitbox.errors import SchemaError, ValueProblem
 from hitbox.schema import Attribute
+from hitbox.values import EPOCH
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 FIRST_MOMENT = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 LAST_MOMENT = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
@@ -335,6 +335,12 @@ class StringCodec(Codec):
                 raise
             row = int(np.argmax(bad))
             raise BadRow(row, self.problem(array, row)) from None
+
+    def problem(self, array: pa.Array, row: int) -> str:
+        try:
+            return super().problem(array, row)
+        except UnicodeDecodeError:
+            return "the text is not UTF-8"
 
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
         kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type

@@ -8,7 +8,9 @@ meets everything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,13 @@ from hitbox.values import brief, ends_of
 Event = Mapping[str, Any]
 AS_THEY_ARE = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string())
 """Arrow types whose Python values are plain already."""
+EXTREMES: dict[str, tuple[Any, Any]] = {
+    "int": (LOWEST, HIGHEST),
+    "float": (-math.inf, math.inf),
+    "bool": (False, True),
+    "timestamp": (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
+    "string": ("", None),  # no text is the greatest
+}
 
 
 def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tuple[int, int]]:
@@ -215,15 +224,16 @@ def _cell(codec: Codec, column: Any, row: int) -> Any:
 
 
 def told(keys: Keys, box: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
-    """What a subscription says about itself, read back from its box; an end that is open is None."""
+    """What a subscription says about itself, read back from its box; an open end is the extreme value of the type."""
     found: dict[str, Any] = {}
     for number in keys.space.information:
         low, high = box.get(number, (MISSING, MISSING))
-        value = keys.codecs[number].value
+        codec = keys.codecs[number]
         if low == high != MISSING:
-            found[keys.schema.names[number]] = value(low)
+            found[keys.schema.names[number]] = codec.value(low)
         elif high != MISSING:
-            ends = None if low == LOWEST else value(low), None if high == HIGHEST else value(high)
+            least, most = EXTREMES[codec.type]
+            ends = least if low == LOWEST else codec.value(low), most if high == HIGHEST else codec.value(high)
             found[keys.schema.names[number]] = ends
     return found
 

@@ -236,7 +236,7 @@ def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
     """The table with its texts as plain columns; one that nothing can carry is an error of its row, and null here."""
     strings = [name for name, attribute in schema.items() if attribute.type == "string"]
     wanted = {"id", "where", *strings, *(f"{name}_{end}" for name in strings for end in ("low", "high"))}
-    for column in wanted & set(table.column_names):
+    for column in sorted(wanted & set(table.column_names)):
         kind = table[column].type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not is_text(kind):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from types import NoneType
 from typing import Any
@@ -27,6 +27,7 @@ import numpy as np
 
 from hitbox.errors import ValueProblem
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SMALLEST, GREATEST = -(2**63) + 1, 2**63 - 1
 TAKES = {
     "int": "an int attribute takes whole numbers from -2^63 + 1 to 2^63 - 1",
@@ -39,6 +40,7 @@ TOO_FINE = "is finer than a microsecond, which is the resolution of a timestamp:
 NO_YEAR = "is outside the years 1 to 9999, which a timestamp can hold"
 INTERVAL = 'an interval is a tuple (low, high) or {"low": .., "high": ..}'
 _POINTS = frozenset([int, float, str, bool, datetime, NoneType])
+_FINE_UNITS = {"ns": 10**3, "ps": 10**6, "fs": 10**9, "as": 10**12}
 _FINE_FRACTION = re.compile(r"[.,]\d{6}\d*[1-9]")
 
 
@@ -111,7 +113,7 @@ def number(value: object) -> float | None:
         raise _out_of_range(value, "float") from None
     if isinstance(plain, int) and found != plain:
         raise ValueProblem(f"{brief(value)} has no exact 64-bit float; declare the attribute as int")
-    if math.isinf(found) and math.isfinite(plain):
+    if math.isinf(found) and isinstance(plain, Decimal) and plain.is_finite():
         raise _out_of_range(value, "float")
     return found
 
@@ -186,11 +188,32 @@ def forbidden_name(character: str) -> str:
     return "the character NUL" if character == "\0" else f"the lone surrogate U+{ord(character):04X}"
 
 
+def with_named_ends(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with intervals as JSON says them: a tuple would become a list."""
+    return {name: {"low": v[0], "high": v[1]} if isinstance(v, tuple) else v for name, v in values.items()}
+
+
 def for_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with intervals as JSON says them: a tuple would become a list."""
-    return {
-        name: {"low": v[0], "high": v[1]} if isinstance(v, tuple) and len(v) == 2 else v for name, v in values.items()
-    }
+    """Values of any make as JSON can carry them; an interval becomes {"low": .., "high": ..}."""
+    if not isinstance(values, Mapping):
+        raise ValueProblem(f"values are a mapping of attribute to value, not {brief(values)}")
+    return {name: _for_json(name, value) for name, value in values.items()}
+
+
+def _for_json(name: str, value: Any) -> Any:
+    if isinstance(value, tuple) and len(value) == 2:
+        return {"low": _for_json(name, value[0]), "high": _for_json(name, value[1])}
+    if is_missing(value):
+        return None
+    if isinstance(value, np.datetime64) or hasattr(value, "to_datetime64"):
+        return moment(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (float, Decimal)) and math.isinf(value):
+        raise ValueProblem(f"attribute {name!r}: JSON has no infinity")
+    if isinstance(value, Decimal):
+        return int(value) if value.adjusted() < 40 and value == value.to_integral_value() else float(value)
+    return value
 
 
 def brief(value: object) -> str:
@@ -198,7 +221,7 @@ def brief(value: object) -> str:
     try:
         shown = repr(value)
     except Exception:  # an int of thousands of digits, or a class with faults of its own
-        shown = f"this {type(value).__name__}"
+        shown = f"an int of {value.bit_length()} bits" if isinstance(value, int) else f"this {type(value).__name__}"
     return shown if len(shown) <= 80 else shown[:79] + "…"
 
 
@@ -221,13 +244,16 @@ def _from_text(value: str) -> datetime:
 
 
 def _from_numpy(value: np.datetime64) -> datetime:
+    unit, count = np.datetime_data(value.dtype)
+    if unit in _FINE_UNITS:  # in Python's numbers: NumPy would round, and such units reach a few centuries only
+        micros, rest = divmod(int(value.astype(np.int64)) * count, _FINE_UNITS[unit])
+        if rest:
+            raise ValueProblem(f"{brief(value)} {TOO_FINE}")
+        return EPOCH + timedelta(microseconds=micros)
     year = int(value.astype("datetime64[Y]").astype(np.int64)) + 1970
     if not 1 <= year <= 9999:
         raise ValueProblem(f"{brief(value)} {NO_YEAR}")
-    micros = value.astype("datetime64[us]")
-    if micros.astype(value.dtype) != value:
-        raise ValueProblem(f"{brief(value)} {TOO_FINE}")
-    found: datetime = micros.item()
+    found: datetime = value.astype("datetime64[us]").item()
     return found.replace(tzinfo=UTC)
 
 
