@@ -10,6 +10,7 @@
 #include "build.hpp"
 #include "decode.hpp"
 #include "dispatch.hpp"
+#include "locks.hpp"
 #include "tail.hpp"
 
 namespace nb = nanobind;
@@ -317,4 +318,5 @@ NB_MODULE(_kernels, m) {
     for (const Kernels* one : available()) names.push_back(one->name);
     return names;
   });
+  bind_locks(m);
 }
