@@ -40,10 +40,12 @@ def holds(where: str, event: dict[str, Any]) -> bool:
 
 
 def says(index: Index, model: Model) -> bool:
-    """Does the index hold exactly this?"""
-    if len(index) != len(model) or sorted(index) != sorted(model) or not all(id in index for id in model):  # type: ignore[type-var]
+    """Does the index hold exactly this? Then it must match by it, too."""
+    ids: list[Any] = sorted(index)  # type: ignore[type-var]
+    if {id: (index.where(id), index.priority(id)) for id in ids} != model:
         return False
-    assert {id: (index.where(id), index.priority(id)) for id in model} == model
+    assert len(index) == len(model)
+    assert all(id in index for id in model)
     batch = index.match_batch(EVENTS)
     for number, event in enumerate(EVENTS):
         want = sorted(id for id, (where, _) in model.items() if holds(where, event))

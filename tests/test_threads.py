@@ -296,9 +296,7 @@ def test_strings_match_while_the_index_is_saved(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not stop.is_set():
-            for i in range(50):
-                if index.match({"s": f"w{i}"}) != [f"w{i}"]:
-                    problems.append(i)
+            problems.extend(i for i in range(50) if index.match({"s": f"w{i}"}) != [f"w{i}"])
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:

@@ -60,19 +60,16 @@ class Signals {
       kept_.push_back({number, handler});
       if (set(number, record_)) continue;
       kept_.pop_back();  // a handler that ran just now raised
-      nb::object raised = take_error();
-      raised = restore(raised);
-      owner_ = 0;
-      throw_error(raised);
+      resume(take_error());
     }
     return true;
   }
 
   bool arrived() const { return !arrived_.empty(); }
 
-  // Puts the handlers back and runs those whose signals arrived; throws what they raise.
-  void resume() {
-    nb::object raised = restore(nb::object());
+  // Puts the handlers back and runs those whose signals arrived; throws what they raise, and what was raised before.
+  void resume(nb::object raised = nb::object()) {
+    raised = restore(raised);
     std::vector<Kept> kept;
     std::vector<int> arrived;
     kept.swap(kept_done_);
@@ -360,9 +357,11 @@ inline void bind_locks(nb::module_& m) {
   Section<&Lock::begin_read, &Lock::end_read>::bind(m, "Read");
   Section<&Lock::begin_prepare, &Lock::end_prepare>::bind(m, "Prepare");
   Section<&Lock::begin_commit, &Lock::end_commit>::bind(m, "Commit");
+  nb::module_ os = nb::module_::import_("os");
+  if (!nb::hasattr(os, "register_at_fork")) return;  // Windows does not fork
   nb::dict at_fork;
   at_fork["after_in_child"] = nb::cpp_function(&Lock::forked);
-  nb::module_::import_("os").attr("register_at_fork")(**at_fork);
+  os.attr("register_at_fork")(**at_fork);
 }
 
 }  // namespace hitbox

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from hitbox.boxes import I64
 from hitbox.columns import Numbers, Values
 from hitbox.errors import ValueProblem
+from hitbox.waiting import interruptible
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
@@ -123,7 +124,7 @@ class Catalog:
         found = np.full(len(ids), -1, np.int64)
         slots = self.living_slots()
         if len(slots) and ids.type == self.ids.base.type:
-            at = pc.index_in(ids, value_set=self.ids.take(slots))
+            at = interruptible(len(ids) + len(slots), pc.index_in, ids, value_set=self.ids.take(slots))
             known = at.is_valid().to_numpy(zero_copy_only=False)
             found[known] = slots[at.drop_null().to_numpy(zero_copy_only=False)]
         return found
@@ -392,7 +393,7 @@ def sorted_order(ids: pa.Array) -> I64 | None:
     """The order that sorts `ids`, or None where they are sorted already."""
     if len(ids) < 2 or pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py():
         return None
-    order: I64 = pc.sort_indices(ids).to_numpy().astype(np.int64)
+    order: I64 = interruptible(len(ids), pc.sort_indices, ids).to_numpy().astype(np.int64)
     return order
 
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING
 from hitbox.errors import ValueProblem
+from hitbox.waiting import interruptible
 
 STRIDE = 2**40
 STEP = 2**20
@@ -152,7 +153,8 @@ class Dictionary:
             few = pc.dictionary_encode(array)
             return _spell_out(self._look_up(few.dictionary), few.indices)
         known, labels = self._everything()
-        at = pc.index_in(array.cast(pa.large_binary()), value_set=known)
+        wanted = array.cast(pa.large_binary())
+        at = interruptible(len(wanted) + len(known), pc.index_in, wanted, value_set=known)
         keys = _spell_out(labels, at)
         strange = pc.and_(pc.is_null(at), pc.is_valid(array))
         if pc.any(strange).as_py():
@@ -174,12 +176,14 @@ class Dictionary:
         return np.array([MISSING if v is None else self.key(v) for v in values.to_pylist()], np.int64)
 
     def _unknown(self, texts: Collection[str]) -> list[bytes]:
+        """Those without a label, each once, and in order where they are few."""
         if len(texts) * 8 < len(self):
             return sorted({raw for raw in map(utf8, texts) if self._place(raw)[1] is None})
         known, _ = self._everything()
-        raws = pc.unique(pa.array(list(map(utf8, texts)), pa.large_binary()))
-        new = raws.filter(pc.invert(pc.is_in(raws, value_set=known)))
-        return sorted(new.to_pylist())
+        raws = pa.array(set(map(utf8, texts)), pa.large_binary())
+        there = interruptible(len(raws) + len(known), pc.is_in, raws, value_set=known)
+        new = raws.filter(pc.invert(there)).to_pylist()
+        return sorted(new) if len(new) <= FEW else new
 
     def _text(self, at: int) -> memoryview:
         return self._data[int(self._offsets[at]) : int(self._offsets[at + 1])]
@@ -241,7 +245,7 @@ class Dictionary:
         texts = pa.concat_arrays([known, pa.array(new, pa.large_binary())])
         fresh = np.concatenate([np.zeros(len(labels), bool), np.ones(len(new), bool)])
         labels = np.concatenate([labels, np.zeros(len(new), np.int64)])
-        order = pc.sort_indices(texts).to_numpy()
+        order = interruptible(len(texts), pc.sort_indices, texts).to_numpy()
         texts, fresh, labels = texts.take(pa.array(order)), fresh[order], labels[order]
         filled = _fill(labels, fresh)
         if filled is not None:
