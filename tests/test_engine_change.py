@@ -147,4 +147,5 @@ def test_nothing_to_do_copies_nothing() -> None:
     opened.change(NONE, NONE, NO_BOXES)()
     assert opened._where is arrays["where"]
     opened.change(np.array([4]), NONE, NO_BOXES)()
-    assert len(opened) == 149 and len(engine) == 150
+    assert len(opened) == 149
+    assert len(engine) == 150

@@ -5,6 +5,7 @@
 
 #include "interval.hpp"
 #include "point.hpp"
+#include "watch.hpp"
 
 namespace hitbox {
 namespace {
@@ -89,7 +90,7 @@ struct Log {
 
   // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
   // loses its large pages.
-  void deal(size_t events, double whole, i64* ends, Result& out) {
+  void deal(size_t events, double whole, i64* ends, Result& out, Watch& watch) {
     Scratch<size_t> next(events * 16);
     size_t sum = out.size;
     for (size_t e = 0; e < events; ++e) {
@@ -106,6 +107,7 @@ struct Log {
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
       u32 some = count(one.line);
+      note_work(watch, 4 + some / 8);
       if (!one.ends) {
         expand<WORDS, false>(one.line, some, one.numbers, out.numbers + next[one.key], Idle{});
         next[one.key] += some;
@@ -119,7 +121,12 @@ struct Log {
         at += to - from;
       });
     }
-    for (size_t i = 0; i < hits.size; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
+    constexpr size_t SOME = 4096;
+    for (size_t from = 0; from < hits.size; from += SOME) {
+      const size_t to = hits.size - from < SOME ? hits.size : from + SOME;
+      for (size_t i = from; i < to; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
+      note_work(watch, SOME / 2);
+    }
     out.size = sum;
   }
 };
@@ -189,6 +196,7 @@ struct Batch {
   const Events& events;
   size_t from, size;
   Log& log;
+  Watch& watch;
   P plans;
   Scratch<u64> blocks;       // [events][summary_words]
   Scratch<Waiting> waiting;  // [WAITING][events]
@@ -199,8 +207,8 @@ struct Batch {
   u32 box[LATER + 2 * MOST_ROWS + 16];
   u32 boxes = 0;
 
-  Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l)
-      : map(m), events(e), from(first), size(count), log(l), plans(m.attributes, count),
+  Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l, Watch& w)
+      : map(m), events(e), from(first), size(count), log(l), watch(w), plans(m.attributes, count),
         blocks(count * m.summary_words), waiting(WAITING * count) {}
 
   const i64* low(size_t e) const { return events.low + (from + e) * events.attributes; }
@@ -211,11 +219,16 @@ struct Batch {
       u64* mine = blocks.data + e * map.summary_words;
       start_blocks(map, Wanted{}, mine);
       if (!plans.make(map, low(e), high(e), e, mine)) std::memset(mine, 0, map.summary_words * 8);
+      note_work(watch, map.attributes * (1 + map.summary_words / 64));
     }
     for (u32 w = 0; w * 64 < map.blocks; ++w) {
       enlist(w);
-      for (u32 t = 0; t < WAITING; ++t)
-        if (waiting_size[t]) visit(w * WAITING + t, waiting.data + t * size, waiting_size[t]);
+      note_work(watch, size / 4);
+      for (u32 t = 0; t < WAITING; ++t) {
+        if (!waiting_size[t]) continue;
+        visit(w * WAITING + t, waiting.data + t * size, waiting_size[t]);
+        note_work(watch, 4 * waiting_size[t]);
+      }
     }
   }
 

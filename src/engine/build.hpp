@@ -7,6 +7,7 @@
 #include "bitmap.hpp"
 #include "common.hpp"
 #include "postings.hpp"
+#include "watch.hpp"
 
 namespace hitbox {
 
@@ -86,7 +87,7 @@ struct BitmapArrays {
 };
 
 struct PostingArrays {
-  Array<u64> slots, filter, words, alive;
+  Array<u64> seed, slots, filter, words, alive;
   Array<u32> key_begin, key_start, start, numbers, position;
   Array<i64> key_value, code_base, code_last;
   Array<u8> code_shift, levels;
@@ -98,15 +99,16 @@ struct Cells {
   u8 low, high;
 };
 
-Grid make_grid(const Boxes& boxes, u32 attributes);
-std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid);
+Grid make_grid(const Boxes& boxes, u32 attributes, Watch& watch);
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, Watch& watch);
 // Orders boxes so that neighbours look alike; each run [from, to) of `order` starts on a block.
 void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,
-             u32* order, size_t count);
-BitmapArrays build_bitmap(const Boxes& boxes, const Options& options);
-PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes);
+             u32* order, size_t count, Watch& watch);
+// Builders throw length_error where a segment would not hold the boxes.
+BitmapArrays build_bitmap(const Boxes& boxes, const Options& options, Watch& watch);
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, Watch& watch);
 
 // For each box the constraint (its index in the box) that tells it apart, -1: no constraint can, -2: bitmap.
-std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings);
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, Watch& watch);
 
 }  // namespace hitbox

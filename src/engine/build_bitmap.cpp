@@ -8,6 +8,8 @@
 namespace hitbox {
 namespace {
 
+constexpr const char* TOO_MANY = "too many constraints for one segment, more than 2^31: use several indexes";
+
 // Places of a constraint's two ends.
 struct Ends {
   u32 low, high;
@@ -18,6 +20,7 @@ struct Layout {
   const Options& options;
   const std::vector<Cells>& cells;
   BitmapArrays& out;
+  Watch& watch;
   std::vector<u32> order;           // boxes by block
   std::vector<size_t> block_begin;  // [blocks + 1] into order
   std::vector<u16> counts;          // [attributes][CELLS] ends of the tile at hand
@@ -39,7 +42,8 @@ struct Layout {
     for (u32 l = 0, end; l < LEVELS; l = end) {
       end = band_end(start, l);
       u32 first = u32(block_begin.size());
-      cluster(boxes, cells, out.grid, attributes(), options.block, order.data() + start[l], start[end] - start[l]);
+      cluster(boxes, cells, out.grid, attributes(), options.block, order.data() + start[l], start[end] - start[l],
+              watch);
       for (size_t at = start[l]; at < start[end]; at += options.block) block_begin.push_back(at);
       for (u32 i = l; i < end; ++i) {
         if (start[i] == start[i + 1]) continue;
@@ -70,6 +74,7 @@ struct Layout {
       for (u32 l = 0; l < LEVELS; ++l) next[l + 1] += next[l];
       for (u32 i = 0; i < size; ++i) sorted[next[LEVELS - 1 - boxes.priority[mine[i]]]++] = mine[i];
       std::copy(sorted, sorted + size, mine);
+      note_work(watch, size);
       std::copy(next, next + LEVELS, out.level_ends.data() + size_t(block) * LEVEL_ENDS);
       u8 highest = boxes.priority[mine[0]], lowest = boxes.priority[mine[size - 1]];
       u8& tile = out.tile_level[block / LANES];
@@ -91,6 +96,7 @@ struct Layout {
     std::vector<u32> used(m);
     for (u32 t = 0; t < tiles; ++t) {
       std::fill(used.begin(), used.end(), 0);
+      note_work(watch, TILE + m);
       for (size_t i = begin_of(t * LANES); i < begin_of((t + 1) * LANES); ++i) {
         if (i + 8 < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + 8]]);
         for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at)
@@ -105,7 +111,7 @@ struct Layout {
         base += 2 * used[a] + (lined ? CELLS : 0);
       }
     }
-    if (base > UINT32_MAX) throw std::length_error("more than two thousand million constraints in one segment");
+    if (base > UINT32_MAX) throw std::length_error(TOO_MANY);
     out.directory[size_t(tiles) * m * 2] = 0;
     out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
     out.order.make(size_t(tiles) * m, NO_ATTRIBUTE);
@@ -156,7 +162,7 @@ struct Layout {
     out.row_bytes = row_bytes(out.room);
     ends.resize(sizes.size());
     out.rows.make(size_t(out.blocks) * BLOCK * out.row_bytes + 64);
-    std::memset(out.rows.data(), 0, out.rows.size);
+    std::memset(out.rows.data() + out.rows.size - 64, 0, 64);
   }
 
   u32 row_bytes(u32 room) const { return row_bytes_for(attributes(), room, out.keyed); }
@@ -234,6 +240,7 @@ struct Layout {
     u8* row = out.rows.data() + position * out.row_bytes;
     u32 size = boxes.size(box), head = row_head_bytes(attributes(), 0);
     if (size <= out.room) return write_row(row, out.room, box);
+    if (more.size() / 4 > UINT32_MAX) throw std::length_error(TOO_MANY);
     u32 offset = u32(more.size() / 4);
     more.resize(more.size() + (row_bytes(size) + 3) / 4 * 4);
     scratch.assign(row_bytes(size) + 8, 0);
@@ -293,6 +300,8 @@ struct Layout {
     size_t first = size_t(tile) * TILE;
     for (u32 a = 0; a < m; ++a)
       if (directory[2 * a]) std::memset(line(directory[2 * a], 0, 0), 0, CELLS * TILE_WORDS * 8);
+    const size_t positions = std::min<size_t>(TILE, size_t(out.blocks) * BLOCK - first);
+    std::memset(out.rows.data() + first * out.row_bytes, 0, positions * out.row_bytes);
     each_box(tile, [&](u32 position, u32 box, size_t i) {
       if (i + 8 < order.size()) fetch_box(order[i + 8]);
       place(position, first + position, box);
@@ -356,11 +365,11 @@ struct Layout {
 
 }  // namespace
 
-BitmapArrays build_bitmap(const Boxes& boxes, const Options& options) {
+BitmapArrays build_bitmap(const Boxes& boxes, const Options& options, Watch& watch) {
   BitmapArrays out;
-  out.grid = make_grid(boxes, options.attributes);
-  auto cells = find_cells(boxes, out.grid);
-  Layout layout{boxes, options, cells, out, {}, {}, {}, {}, {}, {}, {}};
+  out.grid = make_grid(boxes, options.attributes, watch);
+  auto cells = find_cells(boxes, out.grid, watch);
+  Layout layout{boxes, options, cells, out, watch, {}, {}, {}, {}, {}, {}, {}};
   layout.order_boxes();
   layout.order_levels();
   layout.make_directory();
@@ -370,6 +379,7 @@ BitmapArrays build_bitmap(const Boxes& boxes, const Options& options) {
     layout.make_lists(tile);
     layout.fill(tile);
     layout.finish(tile);
+    note_work(watch, 16 * TILE + 16 * options.attributes);
   }
   layout.keep_more();
   return out;

@@ -29,13 +29,14 @@ struct Clusterer {
   const Boxes& boxes;
   const std::vector<Cells>& cells;
   u32 attributes, block;
+  Watch& watch;
   std::vector<float> mass;  // [attributes][CELLS + 1] running event mass
   std::vector<std::vector<Interval>> sampled;
   std::vector<u32> spare;
   std::vector<u8> buckets;
 
-  Clusterer(const Boxes& b, const std::vector<Cells>& c, const Grid& grid, u32 m, u32 size)
-      : boxes(b), cells(c), attributes(m), block(size), mass(size_t(m) * (CELLS + 1)), sampled(m) {
+  Clusterer(const Boxes& b, const std::vector<Cells>& c, const Grid& grid, u32 m, u32 size, Watch& w)
+      : boxes(b), cells(c), attributes(m), block(size), watch(w), mass(size_t(m) * (CELLS + 1)), sampled(m) {
     for (u32 a = 0; a < m; ++a) {
       const i64* starts = grid.starts.memory.get() + size_t(a) * CELLS;
       float* sum = &mass[size_t(a) * (CELLS + 1)];
@@ -92,6 +93,7 @@ struct Clusterer {
       auto& all = sampled[a];
       if (all.size() * count < size_t(block) * SAMPLE || all.size() < SAMPLE / 16) continue;
       std::sort(all.begin(), all.end(), [](Interval x, Interval y) { return x.centre < y.centre; });
+      note_work(watch, SAMPLE);
       for (u32 parts : {1u, 2u, 3u, 4u, 6u, 8u}) {
         if (parts > 1 && all.size() * count < size_t(block) * SAMPLE * parts) break;
         double gain = gain_of(a, parts);
@@ -117,6 +119,7 @@ struct Clusterer {
     for (size_t i = 0; i < count; ++i) {
       if (i + 2 * AHEAD < count) __builtin_prefetch(boxes.offsets + spare[i + 2 * AHEAD]);
       if (i + AHEAD < count) __builtin_prefetch(cells.data() + boxes.offsets[spare[i + AHEAD]]);
+      note_work(watch, 2);
       buckets[i] = bucket(spare[i], a);
       ++start[buckets[i] + 1];
     }
@@ -147,8 +150,8 @@ struct Clusterer {
 }  // namespace
 
 void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,
-             u32* order, size_t count) {
-  Clusterer(boxes, cells, grid, attributes, block).split(order, count);
+             u32* order, size_t count, Watch& watch) {
+  Clusterer(boxes, cells, grid, attributes, block, watch).split(order, count);
 }
 
 }  // namespace hitbox

@@ -5,6 +5,7 @@
 
 #include "row.hpp"
 #include "rows.hpp"
+#include "watch.hpp"
 
 namespace hitbox {
 
@@ -14,11 +15,12 @@ struct Decoded {
   std::vector<i64> low, high;
 };
 
-inline Decoded decode(const Bitmap& map, const u32* positions, size_t count) {
+inline Decoded decode(const Bitmap& map, const u32* positions, size_t count, Watch& watch) {
   Decoded out;
   const RowShape shape = shape_of(map);
   for (size_t at = 0; at < count; ++at) {
     Row row = open_row(shape, row_at(map, positions[at]));
+    note_work(watch, 4 + row.size);
     each_constraint(shape, row, [&](u32 i, u32 a) {
       out.attribute.push_back(int(a));
       out.low.push_back(row_key(map, row, i, a, false));
@@ -29,11 +31,12 @@ inline Decoded decode(const Bitmap& map, const u32* positions, size_t count) {
   return out;
 }
 
-inline Decoded decode(const Rows& rows, const u32* positions, size_t count) {
+inline Decoded decode(const Rows& rows, const u32* positions, size_t count, Watch& watch) {
   Decoded out;
   for (size_t i = 0; i < count; ++i) {
     const u64* row = rows.words + rows.start[positions[i]];
     u32 size = row_size(row);
+    note_work(watch, 4 + size);
     const u64* bounds = row_bounds(row, size);
     for (u32 at = 0; at < size; ++at) {
       out.attribute.push_back(int(row_attribute(row, at)));

@@ -112,7 +112,7 @@ void each_cut(const Boxes& boxes, size_t box, See see) {
   }
 }
 
-std::vector<Cuts> collect(const Boxes& boxes, u32 attributes) {
+std::vector<Cuts> collect(const Boxes& boxes, u32 attributes, Watch& watch) {
   std::vector<Cuts> cuts(attributes);
   size_t rows = std::clamp(boxes.count / 16, SAMPLED_LEAST, SAMPLED_MOST);
   size_t step = std::max<size_t>(1, boxes.count / rows);
@@ -126,16 +126,20 @@ std::vector<Cuts> collect(const Boxes& boxes, u32 attributes) {
       cuts[a].see(cut);
       if (sampled) cuts[a].sample.push_back(cut);
     });
+    note_work(watch, 1 + boxes.size(box) / 2);
   }
   bool gaps = false;
   for (Cuts& one : cuts) {
     std::sort(one.sample.begin(), one.sample.end());
     find_gaps(one);
+    note_work(watch, one.sample.size());
     gaps |= !one.gaps.empty();
   }
   if (gaps)
-    for (size_t box = 0; box < boxes.count; ++box)
+    for (size_t box = 0; box < boxes.count; ++box) {
       each_cut(boxes, box, [&](u32 a, i64 cut) { cuts[a].tighten(cut); });
+      note_work(watch, 1 + boxes.size(box) / 2);
+    }
   return cuts;
 }
 
@@ -151,14 +155,15 @@ i64 Grid::last(size_t at) const {
   return at % CELLS == CELLS - 1 || start[1] == start[0] ? HIGHEST : start[1] - 1;
 }
 
-Grid make_grid(const Boxes& boxes, u32 attributes) {
+Grid make_grid(const Boxes& boxes, u32 attributes, Watch& watch) {
   Grid grid;
   grid.starts.make(size_t(attributes) * CELLS);
   grid.shift.make(size_t(attributes) * CELLS);
-  auto all = collect(boxes, attributes);
+  auto all = collect(boxes, attributes, watch);
   for (u32 a = 0; a < attributes; ++a) {
     i64* starts = grid.starts.data() + size_t(a) * CELLS;
     auto distinct = all[a].sample;
+    note_work(watch, distinct.size());
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     if (distinct.size() <= INNER) all[a].sample = distinct;
     write_starts(starts, all[a], inner_starts(all[a], distinct.size()));
@@ -170,9 +175,10 @@ Grid make_grid(const Boxes& boxes, u32 attributes) {
   return grid;
 }
 
-std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid) {
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, Watch& watch) {
   std::vector<Cells> cells(size_t(boxes.offsets[boxes.count]));
   for (size_t at = size_t(boxes.offsets[0]); at < cells.size(); ++at) {
+    note_work(watch, 1);
     u32 a = u32(boxes.attribute[at]);
     const i64* starts = grid.starts.data() + size_t(a) * CELLS;
     u32 low = cell_of(starts, boxes.low[at]), high = cell_of(starts, boxes.high[at]);

@@ -11,25 +11,31 @@ struct Range {
   u32 from, to;
 };
 
+// A value that is looked up, and the slot where it may be.
+struct Asked {
+  u64 hash, slot;
+  u32 attribute;
+};
+
 // Memory that the look-ups of many events share.
 struct Lookup {
   Scratch<u32> low, high;    // coarse codes of the event
-  Scratch<u64> hashes;
-  Scratch<u32> asked;        // attributes behind the hashes
+  Scratch<Asked> asked;
   Scratch<Range> ranges;
   Scratch<u32> candidates;
+  size_t scanned = 0;  // postings that were looked at
 
   // The postings whose key the event meets.
   void find_ranges(const Postings& part, const i64* event_low, const i64* event_high) {
-    ranges.size = hashes.size = asked.size = 0;
+    ranges.size = asked.size = 0;
     for (u32 a = 0; a < part.attributes; ++a) {
       u32 begin = part.key_begin[a], open = part.key_begin[a + 1] - 1;
       if (event_high[a] == MISSING || part.key_start[begin] == part.key_start[open + 1]) continue;
       if (event_low[a] == event_high[a]) {
         if (open > begin) {
-          u64 hash = hash_of(a, event_low[a]);
-          fetch(part.slots + (hash & part.slot_mask));
-          hashes.push(hash);
+          u64 hash = hash_of(part.seed, a, event_low[a]), slot = hash & part.slot_mask;
+          fetch(part.slots + slot);
+          asked.push({hash, slot, a});
         }
       } else {
         u32 first = first_key(part, begin, open, event_low[a], false);
@@ -37,13 +43,14 @@ struct Lookup {
       }
       push(part, open, open + 1);
     }
-    for (size_t i = 0; i < hashes.size; ++i) {
-      u32 key = slot_key(part, hashes[i]);
-      if (key) fetch(part.key_start + key - 1);
-      asked.push(key);
+    for (size_t i = 0; i < asked.size; ++i) {
+      u32 key = likely_key(part, asked[i]);
+      if (!key) continue;
+      fetch(part.key_start + key - 1);
+      fetch(part.key_value + key - 1);
     }
     for (size_t i = 0; i < asked.size; ++i)
-      if (asked[i]) push(part, asked[i] - 1, asked[i]);
+      if (u32 key = found_key(part, asked[i], event_low[asked[i].attribute])) push(part, key - 1, key);
     u32 rest = part.key_begin[part.attributes];
     push(part, rest, rest + 1);
   }
@@ -66,10 +73,20 @@ struct Lookup {
     return begin;
   }
 
-  static u32 slot_key(const Postings& part, u64 hash) {
-    for (u64 at = hash & part.slot_mask;; at = (at + 1) & part.slot_mask) {
-      u64 slot = part.slots[at];
-      if (!slot || fingerprint(slot) == fingerprint(hash)) return u32(slot);
+  // The key + 1 of the first slot from `slot` on that has the hash's fingerprint; 0 where there is none.
+  static u32 likely_key(const Postings& part, Asked& one) {
+    for (;; one.slot = (one.slot + 1) & part.slot_mask) {
+      u64 slot = part.slots[one.slot];
+      if (!slot || fingerprint(slot) == fingerprint(one.hash)) return u32(slot);
+    }
+  }
+
+  // The key + 1 of the value; fingerprints of several keys may be equal.
+  static u32 found_key(const Postings& part, Asked& one, i64 value) {
+    u32 begin = part.key_begin[one.attribute], open = part.key_begin[one.attribute + 1] - 1;
+    for (;; one.slot = (one.slot + 1) & part.slot_mask) {
+      u32 key = likely_key(part, one);
+      if (!key || (part.key_value[key - 1] == value && key > begin && key <= open)) return key;
     }
   }
 
@@ -88,6 +105,7 @@ struct Lookup {
     candidates.size = 0;
     for (size_t r = 0; r < ranges.size; ++r) {
       candidates.need(candidates.size + (ranges[r].to - ranges[r].from));
+      scanned += ranges[r].to - ranges[r].from;
       for (u32 i = ranges[r].from; i < ranges[r].to; ++i) {
         u64 word = part.filter[i];
         u32 a = u32(word >> 48);

@@ -46,11 +46,11 @@ void match_one(const Set& set, const Events& events, size_t event, const Wanted&
   if (out.size > wanted.limit) out.size = wanted.limit;
 }
 
-void match_chunk(const Set& set, const Events& events, size_t from, size_t size, Log& log) {
+void match_chunk(const Set& set, const Events& events, size_t from, size_t size, Log& log, Watch& watch) {
   log.clear(size);
   for (u32 i = 0; i < set.bitmap_count; ++i)
-    if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log).run();
-    else Batch<IntervalPlans>(set.bitmaps[i], events, from, size, log).run();
+    if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log, watch).run();
+    else Batch<IntervalPlans>(set.bitmaps[i], events, from, size, log, watch).run();
   Lookup lookup;
   for (size_t e = 0; e < size; ++e) {
     const i64* low = events.low + (from + e) * events.attributes;
@@ -58,11 +58,22 @@ void match_chunk(const Set& set, const Events& events, size_t from, size_t size,
     auto emit = [&](u32 number, u8 level) { log.add(Log::key_of(e, level), number); };
     for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
     match_rows(set.tail, low, high, emit);
+    note_work(watch, 8 + (lookup.scanned + set.tail.count) / 4);
+    lookup.scanned = 0;
   }
 }
 
-void match_singly(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out) {
-  Result one;
+// How much work an event is at most, by and large.
+static size_t work_of(const Set& set) {
+  size_t units = 64 + set.tail.count / 4;
+  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
+  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
+  return units;
+}
+
+void match_singly(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out, Watch& watch) {
+  OwnResult one;
+  const size_t units = work_of(set);
   for (size_t e = from; e < to; ++e) {
     one.size = 0;
     one.ordered = true;
@@ -74,20 +85,21 @@ void match_singly(const Set& set, const Events& events, size_t from, size_t to, 
     if (one.size) std::memcpy(out.numbers + out.size, one.numbers, one.size * sizeof(i32));
     out.size += one.size;
     ends[e] = i64(out.size);
+    note_work(watch, units + one.size / 4);
   }
-  release(one);
 }
 
 // A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
-void match_many(const Set& set, const Events& events, size_t from, size_t to, size_t all, i64* ends, Result& out) {
-  if (to - from < SINGLY) return match_singly(set, events, from, to, ends, out);
+void match_many(const Set& set, const Events& events, size_t from, size_t to, size_t all, i64* ends, Result& out,
+                Watch& watch) {
+  if (to - from < SINGLY) return match_singly(set, events, from, to, ends, out, watch);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
   Log log;
   for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
     if (size > to - at) size = to - at;
-    match_chunk(set, events, at, size, log);
-    log.deal(size, double(all) / double(at + size - from), ends + at, out);
+    match_chunk(set, events, at, size, log, watch);
+    log.deal(size, double(all) / double(at + size - from), ends + at, out, watch);
     at += size;
     size = LOG_BYTES / (log.bytes() / size + 64);
     size = size < 64 ? 64 : size > most ? most : size;

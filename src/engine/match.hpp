@@ -5,6 +5,7 @@
 #include "common.hpp"
 #include "postings.hpp"
 #include "rows.hpp"
+#include "watch.hpp"
 
 namespace hitbox {
 
@@ -23,7 +24,7 @@ struct Kernels {
   void (*one)(const Set&, const Events&, size_t event, const Wanted&, Result&);
   // Matches of events [from, to): `ends[e]` is where event e's matches end in `out.numbers` (no levels kept), which
   // gets room for `all` events.
-  void (*many)(const Set&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out);
+  void (*many)(const Set&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out, Watch&);
 };
 
 extern const Kernels kernels_baseline;

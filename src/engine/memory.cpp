@@ -8,6 +8,7 @@
 #include "build.hpp"
 
 #if defined(__linux__)
+#include <pthread.h>
 #include <unistd.h>
 #endif
 
@@ -50,7 +51,7 @@ void let_system_take(Block block) {
 #endif
 }
 
-// Whoever finds it busy goes without: no one waits, and a process that forks meanwhile does no harm.
+// Whoever finds it busy goes without: no one waits but a fork, whose child must find it free and whole.
 class Kept {
  public:
   // The smallest block that is large enough and not much too large.
@@ -81,6 +82,9 @@ class Kept {
     return true;
   }
 
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
  private:
   std::mutex mutex_;
   Block blocks_[KEPT];
@@ -89,6 +93,9 @@ class Kept {
 };
 
 Kept kept;
+#if defined(__linux__)
+[[maybe_unused]] const int forks = pthread_atfork([] { kept.lock(); }, [] { kept.unlock(); }, [] { kept.unlock(); });
+#endif
 
 char* fresh(size_t bytes) {
   void* at = bytes < LARGE ? std::malloc(bytes) : aligned_memory(bytes);

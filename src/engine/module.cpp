@@ -1,6 +1,8 @@
 // hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their
 // memory.
 #include <algorithm>
+#include <chrono>
+#include <memory>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -22,24 +24,59 @@ namespace {
 template <class T>
 using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
 
+// Asks Python, every 50 ms, whether a signal's handler ends the call by an exception. Only the main thread handles
+// signals, so the calls of others go on without.
+struct Signals : Watch {
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds BETWEEN{50};
+  Clock::time_point next = Clock::now() + BETWEEN;
+
+  Signals() : Watch{handle, 0} {}
+
+  static void handle(Watch& watch) {
+    Signals& self = static_cast<Signals&>(watch);
+    if (Clock::now() < self.next) return;
+    nb::gil_scoped_acquire python;
+    if (PyErr_CheckSignals()) throw nb::python_error();
+    self.next = in_main_thread() ? Clock::now() + BETWEEN : Clock::time_point::max();
+  }
+
+  static bool in_main_thread() {
+    nb::object threading = nb::module_::import_("threading");
+    return threading.attr("main_thread")().is(threading.attr("current_thread")());
+  }
+};
+
+struct Free {
+  void operator()(void* memory) const noexcept { free_memory(memory); }
+};
 template <class T>
-nb::object give(T* data, size_t size, void (*done)(void*) noexcept = free_memory) {
-  nb::capsule owner(data, done);
+using Memory = std::unique_ptr<T, Free>;
+
+// A numpy array that owns the memory from now on.
+template <class T, class Owner>
+nb::object give(Owner memory, size_t size, void (*done)(void*) noexcept) {
+  nb::capsule owner(memory.get(), done);
+  T* data = memory.release();
   return nb::cast(nb::ndarray<nb::numpy, T>(data, {size}, owner));
 }
 
 template <class T>
+nb::object give(Memory<T> memory, size_t size) {
+  return give<T>(std::move(memory), size, free_memory);
+}
+
+template <class T>
 nb::object give(Array<T>& array) {
-  size_t size = array.size;
   if (!array.memory) array.make(0);
-  return give(array.memory.release(), size, [](void* memory) noexcept { std::free(memory); });
+  return give<T>(std::move(array.memory), array.size, [](void* memory) noexcept { std::free(memory); });
 }
 
 template <class T>
 nb::object give(const std::vector<T>& values) {
-  T* memory = allocate<T>(values.size());
-  if (!values.empty()) std::memcpy(memory, values.data(), values.size() * sizeof(T));
-  return give(memory, values.size());
+  Memory<T> memory(allocate<T>(values.size()));
+  if (!values.empty()) std::memcpy(memory.get(), values.data(), values.size() * sizeof(T));
+  return give(std::move(memory), values.size());
 }
 
 Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high, In<u8> priority) {
@@ -73,6 +110,7 @@ nb::dict to_dict(BitmapArrays& arrays) {
 
 nb::dict to_dict(PostingArrays& arrays) {
   nb::dict out;
+  out["seed"] = give(arrays.seed);
   out["slots"] = give(arrays.slots);
   out["key_begin"] = give(arrays.key_begin);
   out["key_value"] = give(arrays.key_value);
@@ -114,7 +152,8 @@ struct Part {
 
 // Seals boxes into segments: [(kind, arrays, numbers, positions)].
 nb::list build(u32 attributes, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
-               In<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind) {
+               In<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind, u64 first_seed,
+               u64 second_seed) {
   Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
   Options options{attributes, block, lines, band};
   Part keyed, ranges;
@@ -122,18 +161,23 @@ nb::list build(u32 attributes, In<i64> numbers, In<i64> offsets, In<int> attribu
   PostingArrays postings;
   const Boxes* mapped = &boxes;
   Boxes some;
+  Seed seed{first_seed, second_seed | 1ull << 63};  // never near an attribute's number
+  Signals signals;
   {
     nb::gil_scoped_release free;
     std::vector<i64> key(boxes.count, -2);
-    if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings");
+    if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings", seed, signals);
     size_t maps = size_t(std::count(key.begin(), key.end(), i64(-2)));
     if (maps < boxes.count) {
-      for (size_t i = 0; i < boxes.count; ++i) (key[i] == -2 ? ranges : keyed).add(boxes, i, key[i]);
+      for (size_t i = 0; i < boxes.count; ++i) {
+        (key[i] == -2 ? ranges : keyed).add(boxes, i, key[i]);
+        note_work(signals, 4);
+      }
       some = ranges.view();
       mapped = &some;
-      postings = build_postings(keyed.view(), keyed.key, attributes);
+      postings = build_postings(keyed.view(), keyed.key, attributes, seed, signals);
     }
-    if (mapped->count) bitmap = build_bitmap(*mapped, options);
+    if (mapped->count) bitmap = build_bitmap(*mapped, options, signals);
   }
   nb::list out;
   if (mapped->count) {
@@ -165,10 +209,10 @@ class Segment {
     (is_bitmap ? bitmap.alive : postings.rows.alive) = at<u64>("alive");
   }
 
-  Decoded decode(const u32* positions, size_t count) const {
-    return is_bitmap ? hitbox::decode(bitmap, positions, count) : hitbox::decode(postings.rows, positions, count);
+  Decoded decode(const u32* positions, size_t count, Watch& watch) const {
+    return is_bitmap ? hitbox::decode(bitmap, positions, count, watch)
+                     : hitbox::decode(postings.rows, positions, count, watch);
   }
-
   size_t size() const { return is_bitmap ? size_t(bitmap.blocks) * BLOCK : postings.rows.count; }
 
   u32 number(u32 position) const { return is_bitmap ? bitmap.numbers[position] : postings.rows.numbers[position]; }
@@ -195,10 +239,11 @@ class Segment {
 
   void open_postings(u32 attributes) {
     size_t count, slots;
+    const u64* seed = at<u64>("seed");
     const u32* numbers = at<u32>("numbers", &count);
     const u64* table = at<u64>("slots", &slots);
     Rows rows{u32(count), at<u64>("words"), at<u32>("start"), numbers, at<u8>("levels"), at<u64>("alive")};
-    postings = {attributes, u32(slots - 1), rows, table, at<u32>("key_begin"), at<i64>("key_value"),
+    postings = {attributes, u32(slots - 1), {seed[0], seed[1]}, rows, table, at<u32>("key_begin"), at<i64>("key_value"),
                 at<u32>("key_start"), at<u64>("filter"), at<i64>("code_base"), at<i64>("code_last"),
                 at<u8>("code_shift")};
   }
@@ -206,7 +251,7 @@ class Segment {
   nb::dict arrays_;
 };
 
-nb::tuple give_decoded(const Decoded& boxes, std::vector<u8> priority) {
+nb::tuple give_decoded(const Decoded& boxes, const std::vector<u8>& priority) {
   return nb::make_tuple(give(boxes.offsets), give(boxes.attribute), give(boxes.low), give(boxes.high), give(priority));
 }
 
@@ -231,9 +276,11 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
   if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
   size_t count = low.shape(0);
   Events events{low.data(), high.data(), u32(low.shape(1))};
-  i64* ends = allocate<i64>(count + 1);
-  Result result;
+  Memory<i64> memory(allocate<i64>(count + 1));
+  i64* ends = memory.get();
+  OwnResult result;
   {
+    Signals signals;
     nb::gil_scoped_release free;
     ends[0] = 0;
     Wanted wanted{top, bottom, limit < 0 ? SIZE_MAX : size_t(limit)};
@@ -241,14 +288,16 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
       kernels->one(set, events, 0, wanted, result);
       ends[1] = i64(result.size);
     } else if (count) {
-      match_threads(*kernels, set, events, count, threads, ends + 1, result);
+      match_threads(*kernels, set, events, count, threads, ends + 1, result, signals);
     }
     trim(result);
     if (!result.levels) result.levels = allocate<u8>(0);
     if (!result.numbers) result.numbers = allocate<i32>(0);
   }
-  return nb::make_tuple(give(ends, count + 1), give(result.numbers, result.size),
-                        give(result.levels, count == 1 ? result.size : 0));
+  Memory<i32> numbers(std::exchange(result.numbers, nullptr));
+  Memory<u8> levels(std::exchange(result.levels, nullptr));
+  return nb::make_tuple(give(std::move(memory), count + 1), give(std::move(numbers), result.size),
+                        give(std::move(levels), count == 1 ? result.size : 0));
 }
 
 }  // namespace
@@ -263,8 +312,15 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
       .def("decode", [](const Segment& self, In<u32> positions) {
-        return give_decoded(self.decode(positions.data(), positions.size()),
-                            ask_each<u8>(positions, [&](u32 at) { return self.level(at); }));
+        Decoded boxes;
+        std::vector<u8> levels;
+        Signals signals;
+        {
+          nb::gil_scoped_release free;
+          boxes = self.decode(positions.data(), positions.size(), signals);
+          levels = ask_each<u8>(positions, [&](u32 at) { return self.level(at); });
+        }
+        return give_decoded(boxes, levels);
       }, "positions"_a)
       .def("numbers", [](const Segment& self, In<u32> positions) {
         return give(ask_each<i64>(positions, [&](u32 at) { return self.number(at); }));
@@ -284,7 +340,8 @@ NB_MODULE(_kernels, m) {
            "positions"_a)
       .def("decode", [](const Tail& self, In<u32> positions) {
         Rows rows = self.rows();
-        return give_decoded(decode(rows, positions.data(), positions.size()),
+        Signals signals;
+        return give_decoded(decode(rows, positions.data(), positions.size(), signals),
                             ask_each<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
       }, "positions"_a)
       .def("living", [](const Tail& self) {
@@ -304,7 +361,7 @@ NB_MODULE(_kernels, m) {
       .def("__len__", &Tail::size);
 
   m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
-        "block"_a, "lines"_a, "band"_a, "kind"_a);
+        "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a,
         "bottom"_a, "limit"_a);
   m.def("clear_bits", [](nb::ndarray<u64, nb::c_contig, nb::device::cpu> bits, In<u32> positions) {

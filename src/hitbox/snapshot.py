@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from hitbox.errors import SnapshotError
 
-FORMAT = 5
+FORMAT = 6
 KEEP = 2
 SMALL = 4 * 2**20
 PAGE = 2**16

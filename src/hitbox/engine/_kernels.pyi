@@ -46,6 +46,8 @@ def build(
     lines: int,
     band: int,
     kind: str,
+    first_seed: int,
+    second_seed: int,
 ) -> list[tuple[str, Arrays, I64, U32]]: ...
 def match(
     segments: list[Segment],

@@ -12,12 +12,14 @@ Matching may run in many threads at once. Changes come one at a time, in two ste
 is new while matching goes on, and the commit that they return, which must be alone (the index's lock), swaps it in.
 Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a block from which
 an attribute gets bitmap lines; `band` boxes from which priority levels have blocks of their own; `kind` forces "bitmap"
-or "postings"; `simd` forces an instruction set.
+or "postings"; `simd` forces an instruction set; `seed`, two numbers of 64 bits, makes the hash of postings known, for
+tests (by default each segment draws its own, so nobody can choose values whose hashes are equal).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -55,6 +57,7 @@ class Engine(Matcher):
         band: int = 1 << 17,
         kind: str = "auto",
         simd: str | None = None,
+        seed: tuple[int, int] | None = None,
     ) -> None:
         if not 1 <= space.attributes <= MAX_ATTRIBUTES:
             raise MatcherError(f"the engine holds 1 to {MAX_ATTRIBUTES} attributes, not {space.attributes}")
@@ -68,6 +71,7 @@ class Engine(Matcher):
         self.simd = _simd(simd)
         self._options = (block, lines, band)
         self._forced = kind
+        self._seed = seed
         self._tail_limit = tail
         self._tail = _kernels.Tail()
         self._segments: list[Segment] = []
@@ -296,17 +300,12 @@ class Engine(Matcher):
     def _build(self, numbers: I64, boxes: Boxes) -> list[tuple[str, Arrays, I64, U32]]:
         if not len(numbers):
             return []
-        return _kernels.build(
-            self.space.attributes,
-            numbers,
-            boxes.offsets,
-            boxes.attribute,
-            boxes.low,
-            boxes.high,
-            boxes.priority,
-            *self._options,
-            self._kind(boxes),
-        )
+        columns = (boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
+        seed = self._seed or (secrets.randbits(64), secrets.randbits(64))
+        try:
+            return _kernels.build(self.space.attributes, numbers, *columns, *self._options, self._kind(boxes), *seed)
+        except ValueError as error:  # how the kernels say that there is too much of something
+            raise MatcherError(str(error)) from None
 
     def _kind(self, boxes: Boxes) -> str:
         """Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
