@@ -13,13 +13,13 @@ SOURCE = Path(__file__).parent.parent / "src" / "hitbox"
 
 # From the ground up; a module may import from its own line and from lines above.
 LAYERS = [
-    {"errors"},
-    {"boxes", "values", "schema", "locks", "columns", "plain", "pieces"},
+    {"errors", "waiting"},
+    {"boxes", "values", "schema", "columns", "plain", "pieces"},
     {"checks"},
     {"dictionary", "matches"},
     {"codecs"},
     {"keys"},
-    {"events", "snapshot", "mapped", "language", "matchers", "engine", "workloads"},
+    {"events", "snapshot", "mapped", "language", "matchers", "engine", "workloads", "locks"},
     {"catalog", "tables", "resolve", "explained", "files"},
     {"index", "shards", "stored"},
     {"symmetric"},

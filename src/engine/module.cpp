@@ -13,6 +13,7 @@
 #include "checksum.hpp"
 #include "decode.hpp"
 #include "dispatch.hpp"
+#include "locks.hpp"
 #include "tail.hpp"
 #include "validate.hpp"
 
@@ -429,4 +430,5 @@ NB_MODULE(_kernels, m) {
     for (const Kernels* one : available()) names.push_back(one->name);
     return names;
   });
+  bind_locks(m);
 }

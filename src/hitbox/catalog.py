@@ -11,11 +11,15 @@ from `first`, `count` of them (0 where the predicate can never hold).
 Ids and texts stand in frozen Arrow arrays (from a bulk load, or memory-mapped from a snapshot, with the ids' sorted
 order for look-ups); the few that came later are in plain lists, with a dict. Numbers of deleted boxes are used
 again, run by run; dead slots are squeezed out by `compact` when they are most of the catalog.
+
+Whatever changes the catalog comes in two steps: a method prepares, which may take long and may fail, and touches
+nothing that a reader sees; the `commit` that it returns is short and must be alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,9 +32,44 @@ from hitbox.checks import bounds, column, require, texts
 from hitbox.columns import Numbers, Values
 from hitbox.errors import ValueProblem
 from hitbox.values import brief, check_text
+from hitbox.waiting import interruptible
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
+FEW = 1000
+"""Rows up to which a bulk load joins those that came later, instead of freezing everything again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Subscriptions that come, none of whose ids is here: `count` boxes each, in order."""
+
+    ids: Sequence[Id] | pa.Array
+    where: Sequence[str | None] | pa.Array | None
+    priority: NDArray[np.uint8]
+    count: I64
+    exact: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+MANY_DEAD = 10_000
+"""Dead slots up to which squeezing them out is not worth it."""
+
+NO_ROWS = Rows([], [], np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, bool))
+NO_SLOTS: I64 = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that is prepared."""
+
+    gone: I64
+    """The numbers of the boxes that go."""
+    come: I64
+    """The numbers for the boxes that come; some of those that go may be among them."""
+    commit: Callable[[], None]
 
 
 class Catalog:
@@ -48,6 +87,8 @@ class Catalog:
         self._exact = Numbers(np.zeros(0, bool))
         self._free: dict[int, list[int]] = {}  # first numbers of the runs that are free, by length
         self.living = 0
+        self.compactions = 0
+        """How often slots have moved."""
         self.plain = True
         """Every subscription has been one exact box so far: no second look at a hit is needed."""
 
@@ -85,7 +126,7 @@ class Catalog:
         found = np.full(len(ids), -1, np.int64)
         slots = self.living_slots()
         if len(slots) and ids.type == self.ids.base.type:
-            at = pc.index_in(ids, value_set=self.ids.take(slots))
+            at = interruptible(len(ids) + len(slots), pc.index_in, ids, value_set=self.ids.take(slots))
             known = at.is_valid().to_numpy(zero_copy_only=False)
             found[known] = slots[at.drop_null().to_numpy(zero_copy_only=False)]
         return found
@@ -98,6 +139,9 @@ class Catalog:
 
     def boxes_of(self, slots: I64) -> I64:
         """The box numbers of some slots, slot after slot."""
+        if len(slots) == 1:
+            only, length = int(self._first.array[slots[0]]), int(self._count.array[slots[0]])
+            return np.arange(only, only + length)
         count = self._count.array[slots].astype(np.int64)
         starts = np.cumsum(count) - count
         numbers: I64 = np.arange(count.sum()) + np.repeat(self._first.array[slots] - starts, count)
@@ -106,6 +150,10 @@ class Catalog:
     @property
     def priority(self) -> NDArray[np.uint8]:
         return self._priority.array
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        return self._alive.array
 
     @property
     def counts(self) -> I64:
@@ -120,8 +168,8 @@ class Catalog:
     def exact(self) -> NDArray[np.bool_]:
         return self._exact.array
 
-    def __iter__(self) -> Iterator[Id]:
-        return iter(self.ids.take(self.living_slots()).to_pylist())
+    def living_ids(self) -> pa.Array:
+        return self.ids.take(self.living_slots())
 
     def nbytes(self) -> int:
         numbers = (self._priority, self._first, self._count, self._alive, self._owner, self._exact)
@@ -133,120 +181,163 @@ class Catalog:
         if self.living and kind != self.kind:
             raise ValueProblem(f"ids of type {kind} do not go with the {self.kind} ids of this index")
 
-    def add(self, id: Id, where: str | None, priority: int, exact: list[bool]) -> I64:
-        """A new slot for `id`, which has none; its box numbers come back."""
-        self._settle(kind_of(id))
-        if self.ids.full():
-            self._freeze()
-        slot = len(self.ids)
-        self.ids.append(id)
-        self.where.append(where)
-        self._late[id] = slot
-        first = self._run(len(exact))
-        numbers = np.arange(first, first + len(exact))
-        self._append(np.array([priority]), np.array([first]), np.array([len(exact)]))
-        self._own(numbers, np.full(len(numbers), slot), np.array(exact, bool))
-        return numbers
+    def settled(self, kind: str) -> Callable[[], None] | None:
+        """An empty catalog may change its mind about the type of its ids; None where there is nothing to do."""
+        if self.living or kind == self.kind:
+            return None
+        fresh = vars(Catalog(kind)) | {"compactions": self.compactions + 1}
+        return lambda: vars(self).update(fresh)
 
-    def add_many(
-        self, ids: pa.Array, where: pa.Array | None, priority: NDArray[np.uint8], count: I64, exact: NDArray[np.bool_]
-    ) -> I64:
-        """New slots for `ids`, none of which has one; their box numbers come back."""
-        self._settle("int" if pa.types.is_integer(ids.type) else "string")
-        start = len(self.ids)
-        self._freeze(ids, pa.nulls(len(ids), pa.large_string()) if where is None else where)
-        self._append(priority, self._runs(count), count)
-        numbers = self.boxes_of(np.arange(start, start + len(ids)))
-        self._own(numbers, np.repeat(np.arange(start, start + len(ids)), count), exact)
-        return numbers
+    def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
+        """Some living slots go, some rows get new ones."""
+        freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
+        first, taken, given = self._numbered(gone, come.count)
+        starts = np.cumsum(come.count) - come.count
+        numbers: I64 = np.arange(len(come.exact)) + np.repeat(first - starts, come.count)
+        owner = np.repeat(np.arange(start, start + rows), come.count)
+        top = int(numbers.max()) + 1 if len(numbers) else 0
+        for column in (self._priority, self._first, self._count, self._alive):
+            column.reserve(start + rows)
+        self._owner.reserve(top)
+        self._exact.reserve(top)
+        plain = self.plain and bool((come.count <= 1).all() and come.exact.all())
+        name = self._named(gone, come)
 
-    def _runs(self, count: I64) -> I64:
-        """The first numbers of many: free ones for those that need one, new ones for the rest."""
-        first = np.zeros(len(count), np.int64)
-        free = self._free.pop(1, [])
-        single = np.flatnonzero(count == 1)[: len(free)]
-        first[single] = free[len(free) - len(single) :]
-        if len(free) > len(single):
-            self._free[1] = free[: len(free) - len(single)]
-        rest = np.ones(len(count), bool)
-        rest[single] = False
-        first[rest] = len(self._owner) + np.cumsum(count[rest]) - count[rest]
-        return first
-
-    def _run(self, length: int) -> int:
-        """The first of `length` free numbers in a row: a run of that length, a piece of a longer one, or new ones."""
-        if not length:
-            return 0
-        if self._free:
-            size = length if length in self._free else max(self._free)
-            if size >= length:
-                first = self._free[size].pop()
+        def commit() -> None:
+            name()
+            self._alive.put(gone, False)
+            self._priority.append(come.priority)
+            self._first.append(first)
+            self._count.append(come.count)
+            self._alive.append(np.ones(rows, bool))
+            self._owner.put(numbers, owner)
+            self._exact.put(numbers, come.exact)
+            self._owner.grow(top)
+            self._exact.grow(top)
+            for size, count in taken.items():
+                del self._free[size][-count:]
                 if not self._free[size]:
                     del self._free[size]
-                if size > length:
-                    self._free.setdefault(size - length, []).append(first + length)
-                return first
-        return len(self._owner)
+            for size, firsts in given.items():
+                self._free.setdefault(size, []).extend(firsts)
+            self.living += rows - len(gone)
+            self.plain = plain
 
-    def remove(self, slots: I64) -> I64:
-        """Forget some living slots; the box numbers that they give back."""
-        numbers = self.boxes_of(slots)
-        self._alive.put(slots, False)
-        self.living -= len(slots)
-        for slot in slots[slots >= len(self.ids.base)].tolist():
-            del self._late[self.ids[slot]]
-        for first, count in zip(self._first.array[slots].tolist(), self._count.array[slots].tolist(), strict=True):
-            if count:
-                self._free.setdefault(count, []).append(first)
-        return numbers
+        return Change(freed, numbers, commit)
 
-    def worth_compacting(self) -> bool:
+    def _named(self, gone: I64, come: Rows) -> Callable[[], None]:
+        """Prepare what a change does to ids and texts."""
+        late, start = [self.ids[slot] for slot in gone[gone >= len(self.ids.base)].tolist()], len(self.ids)
+        if isinstance(come.ids, pa.Array) and len(come) > FEW:
+            return self._frozen(come.ids, pa.nulls(len(come), pa.large_string()) if come.where is None else come.where)
+        ids = come.ids.to_pylist() if isinstance(come.ids, pa.Array) else come.ids
+        texts = come.where.to_pylist() if isinstance(come.where, pa.Array) else come.where or [None] * len(ids)
+        slots = dict(zip(ids, range(start, start + len(ids)), strict=True))
+
+        def commit() -> None:
+            self.ids.extend(ids)
+            self.where.extend(texts)
+            for id in late:
+                del self._late[id]
+            self._late.update(slots)
+
+        return commit
+
+    def _frozen(self, ids: pa.Array | None = None, where: pa.Array | None = None) -> Callable[[], None]:
+        """Prepare to fold what came later, and more, into the frozen arrays."""
+        return self._replaced(Values(self.ids.frozen(ids)), Values(self.where.frozen(where)))
+
+    def _replaced(self, ids: Values, where: Values) -> Callable[[], None]:
+        order = sorted_order(ids.base)
+
+        def commit() -> None:
+            self.ids, self.where, self._order, self._late = ids, where, order, {}
+
+        return commit
+
+    def _numbered(self, gone: I64, count: I64) -> tuple[I64, dict[int, int], dict[int, list[int]]]:
+        """The first numbers of new runs: of a run of that length that goes, of one that is free, or fresh ones. With
+        them: how many are taken from the free runs of each length, and which ones are given back to them."""
+        given: dict[int, list[int]] = {}
+        if len(gone) == 1:
+            given[int(self._count.array[gone[0]])] = [int(self._first.array[gone[0]])]
+        elif len(gone):
+            firsts, lengths = self._first.array[gone], self._count.array[gone]
+            given = {int(size): firsts[lengths == size].tolist() for size in np.unique(lengths)}
+        given.pop(0, None)
+        if len(count) == 1:
+            first, taken = self._one_run(int(count[0]), given)
+            return np.array([first]), taken, given
+        return *self._many_runs(count, given), given
+
+    def _one_run(self, length: int, given: dict[int, list[int]]) -> tuple[int, dict[int, int]]:
+        if not length:
+            return 0, {}
+        if length in given:
+            return given.pop(length)[0], {}
+        if length in self._free:
+            return self._free[length][-1], {length: 1}
+        size = max(self._free, default=0)
+        if size < length:
+            return len(self._owner), {}
+        first = self._free[size][-1]  # a piece of a longer one
+        given.setdefault(size - length, []).append(first + length)
+        return first, {size: 1}
+
+    def _many_runs(self, count: I64, given: dict[int, list[int]]) -> tuple[I64, dict[int, int]]:
+        taken: dict[int, int] = {}
+        first = np.zeros(len(count), np.int64)
+        fresh = count > 0
+        for size in np.unique(count[fresh]).tolist():
+            rows = np.flatnonzero(count == size)
+            own, free = given.pop(size, []), self._free.get(size, [])
+            mine = min(len(own), len(rows))
+            other = min(len(free), len(rows) - mine)
+            first[rows[:mine]] = own[:mine]
+            if mine < len(own):
+                given[size] = own[mine:]
+            if other:
+                first[rows[mine : mine + other]] = free[-other:]
+                taken[size] = other
+            fresh[rows[: mine + other]] = False
+        first[fresh] = len(self._owner) + np.cumsum(count[fresh]) - count[fresh]
+        return first, taken
+
+    def prepare(self) -> Callable[[], None] | None:
+        """Tidy up where it is worth it."""
         dead = len(self._alive) - self.living
-        return dead > 10_000 and dead > self.living
+        if dead > MANY_DEAD and dead > self.living:
+            return self.compact()
+        return self._frozen() if self.ids.full() else None
 
-    def compact(self) -> None:
-        """Squeeze out dead slots. Box numbers stay as they are."""
+    def compact(self) -> Callable[[], None] | None:
+        """Squeeze out dead slots and freeze the rest; None where that is done already. Box numbers stay."""
+        if self.living == len(self._alive) and not self.ids.late:
+            return None
         slots = self.living_slots()
-        self.ids, self.where = Values(self.ids.take(slots)), Values(self.where.take(slots))
-        self._freeze()
         moved = np.full(len(self._alive) + 1, -1, np.int64)  # one more, for the numbers that nobody owns
         moved[slots] = np.arange(len(slots))
-        self._owner = Numbers(moved[self._owner.array])
-        self._priority = Numbers(self._priority.array[slots])
-        self._first = Numbers(self._first.array[slots])
-        self._count = Numbers(self._count.array[slots])
-        self._alive = Numbers(np.ones(len(slots), bool))
+        columns = {
+            "_owner": moved[self._owner.array],
+            "_priority": self._priority.array[slots],
+            "_first": self._first.array[slots],
+            "_count": self._count.array[slots],
+            "_alive": np.ones(len(slots), bool),
+        }
+        fresh = {name: Numbers(values) for name, values in columns.items()}
+        rename = self._replaced(Values(self.ids.take(slots)), Values(self.where.take(slots)))
 
-    def _settle(self, kind: str) -> None:
-        if not self.living and kind != self.kind:  # an empty catalog may change its mind
-            vars(self).update(vars(Catalog(kind)))
+        def commit() -> None:
+            rename()
+            vars(self).update(fresh)
+            self.compactions += 1
 
-    def _freeze(self, ids: pa.Array | None = None, where: pa.Array | None = None) -> None:
-        self.ids.freeze(ids)
-        self.where.freeze(where)
-        self._order = sorted_order(self.ids.base)
-        self._late = {}
-
-    def _append(self, priority: NDArray[Any], first: NDArray[Any], count: NDArray[Any]) -> None:
-        self._priority.extend(priority)
-        self._first.extend(first)
-        self._count.extend(count)
-        self._alive.extend(np.ones(len(priority), bool))
-        self.living += len(priority)
-        self.plain = self.plain and bool((count <= 1).all())
-
-    def _own(self, numbers: I64, slots: I64, exact: NDArray[np.bool_]) -> None:
-        if len(numbers):
-            self._owner.fill_to(int(numbers.max()) + 1, -1)
-            self._exact.fill_to(int(numbers.max()) + 1, True)
-            self._owner.put(numbers, slots)
-            self._exact.put(numbers, exact)
-            self.plain = self.plain and bool(exact.all())
+        return commit
 
     # ---- as flat arrays
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole catalog; call `compact` first, so that all slots are alive."""
+        """The whole catalog; `compact` it first, so that all slots are alive."""
         found: dict[str, NDArray[Any]] = {
             "priority": self._priority.array,
             "first": self._first.array,
@@ -341,7 +432,7 @@ def sorted_order(ids: pa.Array) -> I64 | None:
     """The order that sorts `ids`, or None where they are sorted already."""
     if len(ids) < 2 or pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py():
         return None
-    order: I64 = pc.sort_indices(ids).to_numpy().astype(np.int64)
+    order: I64 = interruptible(len(ids), pc.sort_indices, ids).to_numpy().astype(np.int64)
     return order
 
 

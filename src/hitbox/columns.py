@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ LATE = 20_000
 
 
 class Numbers:
-    """A NumPy array that grows at its end."""
+    """A NumPy array that grows at its end. `reserve` does what takes time or memory; after it, the other changes are
+    made in place and cannot fail."""
 
     def __init__(self, values: NDArray[Any]):
         self._values = values
@@ -28,25 +30,28 @@ class Numbers:
     def nbytes(self) -> int:
         return self._values.nbytes
 
+    def reserve(self, size: int) -> None:
+        """Make room for `size` numbers that can be written (those of a snapshot are memory-mapped)."""
+        if size > len(self._values):
+            room = np.zeros(max(size, self._size * 3 // 2, 64), self._values.dtype)
+        elif not self._values.flags.writeable:
+            room = np.empty_like(self._values)
+        else:
+            return
+        room[: self._size] = self.array
+        self._values = room  # one store: a reader has the old array or the new one, which say the same
+
     def put(self, at: Any, values: Any) -> None:
-        if not self._values.flags.writeable:  # memory-mapped from a snapshot
-            self._values = self._values.copy()
         self._values[at] = values
 
-    def extend(self, values: Any) -> None:
-        more = len(values)
-        if not more:
-            return
-        if self._size + more > len(self._values):
-            room = np.zeros(max(self._size + more, self._size * 3 // 2, 64), self._values.dtype)
-            room[: self._size] = self.array
-            self._values = room
-        self._values[self._size : self._size + more] = values
-        self._size += more
+    def append(self, values: Any) -> None:
+        size = self._size + len(values)
+        self._values[self._size : size] = values
+        self._size = size
 
-    def fill_to(self, size: int, value: Any) -> None:
-        if size > self._size:
-            self.extend(np.full(size - self._size, value, self._values.dtype))
+    def grow(self, size: int) -> None:
+        """Count what was put beyond the end."""
+        self._size = max(self._size, size)
 
 
 class Values:
@@ -63,22 +68,26 @@ class Values:
     def __getitem__(self, at: int) -> Any:
         return self.base[at].as_py() if at < len(self.base) else self._late[at - len(self.base)]
 
+    @property
+    def late(self) -> int:
+        """How many came later."""
+        return len(self._late)
+
     def nbytes(self) -> int:
         return int(self.base.nbytes) + 60 * len(self._late)
 
-    def append(self, value: Any) -> None:
-        self._late.append(value)
+    def extend(self, values: Sequence[Any]) -> None:
+        self._late.extend(values)
         self._late_array = None
 
     def full(self) -> bool:
         """So much came later that it should be frozen."""
         return len(self._late) > max(LATE, len(self.base) // 8)
 
-    def freeze(self, more: pa.Array | None = None) -> None:
-        """Fold what came later, and `more`, into the base."""
+    def frozen(self, more: pa.Array | None = None) -> pa.Array:
+        """Everything, and then `more`, as one array."""
         parts = [self.base, *([self._tail()] if self._late else []), *([] if more is None else [more])]
-        self.base = pa.concat_arrays(parts) if len(parts) > 1 else self.base
-        self._late, self._late_array = [], None
+        return pa.concat_arrays(parts) if len(parts) > 1 else self.base
 
     def take(self, at: NDArray[np.int64]) -> pa.Array:
         if not self._late:
@@ -107,6 +116,7 @@ class Values:
         return picked
 
     def _tail(self) -> pa.Array:
-        if self._late_array is None:
-            self._late_array = pa.array(self._late, self.base.type)
-        return self._late_array
+        tail = self._late_array
+        if tail is None:
+            tail = self._late_array = pa.array(self._late, self.base.type)  # by any reader: all make the same
+        return tail

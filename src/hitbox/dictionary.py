@@ -18,7 +18,7 @@ of strings that came later, merged into the base when it has grown. UTF-8 bytes 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,15 @@ from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING
 from hitbox.checks import ascending, bounds, column, require, texts
 from hitbox.errors import ValueProblem
 from hitbox.values import check_text
+from hitbox.waiting import interruptible
 
 STRIDE = 2**40
 STEP = 2**20
 EDGE = 2**62
 OVERLAY = 20_000
 MEMO = 100_000
+FEW = 64
+"""New strings up to which each looks for a gap; more are merged into the base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +110,39 @@ class Dictionary:
 
     def admit(self, texts: Collection[str]) -> Relabel | None:
         """Make sure that all of `texts` have labels; a Relabel where labels had to move."""
+        relabel, commit = self.admitting(texts)
+        commit()
+        return relabel
+
+    def admitting(self, texts: Collection[str]) -> tuple[Relabel | None, Callable[[], None]]:
+        """Prepare labels for all of `texts`: a Relabel where labels have to move, and the commit, which is short and
+        must be alone; before it nothing changes."""
         new = self._unknown(texts)
         if not new:
-            return None
-        self._memo.clear()
-        if len(new) > 64 or len(self._sorted) > OVERLAY:
-            return self._merge(new)
-        for raw in new:
-            below, _, above = self._place(raw)
-            label = self._between(below, above)
-            if label is None:
-                return self._merge([one for one in new if one not in self._overlay])
-            self._overlay[raw] = self._last = label
-            self._spelt[label] = raw
-            insort(self._sorted, raw)
-        return None
+            return None, lambda: None
+        found = self._in_gaps(new) if len(new) <= FEW and len(self._sorted) <= OVERLAY else None
+        if found is None:
+            known, labels, relabel = self._merged(new)
+            return relabel, self._frozen(known, labels)
+        places, last, way = found
+        spelt = {label: raw for raw, label in places.items()}
 
-    def retain(self, labels: I64) -> None:
-        """Forget the strings whose labels are not among `labels`; the labels of the others stay as they are."""
-        self._merge([])
-        kept = np.flatnonzero(np.isin(self._base, labels))
-        texts, _ = self._everything()
-        self._freeze(texts.take(pa.array(kept)), self._base[kept])
+        def commit() -> None:
+            self._memo.clear()
+            self._overlay.update(places)
+            self._spelt.update(spelt)
+            for raw in places:
+                insort(self._sorted, raw)
+            self._last, self._way = last, way
+
+        return None, commit
+
+    def retaining(self, labels: I64) -> Callable[[], None]:
+        """Prepare to forget the strings whose labels are not among `labels`; the labels of the others stay as they
+        are."""
+        texts, known, _ = self._merged([])
+        kept = np.flatnonzero(np.isin(known, labels))
+        return self._frozen(texts.take(pa.array(kept)), known[kept])
 
     def column(self, array: pa.Array) -> I64:
         """Keys of an Arrow string array; null becomes MISSING."""
@@ -141,7 +155,8 @@ class Dictionary:
             few = pc.dictionary_encode(array)
             return _spell_out(self._look_up(few.dictionary), few.indices)
         known, labels = self._everything()
-        at = pc.index_in(array.cast(pa.large_binary()), value_set=known)
+        wanted = array.cast(pa.large_binary())
+        at = interruptible(len(wanted) + len(known), pc.index_in, wanted, value_set=known)
         keys = _spell_out(labels, at)
         strange = pc.and_(pc.is_null(at), pc.is_valid(array))
         if pc.any(strange).as_py():
@@ -150,13 +165,10 @@ class Dictionary:
         return keys
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole dictionary as flat arrays."""
-        self._merge([])
-        return {
-            "data": np.frombuffer(self._data, np.uint8),
-            "offsets": self._offsets,
-            "labels": self._base,
-        }
+        """The whole dictionary as flat arrays; it stays as it is, and may be read meanwhile."""
+        texts, labels, _ = self._merged([])
+        data, offsets = _flat(texts)
+        return {"data": np.frombuffer(data, np.uint8), "offsets": offsets, "labels": labels}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Dictionary:
@@ -179,12 +191,14 @@ class Dictionary:
         return np.array([MISSING if v is None else self.key(v) for v in texts], np.int64)
 
     def _unknown(self, texts: Collection[str]) -> list[bytes]:
+        """Those without a label, each once, and in order where they are few."""
         if len(texts) * 8 < len(self):
             return sorted({raw for raw in map(utf8, texts) if self._place(raw)[1] is None})
         known, _ = self._everything()
-        raws = pc.unique(pa.array(list(map(utf8, texts)), pa.large_binary()))
-        new = raws.filter(pc.invert(pc.is_in(raws, value_set=known)))
-        return sorted(new.to_pylist())
+        raws = pa.array(set(map(utf8, texts)), pa.large_binary())
+        there = interruptible(len(raws) + len(known), pc.is_in, raws, value_set=known)
+        new = raws.filter(pc.invert(there)).to_pylist()
+        return sorted(new) if len(new) <= FEW else new
 
     def _text(self, at: int) -> memoryview:
         return self._data[int(self._offsets[at]) : int(self._offsets[at + 1])]
@@ -210,22 +224,20 @@ class Dictionary:
             labels_above += [self._overlay[self._sorted[after]]] if after < len(self._sorted) else []
         return max(labels_below, default=None), own, min(labels_above, default=None)
 
-    def _between(self, below: int | None, above: int | None) -> int | None:
-        """An even label in the gap, or None where it has run out."""
-        way = 1 if self._last == below else -1 if self._last == above else 0
-        run, self._way = way == self._way, way  # strings arrive in order: leave room for the rest of the run
-        if below is None and above is None:
-            return 0
-        if below is None or above is None:
-            edge, out = (below, 1) if below is not None else (above or 0, -1)
-            step = min(STRIDE, (EDGE - abs(edge)) // 2) & ~1
-            return edge + out * step if step >= 2 else None
-        half = (above - below) // 2
-        if half < 2:
-            return None
-        if run and way:
-            half = min(half, STEP) if way > 0 else above - below - min(half, STEP)
-        return below + (half & ~1)
+    def _in_gaps(self, new: list[bytes]) -> tuple[dict[bytes, int], int, int] | None:
+        """Labels for sorted new strings in the gaps between their neighbours, and what the next string needs to know of
+        the last one; None where a gap has run out."""
+        places: dict[bytes, int] = {}
+        last, way = self._last, self._way
+        for raw in new:
+            below, _, above = self._place(raw)
+            if places:  # the ones before it are smaller
+                below = last if below is None else max(below, last)
+            label, way = _between(below, above, last, way)
+            if label is None:
+                return None
+            places[raw] = last = label
+        return places, last, way
 
     def _everything(self) -> tuple[pa.Array, I64]:
         """All strings as one Arrow array and their labels, in no particular order."""
@@ -240,32 +252,57 @@ class Dictionary:
             np.concatenate([self._base, np.fromiter(self._overlay.values(), np.int64)]),
         )
 
-    def _merge(self, new: list[bytes]) -> Relabel | None:
-        """Fold overlay and `new` into the base; labels are spread anew only where a gap is too small."""
-        if not new and not self._overlay:
-            return None
+    def _merged(self, new: list[bytes]) -> tuple[pa.Array, I64, Relabel | None]:
+        """All strings and `new` in order, and their labels, which are spread again only where a gap is too small."""
         known, labels = self._everything()
+        if not new and not self._overlay:
+            return known, labels, None
         texts = pa.concat_arrays([known, pa.array(new, pa.large_binary())])
         fresh = np.concatenate([np.zeros(len(labels), bool), np.ones(len(new), bool)])
         labels = np.concatenate([labels, np.zeros(len(new), np.int64)])
-        order = pc.sort_indices(texts).to_numpy()
+        order = interruptible(len(texts), pc.sort_indices, texts).to_numpy()
         texts, fresh, labels = texts.take(pa.array(order)), fresh[order], labels[order]
         filled = _fill(labels, fresh)
-        relabel = None
-        if filled is None:
-            filled = _spread(len(labels))
-            relabel = Relabel(labels[~fresh], filled[~fresh])
-        self._freeze(texts, filled)
-        return relabel
+        if filled is not None:
+            return texts, filled, None
+        filled = _spread(len(labels))
+        return texts, filled, Relabel(labels[~fresh], filled[~fresh])
 
-    def _freeze(self, texts: pa.Array, labels: I64) -> None:
-        """Make sorted texts and their labels the base."""
-        buffers = texts.buffers()
-        self._data = memoryview(buffers[2]) if buffers[2] is not None else memoryview(b"")
-        self._offsets = np.frombuffer(buffers[1], np.int64)[: len(texts) + 1] if len(texts) else np.zeros(1, np.int64)
-        self._base = labels
-        self._overlay, self._spelt, self._sorted, self._last, self._way = {}, {}, [], 0, 0
-        self._memo.clear()
+    def _frozen(self, texts: pa.Array, labels: I64) -> Callable[[], None]:
+        """Prepare to make sorted texts and their labels the base."""
+        data, offsets = _flat(texts)
+
+        def commit() -> None:
+            self._data, self._offsets, self._base = data, offsets, labels
+            self._overlay, self._spelt, self._sorted, self._last, self._way = {}, {}, [], 0, 0
+            self._memo.clear()
+
+        return commit
+
+
+def _flat(texts: pa.Array) -> tuple[memoryview, I64]:
+    """The bytes of texts, and where each begins."""
+    _, starts, raw = texts.buffers()
+    offsets = np.frombuffer(starts, np.int64)[: len(texts) + 1] if len(texts) else np.zeros(1, np.int64)
+    return memoryview(raw) if raw is not None else memoryview(b""), offsets
+
+
+def _between(below: int | None, above: int | None, last: int, before: int) -> tuple[int | None, int]:
+    """An even label in the gap, or None where it has run out; and on which side of it the last new string lies."""
+    way = 1 if last == below else -1 if last == above else 0
+    run = way == before  # strings arrive in order: leave room for the rest of the run
+    if below is None and above is None:
+        return 0, way
+    if below is None or above is None:
+        edge, out = (below, 1) if below is not None else (above or 0, -1)
+        step = min(STRIDE, (EDGE - abs(edge)) // 2) & ~1
+        return (edge + out * step if step >= 2 else None), way
+    half = (above - below) // 2
+    if half < 2:
+        return None, way
+    if run and way:
+        half = min(half, STEP) if way > 0 else above - below - min(half, STEP)
+    return below + (half & ~1), way
 
 
 def _spell_out(keys: I64, at: pa.Array) -> I64:

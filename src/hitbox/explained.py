@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING, Points
+from hitbox.boxes import HIGHEST, I64, LEVELS, LOWEST, MISSING, Points
 from hitbox.catalog import Catalog, Id
 from hitbox.keys import Keys
 from hitbox.language import Explanation, Reason
@@ -17,7 +17,7 @@ from hitbox.language.explanation import lines_of, reason_dict, short
 from hitbox.language.tree import literal, quoted
 from hitbox.matchers import Matcher
 
-PIECE = 100_000
+PIECE = 16_384
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -115,20 +115,46 @@ def _literal(value: Any) -> str:
     return literal(Decimal(repr(value)) if isinstance(value, float) else value)
 
 
-def nearest_misses(matcher: Matcher, catalog: Catalog, points: Points, hit: I64, wanted: int) -> list[int]:
-    """The slots that miss the event by the fewest attributes, the most urgent of equals first."""
-    slots = np.setdiff1d(catalog.living_slots(), hit)
-    best: list[tuple[int, int, int]] = []
-    for start in range(0, len(slots), PIECE):
-        part = slots[start : start + PIECE]
-        numbers = catalog.boxes_of(part)
+class NearMisses:
+    """The slots that miss an event by the fewest attributes, the most urgent of equals first, found piece by piece.
+
+    Between two pieces the catalog may change: slots that went are left out in the end, and those that came are at its
+    end and still to be seen. Where slots moved (`Catalog.compactions`), the search begins again.
+    """
+
+    def __init__(self, wanted: int, hit: I64, compactions: int):
+        self.compactions = compactions
+        self._hit = hit
+        self._room = 4 * wanted  # several boxes may be of one slot, and some slots go before the end
+        self._seen = 0
+        self._best: list[tuple[int, int, int]] = []
+
+    def done(self, catalog: Catalog) -> bool:
+        return self._seen >= len(catalog.alive)
+
+    def look(self, matcher: Matcher, catalog: Catalog, points: Points) -> bool:
+        """Go through one more piece; False where there is none."""
+        if self.done(catalog):
+            return False
+        here = catalog.alive[self._seen : self._seen + PIECE].copy()
+        here[self._hit[(self._hit >= self._seen) & (self._hit < self._seen + len(here))] - self._seen] = False
+        slots = self._seen + np.flatnonzero(here)
+        self._seen += PIECE
+        numbers = catalog.boxes_of(slots)
+        if not len(numbers):
+            return True
         boxes = matcher.boxes(numbers)
         fails = (points.low[0][boxes.attribute] > boxes.high) | (points.high[0][boxes.attribute] < boxes.low)
-        box = np.repeat(np.arange(len(numbers)), np.diff(boxes.offsets))
-        failed = np.bincount(box[fails], minlength=len(numbers))
-        rank = np.lexsort((-catalog.priority[catalog.owner[numbers]].astype(int), failed))[: 4 * wanted]
-        for at in rank.tolist():
-            slot = int(catalog.owner[numbers[at]])
-            best.append((int(failed[at]), -int(catalog.priority[slot]), slot))
-    ordered = dict.fromkeys(slot for _, _, slot in sorted(best))
-    return list(ordered)[:wanted]
+        failures = np.concatenate([np.zeros(1, np.int64), np.cumsum(fails)])
+        failed = failures[boxes.offsets[1:]] - failures[boxes.offsets[:-1]]
+        order = failed * LEVELS - boxes.priority
+        first = np.argpartition(order, self._room)[: self._room] if len(order) > self._room else np.arange(len(order))
+        urgency = -boxes.priority[first].astype(np.int64)
+        owner = catalog.owner[numbers[first]]
+        self._best += zip(failed[first].tolist(), urgency.tolist(), owner.tolist(), strict=True)
+        self._best = sorted(self._best)[: self._room]
+        return True
+
+    def best(self, catalog: Catalog) -> list[int]:
+        """Those that are still there, best first; some more than are wanted."""
+        return [slot for slot in dict.fromkeys(slot for _, _, slot in self._best) if catalog.alive[slot]]

@@ -69,15 +69,28 @@ class Keys:
 
     def admit(self, strings: Mapping[int, Collection[str]]) -> dict[int, Relabel]:
         """Give labels to the strings that predicates speak of; what comes back must be applied to the keys held."""
-        relabels = {}
+        relabels, commit = self.admitting(strings)
+        commit()
+        return relabels
+
+    def admitting(self, strings: Mapping[int, Collection[str]]) -> tuple[dict[int, Relabel], Callable[[], None]]:
+        """Prepare to `admit`: what is to be applied to the keys held, and the commit, which must be alone."""
+        relabels: dict[int, Relabel] = {}
+        commits: list[Callable[[], None]] = []
         for number, texts in strings.items():
             codec = self.codecs[number]
             if not isinstance(codec, StringCodec):
                 raise SchemaError(f"attribute {self.schema.names[number]!r} is not a string attribute")
-            relabel = codec.dictionary.admit(texts)
+            relabel, commit = codec.dictionary.admitting(texts)
+            commits.append(commit)
             if relabel:
                 relabels[number] = relabel
-        return relabels
+
+        def commit_all() -> None:
+            for commit in commits:
+                commit()
+
+        return relabels, commit_all
 
 
 def _codec(attribute: Attribute, dictionary: Dictionary | None) -> Codec:

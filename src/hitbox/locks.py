@@ -1,46 +1,26 @@
-"""Many readers or one writer. A waiting writer goes before readers that come later, so it is never starved."""
+"""The lock of an index: many readers, or one writer who is alone; and one who prepares a change beside the readers.
+
+    with lock.read:       any number at a time
+    with lock.prepare:    one at a time, while readers go on: the long part of a change, which touches nothing they see
+        ...
+        with lock.commit: alone: the short part. No Python signal handler runs inside; what arrives runs on leaving
+
+So an interrupt finds a change not begun or done. The sections are native (src/engine/locks.hpp): a `with` over native
+methods cannot be interrupted between taking the lock and entering its body, nor between leaving it and giving it back.
+Waiting can be interrupted.
+
+A forked child keeps what its own thread held. Where another thread was inside `commit`, every use in the child is a
+HitboxError: half of a change is there, and nobody is left to finish it.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from hitbox.engine import _kernels
 
 
 class ReadWriteLock:
+    __slots__ = ("commit", "prepare", "read")
+
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._readers = 0
-        self._writing = False
-        self._waiting = 0
-
-    @contextmanager
-    def read(self) -> Iterator[None]:
-        with self._changed:
-            while self._writing or self._waiting:
-                self._changed.wait()
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                if not self._readers:
-                    self._changed.notify_all()
-
-    @contextmanager
-    def write(self) -> Iterator[None]:
-        with self._changed:
-            self._waiting += 1
-            try:
-                while self._writing or self._readers:
-                    self._changed.wait()
-                self._writing = True
-            finally:
-                self._waiting -= 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
+        lock = _kernels.Lock()
+        self.read, self.prepare, self.commit = _kernels.Read(lock), _kernels.Prepare(lock), _kernels.Commit(lock)

@@ -18,7 +18,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hitbox import snapshot, stored, tables
 from hitbox.boxes import I64
 from hitbox.catalog import ID_TYPES
-from hitbox.errors import NeverMatches, TableError
+from hitbox.errors import HitboxError, NeverMatches, TableError
 from hitbox.index import Index, LoadReport
 from hitbox.keys import Keys
 from hitbox.language import DEFAULT_LIMITS
@@ -95,6 +95,9 @@ class Shards:
     def schema(self) -> Schema:
         return self.keys.schema
 
+    def __reduce__(self) -> Never:
+        raise HitboxError("shards read a snapshot where it lies, so they are not copied: open it again (Shards.open)")
+
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
@@ -114,10 +117,11 @@ class Shards:
             raise TableError(
                 f"ids of type {come['id'].type} do not go with the {self.facts['id_type']} ids of the snapshot"
             )
-        relabels = self.keys.admit(draft.strings(self.schema))
-        if relabels:
-            for part in self.parts:
-                part._stock.relabel(relabels)
+        relabels, admit = self.keys.admitting(draft.strings(self.schema))
+        moves = [part._stock.relabelling(relabels) for part in self.parts] if relabels else []
+        admit()
+        for move in moves:
+            move()
         touched = set(range(len(self.parts))) if relabels else set()
         errors: list[tuple[int, str]] = []
         removed = loaded = 0
@@ -159,10 +163,12 @@ def _found(
 ) -> tuple[Matches, NDArray[np.uint8]]:
     offsets, ids, priority = [np.zeros(1, np.int64)], [], []
     catalog = index._catalog
-    for ends, slots in index._match_slots(events, where, threads):
+    for ends, (some, levels) in index._match_slots(
+        events, where, threads, lambda slots: (catalog.ids.take(slots), catalog.priority[slots])
+    ):
         offsets.append(ends[1:] + offsets[-1][-1])
-        ids.append(catalog.ids.take(slots))
-        priority.append(catalog.priority[slots])
+        ids.append(some)
+        priority.append(levels)
     whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
     return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 

@@ -6,7 +6,7 @@ Stock is the plain data behind an index: keys, catalog and matcher, without lock
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hitbox import checks, events, snapshot
 from hitbox.boxes import I64, Boxes
-from hitbox.catalog import ID_TYPES, Catalog, Id
+from hitbox.catalog import ID_TYPES, NO_SLOTS, Catalog, Id, Rows
 from hitbox.dictionary import Relabel
 from hitbox.errors import SchemaError
 from hitbox.explained import describe_box
@@ -45,22 +45,27 @@ class Stock:
 
     def add(self, encoded: Encoded) -> None:
         """Subscriptions that are boxes already, none of whose ids is here."""
-        numbers = self.catalog.add_many(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
-        self.matcher.insert(numbers, encoded.boxes)
+        rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
+        settle = self.catalog.settled("int" if pa.types.is_integer(encoded.ids.type) else "string")
+        if settle is not None:
+            settle()
+        change = self.catalog.change(NO_SLOTS, rows)
+        self.matcher.change(change.gone, change.come, encoded.boxes)()
+        change.commit()
         switch = self.matcher.prepare()
         if switch is not None:
             switch()
 
-    def relabel(self, relabels: Mapping[int, Relabel]) -> None:
-        """Move the boxes to the labels that strings have now."""
+    def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
+        """Prepare to move the boxes to new labels of strings; the commit must be alone."""
         numbers = self.catalog.boxes_of(self.catalog.living_slots())
         boxes = self.matcher.boxes(numbers)
         low, high = boxes.low.copy(), boxes.high.copy()
         for attribute, relabel in relabels.items():
             at = boxes.attribute == attribute
             low[at], high[at] = relabel.lows(low[at]), relabel.highs(high[at])
-        self.matcher.delete(numbers)
-        self.matcher.insert(numbers, Boxes(boxes.offsets, boxes.attribute, low, high, boxes.priority))
+        moved = Boxes(boxes.offsets, boxes.attribute, low, high, boxes.priority)
+        return self.matcher.change(numbers, numbers, moved)
 
     def labels_in_use(self) -> dict[str, I64]:
         """The labels that boxes speak of, of each string attribute."""

@@ -17,13 +17,13 @@ events from the front of a queue: the oldest go first, at O(1) each. Cost: one m
 
 from __future__ import annotations
 
-import threading
+import copy
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from hitbox.boxes import DEFAULT_PRIORITY
 from hitbox.catalog import Id
@@ -32,6 +32,7 @@ from hitbox.events import Event
 from hitbox.explained import BothSides
 from hitbox.index import Index
 from hitbox.language import DEFAULT_LIMITS, Limits
+from hitbox.locks import ReadWriteLock
 from hitbox.schema import ROLES, Schema
 
 ANYONE = "TRUE"
@@ -76,7 +77,7 @@ class Exchange:
         self._clock = clock
         self._queue: OrderedDict[Id, tuple[float, int]] = OrderedDict()  # oldest first: when, and its turn
         self._turn = 0
-        self._lock = threading.RLock()
+        self._lock = ReadWriteLock()
         self.subscriptions: Collection[Id] = Side(self, self._subscriptions)
         self.events: Collection[Id] = Side(self, self._events)
 
@@ -92,7 +93,7 @@ class Exchange:
 
         Without `where` it takes every event that takes it.
         """
-        with self._lock:
+        with self._lock.prepare:
             self._expire()
             self._subscriptions.subscribe(id, ANYONE if where is None else where, about=about, priority=priority)
             found = self._events.match(about or {}, where)
@@ -104,32 +105,36 @@ class Exchange:
 
         Without `where` it takes every subscriber that takes it. The event stays until it is withdrawn or expires.
         """
-        with self._lock:
+        with self._lock.prepare:
             self._expire()
             found = self._subscriptions.match(values, where)
-            self._events.subscribe(id, ANYONE if where is None else where, about=values)
-            self._turn += 1
-            self._queue[id] = self._clock(), self._turn
-            self._queue.move_to_end(id)
+            now = self._clock()
+
+            def queue() -> None:
+                self._turn += 1
+                self._queue[id] = now, self._turn
+                self._queue.move_to_end(id)
+
+            text = ANYONE if where is None else where
+            self._events._put(id, text, DEFAULT_PRIORITY, values, also=queue)
             self._expire()
             return found
 
     def unsubscribe(self, id: Id) -> None:
         """Remove a subscription; an id that is not there is an error."""
-        with self._lock:
+        with self._lock.prepare:
             self._subscriptions.unsubscribe(id)
 
     def withdraw(self, id: Id) -> None:
         """Remove an event; an id that is not there (or is there no more) is an error."""
-        with self._lock:
+        with self._lock.prepare:
             self._expire()
             self._known(id)
-            self._events.unsubscribe(id)
-            del self._queue[id]
+            self._events._remove(id, also=lambda: self._leave([id]))
 
     def explain(self, event: Id, subscription: Id) -> BothSides:
         """Why a stored event and a subscription suit each other or do not, both sides in one tree."""
-        with self._lock:
+        with self._lock.prepare:
             self._expire()
             self._known(event)
             reasons = self._subscriptions.explain(
@@ -140,7 +145,7 @@ class Exchange:
 
     def nbytes(self) -> dict[str, dict[str, int]]:
         """Bytes held, by side and part."""
-        with self._lock:
+        with self._lock.prepare:
             return {"subscriptions": self._subscriptions.nbytes(), "events": self._events.nbytes()}
 
     def __repr__(self) -> str:
@@ -160,11 +165,38 @@ class Exchange:
                 break
             gone.append(id)
         if len(gone) == 1:  # the usual case, by the shorter way
-            self._events.unsubscribe(gone[0])
+            self._events._remove(gone[0], also=lambda: self._leave(gone))
         elif gone:
-            self._events.unsubscribe_many(gone)
+            self._events._remove_many(gone, also=lambda: self._leave(gone))
+
+    def _leave(self, gone: Collection[Id]) -> None:
         for id in gone:
             del self._queue[id]
+
+    # ---- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock.prepare:
+            state = dict(vars(self))
+            now = self._clock()
+            state["_queue"] = [
+                (id, now - born, turn) for id, (born, turn) in self._queue.items()
+            ]  # ages: clocks differ
+            for name in ("_subscriptions", "_events"):
+                state[name] = copy.copy(state[name])
+            for name in ("_lock", "subscriptions", "events"):
+                del state[name]
+            return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        now = self._clock()
+        self._queue = OrderedDict((id, (now - age, turn)) for id, age, turn in state["_queue"])
+        self._lock = ReadWriteLock()
+        self.subscriptions, self.events = Side(self, self._subscriptions), Side(self, self._events)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return copy.copy(self)  # a copy shares nothing that changes
 
 
 class Side(Collection[Id]):
@@ -174,17 +206,17 @@ class Side(Collection[Id]):
         self._exchange, self._base = exchange, base
 
     def __len__(self) -> int:
-        with self._exchange._lock:
+        with self._exchange._lock.prepare:
             self._exchange._expire()
             return len(self._base)
 
     def __contains__(self, id: object) -> bool:
-        with self._exchange._lock:
+        with self._exchange._lock.prepare:
             self._exchange._expire()
             return id in self._base
 
     def __iter__(self) -> Iterator[Id]:
-        with self._exchange._lock:
+        with self._exchange._lock.prepare:
             self._exchange._expire()
             return iter(list(self._base))
 

@@ -28,6 +28,7 @@ from hitbox.keys import Keys
 from hitbox.language import Limits, Predicate
 from hitbox.schema import Schema
 from hitbox.values import ends_of, is_missing, text
+from hitbox.waiting import interruptible
 
 Box = dict[int, tuple[int, int]]
 Strings = dict[int, set[str]]
@@ -64,7 +65,8 @@ class Draft:
             for name, number in _named(schema, "string"):
                 for end in ("_low", "_high"):
                     if name + end in self.table.column_names:
-                        texts = pc.unique(self.table[name + end]).to_pylist()
+                        column = self.table[name + end]
+                        texts = interruptible(len(column), pc.unique, column).to_pylist()
                         found.setdefault(number, set()).update(t for t in texts if t is not None)
             return found
         for predicate, about in zip(self.predicates, self.abouts, strict=True):
@@ -188,9 +190,9 @@ def read(table: pa.Table, schema: Schema, limits: Limits) -> Draft:
 def last_of_each(encoded: Encoded) -> Encoded:
     """Of rows with one id the last counts."""
     ids = encoded.ids
-    if pc.count_distinct(ids).as_py() == len(ids):
+    if interruptible(len(ids), pc.count_distinct, ids).as_py() == len(ids):
         return encoded
-    codes = pc.dictionary_encode(ids).indices.to_numpy()
+    codes = interruptible(len(ids), pc.dictionary_encode, ids).indices.to_numpy()
     last = np.zeros(int(codes.max()) + 1, np.int64)
     last[codes] = np.arange(len(ids))  # of equal places the last write stays
     keep = np.zeros(len(ids), bool)

@@ -1,0 +1,367 @@
+// The lock of an index: many readers, or one writer who is alone; and one who prepares a change beside the readers.
+//
+//   read      any number at a time
+//   prepare   one at a time; readers go on meanwhile
+//   commit    alone, and no Python signal handler runs inside it: what arrives is kept and handled on leaving
+//
+// Sections are context managers in C++, so CPython cannot run a signal handler between taking the lock and entering the
+// `with` body, or between the end of the body and giving the lock back. The state is guarded by the GIL; who waits does
+// so without it, in steps after which signal handlers run, so that every wait can be interrupted.
+//
+// A reader passes a writer that waits, so that nobody pays for a writer behind a slow reader. It waits where that would
+// starve the writer: when this has waited for PATIENCE and only young readers keep it waiting, or for LIMIT in any case.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+#include <new>
+#include <unordered_set>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+namespace hitbox {
+
+namespace nb = nanobind;
+
+using Thread = unsigned long;
+
+inline Thread this_thread() { return PyThread_get_thread_ident(); }
+
+[[noreturn]] inline void raise_hitbox_error(const char* message) {
+  nb::object error = nb::module_::import_("hitbox.errors").attr("HitboxError");
+  PyErr_SetString(error.ptr(), message);
+  throw nb::python_error();
+}
+
+// The Python signal handlers of the process, while a commit keeps them from running. They run in the main thread only,
+// so in other threads there is nothing to keep off.
+class Signals {
+ public:
+  static Signals& instance() {
+    static Signals& one = *new Signals;  // outlives the interpreter: freeing Python objects then would crash
+    return one;
+  }
+
+  // False where there is nothing to do: in another thread, or inside a section that does it already.
+  bool defer() {
+    if (this_thread() != main_ || owner_) return false;
+    owner_ = main_;
+    arrived_.clear();
+    for (int number = 1; number < NSIG; ++number) {
+      nb::object handler = nb::steal(PyObject_CallOneArg(get_.ptr(), nb::int_(number).ptr()));
+      if (!handler.is_valid()) {
+        PyErr_Clear();  // not a signal of this system
+        continue;
+      }
+      if (!PyCallable_Check(handler.ptr())) continue;
+      kept_.push_back({number, handler});
+      if (set(number, record_)) continue;
+      kept_.pop_back();  // a handler that ran just now raised
+      resume(take_error());
+    }
+    return true;
+  }
+
+  bool arrived() const { return !arrived_.empty(); }
+
+  // Puts the handlers back and runs those whose signals arrived; throws what they raise, and what was raised before.
+  void resume(nb::object raised = nb::object()) {
+    raised = restore(raised);
+    std::vector<Kept> kept;
+    std::vector<int> arrived;
+    kept.swap(kept_done_);
+    arrived.swap(arrived_);
+    arrived_.reserve(NSIG);
+    owner_ = 0;
+    for (int number : arrived)
+      for (const Kept& one : kept)
+        if (one.number == number) {
+          PyObject* frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
+          nb::object done =
+              nb::steal(PyObject_CallFunction(one.handler.ptr(), "iO", number, frame ? frame : Py_None));
+          if (!done.is_valid()) raised = chained(take_error(), raised);
+        }
+    if (raised.is_valid()) throw_error(raised);
+  }
+
+  // In a child process: only the thread that forked is left, and it is the main thread now.
+  void forked() {
+    main_ = this_thread();
+    if (!owner_ || owner_ == main_) return;
+    arrived_.clear();
+    restore(nb::object());
+    kept_done_.clear();
+    owner_ = 0;
+  }
+
+ private:
+  struct Kept {
+    int number;
+    nb::object handler;
+  };
+
+  Signals() {
+    nb::module_ signals = nb::module_::import_("_signal");  // the functions behind `signal`, without its enums
+    get_ = signals.attr("getsignal");
+    set_ = signals.attr("signal");
+    record_ = nb::cpp_function([this](int number, nb::handle) { record(number); });
+    main_ = nb::cast<Thread>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+    arrived_.reserve(NSIG);
+  }
+
+  void record(int number) {
+    for (int one : arrived_)
+      if (one == number) return;
+    arrived_.push_back(number);
+  }
+
+  bool set(int number, const nb::object& handler) {
+    return nb::steal(PyObject_CallFunction(set_.ptr(), "iO", number, handler.ptr())).is_valid();
+  }
+
+  // `signal` runs pending handlers first, among them some that are back in place already. One that raises must not keep
+  // the others from coming back.
+  nb::object restore(nb::object raised) {
+    for (size_t i = kept_.size(); i-- > 0;)
+      for (int attempt = 0; attempt < 1000 && !set(kept_[i].number, kept_[i].handler); ++attempt)
+        raised = chained(take_error(), raised);
+    kept_done_.swap(kept_);
+    kept_.clear();
+    return raised;
+  }
+
+  static nb::object take_error() {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace) PyException_SetTraceback(value, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return nb::steal(value);
+  }
+
+  static nb::object chained(nb::object later, nb::object earlier) {
+    if (earlier.is_valid() && earlier.ptr() != later.ptr()) PyException_SetContext(later.ptr(), earlier.release().ptr());
+    return later;
+  }
+
+  [[noreturn]] static void throw_error(const nb::object& raised) {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    throw nb::python_error();
+  }
+
+  nb::object get_, set_, record_;
+  Thread main_ = 0, owner_ = 0;
+  std::vector<Kept> kept_, kept_done_;
+  std::vector<int> arrived_;
+};
+
+class Lock {
+ public:
+  Lock() {
+    Signals::instance();
+    readers_.reserve(16);
+    all().insert(this);
+  }
+  ~Lock() { all().erase(this); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+  void begin_read() {
+    Thread me = this_thread();
+    if (writing_ == me) raise_hitbox_error("this thread is changing the index and cannot read it at the same time");
+    check();
+    while (!may_read(me)) wait();
+    readers_.push_back({me, Clock::now()});
+  }
+
+  void end_read() {
+    Thread me = this_thread();
+    for (size_t i = readers_.size(); i-- > 0;)
+      if (readers_[i].thread == me) {
+        readers_.erase(readers_.begin() + long(i));
+        break;
+      }
+    if (readers_.empty()) wake();
+  }
+
+  void begin_prepare() {
+    Thread me = this_thread();
+    if (preparing_ == me)
+      raise_hitbox_error("this thread is changing the index already; a signal handler cannot change it once more");
+    check();
+    while (preparing_) wait();
+    preparing_ = me;
+  }
+
+  void end_prepare() {
+    preparing_ = 0;
+    wake();
+  }
+
+  void begin_commit() {
+    Thread me = this_thread();
+    if (writing_ == me || reads(me))
+      raise_hitbox_error("this thread is reading the index; change it when that is done (not in a signal handler)");
+    check();
+    Signals& signals = Signals::instance();
+    bool deferred = signals.defer();
+    if (writing_ || !readers_.empty()) {
+      if (!waiting_++) waiting_since_ = Clock::now();
+      try {
+        while (writing_ || !readers_.empty()) {
+          if (deferred && signals.arrived()) {  // nothing has changed yet: let them raise
+            deferred = false;
+            signals.resume();
+            deferred = signals.defer();
+          }
+          wait();
+        }
+      } catch (...) {
+        if (!--waiting_) wake();
+        if (deferred) signals.resume();
+        throw;
+      }
+      --waiting_;
+      waiting_since_ = Clock::now();  // of the next one
+    }
+    writing_ = me;
+    deferred_ = deferred;
+  }
+
+  void end_commit() {
+    writing_ = 0;
+    wake();
+    if (deferred_) {
+      deferred_ = false;
+      Signals::instance().resume();
+    }
+  }
+
+  // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
+  // done for ever.
+  static void forked() {
+    Signals::instance().forked();
+    Thread me = this_thread();
+    for (Lock* lock : all()) {
+      new (&lock->mutex_) std::mutex;  // somebody may have held it
+      new (&lock->changed_) std::condition_variable;
+      lock->waiters_ = lock->waiting_ = 0;
+      std::vector<Reader> mine;
+      for (const Reader& one : lock->readers_)
+        if (one.thread == me) mine.push_back(one);
+      lock->readers_.swap(mine);
+      if (lock->preparing_ != me) lock->preparing_ = 0;
+      if (lock->writing_ && lock->writing_ != me) {
+        lock->broken_ = true;
+        lock->writing_ = 0;
+      }
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Reader {
+    Thread thread;
+    Clock::time_point since;
+  };
+  static constexpr auto STEP = std::chrono::milliseconds(10);
+  static constexpr auto PATIENCE = std::chrono::milliseconds(10);
+  static constexpr auto LIMIT = std::chrono::seconds(1);
+
+  static std::unordered_set<Lock*>& all() {
+    static std::unordered_set<Lock*>& locks = *new std::unordered_set<Lock*>;
+    return locks;
+  }
+
+  void check() const {
+    if (broken_)
+      raise_hitbox_error("this index was being changed by another thread when the process forked; open it again");
+  }
+
+  bool reads(Thread me) const {
+    for (const Reader& one : readers_)
+      if (one.thread == me) return true;
+    return false;
+  }
+
+  bool may_read(Thread me) const {
+    if (writing_) return false;
+    if (!waiting_ || reads(me)) return true;
+    Clock::time_point now = Clock::now();
+    if (now - waiting_since_ < PATIENCE) return true;
+    if (now - waiting_since_ >= LIMIT) return false;
+    for (const Reader& one : readers_)
+      if (now - one.since >= PATIENCE) return true;  // it is this one that the writer waits for
+    return false;
+  }
+
+  // Until something changes, at most a step; then signal handlers run and may throw.
+  void wait() {
+    unsigned long seen = changes_;
+    ++waiters_;
+    {
+      nb::gil_scoped_release free;
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait_for(lock, STEP, [&] { return changes_ != seen; });
+    }
+    if (waiters_) --waiters_;  // none are counted after a fork
+    if (PyErr_CheckSignals()) throw nb::python_error();
+    check();
+  }
+
+  void wake() {
+    if (!waiters_) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++changes_;
+    }
+    changed_.notify_all();
+  }
+
+  std::vector<Reader> readers_;
+  Thread preparing_ = 0, writing_ = 0;
+  bool deferred_ = false, broken_ = false;
+  int waiting_ = 0;  // writers
+  Clock::time_point waiting_since_;
+  int waiters_ = 0;  // threads of any kind
+  unsigned long changes_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// One kind of section of a lock; it may be entered by many threads at once.
+template <void (Lock::*begin)(), void (Lock::*end)()>
+class Section {
+ public:
+  explicit Section(nb::object lock) : owner_(lock), lock_(nb::cast<Lock*>(lock)) {}
+
+  static void bind(nb::module_& m, const char* name) {
+    nb::class_<Section>(m, name)
+        .def(nb::init<nb::object>(), nb::arg("lock"))
+        .def("__enter__", [](Section& self) { (self.lock_->*begin)(); })
+        .def("__exit__", [](Section& self, nb::handle, nb::handle, nb::handle) { (self.lock_->*end)(); },
+             nb::arg().none(), nb::arg().none(), nb::arg().none());
+  }
+
+ private:
+  nb::object owner_;
+  Lock* lock_;
+};
+
+inline void bind_locks(nb::module_& m) {
+  nb::class_<Lock>(m, "Lock").def(nb::init<>());
+  Section<&Lock::begin_read, &Lock::end_read>::bind(m, "Read");
+  Section<&Lock::begin_prepare, &Lock::end_prepare>::bind(m, "Prepare");
+  Section<&Lock::begin_commit, &Lock::end_commit>::bind(m, "Commit");
+  nb::module_ os = nb::module_::import_("os");
+  if (!nb::hasattr(os, "register_at_fork")) return;  // Windows does not fork
+  nb::dict at_fork;
+  at_fork["after_in_child"] = nb::cpp_function(&Lock::forked);
+  os.attr("register_at_fork")(**at_fork);
+}
+
+}  // namespace hitbox
