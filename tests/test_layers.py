@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "hitbox"
 # From the ground up; a module may import from its own line and from lines above.
 LAYERS = [
     {"errors"},
-    {"boxes", "schema", "locks", "columns", "plain"},
+    {"boxes", "schema", "locks", "columns", "plain", "addresses", "writers"},
     {"dictionary", "matches"},
     {"codecs"},
     {"keys"},

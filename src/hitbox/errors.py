@@ -99,6 +99,10 @@ class SnapshotError(HitboxError):
     """A snapshot is damaged, newer than this version, or cannot be written."""
 
 
+class WriterConflict(SnapshotError):
+    """Another writer holds the snapshot, or has changed it since this one read it; nothing was written."""
+
+
 def caret(text: str, position: int, width: int = 72) -> str:
     """The line of `text` around `position` with a caret below it.
 

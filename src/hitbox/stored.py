@@ -136,6 +136,8 @@ def read(
     options: Mapping[str, object] | None = None,
 ) -> Stock:
     """A snapshot as one stock: memory-mapped where it has one part, joined in memory where it has several."""
+    if version is None:
+        return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
     meta, found = snapshot.read(path, version, verify)
     try:
         keys = Keys.from_arrays(Schema.from_json(meta["schema"]), found)
