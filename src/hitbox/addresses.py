@@ -130,7 +130,7 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def for_spark(address: str | os.PathLike[str]) -> str:
-    """A place as Spark is to be given it: Hadoop knows nothing of `~`, nor of options behind a `?`."""
+    """A place as Spark is to be given it: Hadoop knows nothing of `~`, `%20`, passwords and options behind a `?`."""
     text = os.fspath(address)
     scheme = scheme_of(text)
     if scheme in ONLY_SPARK:
@@ -138,7 +138,12 @@ def for_spark(address: str | os.PathLike[str]) -> str:
     resolved = resolve(text)
     if scheme is None:
         return resolved
-    return text.partition("?")[0].rstrip("/") if is_remote(resolved) else text.rstrip("/")
+    if not is_remote(resolved):
+        return f"file://{resolved}" if scheme == "file" else f"dbfs:{resolved.removeprefix('/dbfs')}"
+    host, path, _ = _split(resolved)
+    host = host.rpartition("@")[2] if resolved.startswith("s3:") else host
+    spoken = {"s3n": "s3a", "gcs": "gs"}.get(scheme, scheme)
+    return f"{spoken}://{host}{unquote(path)}"
 
 
 def connect(resolved: str) -> tuple[Any, str]:

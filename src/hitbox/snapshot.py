@@ -253,17 +253,18 @@ def part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any
     return {key[len(name) + 1 :]: array for key, array in arrays.items() if key.startswith(f"{name}.")}
 
 
-def latest(path: str | os.PathLike[str], opened: Callable[[int], T]) -> T:
+def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | None = None) -> T:
     """What `opened` makes of the current version, and again of the next where a writer removed it meanwhile."""
-    number = current(path)
+    now = now or current
+    number = now(path)
     for _ in range(TRIES):
         try:
             return opened(number)
         except SnapshotError:
-            now = current(path)
-            if now == number:
+            newer = now(path)
+            if newer == number:
                 raise
-            number = now
+            number = newer
     raise SnapshotError(f"cannot open the snapshot at {path}: it was replaced {TRIES} times meanwhile")
 
 
