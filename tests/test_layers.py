@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "hitbox"
 # From the ground up; a module may import from its own line and from lines above.
 LAYERS = [
     {"errors", "waiting"},
-    {"boxes", "values", "schema", "columns", "plain", "pieces"},
+    {"boxes", "values", "schema", "columns", "plain", "pieces", "addresses", "writers"},
     {"checks"},
     {"dictionary", "matches"},
     {"codecs"},

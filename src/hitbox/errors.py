@@ -110,6 +110,10 @@ class DamagedArray(SnapshotError):
         return (type(self), (self.name, self.reason))
 
 
+class WriterConflict(SnapshotError):
+    """Another writer holds the snapshot, or has changed it since this one read it; nothing was written."""
+
+
 def caret(text: str, position: int, width: int = 72) -> str:
     """The line of `text` around `position` with a caret below it.
 

@@ -84,6 +84,8 @@ class Shards:
         verify: bool = True,
     ) -> Shards:
         """All parts of a version, or only those with these numbers."""
+        if version is None:
+            return snapshot.latest(path, lambda number: cls.open(path, number, only))
         facts = snapshot.facts_of(path, version)
         names = facts.get("parts", [""])
         chosen = names if only is None else [names[number] for number in only]

@@ -6,11 +6,16 @@
                            {part}/*.npy  where several processes wrote it: the catalog and matcher of each part
     path/versions/00000002/...
     path/pins/{name}.json                a reader that may come back to its version, which therefore stays
+    path/writer.lock                     whoever publishes holds it, and says in it who it is
+    path/.draft-{name}, {name}.owner     a version that is being written; the writer holds the lock on the second
 
 A version is written under a temporary name, synced and renamed, then CURRENT is replaced: a crash leaves the old
-version current. A version is never changed, so a reader that has one open keeps it. The last two versions stay, and
-those that are pinned. Opening checks the manifest and every byte of every file; with `verify=False` only the manifest
-and the sizes of the files. Either way, whoever takes the arrays checks that what they hold can be used at all.
+version current. Numbering, renaming, CURRENT and the removal of old versions are one step under one lock, so any
+number of writers may save, build and apply changes at once, and CURRENT only ever goes up. A version is never changed,
+so a reader that has one open keeps it. The last two versions that were current stay, and those that are pinned. What
+writers that died left behind is removed by the next one. Opening checks the manifest and every byte of every file; with
+`verify=False` only the manifest and the sizes of the files. Either way, whoever takes the arrays checks that what they
+hold can be used at all.
 """
 
 from __future__ import annotations
@@ -21,25 +26,26 @@ import json
 import os
 import re
 import shutil
-import time
 import uuid
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from hitbox import mapped
-from hitbox.errors import DamagedArray, SnapshotError
+from hitbox import mapped, writers
+from hitbox.addresses import local_folder
+from hitbox.errors import DamagedArray, SnapshotError, WriterConflict
 from hitbox.mapped import damaged
 
 FORMAT = 6
 KEEP = 2
-STALE = 86_400
-"""Seconds after which a draft that nobody published is taken for dead."""
+TRIES = 100
+"""How often a reader starts over because writers replaced the version that it was opening."""
 
 Files = dict[str, dict[str, Any]]
+T = TypeVar("T")
 
 _FILE = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 
@@ -51,18 +57,31 @@ def write(path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[st
 
 
 @contextlib.contextmanager
+def writing(path: str | os.PathLike[str], wait: float | None = None) -> Iterator[None]:
+    """Nobody else publishes meanwhile: for whoever reads a version, changes it and publishes the result."""
+    root = local_folder(path)
+    with _saying(root):
+        root.mkdir(parents=True, exist_ok=True)
+        with writers.alone(root / "writer.lock", "publish a version", wait):
+            yield
+
+
+@contextlib.contextmanager
 def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to `add` the arrays of the next version to; it vanishes unless it is published."""
-    root = Path(path)
-    with _saying(root):
-        (root / "versions").mkdir(parents=True, exist_ok=True)
-        _sweep(root)
-        folder = root / f".draft-{uuid.uuid4().hex}"
-        folder.mkdir()
-    try:
+    root = local_folder(path)
+    folder = root / f".draft-{uuid.uuid4().hex}"
+    owner = folder.with_suffix(".owner")
+    with contextlib.ExitStack() as stack:
+        with _saying(root):
+            (root / "versions").mkdir(parents=True, exist_ok=True)
+            (root / "pins").mkdir(exist_ok=True)
+            _sweep(root)
+            stack.enter_context(writers.exclusive(owner, "write a version", wait=0))
+            stack.callback(owner.unlink, missing_ok=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder.mkdir()
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
@@ -74,33 +93,66 @@ def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
         return files
 
 
-def publish(path: str | os.PathLike[str], folder: Path, meta: dict[str, Any], files: Files) -> int:
-    """Make a draft the current version."""
-    root = Path(path)
+def publish(
+    path: str | os.PathLike[str], folder: Path, meta: dict[str, Any], files: Files, base: int | None = None
+) -> int:
+    """Make a draft the current version; where it was made from version `base`, that one must still be current."""
+    root = local_folder(path)
     with _saying(root):
         _write_text(folder / "manifest.json", manifest_text(meta, files))
         _sync(folder)
-        number = _publish(root, folder)
-        held = pins(root)
-        for old in versions(root):
-            if old <= number - KEEP and old not in held:
-                shutil.rmtree(root / "versions" / f"{old:08d}", ignore_errors=True)
+        with writing(root):
+            before = _current_if_any(root)
+            if base is not None and before != base:
+                raise changed_since(str(path), base, before)
+            number = max([0, before or 0, *versions(root)]) + 1
+            _make_current(root, folder, number)
+            _retire(root, number, before)
+            for beside in root.glob(".CURRENT-*"):
+                beside.unlink(missing_ok=True)
+            _sweep(root)
         return number
+
+
+def changed_since(path: str, base: int, now: int | None) -> WriterConflict:
+    """What a writer hears whose work began on a version that is not current any more."""
+    return WriterConflict(
+        f"the snapshot at {path} changed meanwhile: this change was made to version {base}, and version {now} is "
+        "current; nothing was published, do it again"
+    )
+
+
+def make_current(path: str | os.PathLike[str], version: int | None = None) -> int:
+    """Repair a snapshot whose CURRENT is lost or damaged: the newest intact version, or the one given; its number."""
+    root = local_folder(path)
+    with writing(root):
+        for number in [version] if version is not None else reversed(versions(root)):
+            try:
+                read(root, number, verify=True)
+            except SnapshotError:
+                if version is not None:
+                    raise
+                continue
+            with _saying(root):
+                replace(root / "CURRENT", _current_text(number))
+            return number
+    raise SnapshotError(f"no intact version lies at {path}")
 
 
 def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> None:
     """Keep a version until `name` pins another; a version that is gone already is an error."""
-    folder = Path(path) / "pins"
-    with _saying(Path(path)):
-        folder.mkdir(exist_ok=True)
-        replace(folder / f"{name}.json", _pin_text({"version": version, **facts}))
-    if version not in versions(path):
-        raise SnapshotError(f"version {version} of the snapshot at {path} is gone; open the current one")
+    root = local_folder(path)
+    with _saying(root):
+        (root / "pins").mkdir(exist_ok=True)
+        with _pinning(root):  # or it might be removed between the look and the pin
+            if version not in versions(root):
+                raise no_version(root, version, versions(root), _current_if_any(root))
+            replace(root / "pins" / f"{name}.json", _pin_text({"version": version, **facts}))
 
 
 def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
     """What `name` pinned."""
-    file = Path(path) / "pins" / f"{name}.json"
+    file = local_folder(path) / "pins" / f"{name}.json"
     try:
         return _parse_pin(str(file), file.read_bytes().decode(errors="replace"))
     except FileNotFoundError:
@@ -129,21 +181,27 @@ def _parse_pin(file: str, text: str) -> dict[str, Any]:
 
 def pins(path: str | os.PathLike[str]) -> set[int]:
     """The versions that somebody may come back to."""
-    names = [file.stem for file in (Path(path) / "pins").glob("*.json")]
+    names = [file.stem for file in (local_folder(path) / "pins").glob("*.json")]
     return {int(found["version"]) for name in names if (found := pinned(path, name))}
 
 
 def versions(path: str | os.PathLike[str]) -> list[int]:
     """The versions that lie under `path`, oldest first."""
-    folder = Path(path) / "versions"
+    folder = local_folder(path) / "versions"
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
 
 
 def current(path: str | os.PathLike[str]) -> int:
     """The version that readers open."""
     try:
-        text = (Path(path) / "CURRENT").read_bytes().decode(errors="replace")
+        text = (local_folder(path) / "CURRENT").read_bytes().decode(errors="replace")
     except OSError as problem:
+        if isinstance(problem, FileNotFoundError) and (there := versions(path)):
+            raise SnapshotError(
+                f"cannot open the snapshot at {path}: CURRENT is missing, though there are versions "
+                f"{', '.join(map(str, there))}; open one by its number (version=...), or make the newest intact one "
+                f"current again with hitbox.snapshot.make_current({str(path)!r})"
+            ) from None
         reason = "there is none" if isinstance(problem, FileNotFoundError) else (problem.strerror or problem)
         raise SnapshotError(f"cannot open a snapshot at {path}: {reason}") from None
     try:
@@ -179,6 +237,8 @@ def read(
     parts: Collection[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """The manifest and the memory-mapped arrays of a version, of all its parts or of some."""
+    if version is None:
+        return latest(path, lambda number: read(path, number, verify, parts))
     manifest = facts_of(path, version)
     folder = folder_of(path, manifest["version"])
     files = {
@@ -191,13 +251,17 @@ def read(
 
 def folder_of(path: str | os.PathLike[str], version: int) -> Path:
     """Where the files of a version lie."""
-    return Path(path) / "versions" / f"{version:08d}"
+    return local_folder(path) / "versions" / f"{version:08d}"
 
 
 def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[str, Any]:
     """The manifest of a version, with its number."""
-    number = current(path) if version is None else version
-    return _read_manifest(Path(path) / "versions" / f"{number:08d}") | {"version": number}
+    if version is None:
+        return latest(path, lambda number: facts_of(path, number))
+    folder = local_folder(path) / "versions" / f"{version:08d}"
+    if not folder.is_dir():
+        raise no_version(path, version, versions(path), _current_if_any(local_folder(path)))
+    return _read_manifest(folder) | {"version": version}
 
 
 @contextlib.contextmanager
@@ -214,19 +278,73 @@ def part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any
     return {key[len(name) + 1 :]: array for key, array in arrays.items() if key.startswith(f"{name}.")}
 
 
-def _publish(root: Path, draft: Path) -> int:
-    number = max([0, *versions(root)]) + 1
-    while True:
+def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | None = None) -> T:
+    """What `opened` makes of the current version, and again of the next where a writer removed it meanwhile."""
+    now = now or current
+    number = now(path)
+    for _ in range(TRIES):
         try:
-            os.rename(draft, root / "versions" / f"{number:08d}")
-            break
-        except OSError:
-            if not (root / "versions" / f"{number:08d}").exists():
+            return opened(number)
+        except SnapshotError:
+            newer = now(path)
+            if newer == number:
                 raise
-            number += 1  # another writer was faster
-    _sync(root / "versions")
-    replace(root / "CURRENT", _current_text(number))
-    return number
+            number = newer
+    raise SnapshotError(f"cannot open the snapshot at {path}: it was replaced {TRIES} times meanwhile")
+
+
+def no_version(path: object, number: int, there: Collection[int], now: int | None) -> SnapshotError:
+    """The error for a version that is not there, which lists those that are."""
+    listed = ", ".join(f"{n} (current)" if n == now else str(n) for n in there) or "none"
+    repair = f"; repair it with hitbox.snapshot.make_current({str(path)!r})" if number == now and there else ""
+    return SnapshotError(
+        f"cannot open version {number} of the snapshot at {path}: it is gone; versions there: {listed}{repair}"
+    )
+
+
+def _current_if_any(root: Path) -> int | None:
+    try:
+        return current(root)
+    except SnapshotError:
+        return None
+
+
+def _make_current(root: Path, folder: Path, number: int) -> None:
+    place = root / "versions" / f"{number:08d}"
+    os.rename(folder, place)
+    try:
+        _sync(root / "versions")
+        replace(root / "CURRENT", _current_text(number))
+    except BaseException:
+        if _current_if_any(root) != number:
+            _hide(place)
+        raise
+
+
+def _retire(root: Path, number: int, before: int | None) -> None:
+    """Take old versions out of sight: a reader finds a version whole or not at all."""
+    with _pinning(root):
+        there = versions(root)
+        were_current = [old for old in there if old < number and (before is None or old <= before)]
+        try:
+            kept = {number, *were_current[max(0, len(were_current) - KEEP + 1) :], *pins(root)}
+        except SnapshotError:  # a damaged pin: it may keep any version
+            return
+        for old in there:
+            if old not in kept and old < number:
+                _hide(root / "versions" / f"{old:08d}")
+
+
+def _hide(place: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.rename(place, place.with_name(f".gone-{place.name}-{uuid.uuid4().hex}"))
+
+
+@contextlib.contextmanager
+def _pinning(root: Path) -> Iterator[None]:
+    """Nobody pins while old versions are removed; only ever held for a moment."""
+    with writers.alone(root / "pins" / ".lock", "pin a version"):
+        yield
 
 
 def replace(file: Path, text: str) -> None:
@@ -241,11 +359,16 @@ def replace(file: Path, text: str) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Remove what writers that were killed left behind."""
+    """Remove what writers that died left behind: drafts whose lock nobody holds, versions half removed."""
+    for owner in root.glob(".draft-*.owner"):
+        with contextlib.suppress(OSError, WriterConflict), writers.exclusive(owner, "remove a dead draft", wait=0):
+            shutil.rmtree(owner.with_suffix(""), ignore_errors=True)
+            owner.unlink(missing_ok=True)
     for folder in root.glob(".draft-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > STALE:
-                shutil.rmtree(folder, ignore_errors=True)
+        if folder.suffix != ".owner" and not folder.with_suffix(".owner").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in (root / "versions").glob(".gone-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

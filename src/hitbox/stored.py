@@ -143,6 +143,8 @@ def read(
     options: Mapping[str, object] | None = None,
 ) -> Stock:
     """A snapshot as one stock: memory-mapped where it has one part, joined in memory where it has several."""
+    if version is None:
+        return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
     meta, found = snapshot.read(path, version, verify)
     keys = keys_of(path, meta, found)
     parts = [part(path, meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from object_store import ObjectStore
+
 HERE = Path(__file__).parent
 
 
@@ -18,6 +20,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
             )
+
+
+@pytest.fixture
+def s3() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,10 @@ import pytest
 
 from hitbox import Index, Schema, snapshot, workloads
 from hitbox import spark as hs
+from hitbox.addresses import resolve
 from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
-from hitbox.spark import store
+from hitbox.spark import leases, store
+from object_store import ObjectStore
 
 SCHEMA = Schema({"price": "float", "city": "string"})
 
@@ -120,13 +122,17 @@ def test_a_file_in_the_way(spark: Any, tmp_path: Path) -> None:
         hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path / "file" / "s"), SCHEMA)
 
 
-def test_an_address_is_copied_once_and_checked(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_copied_once_and_checked(
+    spark: Any, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
-    home, address = tmp_path / "home", f"file://{tmp_path / 'home'}"
+    monkeypatch.setattr(leases, "SETTLE", 0.0)
+    address = resolve(s3.address("bucket/home"))
     made = hs.generate("w1", 500, 20, spark=spark, width=0.8)
     for version in (1, 2, 3):
         assert hs.build(made.subscriptions, address, parts=2).version == version
-    assert snapshot.versions(home) == [2, 3]
+    assert store._numbers(address) == [2, 3]
+    assert not [name for name in s3.names() if "draft" in name or "writer" in name]
     expected = store.identity(store.facts(address, 3))
     root = store.local(address, 3, expected)
     assert root.startswith(str(tmp_path / "cache"))
@@ -136,20 +142,23 @@ def test_an_address_is_copied_once_and_checked(spark: Any, tmp_path: Path, monke
     assert (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns == before
     counts = hs.match(made.events, address, form="counts").collect()
     assert sum(row.matches for row in counts) > 0
-    victim = next((home / "versions" / "00000002").glob("part-*/catalog.ids.npy"))
-    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    victim = next(name for name in s3.names("bucket/home/versions/00000002/part-") if "catalog.ids" in name)
+    s3.objects[victim] = s3.objects[victim][:-1] + b"?"
     with pytest.raises(SnapshotError, match="damaged"):
         store.local(address, 2, store.identity(store.facts(address, 2)))
     with pytest.raises(SnapshotError, match="there is no CURRENT"):
-        store.current(f"file://{tmp_path}/nowhere")
+        store.current(s3.address("bucket/nowhere"))
+    with pytest.raises(SnapshotError, match=r"version 1 .*it is gone; versions there: 2, 3 \(current\)"):
+        hs.match(made.events, address, version=1)
 
 
-def test_all_workers_of_a_host_fetch_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_of_a_host_fetch_one_copy(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
     index = Index(SCHEMA)
     index.subscribe("a", "price > 1")
     index.save(tmp_path / "home")
-    address = f"file://{tmp_path / 'home'}"
+    s3.take(tmp_path / "home", "bucket/home")
+    address = s3.address("bucket/home")
     expected, fetch, fetched = store.identity(store.facts(address)), store._fetch, []
 
     def slowly(*where: Any) -> None:

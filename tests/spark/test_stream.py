@@ -96,6 +96,94 @@ def test_a_batch_that_comes_again_meets_the_same_subscriptions(spark: Any, snaps
     assert snapshot.versions(snapshot_path) == [5, 6]
 
 
+def nothing(matches: Any, batch_id: int) -> None:
+    pass
+
+
+def each_partition(matches: Any, batch_id: int) -> None:
+    matches.foreachPartition(lambda rows: [None for _ in rows])  # by way of an RDD: Spark tracks no query
+
+
+def noop(matches: Any, batch_id: int) -> None:
+    matches.write.format("noop").mode("overwrite").save()
+
+
+def twice(matches: Any, batch_id: int) -> None:
+    assert matches.count() == len(matches.collect())
+
+
+def some(matches: Any, batch_id: int) -> None:
+    matches.limit(1).collect()
+
+
+SINKS = [(nothing, {0}), (each_partition, {45}), (noop, {45}), (twice, {45}), (some, set(range(46)))]
+
+
+@pytest.mark.parametrize(("sink", "events_a_batch"), SINKS, ids=lambda one: getattr(one, "__name__", ""))
+def test_no_sink_makes_a_stream_wait(
+    spark: Any, snapshot_path: str, tmp_path: Path, sink: Any, events_a_batch: set[int]
+) -> None:
+    checkpoint = str(tmp_path / "checkpoint")
+    query = hs.match_stream(events(spark, 90, 45), snapshot_path, checkpoint=checkpoint, sink=sink)
+    done = wait(query, checkpoint, 2)
+    query.stop()
+    assert [d["batch"] for d in done] == [0, 1]
+    assert {d["events"] for d in done} <= events_a_batch
+    assert all((d["matches"] > 0) == (d["events"] > 0) for d in done) or sink is some
+    assert not (tmp_path / "checkpoint" / "hitbox" / "counts").exists()
+
+
+def test_what_a_sink_raises_ends_the_query_and_the_batch_comes_again(
+    spark: Any, snapshot_path: str, tmp_path: Path
+) -> None:
+    checkpoint, target = str(tmp_path / "checkpoint"), str(tmp_path / "target")
+
+    def broken(matches: Any, batch_id: int) -> None:
+        matches.collect()
+        raise RuntimeError("the sink is broken")
+
+    def working(matches: Any, batch_id: int) -> None:
+        matches.write.mode("overwrite").parquet(f"{target}/{batch_id}")
+
+    query = hs.match_stream(events(spark, 90, 45), snapshot_path, checkpoint=checkpoint, sink=broken)
+    with pytest.raises(Exception, match="the sink is broken"):
+        query.awaitTermination(120)
+    assert not query.isActive
+    assert hs.progress(checkpoint) == []
+    assert not list((tmp_path / "checkpoint").glob("commits/[0-9]*"))
+    query = hs.match_stream(events(spark, 90, 45), snapshot_path, checkpoint=checkpoint, sink=working)
+    done = wait(query, checkpoint, 2)
+    query.stop()
+    assert [d["events"] for d in done] == [45, 45]
+    rows = [row for batch in range(2) for row in spark.read.parquet(f"{target}/{batch}").collect()]
+    assert sorted(row.event_id for row in rows) == list(range(90))
+
+
+def test_places_are_written_in_many_ways(
+    spark: Any, snapshot_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    out, checkpoint = f"file:{tmp_path}/out", f"file://{tmp_path}/my%20checkpoint"
+    stream = events(spark, 20, 20)
+    for wrong in ("foo://x", "s3:/x", "C:\\x"):
+        for places in ((wrong, out, checkpoint), (snapshot_path, wrong, checkpoint), (snapshot_path, out, wrong)):
+            with pytest.raises(SnapshotError, match=r"no scheme|names no bucket|path of Windows"):
+                hs.match_stream(stream, *places)
+        with pytest.raises(SnapshotError, match=r"no scheme|names no bucket|path of Windows"):
+            hs.build(spark.range(3).selectExpr("id", "'TRUE' as where"), wrong, {"a": "int"})
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "snapshot"], "nothing was written"
+    query = hs.match_stream(stream, f"file:{snapshot_path}", out, checkpoint)
+    wait(query, f"{tmp_path}/my checkpoint", 1)
+    query.stop()
+    assert list((tmp_path / "my checkpoint").glob("offsets/0")), "Spark and hitbox mean the same folder"
+    assert stream_name(f"file:{tmp_path}/checkpoint") == stream_name(f"{tmp_path}/checkpoint/")
+    assert spark.read.parquet(f"{tmp_path}/out").count() == 20
+    assert hs.build(spark.range(3).selectExpr("id", "'TRUE' as where"), f"file:{tmp_path}/s", {"a": "int"}).version == 1
+    assert len(Index.open(tmp_path / "s")) == 3
+    assert not list((tmp_path / "here").iterdir())
+
+
 @pytest.mark.parametrize("form", ["pairs", "counts"])
 def test_a_sink_of_the_users(spark: Any, snapshot_path: str, tmp_path: Path, form: str) -> None:
     target, checkpoint = str(tmp_path / "target"), str(tmp_path / "checkpoint")

@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from hitbox import snapshot, tables
+from hitbox.addresses import join, resolve
 from hitbox.errors import TableError, ValueProblem
 from hitbox.keys import Keys
 from hitbox.language import DEFAULT_LIMITS
@@ -76,7 +77,8 @@ def build(
     on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and goes on
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
     """
-    path = str(path)
+    path = resolve(path)
+    report = resolve(report) if report else report
     wanted, kind = _checked(subscriptions, path, schema, parts, latest_by, on_error, report)
     require_hitbox(subscriptions.sparkSession)
     if report:
@@ -134,7 +136,7 @@ def _clear(report: str) -> None:
     """Remove the bad rows of an earlier build, and nothing that a build did not write."""
     for name in store.names(report):
         if name.startswith("part-") and name.endswith(".parquet"):
-            store.remove(f"{report}/{name}")
+            store.remove(join(report, name))
 
 
 def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:

@@ -29,6 +29,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox import checks, snapshot
+from hitbox.addresses import for_spark, resolve
 from hitbox.boxes import I64
 from hitbox.catalog import ID_TYPES, text_arrays
 from hitbox.errors import TableError, ValueProblem
@@ -72,7 +73,7 @@ def apply_changes(
 
     on_error: "raise" names the first entries that do not fit and changes nothing; "return" leaves them out
     """
-    path = str(path)
+    path = resolve(path)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
     _check(changes, store.facts(path))
@@ -85,7 +86,7 @@ def apply_changes(
     def each(frame: DataFrame, batch_id: int) -> None:
         _apply(frame, path, on_error, remember)
 
-    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
@@ -101,7 +102,7 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
 
 def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
     newest = _newest(changes)
-    with store.one_writer(path):
+    with store.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = store.facts(path)
         memory = Memory.read(path, facts)
         entries, ignored, too_late = memory.fresh(newest)
@@ -121,7 +122,7 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
             with store.filling(place) as folder:
                 meta, files = shards.write(source, folder, touched)
                 files |= snapshot.add(folder, memory.arrays())
-            version = store.publish(path, place, meta | memory.facts(), files)
+            version = store.publish(path, place, meta | memory.facts(), files, base=facts["version"])
     return ChangeReport(version, memory.last, report.loaded, removed, ignored, too_late, errors)
 
 

@@ -21,9 +21,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hitbox import files, workloads
+from hitbox.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
 from hitbox.errors import HitboxError, TableError, WorkloadError
 from hitbox.plain import plain_errors
 from hitbox.spark import demo as demonstration
+from hitbox.spark import store
 from hitbox.spark.build import build as built
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
@@ -63,9 +65,9 @@ def generate_command(
         summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
         for name, frame in (("subscriptions", made.subscriptions), ("events", made.events)):
             with step(f"writing {name}") as clock:
-                frame.write.mode("overwrite").parquet(f"{out}/{name}")
+                frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
             summary[f"{name}_seconds"] = clock()
-        Path(out, "schema.json").write_text(json.dumps(made.schema.to_json(), indent=1) + "\n")
+        store.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
     _say(console, as_json, summary)
 
 
@@ -222,8 +224,11 @@ def _read(spark: SparkSession, path: str) -> DataFrame:
 
 def _against(spark: SparkSession, path: str) -> Any:
     """A snapshot has a file CURRENT; anything else is a table."""
-    local = "://" not in path
-    return path if not local or Path(path, "CURRENT").exists() or not Path(path).exists() else _read(spark, path)
+    if scheme_of(path) in ONLY_SPARK:
+        return _read(spark, path)
+    place = resolve(path)
+    table = not is_remote(place) and Path(place).exists() and not Path(place, "CURRENT").exists()
+    return _read(spark, path) if table else path
 
 
 def _parameters(words: list[str]) -> dict[str, Any]:

@@ -8,16 +8,16 @@ task holds one part at a time, and merges what the parts found.
 from __future__ import annotations
 
 import atexit
-import shutil
 import tempfile
+import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from hitbox.addresses import join, resolve
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
 from hitbox.schema import Schema
 from hitbox.spark import store
@@ -59,7 +59,7 @@ def match(
     if isinstance(subscriptions, DataFrame):
         others = [name for name in (event_id, *keep, where) if name]
         subscriptions = _built(events, subscriptions, others, scratch)
-    path = str(subscriptions)
+    path = resolve(subscriptions)
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
     require_hitbox(events.sparkSession)
     if by_part:
@@ -156,7 +156,7 @@ def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], s
             raise TableError(f"cannot tell the schema from the events: {problem}") from None
     else:
         schema = schema_of_bounds(subscriptions)
-    path = tempfile.mkdtemp(prefix="hitbox-match-", dir=scratch)
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    build(subscriptions, str(Path(path)), schema=schema)
+    path = join(resolve(scratch or tempfile.gettempdir()), f"hitbox-match-{uuid.uuid4().hex}")
+    atexit.register(store.remove, path)
+    build(subscriptions, path, schema=schema)
     return path

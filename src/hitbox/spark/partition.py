@@ -11,15 +11,19 @@ offsets, which Spark needs, because a batch never holds more than 2^31 ids.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hitbox.addresses import is_remote, join
 from hitbox.boxes import I64
 from hitbox.errors import SnapshotError, TableError
 from hitbox.matches import Matches
@@ -52,6 +56,42 @@ def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
     return _open[key]
 
 
+@dataclass
+class Counted:
+    """What passed through a task."""
+
+    events: int = 0
+    matches: int = 0
+    seconds: float = 0.0
+    """Inside the engine."""
+
+    def add(self, events: int, matches: int, seconds: float) -> None:
+        self.events, self.matches, self.seconds = self.events + events, self.matches + matches, self.seconds + seconds
+
+    def leave(self, place: str) -> None:
+        """A file named after the task, so that another attempt at it replaces what the first one left."""
+        from pyspark import TaskContext  # a Connect client need not have it
+
+        task = TaskContext.get()
+        stage, partition = (task.stageId(), task.partitionId()) if task else (0, 0)
+        text = json.dumps({"stage": stage, **asdict(self)})
+        with contextlib.suppress(SnapshotError, OSError):  # a figure less is no reason to lose the batch
+            if is_remote(place):
+                store.write_text(join(place, f"{stage}-{partition}.json"), text)
+            else:
+                Path(place, f"{stage}-{partition}.json").write_text(text)
+
+
+def passed(place: str) -> Counted:
+    """What passed through the tasks of a batch: whoever reads it twice runs it twice, so the fullest run counts."""
+    runs: dict[int, Counted] = {}
+    for text in store.texts(place):
+        with contextlib.suppress(ValueError):  # half written by an attempt that nobody waited for
+            found = json.loads(text)
+            runs.setdefault(found.pop("stage"), Counted()).add(**found)
+    return max(runs.values(), key=lambda run: run.events, default=Counted())
+
+
 @dataclass(frozen=True)
 class Job:
     """What to match and what to hand back; pickled to the workers."""
@@ -68,11 +108,19 @@ class Job:
     """The column that says which part of the snapshot a row asks; None asks all."""
     priorities: bool = False
     """Hand back the priority of each match beside its id."""
-    seconds: bool = False
-    """Add a column `_seconds`: time inside the engine, on the first row of each output batch."""
+    counts: str | None = None
+    """Where each task leaves a small file with what passed through it (see `passed`)."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        size, unpaid = FIRST, 0.0
+        count = Counted()
+        try:
+            yield from self._matched(batches, count)
+        finally:
+            if self.counts is not None and count.events:
+                count.leave(self.counts)
+
+    def _matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
+        size = FIRST
         for table, part in self._parts(batches):
             index = opened(self.path, self.version, self.identity, part)
             start = 0
@@ -80,13 +128,11 @@ class Job:
                 began = time.perf_counter()
                 piece = self._fitting(index, table.slice(start, size))
                 matches, priority = self._match(index, piece)
-                unpaid += time.perf_counter() - began
+                count.add(piece.num_rows, len(matches.ids), time.perf_counter() - began)
                 start += piece.num_rows
                 each = max(1.0, len(matches.ids) / piece.num_rows)
                 size = int(min(max(BUDGET / each, 1), LARGEST, size * 8))
-                for batch in self._output(piece, matches, priority):
-                    yield _with_seconds(batch, unpaid) if self.seconds else batch
-                    unpaid = 0.0
+                yield from self._output(piece, matches, priority)
 
     def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
         """The piece, or as much of it as a sample of its events lets expect to fit."""
@@ -174,9 +220,3 @@ def _spark_ids(ids: pa.Array) -> pa.Array:
 def _batches(table: pa.Table) -> Sequence[pa.RecordBatch]:
     batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
     return batches
-
-
-def _with_seconds(batch: pa.RecordBatch, seconds: float) -> pa.RecordBatch:
-    column = np.zeros(batch.num_rows)
-    column[0] = seconds
-    return pa.RecordBatch.from_arrays([*batch.columns, pa.array(column)], [*batch.schema.names, "_seconds"])

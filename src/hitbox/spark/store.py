@@ -1,14 +1,15 @@
-"""Where snapshots lie: a folder that every host mounts, or any filesystem that pyarrow opens by its address.
+"""Snapshots wherever they lie: a folder that every host mounts, or any filesystem that pyarrow opens by its address.
 
-A plain path is used in place. An address (`s3://...`, `gs://...`, `hdfs://...`, `file://...`) is copied once a host
-into a local cache, under a lock, every checksum verified; the Python workers of a host then share one memory-mapped
-copy either way.
+Places are what `addresses.resolve` made of what the user wrote. A local path is used in place. A remote address
+(`s3://...`, `gs://...`, `hdfs://...`) is copied once a host into a local cache, under a lock, every checksum verified;
+the Python workers of a host then share one memory-mapped copy either way.
 
     $HITBOX_CACHE/3f9a.../lock
                           versions/00000007/...     the same layout as at home; the last two stay
 
-Object stores rename nothing, so there a version is written where it will stay, its manifest last, then CURRENT; a
-version without a manifest is no version. One writer at a time.
+Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
+manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
+lock of snapshot.py, remote ones under a lease (leases.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +32,47 @@ import pyarrow as pa
 from pyarrow import fs
 
 from hitbox import snapshot
+from hitbox.addresses import connect, is_remote, join, local_folder, shown
 from hitbox.errors import SnapshotError
+from hitbox.spark import leases
 
 KEPT_COPIES = 2
+AT_ONCE = 8
+"""Files of a version that are copied at the same time within a store."""
 
-
-def is_remote(path: str) -> bool:
-    return "://" in path
+FAILURES = (OSError, pa.ArrowException)
+"""What pyarrow raises where a store does not answer as it should."""
 
 
 def current(path: str) -> int:
     """The version that readers open."""
     if not is_remote(path):
         return snapshot.current(path)
-    text = _read_text(path, "CURRENT")
+    text = _read_text(join(path, "CURRENT"))
+    if text is None:
+        there = _numbers(path)
+        some = f", though there are versions {', '.join(map(str, there))}: give one (version=...)" if there else ""
+        raise SnapshotError(f"cannot open a snapshot at {shown(path)}: there is no CURRENT{some}")
     try:
         return snapshot._parse_current(text)
     except SnapshotError as problem:
-        raise SnapshotError(f"the snapshot at {path} cannot be opened: {problem}") from None
+        raise SnapshotError(f"the snapshot at {shown(path)} cannot be opened: {problem}") from None
 
 
 def facts(path: str, version: int | None = None) -> dict[str, Any]:
     """The manifest of a version, read without fetching the rest."""
     if not is_remote(path):
         return snapshot.facts_of(path, version)
-    number = current(path) if version is None else version
+    if version is None:
+        return snapshot.latest(path, lambda number: facts(path, number), current)
+    text = _read_text(join(path, "versions", f"{version:08d}", "manifest.json"))
+    if text is None:
+        raise snapshot.no_version(shown(path), version, _numbers(path), _current_if_any(path))
     with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
-        place = Path(folder) / "versions" / f"{number:08d}"
+        place = Path(folder) / "versions" / f"{version:08d}"
         place.mkdir(parents=True)
-        (place / "manifest.json").write_text(_read_text(path, f"versions/{number:08d}/manifest.json"))
-        return snapshot.facts_of(folder, number)
+        (place / "manifest.json").write_text(text)
+        return snapshot.facts_of(folder, version)
 
 
 def identity(facts: Mapping[str, Any]) -> int:
@@ -91,7 +104,8 @@ def _cached(root: Path, version: int, expected: int) -> bool:
 
 
 def _fetch(path: str, version: int, root: Path) -> None:
-    system, base = _open(path)
+    system, base = connect(path)
+    facts(path, version)  # says which versions there are where this one is gone
     beside = root / f".fetching-{uuid.uuid4().hex}"
     try:
         place = beside / "versions" / f"{version:08d}"
@@ -99,8 +113,8 @@ def _fetch(path: str, version: int, root: Path) -> None:
         fs.copy_files(f"{base}/versions/{version:08d}", str(place), source_filesystem=system)
         snapshot.read(beside, version, verify=True)
         os.rename(place, root / "versions" / f"{version:08d}")
-    except OSError as problem:
-        raise SnapshotError(f"cannot copy version {version} of the snapshot at {path}: {problem}") from problem
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot copy version {version} of the snapshot at {shown(path)}: {problem}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     for old in snapshot.versions(root)[:-KEPT_COPIES]:  # whoever has one mapped keeps it
@@ -109,21 +123,35 @@ def _fetch(path: str, version: int, root: Path) -> None:
 
 
 @contextlib.contextmanager
+def writing(path: str, wait: float | None = None) -> Iterator[leases.Lease | None]:
+    """Nobody else publishes meanwhile: for whoever reads a version, changes it and publishes the result."""
+    if not is_remote(path):
+        with snapshot.writing(path, wait):
+            yield None
+        return
+    address = join(path, "writer.json")
+    with leases.alone(address, "publish a version", _read_json, write_text, remove, wait) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
 def draft(path: str) -> Iterator[str]:
-    """A place for the files of the next version, which executors reach; it vanishes unless it is published."""
+    """A place of its own for the files of the next version, which executors reach; it vanishes unless published."""
     if not is_remote(path):
         with snapshot.draft(path) as folder:
             yield str(folder)
         return
-    number = max([0, *_numbers(path)]) + 1
-    place = f"{path.rstrip('/')}/versions/{number:08d}"
+    _sweep(path)
+    name = f".draft-{uuid.uuid4().hex}"
+    lease = leases.Lease(join(path, f"{name}.owner"), "write a version", _read_json, write_text)
+    lease.sign()
+    lease.renew()
     try:
-        yield place
+        yield join(path, name)
     finally:
-        system, base = _open(place)
-        if system.get_file_info(f"{base}/manifest.json").type == fs.FileType.NotFound:
-            with contextlib.suppress(OSError):
-                system.delete_dir(base)
+        with contextlib.suppress(SnapshotError, *FAILURES):
+            remove(join(path, name))
+        lease.end(remove)
 
 
 @contextlib.contextmanager
@@ -134,9 +162,12 @@ def filling(place: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
         yield Path(folder)
-        system, base = _open(place)
-        system.create_dir(base)
-        fs.copy_files(folder, base, destination_filesystem=system)
+        system, base = connect(place)
+        try:
+            system.create_dir(base)
+            fs.copy_files(folder, base, destination_filesystem=system)
+        except FAILURES as problem:
+            raise SnapshotError(f"cannot write to {shown(place)}: {problem}") from None
 
 
 @contextlib.contextmanager
@@ -145,27 +176,82 @@ def reading(place: str, names: list[str]) -> Iterator[Path]:
     if not is_remote(place):
         yield Path(place)
         return
-    system, base = _open(place)
+    system, base = connect(place)
     with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
         for name in names:
             fs.copy_files(f"{base}/{name}", f"{folder}/{name}", source_filesystem=system)
         yield Path(folder)
 
 
-def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files) -> int:
-    """Make a draft the current version; its number."""
+def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, base: int | None = None) -> int:
+    """Make a draft the current version; its number. Where it was made from `base`, that must still be current."""
     if not is_remote(path):
-        return snapshot.publish(path, Path(place), meta, files)
-    number = int(place.rpartition("/")[2])
-    write_text(f"{place}/manifest.json", snapshot.manifest_text(meta, files))
-    write_text(f"{path.rstrip('/')}/CURRENT", snapshot._current_text(number))
-    system, base = _open(path)
-    held = {int(pin["version"]) for name in names(f"{path}/pins") if (pin := _pin(path, f"pins/{name}"))}
-    for old in _numbers(path):
-        if old <= number - snapshot.KEEP and old not in held:
-            with contextlib.suppress(OSError):
-                system.delete_dir(f"{base}/versions/{old:08d}")
+        return snapshot.publish(path, Path(place), meta, files, base)
+    with writing(path) as lease:
+        assert lease is not None
+        before = _current_if_any(path)
+        if base is not None and before != base:
+            raise snapshot.changed_since(shown(path), base, before)
+        number = max([0, before or 0, *_folders(path)]) + 1
+        home = join(path, "versions", f"{number:08d}")
+        _move(place, home, [f"{name}.npy" for name in files])
+        lease.check()
+        write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
+        lease.check()
+        write_text(join(path, "CURRENT"), snapshot._current_text(number))
+        _retire(path, number, before)
+        _sweep(path)
     return number
+
+
+def _move(place: str, home: str, files: list[str]) -> None:
+    """Copy within the store: the data need not come here."""
+    system, source = connect(place)
+    _, target = connect(home)
+
+    def move(name: str) -> None:
+        try:
+            system.copy_file(f"{source}/{name}", f"{target}/{name}")
+        except (NotImplementedError, *FAILURES):  # S3 copies no file above 5 GB in one go, Hadoop none at all
+            fs.copy_files(
+                f"{source}/{name}", f"{target}/{name}", source_filesystem=system, destination_filesystem=system
+            )
+
+    try:
+        for folder in sorted({f"{target}/{name}".rpartition("/")[0] for name in files} | {target}):
+            system.create_dir(folder)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(move, files))
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot publish {shown(home)}: {problem}") from None
+
+
+def _retire(path: str, number: int, before: int | None) -> None:
+    """Remove old versions: the last KEEP that were current stay, and those that are pinned."""
+    there = _folders(path)
+    were_current = [old for old in there if old < number and (before is None or old <= before)]
+    pins = [_read_json(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
+    if None in pins:  # it cannot be read now: it may keep any version
+        return
+    held = {int(pin["version"]) for pin in pins if pin}
+    kept = {*were_current[max(0, len(were_current) - snapshot.KEEP + 1) :], *held}
+    for old in there:
+        if old < number and old not in kept:
+            with contextlib.suppress(SnapshotError, *FAILURES):
+                remove(join(path, "versions", f"{old:08d}", "manifest.json"))
+                remove(join(path, "versions", f"{old:08d}"))
+
+
+def _sweep(path: str) -> None:
+    """Remove the drafts of writers that died."""
+    there = {name for name in names(path) if name.startswith(".draft-")}
+    for name in sorted({name.removesuffix(".owner") for name in there}):
+        owner = join(path, f"{name}.owner")
+        found = _read_json(owner) if f"{name}.owner" in there else None
+        if found is None or leases.void(found):
+            with contextlib.suppress(SnapshotError, *FAILURES):
+                remove(join(path, name))
+                remove(owner)
 
 
 def pin(path: str, name: str, version: int, batch: int) -> None:
@@ -173,17 +259,18 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     if not is_remote(path):
         snapshot.pin(path, name, version, batch=batch)
         return
-    write_text(f"{path.rstrip('/')}/pins/{name}.json", snapshot._pin_text({"version": version, "batch": batch}))
+    write_text(join(path, "pins", f"{name}.json"), snapshot._pin_text({"version": version, "batch": batch}))
     facts(path, version)
 
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:
-    return _pin(path, f"pins/{name}.json") if is_remote(path) else snapshot.pinned(path, name)
+    return _pin(path, name) if is_remote(path) else snapshot.pinned(path, name)
 
 
 def require_writable(path: str, what: str) -> None:
-    """An error before any work where a local folder cannot be written to."""
+    """An error before any work where a local folder cannot be written to, or a store does not answer."""
     if is_remote(path):
+        names(path)
         return
     place = Path(path)
     while not place.exists():
@@ -199,63 +286,91 @@ def write_text(address: str, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         snapshot.replace(file, text)
         return
-    system, base = _open(address)
-    system.create_dir(base.rpartition("/")[0])
-    with system.open_output_stream(base) as out:
-        out.write(text.encode())
-
-
-def _open(address: str) -> tuple[Any, str]:
+    system, base = connect(address)
     try:
-        system, base = fs.FileSystem.from_uri(address)
-    except (pa.ArrowInvalid, OSError) as problem:
-        raise SnapshotError(f"pyarrow cannot open {address}: {problem}") from None
-    return system, str(base)
+        system.create_dir(base.rpartition("/")[0])
+        with system.open_output_stream(base) as out:
+            out.write(text.encode())
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot write {shown(address)}: {problem}") from None
 
 
-def _read_text(path: str, name: str) -> str:
-    system, base = _open(path)
+def _read_text(address: str) -> str | None:
+    """A small file; None where there is none."""
+    system, base = connect(address)
     try:
-        with system.open_input_stream(f"{base}/{name}") as opened:
+        with system.open_input_stream(base) as opened:
             return bytes(opened.read()).decode(errors="replace")
     except FileNotFoundError:
-        raise SnapshotError(f"cannot open a snapshot at {path}: there is no {name}") from None
-    except OSError as problem:
-        raise SnapshotError(f"cannot open a snapshot at {path}: {problem}") from None
+        return None
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot read {shown(address)}: {problem}") from None
+
+
+def _read_json(address: str) -> dict[str, Any] | None:
+    """What a small file says; None where there is none, or nothing that makes sense."""
+    try:
+        found = json.loads(_read_text(address) or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _pin(path: str, name: str) -> dict[str, Any] | None:
-    try:
-        text = _read_text(path, name)
-    except SnapshotError:
-        return None
-    return snapshot._parse_pin(f"{path}/{name}", text)
+    address = join(path, "pins", f"{name}.json")
+    text = _read_text(address)
+    return None if text is None else snapshot._parse_pin(shown(address), text)
 
 
 def names(folder: str) -> list[str]:
     """What lies in a folder, which need not exist."""
-    system, base = _open(folder) if is_remote(folder) else (fs.LocalFileSystem(), folder)
-    return [info.base_name for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True))]
+    system, base = connect(folder) if is_remote(folder) else (fs.LocalFileSystem(), folder)
+    try:
+        return [info.base_name for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True))]
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot list {shown(folder)}: {problem}") from None
+
+
+def _folders(path: str) -> list[int]:
+    """The numbers that are taken, by versions and by what writers that died left of them."""
+    return sorted(int(name) for name in names(join(path, "versions")) if name.isdigit())
 
 
 def _numbers(path: str) -> list[int]:
-    return sorted(int(name) for name in names(f"{path}/versions") if name.isdigit())
+    """The versions there."""
+    system, base = connect(path)
+    manifests = {number: f"{base}/versions/{number:08d}/manifest.json" for number in _folders(path)}
+    return [n for n, file in manifests.items() if system.get_file_info(file).type == fs.FileType.File]
+
+
+def _current_if_any(path: str) -> int | None:
+    """The current version; None where CURRENT is missing or damaged, but not where the store does not answer."""
+    text = _read_text(join(path, "CURRENT"))
+    try:
+        return None if text is None else snapshot._parse_current(text)
+    except SnapshotError:
+        return None
 
 
 def _cache(path: str) -> Path:
-    root = os.environ.get("HITBOX_CACHE") or f"{tempfile.gettempdir()}/hitbox-cache-{os.getuid()}"
-    return Path(root) / hashlib.sha256(path.rstrip("/").encode()).hexdigest()[:16]
+    given = os.environ.get("HITBOX_CACHE")
+    root = local_folder(given) if given else Path(tempfile.gettempdir()) / f"hitbox-cache-{os.getuid()}"
+    return root / hashlib.sha256(path.encode()).hexdigest()[:16]
 
 
 def remove(address: str) -> None:
     """Delete a small file, or a folder; that there is none is fine."""
-    system, base = _open(address) if is_remote(address) else (fs.LocalFileSystem(), address)
-    kind = system.get_file_info(base).type
-    with contextlib.suppress(FileNotFoundError):
+    system, base = connect(address) if is_remote(address) else (fs.LocalFileSystem(), address)
+    try:
+        kind = system.get_file_info(base).type
         if kind == fs.FileType.Directory:
             system.delete_dir(base)
         elif kind == fs.FileType.File:
             system.delete_file(base)
+    except FileNotFoundError:
+        pass
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot remove {shown(address)}: {problem}") from None
 
 
 def texts(folder: str) -> list[str]:
@@ -263,15 +378,4 @@ def texts(folder: str) -> list[str]:
     found = sorted(name for name in names(folder) if not name.startswith("."))
     if not is_remote(folder):
         return [Path(folder, name).read_text() for name in found]
-    return [_read_text(folder, name) for name in found]
-
-
-@contextlib.contextmanager
-def one_writer(path: str) -> Iterator[None]:
-    """Changes one after the other; the lock goes with the process that holds it."""
-    if is_remote(path):
-        yield
-        return
-    with open(Path(path) / ".writer", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return [text for name in found if (text := _read_text(join(folder, name))) is not None]

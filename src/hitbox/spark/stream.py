@@ -12,30 +12,31 @@ makes the second output replace the first. The pin also keeps the version from b
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQuery
 
+from hitbox.addresses import for_spark, is_remote, join, resolve, scheme_of
 from hitbox.errors import SnapshotError, TableError, ValueProblem
 from hitbox.spark import store
 from hitbox.spark.match import prepare, run
+from hitbox.spark.partition import passed
 from hitbox.spark.workers import require_hitbox
 
 NOTED = 10_000
 """Batches that `progress` knows of."""
 
 Sink = Callable[[DataFrame, int], None]
-
-COUNTS = {"arrays": "sum(size(subscriptions))", "pairs": "count(*)", "counts": "sum(matches)"}
 
 
 def match_stream(
@@ -56,7 +57,9 @@ def match_stream(
     """Match a stream of events; a started query comes back.
 
     The result goes to Parquet at `out`, a folder a batch (`batch_id=7`), with the column `snapshot_version`; or to
-    `sink(matches, batch_id)`, which must replace what it wrote before for a batch id that comes again.
+    `sink(matches, batch_id)`, which must replace what it wrote before for a batch id that comes again. A sink may do
+    what it likes with the rows, even nothing; what it raises ends the query, and the batch comes again. `progress`
+    counts the events that passed through the matcher because the sink asked for them.
 
     Parameters
     ----------
@@ -70,32 +73,32 @@ def match_stream(
         raise ValueProblem("give either out=, a path for Parquet, or sink=, a function of (matches, batch_id)")
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
-    path = str(path)
+    path, noted = resolve(path), resolve(checkpoint)
+    table = None if out is None else for_spark(out)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
-    for place, what in ((out, "matches"), (checkpoint, "a checkpoint"), (f"{path}/pins", "pins of the stream")):
-        if place:
-            store.require_writable(str(place), what)
+    for place, what in ((noted, "a checkpoint"), (join(path, "pins"), "pins of the stream")):
+        store.require_writable(place, what)
+    if table is not None and scheme_of(table) in (None, "file", "dbfs"):
+        store.require_writable(resolve(table), "matches")
     require_hitbox(events.sparkSession)
-    batch = Batch(asked, stream_name(checkpoint), str(checkpoint), None if out is None else str(out), sink)
+    batch = Batch(asked, stream_name(noted), noted, table, sink)
 
     def each(frame: DataFrame, batch_id: int) -> None:
         batch(frame, batch_id)
 
-    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
 def progress(checkpoint: str) -> list[dict[str, Any]]:
     """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching."""
-    return [json.loads(text) for text in store.texts(f"{checkpoint}/hitbox/batches")]
+    return [json.loads(text) for text in store.texts(join(resolve(checkpoint), "hitbox", "batches"))]
 
 
 def stream_name(checkpoint: str) -> str:
     """The name under which the stream with this checkpoint pins versions."""
-    place = str(checkpoint).rstrip("/")
-    place = place if store.is_remote(place) else str(Path(place).absolute())
-    return f"stream-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+    return f"stream-{hashlib.sha256(resolve(checkpoint).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -138,25 +141,36 @@ class Batch:
         began = time.perf_counter()
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
-        seen, found = Observation(f"hitbox_events_{batch_id}"), Observation(f"hitbox_matches_{batch_id}")
-        timed = T.StructType([*schema.fields, T.StructField("_seconds", T.DoubleType())])
-        watched = events.observe(seen, F.count(F.lit(1)).alias("events"))
-        matches = run(watched, replace(job, seconds=True), timed).observe(
-            found, F.expr(COUNTS[job.form]).alias("matches"), F.sum("_seconds").alias("seconds")
-        )
-        matches = matches.drop("_seconds").withColumn("snapshot_version", F.lit(version).cast("long"))
-        if self.sink is not None:
-            self.sink(matches, batch_id)
-        else:
-            matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+        with self._counting() as counts:
+            matches = run(events, replace(job, counts=counts), schema)
+            matches = matches.withColumn("snapshot_version", F.lit(version).cast("long"))
+            if self.sink is not None:
+                self.sink(matches, batch_id)
+            else:
+                matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+            count = passed(counts)
         self._note(
             batch=batch_id,
             version=version,
-            events=seen.get["events"],
-            matches=found.get["matches"] or 0,
-            seconds_matching=round(found.get["seconds"] or 0.0, 4),
+            events=count.events,
+            matches=count.matches,
+            seconds_matching=round(count.seconds, 4),
             seconds=round(time.perf_counter() - began, 4),
         )
+
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[str]:
+        """A place of its own for what the tasks of this attempt at a batch count; never waited for."""
+        counts = join(self.checkpoint, "hitbox", "counts")
+        store.remove(counts)  # of an attempt that was killed
+        place = join(counts, uuid.uuid4().hex)
+        if not is_remote(place):
+            Path(place).mkdir(parents=True)
+        try:
+            yield place
+        finally:
+            with contextlib.suppress(SnapshotError):  # or it would hide what the sink raised
+                store.remove(counts)
 
     def _pin(self, batch_id: int) -> int:
         """The version of this batch, fixed before any work is done with it."""
@@ -176,6 +190,6 @@ class Batch:
         return version
 
     def _note(self, **facts: Any) -> None:
-        folder, number = f"{self.checkpoint}/hitbox/batches", facts["batch"]
-        store.write_text(f"{folder}/{number:08d}.json", json.dumps(facts))
-        store.remove(f"{folder}/{number - NOTED:08d}.json")
+        folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
+        store.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
+        store.remove(join(folder, f"{number - NOTED:08d}.json"))

@@ -1,0 +1,233 @@
+"""Snapshots on an object store: one writer at a time, a draft of its own for each, versions found or named.
+
+No Spark here: what `build` and `apply_changes` do on the driver, against an S3 of our own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hitbox import Index, snapshot, writers
+from hitbox.addresses import resolve
+from hitbox.errors import SnapshotError, WriterConflict
+from hitbox.spark import leases, store
+from object_store import ObjectStore
+
+
+@pytest.fixture
+def address(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(leases, "SETTLE", 0.0)
+    return resolve(s3.address("bucket/my ads", "s3a"))
+
+
+def fill(place: str, mark: int = 0) -> tuple[dict[str, Any], snapshot.Files]:
+    index = Index({"a": "int", "s": "string"})
+    for id in range(5):
+        index.subscribe(id, f"a = {id} OR s = 'x{mark}'")
+    stock = index.compacted()
+    with store.filling(place) as folder:
+        return stock.facts(), snapshot.add(folder, stock.arrays() | index._keys.arrays())
+
+
+def publish(address: str, mark: int = 0, base: int | None = None) -> int:
+    with store.draft(address) as place:
+        return store.publish(address, place, *fill(place, mark), base)
+
+
+def opened(address: str, version: int | None = None) -> Index:
+    facts = store.facts(address, version)
+    return Index.open(store.local(address, facts["version"], store.identity(facts)), facts["version"])
+
+
+def lease_of(s3: ObjectStore) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(s3.objects["bucket/my ads/writer.json"])
+    return found
+
+
+def test_versions_come_and_go(s3: ObjectStore, address: str) -> None:
+    with pytest.raises(SnapshotError, match="there is no CURRENT"):
+        store.facts(address)
+    assert [publish(address, mark) for mark in (1, 2, 3)] == [1, 2, 3]
+    assert store._numbers(address) == [2, 3]
+    assert opened(address).match({"s": "x3"}) == [0, 1, 2, 3, 4]
+    assert opened(address, 2).match({"s": "x2"}) == [0, 1, 2, 3, 4]
+    gone = (
+        r"version 1 of the snapshot at s3://key:\.\.\.@bucket/my%20ads.*: it is gone; versions there: 2, 3 \(current\)"
+    )
+    for ask in (lambda: store.facts(address, 1), lambda: store.local(address, 1, 0)):
+        with pytest.raises(SnapshotError, match=gone):
+            ask()
+    kept = {name.split("/")[2] for name in s3.names()}
+    assert kept == {"CURRENT", "versions"}, "neither drafts nor leases are left"
+    del s3.objects["bucket/my ads/CURRENT"]
+    with pytest.raises(SnapshotError, match=r"no CURRENT, though there are versions 2, 3"):
+        store.facts(address)
+
+
+def test_two_drafts_do_not_meet(s3: ObjectStore, address: str) -> None:
+    with store.draft(address) as one, store.draft(address) as two:
+        assert one != two
+        facts, other = fill(one, 1), fill(two, 2)
+        assert store.publish(address, two, *other) == 1
+        assert store.publish(address, one, *facts) == 2
+    assert opened(address, 1).match({"s": "x2"})
+    assert opened(address, 2).match({"s": "x1"})
+    assert not [name for name in s3.names() if ".draft" in name]
+
+
+def test_a_second_writer_waits_and_then_hears_who_writes(s3: ObjectStore, address: str) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.writing(address):
+            entered.set()
+            assert go.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert entered.wait(20)
+    me = writers.owner("")
+    says = rf"process {me['pid']} on {me['host']}, since .* holds s3://.*writer\.json.*not ended in 0\.05 seconds"
+    with pytest.raises(WriterConflict, match=says), store.writing(address, wait=0.05):
+        pass
+    go.set()
+    thread.join(20)
+    assert publish(address) == 1
+
+
+def test_leases_of_the_dead(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "bucket/my ads/writer.json"
+    elsewhere = {"token": "x", "pid": 1, "host": "elsewhere", "since": "today"}
+    for void in (
+        elsewhere | {"expires": time.time() - 1},
+        elsewhere,
+        writers.owner("test") | {"started": "0", "expires": time.time() + 50},  # of this host, and it ended
+    ):
+        s3.objects[name] = json.dumps(void).encode()
+        with store.writing(address, wait=0):
+            assert lease_of(s3)["pid"] == writers.owner("")["pid"]
+        assert name not in s3.objects
+    s3.objects[name] = b"?"
+    publish(address)
+    s3.objects[name] = json.dumps(elsewhere | {"expires": time.time() + 50}).encode()
+    with pytest.raises(WriterConflict, match="on elsewhere"), store.writing(address, wait=0):
+        pass
+    assert lease_of(s3)["token"] == "x"
+
+
+def test_a_lease_is_renewed_while_its_holder_works(
+    s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE", 0.4)
+    with store.writing(address) as lease:
+        assert lease is not None
+        first = lease_of(s3)["expires"]
+        deadline = time.monotonic() + 20
+        while lease_of(s3)["expires"] < first + 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert lease_of(s3)["expires"] >= first + 1
+
+
+@pytest.mark.parametrize("moment", ["_move", "manifest_text"])
+def test_a_writer_that_lost_its_lease_publishes_nothing(
+    s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    publish(address)
+    module: Any = store if moment == "_move" else snapshot
+    original = getattr(module, moment)
+
+    def overtaken(*args: Any) -> Any:
+        done = original(*args)
+        taken = {"token": "y", "pid": 1, "host": "elsewhere", "since": "today", "expires": time.time() + 50}
+        s3.objects["bucket/my ads/writer.json"] = json.dumps(taken).encode()
+        return done
+
+    monkeypatch.setattr(module, moment, overtaken)
+    with pytest.raises(WriterConflict, match=r"lost its lease.*elsewhere.*nothing was published"):
+        publish(address)
+    assert lease_of(s3)["token"] == "y"
+    monkeypatch.undo()
+    assert store._current_if_any(address) == 1
+    assert opened(address).match({"a": 1}) == [1]
+
+
+def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "SETTLE", 0.05)
+    seen: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.append(store._current_if_any(address) or 0)
+            if seen[-1]:
+                store.facts(address)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            numbers = list(pool.map(lambda mark: publish(address, mark), range(6)))
+    finally:
+        done.set()
+        watcher.join(20)
+    assert sorted(numbers) == list(range(1, 7))
+    assert seen == sorted(seen)
+    assert store.current(address) == 6
+    assert opened(address).match({"s": f"x{numbers.index(6)}"})
+
+
+def test_a_change_to_a_version_that_is_not_current_any_more(address: str) -> None:
+    publish(address)
+    publish(address, base=1)
+    with pytest.raises(WriterConflict, match="made to version 1, and version 2 is current"):
+        publish(address, base=1)
+    assert store.current(address) == 2
+
+
+def test_drafts_of_the_dead(s3: ObjectStore, address: str) -> None:
+    dead = writers.owner("write") | {"started": "0", "expires": time.time() + 50}
+    s3.objects["bucket/my ads/.draft-1.owner"] = json.dumps(dead).encode()
+    s3.objects["bucket/my ads/.draft-1/dictionary.npy"] = b"?"
+    s3.objects["bucket/my ads/.draft-2/dictionary.npy"] = b"of an executor whose driver is gone"
+    with store.draft(address) as alive:
+        fill(alive)
+        publish(address)
+        left = {name.split("/")[2].removesuffix(".owner") for name in s3.names() if ".draft" in name}
+        assert left == {alive.partition("?")[0].rpartition("/")[2]}
+    assert not [name for name in s3.names() if ".draft" in name]
+
+
+def test_pinned_versions_stay(s3: ObjectStore, address: str) -> None:
+    publish(address)
+    store.pin(address, "stream", 1, batch=7)
+    assert store.pinned(address, "stream") == {"version": 1, "batch": 7}
+    assert store.pinned(address, "other") is None
+    for _ in range(3):
+        publish(address)
+    assert store._numbers(address) == [1, 3, 4]
+    with pytest.raises(SnapshotError, match="versions there: 1, 3, 4"):
+        store.pin(address, "stream", 2, batch=8)
+    s3.objects["bucket/my ads/pins/stream.json"] = b"{"
+    publish(address)
+    assert store._numbers(address) == [1, 3, 4, 5], "nobody knows which version a damaged pin keeps"
+
+
+def test_a_version_without_a_manifest_is_none(s3: ObjectStore, address: str) -> None:
+    publish(address)
+    s3.objects["bucket/my ads/versions/00000002/rows.npy"] = b"of a writer that was killed"
+    assert store._numbers(address) == [1]
+    assert publish(address) == 3
+    assert store._folders(address) == [1, 3]
+
+
+def test_a_store_that_does_not_answer_is_an_error() -> None:
+    with pytest.raises(SnapshotError, match=r"cannot (open|read) s3://key:\.\.\.@bucket"):
+        store.current("s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
