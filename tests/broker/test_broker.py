@@ -14,7 +14,7 @@ from broker_kit import SCHEMA, Listener, item, running, sub, until
 from hitbox import Attribute, Schema
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
-from hitbox.broker.settings import Options
+from hitbox.broker.settings import Options, Settings, check_options
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
 
 
@@ -219,7 +219,9 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
             with pytest.raises(StoreFull):
                 await broker.subscribe("ann", [sub(f"x{n}", "city = '" + "y" * 900 + "'") for n in range(900)])
             assert len(broker.registry.index) == 1
-            broker.store.db.pragma("max_page_count", 1_000_000)
+            assert broker.health()[1] == 507
+            await broker.writer.submit(lambda: broker.store.limit(None), frees=True)
+            await until(lambda: not broker.writer.full)
             await broker.publish([item(qty=5)])
             ann = await Listener(broker).attach("ann")
             await until(lambda: len(ann.got) == accepted + 1)
@@ -251,12 +253,38 @@ def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
+            matched = broker.registry.levels
+
+            def levels(event: Any, where: Any) -> Any:
+                return 1 // 0 if event["qty"] == 1 else matched(event, where)
+
             with monkeypatch.context() as patch:
-                patch.setattr(broker.registry, "levels", lambda *_: 1 // 0)
+                patch.setattr(broker.registry, "levels", levels)
+                assert await broker.publish([item(qty=1), item(qty=2)]) == 1
+                await until(lambda: broker.watch.counts["errors"])
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: ann.seqs() == [2])  # the others get theirs
+            await until(lambda: broker.store.failed() == [1])
+            assert broker.health()[0]["status"] == "degraded"
+        async with running(tmp_path) as broker:
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: ann.seqs() == [1])
+            assert broker.health()[0]["status"] == "ok"
+
+
+def test_a_store_that_fails_takes_nothing_more_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.store, "record", lambda *_: 1 // 0)
                 assert await broker.publish([item(qty=1)]) == 1
                 await until(lambda: broker.failed)
             with pytest.raises(StoreFailed, match="the broker failed"):
                 await broker.publish([item(qty=2)])
+            assert broker.health()[1] == 503
         async with running(tmp_path) as broker:
             ann = await Listener(broker).attach("ann")
             await until(lambda: ann.seqs() == [1])
@@ -330,3 +358,114 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
             pass
 
     run(scenario())
+
+
+def test_removing_a_subscriber_while_it_subscribes_leaves_no_orphans(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for turn in range(30):
+                await broker.subscribe("ann", [sub("s", "qty > 0")])
+                acts = [
+                    broker.subscribe("ann", [sub(f"t{turn}", "qty > 0")]),
+                    broker.remove_subscriber("ann"),
+                    broker.put_subscriber("ann", Options(limit=turn + 1)),
+                    broker.subscribe("ann", [sub("u", "qty > 0")], ["s"]),
+                    broker.remove_subscriber("ann"),
+                    broker.subscribe("ann", [sub("v", "qty > 0")]),
+                ]
+                for found in await asyncio.gather(*acts[turn % 3 :], *acts[: turn % 3], return_exceptions=True):
+                    assert found is None or isinstance(found, (Unknown, list)) or found.name == "ann", found
+            assert broker.store.contradictions() == []
+            known = {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()}
+            assert known == set(broker.registry.index)
+            assert broker.subscriber("ann").subscriptions == len(known)
+            assert broker.store.subscribers.rows() == 1
+        async with running(tmp_path) as broker:
+            assert broker.health()[0]["status"] == "ok"
+            assert known == set(broker.registry.index)
+
+    run(scenario())
+
+
+def test_the_store_itself_refuses_a_subscription_of_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            with pytest.raises(Unknown):
+                await broker.writer.submit(lambda: broker.store.change(7, "ann", [("s", "qty > 0", 4, "{}")], []))
+            await broker.writer.submit(lambda: broker.store.record([(7, 4, 1, "s", 0)], 0))
+            assert broker.store.deliveries.rows() == 0
+
+    run(scenario())
+
+
+def test_a_change_goes_on_when_who_asked_has_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for n in range(20):
+                asking = asyncio.create_task(broker.subscribe("ann", [sub(f"s{n}", "qty > 0")]))
+                for _ in range(n):
+                    await asyncio.sleep(0)
+                asking.cancel()
+            await asyncio.gather(*broker._changes)
+            assert {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()} == set(broker.registry.index)
+            assert len(broker.registry.index) >= 19  # the first was gone before it began
+
+    run(scenario())
+
+
+def test_a_rejected_predicate_makes_no_subscriber(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            with pytest.raises(PredicateError):
+                await broker.subscribe("ann", [sub("s", "qty >")])
+            with pytest.raises(Unknown):
+                broker.subscriber("ann")
+            assert broker.store.subscribers.rows() == 0
+
+    run(scenario())
+
+
+def test_many_tries(tmp_path: Path) -> None:
+    """The pause doubles with every try: not for ever."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            options = Options(max_tries=10_000, backoff_seconds=0.01, max_backoff_seconds=0.01, visibility_seconds=0.02)
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.publish([item(qty=1)])
+            await until(lambda: broker.store.deliveries.rows() == 1)
+            await broker.writer.submit(lambda: broker.store.retry(1, 4, 1, 1_500))
+            ann = await Listener(broker, auto=False).attach("ann", options=options)
+            await until(lambda: len(ann.got) >= 3)
+            assert [d["attempt"] for d in ann.got[:3]] == [1501, 1502, 1503]
+            assert broker.failed is None
+
+    run(scenario())
+
+
+def test_housekeeping_that_fails_for_one_goes_on_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for name in ("ann", "bob"):
+                await broker.subscribe(name, [sub("s", "qty > 0")])
+            options = Options(visibility_seconds=0.05, backoff_seconds=0.01)
+            ann = await Listener(broker, auto=False).attach("ann", options=options)
+            bob = await Listener(broker, auto=False).attach("bob", options=options)
+            monkeypatch.setattr(ann.mailbox, "expired", lambda now: 1 // 0)
+            await broker.publish([item(qty=1)])
+            await until(lambda: len(bob.got) >= 3)
+            assert broker.watch.counts["errors"] > 0
+            assert broker.health()[1] == 200
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wrong", [{"keep_seconds": float("inf")}, {"max_waiting": -1}, {"keep_bytes": 2**70}])
+def test_settings_that_make_no_sense(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="the setting"):
+        Broker(tmp_path, SCHEMA, Settings(**wrong))
+    for options in (Options(max_backoff_seconds=-1), Options(max_tries=2**70), Options(limit=2**70)):
+        with pytest.raises(BadRequest):
+            check_options(options, False)

@@ -12,12 +12,12 @@ cut it may be behind the store, which is harmless.
 
 from __future__ import annotations
 
-import os
 import struct
-import time
 import zlib
 from pathlib import Path
 
+from hitbox.broker.clock import time
+from hitbox.broker.disk import Disk
 from hitbox.broker.errors import StoreDamaged
 
 MAGIC = b"HITBEACN"
@@ -25,16 +25,16 @@ SLOT = struct.Struct("<8sQQI4x")
 
 
 class Beacon:
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, disk: Disk):
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = disk.open(path)
         self._synced = 0.0
 
     def read(self) -> int:
         """The last commit that the beacon knows; 0 for a new one."""
-        data = os.pread(self._file, 2 * SLOT.size, 0)
-        if not data:
-            return 0
+        data = self._file.read(2 * SLOT.size, 0)
+        if not any(data):
+            return 0  # it was made, and the power went before it was written
         slots = [self._slot(data[at : at + SLOT.size]) for at in (0, SLOT.size)]
         known = [commits for commits in slots if commits is not None]
         if not known:
@@ -47,13 +47,19 @@ class Beacon:
         magic, commits, _, crc = SLOT.unpack(data)
         return int(commits) if magic == MAGIC and crc == zlib.crc32(data[:24]) else None
 
+    def begin(self) -> None:
+        """Before the first commit: from now on one of the slots can always be read."""
+        for slot in (0, 1):
+            self._file.write(SLOT.pack(MAGIC, 0, 0, zlib.crc32(SLOT.pack(MAGIC, 0, 0, 0)[:24])), slot * SLOT.size)
+        self._file.sync()
+
     def write(self, commits: int, sync: bool = False) -> None:
         head = SLOT.pack(MAGIC, commits, 0, 0)[:24]
-        os.pwrite(self._file, SLOT.pack(MAGIC, commits, 0, zlib.crc32(head)), commits % 2 * SLOT.size)
+        self._file.write(SLOT.pack(MAGIC, commits, 0, zlib.crc32(head)), commits % 2 * SLOT.size)
         now = time.monotonic()
         if sync or now - self._synced > 1:
-            os.fdatasync(self._file)
+            self._file.sync()
             self._synced = now
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()

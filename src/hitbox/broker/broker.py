@@ -15,20 +15,21 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
+from hitbox.broker.clock import time
+from hitbox.broker.disk import Disk
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.gate import Gate
 from hitbox.broker.mailbox import Connection, Mailbox
 from hitbox.broker.post import Post
 from hitbox.broker.pump import BATCH, Accepted, Pump
 from hitbox.broker.registry import Registry, Subscriber, Subscription, kept_values
-from hitbox.broker.settings import Options, Settings, check_name, check_options
+from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.store import Store
 from hitbox.broker.watch import Watch
 from hitbox.broker.writer import Writer
@@ -37,6 +38,7 @@ from hitbox.schema import Schema
 
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8
+T = TypeVar("T")
 log = logging.getLogger("hitbox.broker")
 
 
@@ -47,12 +49,29 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     where: str | None = None
 
 
+def _accepted_before(seq: int, when: int, body: bytes) -> Accepted:
+    """An event of the store."""
+    try:
+        item = msgspec.json.decode(body, type=Item)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        item = Item({"": None})  # no event has such an attribute: matching fails, and reports it
+    return Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
+
+
 class Broker:
+    """`disk` and `writer` are for the simulator, which has its own."""
+
     def __init__(
-        self, folder: str | os.PathLike[str], schema: Schema | None = None, settings: Settings | None = None
+        self,
+        folder: str | os.PathLike[str],
+        schema: Schema | None = None,
+        settings: Settings | None = None,
+        disk: Disk | None = None,
+        writer: type[Writer] = Writer,
     ) -> None:
-        self.settings = settings or Settings()
-        self.store = Store(folder, self.settings.max_store_bytes)
+        self.settings = check_settings(settings or Settings())
+        self.store = Store(folder, self.settings.max_store_bytes, disk)
+        self._make_writer = writer
         try:
             self.registry = Registry(self.store, self._schema(schema))
         except BaseException:
@@ -66,6 +85,7 @@ class Broker:
         self._work = asyncio.Event()
         self._ahead = asyncio.Semaphore(RECORDS_AHEAD)
         self._changing: set[asyncio.Future[None]] = set()
+        self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.closing = False
         self.failed: BaseException | None = None
@@ -94,11 +114,15 @@ class Broker:
         pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
-        self.writer = Writer(self.store, asyncio.get_running_loop(), self._retain)
+        self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.post = Post(self.store, self.writer, self.watch, self.settings)
-        while batch := await self.writer.submit(self._unmatched):
+        if failed := self.store.get("failed", []):
+            rows, _ = await self.pump.run(self._read(failed))
+            again = list(self.pump.failed)
+            await self.writer.submit(lambda: self.store.record_failed(rows, again), must=True)
+        while batch := await self.writer.submit(self._unmatched, frees=True):
             found, _ = await self.pump.run(batch)
-            await self.post.record(found, batch[-1].seq)
+            await self.post.record(found, batch[-1].seq, self.pump.failed)
         self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -107,17 +131,20 @@ class Broker:
         """A part of the broker failed: take nothing more. What was accepted is in the store, and matched at restart."""
         problem = None if task.cancelled() else task.exception()
         if problem is not None:
-            self.failed = problem
-            log.critical("the broker failed and takes no more events; restart it", exc_info=problem)
+            self._fail(problem)
+
+    def _fail(self, problem: BaseException) -> None:
+        self.failed = problem
+        log.critical("the broker failed and takes no more events; restart it", exc_info=problem)
 
     def _unmatched(self) -> list[Accepted]:
         """Events that were stored and not matched before a crash: some may have been delivered."""
         rows = self.store.events_from(self.store.get("matched", 0) + 1, BATCH)
-        items = [msgspec.json.decode(body, type=Item) for _, _, body in rows]
-        return [
-            Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
-            for (seq, when, body), item in zip(rows, items, strict=True)
-        ]
+        return [_accepted_before(*row) for row in rows]
+
+    def _read(self, seqs: Iterable[int]) -> list[Accepted]:
+        """Events that could not be matched before, as far as they are there."""
+        return [_accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
 
     async def stop(self) -> None:
         """Take nothing more, finish what was accepted, save the index, close."""
@@ -126,6 +153,8 @@ class Broker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(30), self.gate.closed():
                     pass
+                if self._changes:
+                    await asyncio.wait(self._changes, timeout=30)
         for task in self._tasks:
             task.cancel()
         for mailbox in self.mailboxes.values():
@@ -227,8 +256,10 @@ class Broker:
             batch = [self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))]
             try:
                 rows, matched = await self.pump.run(batch)
+                self.watch.counts["errors"] += len(self.pump.failed)
+                failed = self.pump.failed
                 await self._ahead.acquire()
-                self.post.record(rows, batch[-1].seq).add_done_callback(lambda _: self._ahead.release())
+                self.post.record(rows, batch[-1].seq, failed).add_done_callback(self._recorded)
                 for a in batch:
                     self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
                 last = batch[-1]
@@ -236,6 +267,11 @@ class Broker:
             finally:
                 self.gate.leave(len(batch))
                 self._done(len(batch), sum(len(a.body) for a in batch))
+
+    def _recorded(self, done: asyncio.Future[None]) -> None:
+        self._ahead.release()
+        if not done.cancelled() and (problem := done.exception()) is not None and self.failed is None:
+            self._fail(problem)  # or accepted events would miss their deliveries
 
     # ---- subscribers and subscriptions
 
@@ -248,73 +284,112 @@ class Broker:
     def mailbox(self, name: str) -> Mailbox:
         return self.mailboxes[self.subscriber(name).number]
 
+    async def _change(self, work: Coroutine[Any, Any, T]) -> T:
+        """A change of subscribers goes on to its end even if whoever asked for it has gone."""
+        task = asyncio.create_task(work)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
     async def put_subscriber(self, name: str, options: Options | None = None) -> Subscriber:
         """Make a durable subscriber, or change its options."""
         known = self.registry.by_name.get(name)
         if known is not None and (options is None or options == known.options):
             return known
-        if known is not None and known.ephemeral:
-            raise Conflict(f"{name!r} is an ephemeral subscriber")
-        wanted = check_options(options or Options(), False)
-        if known is None and len(self.registry.by_name) >= self.settings.max_subscribers:
+        return await self._change(self._put_subscriber(name, options))
+
+    async def _put_subscriber(self, name: str, options: Options | None) -> Subscriber:
+        async with self.gate.closed():
+            subscriber, _ = self._known_or_draft(name)
+            if subscriber.ephemeral:
+                raise Conflict(f"{name!r} is an ephemeral subscriber")
+            wanted = check_options(options or subscriber.options, False)
+            row = (subscriber.number, name, msgspec.json.encode(wanted))
+            await self.writer.submit(lambda: self.store.put_subscriber(*row))
+            subscriber.options = wanted
+            self._add(subscriber)
+            return subscriber
+
+    def _known_or_draft(self, name: str) -> tuple[Subscriber, bool]:
+        """A subscriber, and whether it is new. With the gate closed, so that nobody makes or removes it meanwhile."""
+        known = self.registry.by_name.get(name)
+        if known is not None:
+            return known, False
+        if len(self.registry.by_name) >= self.settings.max_subscribers:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
-        fresh = known or self.registry.draft(name, wanted)
-        number = fresh.number
-        await self.writer.submit(lambda: self.store.put_subscriber(number, name, msgspec.json.encode(wanted)))
-        again = self.registry.by_name.get(name)  # someone else may have made it meanwhile
-        if again is not None and again is not known:
-            await self.writer.submit(lambda: self.store.remove_subscriber(number, name))
-            return again
-        fresh.options = wanted
-        self._add(fresh)
-        return fresh
+        return self.registry.draft(name, Options()), True
 
     def _add(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
         self.mailboxes.setdefault(subscriber.number, Mailbox(subscriber))
 
+    def _forget(self, subscriber: Subscriber, reason: str) -> None:
+        mailbox = self.mailboxes.pop(subscriber.number, None)
+        if mailbox is not None and mailbox.connected is not None:
+            mailbox.connected.close(4404, reason)
+        self.registry.forget(subscriber)
+
     async def remove_subscriber(self, name: str) -> None:
         """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
-        subscriber = self.subscriber(name)
+        await self._change(self._remove_subscriber(self.subscriber(name)))
+
+    async def _remove_subscriber(self, subscriber: Subscriber) -> None:
         async with self.gate.closed():
-            mailbox = self.mailboxes.pop(subscriber.number, None)
-            if mailbox is not None and mailbox.connected is not None:
-                mailbox.connected.close(4404, "the subscriber was removed")
-            if self._changing:
-                await asyncio.wait(self._changing)
+            if self.registry.by_number.get(subscriber.number) is not subscriber:
+                raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
+            await self._changes_stored()
             await asyncio.to_thread(self.registry.clear, subscriber)
-            self.registry.forget(subscriber)
+            self._forget(subscriber, "the subscriber was removed")
             if subscriber.ephemeral:
                 return
-            stored = self.writer.submit(lambda: self.store.remove_subscriber(subscriber.number, name), must=True)
+            number, name = subscriber.number, subscriber.name
+            stored = self.writer.submit(lambda: self.store.remove_subscriber(number, name), must=True, frees=True)
         await stored
+
+    async def _changes_stored(self) -> None:
+        """With the gate closed: wait until the store has what the index has."""
+        if self._changing:
+            await asyncio.wait(self._changing)
 
     async def subscribe(
         self, name: str, put: Sequence[Subscription], remove: Sequence[str] = (), strict: bool = False
     ) -> list[str]:
         """Add or replace and remove subscriptions of a subscriber, all or none; warnings come back."""
+        check_name(name, "subscriber")
         for one in put:
             check_name(one.name, "subscription")
         put = list({one.name: one for one in put}.values())
         remove = list(dict.fromkeys(remove))
         total = len(self.registry.index) + len(self.registry.live) + len(put)
-        if total > self.settings.max_subscriptions:
+        if put and total > self.settings.max_subscriptions:
             raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
-        subscriber = await self.put_subscriber(name)
+        return await self._change(self._subscribe(name, put, remove, strict))
+
+    async def _subscribe(self, name: str, put: list[Subscription], remove: list[str], strict: bool) -> list[str]:
         async with self.gate.closed():
+            subscriber, fresh = self._known_or_draft(name)
             if strict:
                 self._check_known(subscriber, remove)
             told = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
             if subscriber.ephemeral:
                 return told
-            rows = [one.row() for one in put]
-            stored = self.writer.submit(lambda: self.store.change(subscriber.number, name, rows, remove))
+            number, rows = subscriber.number, [one.row() for one in put]
+            options = msgspec.json.encode(subscriber.options)
+
+            def store() -> None:
+                if fresh:
+                    self.store.put_subscriber(number, name, options)
+                self.store.change(number, name, rows, remove)
+
+            stored = self.writer.submit(store, frees=not put and not fresh)
+            if fresh:
+                self._add(subscriber)
             self._changing.add(stored)
             stored.add_done_callback(self._changing.discard)
         try:
-            await asyncio.shield(stored)
-        except HitboxError:
-            await self._undo(subscriber, [one.name for one in put] + list(remove))
+            await stored
+        except Exception:
+            await self._undo(subscriber, [one.name for one in put] + remove)
             raise
         return told
 
@@ -327,10 +402,14 @@ class Broker:
     async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
         """The store refused a change: make the index say again what the store says."""
         async with self.gate.closed():
-            if self._changing:
-                await asyncio.wait(self._changing)
+            await self._changes_stored()
             stored = self.store.subscriptions_of(subscriber.number, names)
             await asyncio.to_thread(self.registry.agree, subscriber, {name: stored.get(name) for name in names})
+            query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
+            ((subscriber.subscriptions,),) = self.store.read(query, (subscriber.number,))
+            known = self.store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
+            if not known and self.registry.by_number.get(subscriber.number) is subscriber:
+                self._forget(subscriber, "the subscriber could not be stored")
 
     # ---- connections
 
@@ -361,11 +440,17 @@ class Broker:
 
     async def _keep(self) -> None:
         turn = 0
-        while True:
+        while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            for mailbox in list(self.mailboxes.values()):
-                await self.post.look_after(mailbox)
+            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.calm]:
+                try:
+                    await self.post.look_after(mailbox)
+                except HitboxError as problem:
+                    log.warning("housekeeping of subscriber %r: %s", mailbox.subscriber.name, problem)
+                except Exception:
+                    self.watch.counts["errors"] += 1
+                    log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             if turn % 10 == 0:
                 self.watch.tick()
             if turn % 50 == 0:
@@ -386,9 +471,38 @@ class Broker:
                 await self.snapshot()
         except (HitboxError, OSError) as problem:
             log.warning("housekeeping: %s", problem)
+        except Exception:
+            self.watch.counts["errors"] += 1
+            log.exception("housekeeping failed")
+
+    def problems(self) -> list[str]:
+        """What was set aside at the start, could not be matched, or could not be written besides the store."""
+        failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self.store.failed()]
+        troubles = [f"the {name} could not be written: {problem}" for name, problem in self.store.troubles.items()]
+        return [*self.store.problems, *self.registry.problems, *failed, *troubles]
+
+    def health(self) -> tuple[dict[str, Any], int]:
+        """For /healthz: what is wrong, if anything, and the HTTP status that says so.
+
+        Anyone may ask, so it names no subscriber: the log and /v1/stats do.
+        """
+        status, code, reason = "ok", 200, ""
+        problems = self.problems()
+        if self.writer.broken is not None or self.failed is not None:
+            status, code = "failed", 503
+            reason = self.writer.problem() if self.writer.broken is not None else f"the broker failed: {self.failed!r}"
+        elif self.closing:
+            status, code, reason = "closing", 503, "the broker is shutting down"
+        elif self.writer.full:
+            status, code, reason = "full", 507, self.writer.problem()
+        elif problems:
+            status, reason = "degraded", f"{len(problems)} problems; the log and /v1/stats name them"
+        found = {"ok": code == 200, "status": status, "reason": reason, "store_full": self.writer.full}
+        return {**found, "problems": len(problems)}, code
 
     def describe(self) -> Mapping[str, Any]:
         """Numbers for the page, the metrics and `hitbox admin stats`."""
+        problems = self.problems()
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.live),
             "subscribers": len(self.registry.by_name),
@@ -399,6 +513,8 @@ class Broker:
             "first": self.store.events.first(),
             "dead_letters": self.store.dead.rows(),
             "store_full": self.writer.full,
+            "problems": len(problems),
+            "set_aside": problems[:100],
             "way": self.pump.way,
             "matcher": self.registry.index.matcher,
             "restored": self.registry.how,
@@ -409,4 +525,5 @@ class Broker:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
+    "errors",
 )  # fmt: skip

@@ -183,6 +183,42 @@ def export(path: Path, data: Data) -> None:
         typer.echo(transfer.export(data, path))
 
 
+Folder = Annotated[Path, typer.Argument(help="The folder of a broker that does not run.")]
+
+
+@admin.command()
+def check(folder: Folder) -> None:
+    """Say what is wrong with a broker's store, and change nothing; exit status 1 if something is."""
+    from hitbox.broker import repair
+
+    with plain_errors():
+        problems = repair.check(folder)
+    for problem in problems:
+        typer.echo(problem)
+    typer.echo(f"{len(problems)} problems" if problems else "the store is whole")
+    if problems:
+        raise typer.Exit(1)
+
+
+@admin.command("repair")
+def repair_(folder: Folder) -> None:
+    """Keep a copy of a broker's store, and make one that opens of what can be read; says what was left out."""
+    from hitbox.broker import repair
+
+    with plain_errors():
+        done = repair.repair(folder)
+    typer.echo(f"the store as it was: {done.backup}")
+    typer.echo("kept: " + ", ".join(f"{count} {name}" for name, count in done.kept.items()))
+    for note in done.notes:
+        typer.echo(note)
+    for one in done.left_out[:20]:
+        typer.echo(f"left out, {one['table']}: {one['why']}: {str(one['row'])[:200]}")
+    if done.damaged is not None:
+        typer.echo(f"{len(done.left_out)} rows were left out, all of them are in {done.damaged}")
+    else:
+        typer.echo("nothing was left out")
+
+
 def _ask(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
     from hitbox.broker.client import Client
 

@@ -121,8 +121,7 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
     if schema == registry.schema:
         return
     async with broker.gate.closed():
-        if broker._changing:
-            await asyncio.wait(broker._changing)
+        await broker._changes_stored()
         if len(registry.live):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
         index = await asyncio.to_thread(registry.with_schema, schema)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,12 +21,14 @@ from typing import Protocol
 import msgspec
 
 from hitbox.boxes import LEVELS
+from hitbox.broker.clock import time
 from hitbox.broker.registry import Subscriber
 from hitbox.broker.store import Stored
 
 MEMORY = 1_000
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
+MOST_DOUBLINGS = 60  # of a pause; more would overflow at some point, and all of them are beyond any limit
 
 
 class Connection(Protocol):
@@ -211,7 +212,8 @@ class Mailbox:
             self.held.pop(delivery.seq, None)
             self.wake.set()
             return False
-        pause = min(options.backoff_seconds * 2 ** (delivery.tries - 1), options.max_backoff_seconds)
+        doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
+        pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
         heapq.heappush(self._due, (now + pause, delivery.seq))
         return True
 

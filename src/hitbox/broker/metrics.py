@@ -19,6 +19,7 @@ GAUGES = {
     "waiting": "Events accepted and not matched yet",
     "dead_letters": "Dead letters kept",
     "store_full": "1 while the store has no room",
+    "problems": "Parts of the store that were set aside at the start; /healthz names them",
 }
 MOST_SUBSCRIBERS = 1_000
 

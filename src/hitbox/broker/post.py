@@ -7,10 +7,10 @@ a delivery before that (a quick acknowledgement, say) waits for the row.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from hitbox.broker.clock import time
 from hitbox.broker.mailbox import Connection, Delivery, Mailbox
 from hitbox.broker.pump import Row
 from hitbox.broker.settings import Settings
@@ -27,8 +27,8 @@ class Post:
         self.recorded: int = store.get("matched", 0)
         self._early: list[Callable[[], object]] = []
 
-    def record(self, rows: list[Row], matched: int) -> asyncio.Future[None]:
-        done = self.writer.submit(lambda: self.store.record(rows, matched), must=True)
+    def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
+        done = self.writer.submit(lambda: self.store.record(rows, matched, failed), must=True)
         self.recorded = matched
         early, self._early = self._early, []
         for step in early:

@@ -19,13 +19,14 @@ Matching runs on the event loop itself: handing it to a thread costs more than i
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hitbox.boxes import LEVELS
+from hitbox.broker.clock import time
 from hitbox.broker.mailbox import Delivery, Mailbox
 from hitbox.broker.registry import Registry, Subscriber
 from hitbox.broker.settings import Way
@@ -33,6 +34,7 @@ from hitbox.broker.settings import Way
 BATCH = 64
 TURN_SECONDS = 0.005
 ALTERNATE_SECONDS = 0.05
+log = logging.getLogger("hitbox.broker")
 Row = tuple[int, int, int, str, int]
 
 
@@ -64,10 +66,13 @@ class Pump:
     registry: Registry
     mailboxes: Mapping[int, Mailbox]
     way: Way
+    failed: list[int] = field(default_factory=list)
+    """Events of the last run that could not be matched, or not at every level."""
 
     async def run(self, batch: list[Accepted]) -> tuple[list[Row], dict[int, int]]:
         """Send a batch; the rows to record, and how many subscriptions each event matched."""
         rows: list[Row] = []
+        self.failed = []
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
         levels = self._levels(batch, made)
         send: Callable[[Level], Any] = self._send_and_wait if self.way == "alternate" else self._send
@@ -93,9 +98,7 @@ class Pump:
 
     async def _levels(self, batch: list[Accepted], made: dict[int, dict[Subscriber, Delivery]]) -> AsyncIterator[Level]:
         """Level by level over all events of the batch, each determined when it is asked for."""
-        heads: list[tuple[Accepted, Iterator[tuple[int, list[str]]]]] = [
-            (a, self.registry.levels(a.event, a.where)) for a in batch
-        ]
+        heads: list[tuple[Accepted, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
         next_of: dict[int, tuple[int, list[str]] | None] = {}
         turn = time.monotonic()
         while True:
@@ -109,7 +112,7 @@ class Pump:
             level = Level(max(left, default=0), LEVELS)
             for a, _ in heads:
                 found = next_of[a.seq]
-                if found is None and level.level == 0 and not made[a.seq]:
+                if found is None and level.level == 0 and not made[a.seq] and a.seq not in self.failed:
                     self._collect(a, {one: [] for one in self.registry.takes_unmatched.values()}, level, made[a.seq])
                 elif found is not None and found[0] == level.level:
                     self._collect(a, self.registry.group(found[1]), level, made[a.seq])
@@ -118,6 +121,14 @@ class Pump:
                 yield level
             if not left:
                 return
+
+    def _found(self, a: Accepted) -> Iterator[tuple[int, list[str]]]:
+        """An event that cannot be matched harms no other."""
+        try:
+            yield from self.registry.levels(a.event, a.where)
+        except Exception:
+            log.exception("event %d could not be matched; it is kept, and tried again at the next start", a.seq)
+            self.failed.append(a.seq)
 
     def _collect(
         self, a: Accepted, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import json
-import time
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from hitbox.boxes import DEFAULT_PRIORITY, LEVELS
+from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store import Store
@@ -32,6 +33,7 @@ from hitbox.schema import Schema
 from hitbox.values import for_json
 
 LOAD_ROWS = 200_000
+log = logging.getLogger("hitbox.broker")
 
 
 class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,18 +62,26 @@ class Subscriber:
 
 
 class Registry:
+    """`problems` are subscribers and subscriptions that cannot be used as they are stored: the rest works."""
+
     def __init__(self, store: Store, schema: Schema):
         self.store, self.schema = store, schema
+        self.problems: list[str] = []
         self.by_name: dict[str, Subscriber] = {}
         self.by_number: dict[int, Subscriber] = {}
         self.takes_unmatched: dict[int, Subscriber] = {}
         self._next = 1
         for number, name, options, _ in store.subscribers.scan():
-            self.add(Subscriber(number, name, msgspec.json.decode(options, type=Options)))
             self._next = max(self._next, number + 1)
+            if name in self.by_name:
+                self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
+            else:
+                self.add(Subscriber(number, name, self._options(name, options)))
         query = "SELECT subscriber, min(priority), count(*) FROM subscriptions GROUP BY subscriber"
         for number, lowest, count in store.db.execute(query):
-            self.by_number[number].lowest, self.by_number[number].subscriptions = lowest, count
+            self._next = max(self._next, number + 1)
+            if number in self.by_number:  # the store has reported the others
+                self.by_number[number].lowest, self.by_number[number].subscriptions = lowest, count
         self.how = "empty"
         started = time.monotonic()
         self.index = self._restore()
@@ -79,6 +89,17 @@ class Registry:
         self.adopt(schema, self.index)
 
     # ---- start
+
+    def _set_aside(self, problem: str) -> None:
+        self.problems.append(problem)
+        log.warning("%s: %s", self.store.path, problem)
+
+    def _options(self, name: str, stored: bytes) -> Options:
+        try:
+            return msgspec.json.decode(stored, type=Options)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            self._set_aside(f"the options of subscriber {name!r} cannot be read ({problem}): the defaults are used")
+            return Options()
 
     @property
     def path(self) -> Path:
@@ -93,30 +114,37 @@ class Registry:
                     tail = list(self.store.changes.scan("seq > ?", (saved["change"],)))
                     self.how = f"snapshot {saved['version']} and {len(tail)} changes"
                     self._replay(index, [(owner, name) for _, owner, name, _ in tail])
-                    if len(index) == self.store.subscriptions.rows():
+                    if len(index) == sum(s.subscriptions for s in self.by_number.values()):
                         return index
-            except SnapshotError:
+            except (SnapshotError, KeyError, TypeError):
                 pass  # it is derived: build it again
         index = Index(self.schema)
         self.how = "the store"
         rows = self.store.db.execute("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
         while chunk := list(islice(rows, LOAD_ROWS)):
-            self._load(index, [(f"{self.by_number[n].name}/{name}", *rest) for n, name, *rest in chunk])
+            known = [row for row in chunk if row[0] in self.by_number]
+            self._load(index, [(f"{self.by_number[n].name}/{name}", *rest) for n, name, *rest in known])
         return index
 
     def _load(self, index: Index, rows: Sequence[tuple[str, str, int, str]]) -> None:
-        """Many (id, where, priority, about) at once."""
-        columns = {
-            "id": pa.array([row[0] for row in rows], pa.large_string()),
-            "where": pa.array([row[1] for row in rows], pa.large_string()),
-            "priority": pa.array([row[2] for row in rows], pa.int64()),
-        }
-        told = [kept_values(json.loads(row[3])) for row in rows]
-        if any(told):
-            for row, about in zip(rows, told, strict=True):
-                _quiet(index.subscribe, row[0], row[1], priority=row[2], about=about)
-            return
-        _quiet(index.load, pa.table(columns))
+        """Many (id, where, priority, about) at once; those that do not fit are set aside."""
+        if all(row[3] == "{}" for row in rows):
+            try:
+                columns = {
+                    "id": pa.array([row[0] for row in rows], pa.large_string()),
+                    "where": pa.array([row[1] for row in rows], pa.large_string()),
+                    "priority": pa.array([row[2] for row in rows], pa.int64()),
+                }
+                _quiet(index.load, pa.table(columns))
+            except (HitboxError, pa.ArrowException):
+                pass  # find out which
+            else:
+                return
+        for id, where, priority, about in rows:
+            try:
+                _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))
+            except (HitboxError, ValueError, TypeError) as problem:
+                self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
 
     def _replay(self, index: Index, changed: Iterable[tuple[str, str]]) -> None:
         """Bring an older index up to date: what the store says now of every (subscriber, name) that changed."""
@@ -237,6 +265,8 @@ class Registry:
         bad: list[str] = []
         rows = self.store.read("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
         for number, name, where, priority, about in rows:
+            if number not in self.by_number:
+                continue
             id = f"{self.by_number[number].name}/{name}"
             try:
                 _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))

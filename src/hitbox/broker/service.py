@@ -115,8 +115,8 @@ def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
         return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SAFETY)
 
     async def health(request: Request) -> Response:
-        good = broker.writer.broken is None and broker.failed is None and not broker.closing
-        return answer({"ok": good, "store_full": broker.writer.full}, 200 if good else 503)
+        found, status = broker.health()
+        return answer(found, status)
 
     async def prometheus(request: Request) -> Response:
         return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SAFETY)

@@ -11,6 +11,7 @@ from hitbox.broker.errors import BadRequest
 
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
+MOST = 2**53
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]{0,99}")
 
 
@@ -51,6 +52,15 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Also get the events that no subscription of anyone matched: at level 0, naming no subscription."""
 
 
+def check_settings(settings: Settings) -> Settings:
+    """Sizes and times that make sense; a number that is none would stop the broker much later."""
+    for name in Settings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, int | float) and not 0 <= value <= MOST:
+            raise BadRequest(f"the setting {name} is a number from 0 to {MOST}, not {value}")
+    return settings
+
+
 def check_name(name: object, what: str) -> str:
     """Names of subscribers and subscriptions: no slash, nothing that needs escaping."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -61,8 +71,10 @@ def check_name(name: object, what: str) -> str:
 def check_options(options: Options, ephemeral: bool) -> Options:
     if ephemeral and options.policy == "spool":
         raise BadRequest("an ephemeral subscriber has no spool: its policy is drop_oldest or disconnect")
-    if options.limit < 1 or options.max_tries < 1:
-        raise BadRequest("limit and max_tries are at least 1")
+    if not 1 <= options.limit <= MOST or not 1 <= options.max_tries <= MOST:
+        raise BadRequest(f"limit and max_tries are 1 to {MOST}")
+    if not 0 <= options.max_backoff_seconds <= 86_400:
+        raise BadRequest("max_backoff_seconds is 0 to 86400")
     if not 0.01 <= options.visibility_seconds <= 86_400 or not 0 <= options.backoff_seconds <= 86_400:
         raise BadRequest("visibility_seconds is 0.01 to 86400, backoff_seconds 0 to 86400")
     return options

@@ -2,6 +2,7 @@
 
     DIR/hitbox.db      write-ahead log, synchronous=FULL: a commit is on the disk when it returns
     DIR/beacon         how many commits there were (see beacon.py)
+    DIR/reserve        space to delete with when the disk is full (see disk.py)
     DIR/snapshots/     the index, derived: read at start, brought up to date from the table `changes`
 
     meta           key                                    value
@@ -19,12 +20,12 @@ order of their key: the most urgent first, then by age.
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import errno
+import logging
 import os
 import threading
-import time
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,12 +34,28 @@ import msgspec
 
 from hitbox.boxes import LEVELS
 from hitbox.broker.beacon import Beacon
-from hitbox.broker.errors import StoreDamaged, StoreFailed
+from hitbox.broker.clock import time
+from hitbox.broker.disk import NO_ROOM, Disk, Reserve, is_full
+from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull, Unknown
 from hitbox.broker.tables import Ledger, Row, Table
 
 FORMAT = 1
-CHECKPOINT_PAGES = 4_000
+CHECKPOINT_BYTES = 16 * 2**20
+SMALL_BYTES = 128 * 1024
+MOST_PAGES = 2**32 - 2
+BUSY_MILLISECONDS = 5_000
 TOP = LEVELS - 1
+TABLES: dict[str, tuple[str, int, bool]] = {  # name: columns, how many of them are the key, bulk
+    "meta": ("key value", 1, False),
+    "subscribers": ("number name settings", 1, False),
+    "subscriptions": ("subscriber name wanted priority about", 2, False),
+    "changes": ("seq owner name", 1, False),
+    "events": ("seq time body", 1, True),
+    "deliveries": ("subscriber urgency seq ids sent tries body", 3, True),
+    "dead": ("number subscriber level seq ids tries reason time body", 1, False),
+}
+NOUNS = {"subscriptions": "subscriptions", "deliveries": "pending deliveries", "dead": "dead letters"}
+log = logging.getLogger("hitbox.broker")
 
 
 class Stored(NamedTuple):
@@ -54,31 +71,77 @@ class Stored(NamedTuple):
 
 
 class Store:
-    """Opened and checked in the caller's thread; after that only the writer's thread changes it."""
+    """Opened and checked in the caller's thread; after that only the writer's thread changes it.
 
-    def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None):
+    `problems` are parts that contradict the rest, without anything being lost: they are set aside, and `hitbox admin
+    repair` removes them. `troubles` are what failed after a commit and will be tried again: by name, with the reason.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise StoreFailed(f"{self.folder} is in use by another broker") from None
-        path = self.folder / "hitbox.db"
-        existed = path.exists() and path.stat().st_size > 0
-        self.db = apsw.Connection(str(path))
-        self._reader = self.db
+        self.disk = disk or Disk()
+        self._release_lock = self.disk.lock(self.folder)
+        self.path = self.folder / "hitbox.db"
         self.beacon: Beacon | None = None
+        self.reserve: Reserve | None = None
+        self.db = self._reader = None  # type: ignore[assignment]
+        self.problems: list[str] = []
+        self.troubles: dict[str, str] = {}
         try:
-            self._open(path, existed, max_bytes)
-        except (apsw.Error, StoreDamaged) as problem:
+            self._open(max_bytes)
+        except (apsw.Error, StoreDamaged, OSError) as problem:
+            raise self._cannot_open(problem) from problem
+        except BaseException:
             self._release()
-            raise StoreDamaged(_advice(path, str(problem))) from problem
+            raise
 
-    def _open(self, path: Path, existed: bool, max_bytes: int | None) -> None:
-        os.chmod(path, 0o600)
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0", "cache_size=-65536"):
+    db: apsw.Connection
+    _reader: apsw.Connection
+
+    def _cannot_open(self, problem: Exception) -> BrokerError:
+        full = isinstance(problem, OSError) and problem.errno in NO_ROOM
+        failed = isinstance(problem, OSError)
+        if isinstance(problem, apsw.Error) and self.db is not None:
+            full = is_full(problem, self.db) or (isinstance(problem, apsw.IOError) and self._little_space())
+            failed = isinstance(problem, apsw.IOError) and self.db.system_errno in (
+                errno.EIO,
+                errno.EACCES,
+                errno.EROFS,
+            )
+        self._release()
+        if full:
+            return StoreFull(f"the store {self.path} cannot be opened: the disk is full ({problem}); make room")
+        if failed:
+            return StoreFailed(f"the store {self.path} cannot be opened: {problem}")
+        return StoreDamaged(
+            f"the store {self.path} is damaged: {problem}. Nothing was changed. Restore the folder from a backup, or "
+            f"run `hitbox admin repair {self.folder}`: it keeps a copy, saves what can be read and lists what is lost"
+        )
+
+    def _little_space(self) -> bool:
+        """Whether the disk is so full that SQLite cannot make its index of the log; it then fails in various ways."""
+        return self.disk.space(self.folder)[1] < SMALL_BYTES
+
+    def _use_reserve(self) -> None:
+        """Before anything is opened: a disk that is full has too little space even for reading."""
+        path = self.folder / "reserve"
+        if self._little_space() and self.disk.size(path) > 0:
+            file = self.disk.open(path)
+            file.resize(0)
+            file.close()
+
+    def _open(self, max_bytes: int | None) -> None:
+        self._use_reserve()
+        existed = self.disk.size(self.path) > 0
+        self.db = apsw.Connection(str(self.path), vfs=self.disk.vfs)
+        self._reader = self.db
+        self.db.set_busy_timeout(BUSY_MILLISECONDS)
+        self.disk.protect(self.path)
+        if not self.disk.shared:
+            self.db.pragma("locking_mode", "exclusive")
+        # incremental: deleted pages can be given back to a disk that is full
+        pragmas = ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0")
+        for pragma in (*pragmas, "cache_size=-65536"):
             self.db.execute(f"PRAGMA {pragma}")
         if existed:
             found = [row[0] for row in self.db.execute("PRAGMA integrity_check(5)")]
@@ -86,63 +149,158 @@ class Store:
                 raise StoreDamaged("; ".join(found))
         self.db.execute("BEGIN IMMEDIATE")
         self.ledger = Ledger(self.db)
-        table = partial(Table, self.db, self.ledger)
-        self.meta = table("meta", "key value", 1)
-        self.subscribers = table("subscribers", "number name settings", 1)
-        self.subscriptions = table("subscriptions", "subscriber name wanted priority about", 2)
-        self.changes = table("changes", "seq owner name", 1)
-        self.events = table("events", "seq time body", 1, bulk=True)
-        self.deliveries = table("deliveries", "subscriber urgency seq ids sent tries body", 3, bulk=True)
-        self.dead = table("dead", "number subscriber level seq ids tries reason time body", 1)
-        self.tables = [t for t in vars(self).values() if isinstance(t, Table)]
+        self.tables = {name: Table(self.db, self.ledger, name, *shape) for name, shape in TABLES.items()}
+        self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
+        self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:])
         self.db.execute("COMMIT")
         self._pages = 0
+        self._page = int(self.db.pragma("page_size"))
+        self.reserve = Reserve(self.disk, self.folder / "reserve")
+        self._checkpoint_bytes = self._next_checkpoint = min(CHECKPOINT_BYTES, self.reserve.bytes // 2)
         self._check(existed)
         self.db.set_wal_hook(self._count_pages)
         self._reading = threading.Lock()
-        self._reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        if max_bytes is not None:
-            size = self.db.pragma("page_size")
-            self.db.pragma("max_page_count", max(max_bytes // size, 1))
+        if self.disk.shared:
+            self._reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+            self._reader.set_busy_timeout(BUSY_MILLISECONDS)
+        self.limit(max_bytes)
+        self.room = self.settle()
+
+    def limit(self, max_bytes: int | None) -> None:
+        """How large the database may become."""
+        self._limit = MOST_PAGES if max_bytes is None else min(max(max_bytes // self._page, 1), MOST_PAGES)
+        self.db.pragma("max_page_count", self._limit)
 
     def _check(self, existed: bool) -> None:
-        known = self.ledger.look("commits").rows
-        had_beacon = (self.folder / "beacon").exists()
-        self.beacon = Beacon(self.folder / "beacon")
-        if known and not had_beacon:
-            raise StoreDamaged(f"the store has {known} commits, but its beacon file is missing")
-        promised = self.beacon.read()
-        if promised > known:
-            raise StoreDamaged(f"{promised} commits were made, only the first {known} are there: the end is lost")
-        for table in self.tables:
-            table.check()
-        version = self.get("format", FORMAT)
-        if version != FORMAT:
-            raise StoreFailed(f"{self.folder} has format {version}; this version of hitbox reads {FORMAT}")
-        if not existed:
+        for problem in self.check():
+            raise StoreDamaged(problem)
+        if not existed or not self.ledger.look("commits").rows:
             self.begin()
             self.keep("format", FORMAT)
             self.commit()
+        self.problems += self.contradictions()
+        for text in self.problems:
+            log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
+
+    def check(self) -> Iterator[str]:
+        """What is damaged or lost; reads everything."""
+        yield from self._check_beacon(self.ledger.look("commits").rows)
+        for table in self.tables.values():
+            yield from table.check()
+        version = self.get("format", FORMAT)
+        if version != FORMAT:
+            raise StoreFailed(f"{self.folder} has format {version}; this version of hitbox reads {FORMAT}")
+
+    def _check_beacon(self, known: int) -> Iterator[str]:
+        path = self.folder / "beacon"
+        if known and self.disk.size(path) <= 0:
+            yield f"the store has {known} commits, but its beacon file is missing"
+            return
+        self.beacon = Beacon(path, self.disk)
+        try:
+            promised = self.beacon.read()
+        except StoreDamaged as problem:
+            yield str(problem)
+            return
+        if promised > known:
+            yield f"{promised} commits were made, only the first {known} are there: the end is lost"
+        elif known and not promised:
+            yield f"the store has {known} commits, but its beacon is empty"
+        elif not known:
+            self.beacon.begin()
+
+    def contradictions(self) -> list[str]:
+        """Rows that nobody damaged, but that belong to no subscriber."""
+        found = []
+        for name in ("subscriptions", "deliveries", "dead"):
+            query = (
+                f"SELECT count(*), min(subscriber) FROM {name} WHERE subscriber NOT IN (SELECT number FROM subscribers)"
+            )
+            for count, number in self.db.execute(query):
+                if count:
+                    found.append(f"{count} {NOUNS[name]} of subscribers that do not exist (such as number {number})")
+        return found
 
     # ---- transactions, called by the writer
 
     def begin(self) -> None:
         self.db.execute("BEGIN IMMEDIATE")
+        self.ledger.refresh()
 
     def commit(self) -> None:
+        """Make durable what was done since `begin`, or raise; what fails after that is only a trouble."""
         commits = self.ledger.flush()
         self.db.execute("COMMIT")
-        if self.beacon is not None:
-            self.beacon.write(commits)
-        if self._pages > CHECKPOINT_PAGES:
-            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with self._trouble("beacon"):
+            if self.beacon is not None:
+                self.beacon.write(commits)
+        if self._pages * self._page > self._next_checkpoint:
+            with self._trouble("checkpoint"):
+                self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            late = self._pages * self._page if "checkpoint" in self.troubles else 0  # then not at every commit
+            self._next_checkpoint = self._checkpoint_bytes + late
             self._pages = 0
+
+    @contextlib.contextmanager
+    def _trouble(self, name: str) -> Iterator[None]:
+        """Something that may fail without harm, and is tried again later."""
+        try:
+            yield
+        except (apsw.Error, OSError) as problem:
+            if name not in self.troubles:
+                log.warning("%s: the %s could not be written: %s", self.folder, name, problem)
+            self.troubles[name] = str(problem)
+        else:
+            self.troubles.pop(name, None)
 
     def rollback(self) -> None:
         """Undo what was not committed, if anything."""
-        if self.db.in_transaction:
-            self.db.execute("ROLLBACK")
+        try:
+            if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
+                self.db.execute("ROLLBACK")
+        finally:
             self.ledger.reload()
+
+    # ---- a disk that is full
+
+    def release(self) -> None:
+        """Use the reserve: there is room for deletes, and for what must be written."""
+        assert self.reserve is not None
+        with self._trouble("reserve"):
+            self.reserve.release()
+        self.db.pragma("max_page_count", min(self._limit + self._limit // 16 + 8, MOST_PAGES))
+        self._shrink()
+
+    def settle(self) -> bool:
+        """Take the reserve back; whether there is room again for everything."""
+        assert self.reserve is not None
+        while not self.reserve.hold():
+            with self._trouble("reserve"):
+                self.reserve.release()
+            if not self._shrink():
+                return False
+        if "checkpoint" in self.troubles:
+            self._shrink()
+            if "checkpoint" in self.troubles:
+                return False
+        pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
+        if pages > self._limit - self._limit // 16:
+            return False
+        self.db.pragma("max_page_count", self._limit)
+        return True
+
+    def _shrink(self) -> bool:
+        """Give to the disk what the log and some of the deleted pages take up; whether there may be more."""
+        assert self.reserve is not None
+        free = self.db.pragma("freelist_count")
+        with self._trouble("checkpoint"):
+            if free:  # a little at a time: moving pages goes through the log too
+                list(self.db.execute(f"PRAGMA incremental_vacuum({max(self.reserve.bytes // 8 // self._page, 16)})"))
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        return bool(self.db.pragma("freelist_count") < free)
+
+    def is_full(self, problem: BaseException) -> bool:
+        return is_full(problem, self.db)
 
     def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
         """What is committed, from any thread."""
@@ -154,16 +312,19 @@ class Store:
         return apsw.SQLITE_OK
 
     def close(self) -> None:
-        if self.beacon is not None:
-            self.beacon.write(self.ledger.look("commits").rows, sync=True)
-        self._release()
+        try:
+            if self.beacon is not None:
+                with self._trouble("beacon"):
+                    self.beacon.write(self.ledger.look("commits").rows, sync=True)
+        finally:
+            self._release()
 
     def _release(self) -> None:
-        self._reader.close()
-        self.db.close()
-        if self.beacon is not None:
-            self.beacon.close()
-        os.close(self._lock)
+        for part in (self._reader, self.db, self.beacon, self.reserve):
+            if part is not None:
+                with contextlib.suppress(apsw.Error, OSError):
+                    part.close()
+        self._release_lock()
 
     def used(self) -> int:
         """Bytes of the database that hold something."""
@@ -171,6 +332,12 @@ class Store:
         return int(pages * self.db.pragma("page_size"))
 
     # ---- small facts
+
+    def failed(self) -> list[int]:
+        """Events that could not be matched."""
+        for (value,) in self.read("SELECT value FROM meta WHERE key = 'failed'"):
+            return list(msgspec.json.decode(value))
+        return []
 
     def get(self, key: str, default: Any = None) -> Any:
         for _, value, _ in self.meta.scan("key = ?", (key,)):
@@ -185,7 +352,14 @@ class Store:
     def put_subscriber(self, number: int, name: str, settings: bytes) -> None:
         self.subscribers.put([(number, name, settings)])
 
+    def existing(self, numbers: Iterable[int]) -> set[int]:
+        """Those of the subscribers that exist, as this transaction sees it."""
+        query = "SELECT number FROM subscribers WHERE number IN (SELECT value FROM json_each(?))"
+        return {number for (number,) in self.db.execute(query, (msgspec.json.encode(sorted(numbers)).decode(),))}
+
     def remove_subscriber(self, number: int, owner: str) -> None:
+        if not self.existing([number]):
+            return
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
         self.change(number, owner, [], names)
         self.deliveries.delete_where("subscriber = ?", (number,))
@@ -196,6 +370,8 @@ class Store:
         self, subscriber: int, owner: str, put: Sequence[tuple[str, str, int, str]], remove: Sequence[str]
     ) -> None:
         """Add or replace (name, where, priority, about) and remove names; the changes are numbered."""
+        if not self.existing([subscriber]):
+            raise Unknown(f"there is no subscriber {owner!r}: it was removed meanwhile")
         self.subscriptions.put([(subscriber, *row) for row in put])
         self.subscriptions.delete((subscriber, name) for name in remove)
         names = [row[0] for row in put] + list(remove)
@@ -215,12 +391,24 @@ class Store:
         self.events.insert((seq, now, body) for seq, body in enumerate(bodies, first))
         return first
 
-    def record(self, rows: Iterable[tuple[int, int, int, str, int]], matched: int) -> None:
-        """The deliveries (subscriber, level, seq, ids, sent) of all events up to `matched`."""
+    def record(self, rows: Sequence[tuple[int, int, int, str, int]], matched: int, failed: Sequence[int] = ()) -> None:
+        """The deliveries (subscriber, level, seq, ids, sent) of all events up to `matched`; of `failed` not all."""
+        known = self.existing({row[0] for row in rows})  # one may have been removed, where the disk was full meanwhile
         self.deliveries.insert(
-            (subscriber, TOP - level, seq, ids, sent, 0, None) for subscriber, level, seq, ids, sent in rows
+            (subscriber, TOP - level, seq, ids, sent, 0, None)
+            for subscriber, level, seq, ids, sent in rows
+            if subscriber in known
         )
         self.keep("matched", matched)
+        if failed:
+            self.keep("failed", [*self.get("failed", []), *failed])
+
+    def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> None:
+        """Another attempt at the events that failed: deliveries that are not there yet, and what still fails."""
+        for subscriber, level, seq, ids, sent in rows:
+            if self.existing([subscriber]) and not list(self.deliveries.scan(*_one(subscriber, level, seq))):
+                self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
+        self.keep("failed", list(failed))
 
     def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> int:
         """Delete deliveries (subscriber, level, seq)."""
@@ -264,6 +452,8 @@ class Store:
         revived = []
         for number in numbers:
             for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
+                if not self.existing([subscriber]):
+                    continue
                 self.deliveries.put([(subscriber, TOP - level, seq, ids, 1, 0, body)])
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
@@ -271,6 +461,8 @@ class Store:
 
     def again(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
         """Deliveries (level, seq, ids) of old events, unless they are pending anyway; how many were added."""
+        if not self.existing([subscriber]):
+            return 0
         pending = {seq for _, _, seq, *_ in self.deliveries.scan("subscriber = ?", (subscriber,))}
         fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in rows if seq not in pending]
         self.deliveries.insert(fresh)
@@ -294,37 +486,30 @@ class Store:
 
     def trim(self, before: int, most_bytes: int, batch: int = 20_000) -> int:
         """Let go of events older than `before` (microseconds) or beyond `most_bytes`, but of none that is pending."""
-        matched = self.get("matched", 0)
-        pinned = [
-            seq
-            for (number,) in list(self.db.execute("SELECT number FROM subscribers"))
-            for (seq,) in self.db.execute(_PINNED, {"n": number})
-            if seq is not None
-        ]
-        last = min([matched, self.events.first() + batch - 1, *(seq - 1 for seq in pinned)])
+        last = min([self.get("matched", 0), *(seq - 1 for seq in self.get("failed", []))])
         excess = self.used() - most_bytes
         gone = 0
-        for seq, when, size in self.db.execute(
-            "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq", (last,)
-        ):
+        query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
+        for seq, when, size in self.db.execute(query, (last, batch)):
             if when >= before and excess <= 0:
                 break
             gone, excess = seq, excess - size - 32
-        return self.events.delete_through(gone) if gone else 0
+        if gone:  # mostly there is nothing to let go, and then nobody needs to be asked
+            ((pinned,),) = self.db.execute(_PINNED)
+            gone = gone if pinned is None else min(gone, pinned - 1)
+        return self.events.delete_through(gone) if gone >= self.events.first() else 0
 
 
-_PINNED = " UNION ALL ".join(
-    f"SELECT min(seq) FROM deliveries WHERE subscriber = :n AND urgency = {urgency} AND body IS NULL"
-    for urgency in range(LEVELS)
-)
+# The oldest event that somebody still needs: jumps from subscriber to subscriber in the order of the key, and looks at
+# the first row of every level, so that it takes a few steps for each subscriber with deliveries, none for the others.
+_PINNED = f"""
+    WITH RECURSIVE owner(n) AS (
+        SELECT min(subscriber) FROM deliveries
+        UNION ALL SELECT (SELECT min(subscriber) FROM deliveries WHERE subscriber > n) FROM owner WHERE n IS NOT NULL
+    ), level(u) AS (VALUES {", ".join(f"({urgency})" for urgency in range(LEVELS))})
+    SELECT min((SELECT min(seq) FROM deliveries WHERE subscriber = n AND urgency = u AND body IS NULL))
+    FROM owner, level WHERE n IS NOT NULL"""
 
 
 def _one(subscriber: int, level: int, seq: int) -> tuple[str, tuple[int, int, int]]:
     return "subscriber = ? AND urgency = ? AND seq = ?", (subscriber, TOP - level, seq)
-
-
-def _advice(path: Path, problem: str) -> str:
-    return (
-        f"the store {path} is damaged: {problem}. Nothing was changed. Restore the folder from a backup; "
-        f"`sqlite3 {path.name} .recover` in a copy shows what can still be read"
-    )

@@ -55,22 +55,32 @@ class Ledger:
             "CREATE TABLE IF NOT EXISTS ledger(name TEXT PRIMARY KEY, rows, sum, first, last, crc) WITHOUT ROWID"
         )
         self._accounts: dict[str, Account] = {}
-        self._touched: set[str] = set()
+        self._touched: dict[str, None] = {}  # in order, so that a run can be repeated exactly
+        self._stale = False
         self.reload()
 
     def reload(self) -> None:
-        self._accounts.clear()
-        self._touched.clear()
+        """Forget what was counted and not committed."""
+        self._stale = True  # until it has been read: reading may fail
+        found: dict[str, Account] = {}
         for *row, crc in self._db.execute("SELECT * FROM ledger"):
             if crc != crc_of(row):
                 raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged")
-            self._accounts[row[0]] = Account(*row[1:])
+            found[row[0]] = Account(*row[1:])
+        self._accounts = found  # at once: other threads look at it
+        self._touched.clear()
+        self._stale = False
+
+    def refresh(self) -> None:
+        """Read it, if that failed the last time."""
+        if self._stale:
+            self.reload()
 
     def look(self, name: str) -> Account:
         return self._accounts.get(name) or Account()
 
     def touch(self, name: str) -> Account:
-        self._touched.add(name)
+        self._touched[name] = None
         return self._accounts.setdefault(name, Account())
 
     def flush(self) -> int:
@@ -106,7 +116,7 @@ class Table:
         self._insert = f"INSERT INTO {name} VALUES({marks})"
         where = " AND ".join(f"{column} = ?" for column in names[:keys])
         self._delete = f"DELETE FROM {name} WHERE {where} RETURNING crc"
-        self._keys = keys
+        self.keys = keys
         parts = [f"value ->> {n}" for n in range(len(names) + 1)]
         chosen = f"({primary}) IN (SELECT {', '.join(parts[:keys])} FROM json_each(?))"
         self._delete_all = f"DELETE FROM {name} WHERE {chosen}"
@@ -130,7 +140,7 @@ class Table:
 
     def put(self, rows: Sequence[Row]) -> None:
         """Rows that replace those with the same keys."""
-        self.delete(row[: self._keys] for row in rows)
+        self.delete(row[: self.keys] for row in rows)
         self.insert(rows)
 
     def delete(self, keys: Iterable[Row]) -> int:
@@ -177,20 +187,20 @@ class Table:
     def scan(self, condition: str = "TRUE", values: Row = ()) -> Iterator[Row]:
         return iter(self._db.execute(f"SELECT * FROM {self.name} WHERE {condition}", values))
 
-    def check(self) -> None:
-        """Read every row; raise where one is damaged, missing or too many."""
+    def check(self) -> Iterator[str]:
+        """Read every row; what is damaged, missing or too many."""
         account = self._ledger.look(self.name)
         count = total = 0
         expected = account.first
         for *row, crc in self._db.execute(f"SELECT * FROM {self.name}"):
             if crc != crc_of(row):
-                raise StoreDamaged(f"table {self.name}: the row {row[: self._keys]} is damaged (its CRC does not fit)")
+                yield f"table {self.name}: the row {row[: self.keys]} is damaged (its CRC does not fit)"
             if self.numbered:
                 if row[0] != expected:
-                    raise StoreDamaged(f"table {self.name}: number {expected} is missing (found {row[0]})")
-                expected += 1
+                    yield f"table {self.name}: number {expected} is missing (found {row[0]})"
+                expected = row[0] + 1
             count, total = count + 1, total + crc
         if (count, total % WRAP) != (account.rows, account.sum):
-            raise StoreDamaged(f"table {self.name} holds {count} rows, the ledger says {account.rows}")
+            yield f"table {self.name} holds {count} rows, the ledger says {account.rows}"
         if self.numbered and expected != account.last + 1:
-            raise StoreDamaged(f"table {self.name} ends at {expected - 1}, the ledger says {account.last}")
+            yield f"table {self.name} ends at {expected - 1}, the ledger says {account.last}"

@@ -68,13 +68,16 @@ def _named(stock: Stock, owner: str) -> Stock:
 def _fill(store: Store, stock: Stock) -> None:
     """All in one transaction: either the whole snapshot is there, or nothing of it."""
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
+    highest = max(numbers.values(), default=0)
+    options = msgspec.json.encode(Options())
     store.begin()
     store.keep("schema", stock.keys.schema.to_json())
     rows = _rows(stock)
     while chunk := list(islice(rows, CHUNK)):
-        for name in {name for name, *_ in chunk} - set(numbers):
-            numbers[name] = max(numbers.values(), default=0) + 1
-            store.put_subscriber(numbers[name], name, msgspec.json.encode(Options()))
+        fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
+        numbers.update(zip(fresh, range(highest + 1, highest + 1 + len(fresh)), strict=True))
+        store.subscribers.insert((numbers[name], name, options) for name in fresh)
+        highest += len(fresh)
         store.subscriptions.insert([(numbers[name], *rest) for name, *rest in chunk])
     store.commit()
 

@@ -8,9 +8,10 @@ lower one.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from typing import NamedTuple
+
+from hitbox.broker.clock import time
 
 SECONDS = 300
 LATENCIES = 4096

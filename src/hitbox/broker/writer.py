@@ -3,15 +3,18 @@
     submit(op) -> future        op(db) runs inside a transaction, together with the others of its group
                                 the future is done when the group is durable
 
-A disk that is full fails the operations that were asked to fail; those that must not be lost (acknowledgements, the
-matches of an event that was accepted) stay at the head of the queue and are tried again until there is room. An
-operation checks before it changes anything: a HitboxError fails it alone.
+A disk that is full fails the operations that may fail; those that must not be lost (acknowledgements, the matches of an
+event that was accepted) stay at the head of the queue and are tried again until there is room. What only frees space
+goes ahead of them. The store keeps a reserve for this. Any other failure of the store ends it: nothing is known of what
+is on the disk then, and a restart finds out. An operation checks before it changes anything: a HitboxError fails it
+alone; what nobody foresaw fails it alone too, and is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -25,11 +28,13 @@ from hitbox.errors import HitboxError
 
 GROUP = 4096
 RETRY_SECONDS = 0.2
-NO_ROOM = (apsw.FullError, OSError)
+log = logging.getLogger("hitbox.broker")
 
 
 class Transaction(Protocol):
     """What the writer needs of a store."""
+
+    room: bool
 
     def begin(self) -> None: ...
 
@@ -37,12 +42,19 @@ class Transaction(Protocol):
 
     def rollback(self) -> None: ...
 
+    def is_full(self, problem: BaseException) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def settle(self) -> bool: ...
+
 
 @dataclass(slots=True)
 class Job:
     op: Callable[[], Any]
     future: asyncio.Future[Any]
     must: bool
+    frees: bool
     result: Any = None
     error: BaseException | None = field(default=None)
 
@@ -54,17 +66,23 @@ class Writer:
         self._wake = threading.Condition()
         self._closing = False
         self.broken: BaseException | None = None
-        self.full = False
-        self.commits = 0
+        self.full = not store.room
+        self.reason = "the disk is full" if self.full else ""
+        self.commits = self.surprises = 0
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread = threading.Thread(target=self._run, name="hitbox-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, op: Callable[[], Any], *, must: bool = False) -> asyncio.Future[Any]:
-        """Queue an operation from the event loop; `must` ones outlive a full disk."""
-        job = Job(op, self._loop.create_future(), must)
+    def submit(self, op: Callable[[], Any], *, must: bool = False, frees: bool = False) -> asyncio.Future[Any]:
+        """Queue an operation from the event loop; `must` ones outlive a full disk, `frees` ones need no room."""
+        job = Job(op, self._loop.create_future(), must, frees)
         with self._wake:
             if self._closing or self.broken:
-                job.future.set_exception(StoreFailed(f"the store is closed{f': {self.broken}' if self.broken else ''}"))
+                job.future.set_exception(
+                    StoreFailed(f"the store is closed{f': {self.broken!r}' if self.broken else ''}")
+                )
             else:
                 self._jobs.append(job)
                 self._wake.notify()
@@ -72,6 +90,10 @@ class Writer:
 
     def waiting(self) -> int:
         return len(self._jobs)
+
+    def problem(self) -> str:
+        """Why nothing can be written, if so."""
+        return f"the store failed: {self.broken!r}" if self.broken is not None else self.reason
 
     async def close(self) -> None:
         """Finish what is queued and end."""
@@ -83,51 +105,117 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._jobs and not self._closing:
+                while not self._jobs and not self._closing and not self.full:
                     self._wake.wait()
-                if not self._jobs:
+                if not self._jobs and self._closing:
                     return
-                group = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
-            self._work(group)
+            if self.turn():
+                with self._wake:
+                    self._wake.wait(RETRY_SECONDS)
 
-    def _work(self, group: list[Job]) -> None:
+    def turn(self) -> bool:
+        """Commit what has queued up; whether to wait a moment before the next turn."""
+        with self._wake:
+            group = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
+        left: list[Job] = []
         try:
-            left = self._commit(group)
-        except NO_ROOM as problem:
-            left = self._no_room(group, problem)
-        except BaseException as problem:  # nothing is known of the store any more: refuse everything from here on
-            self.broken = problem
-            for job in group:
-                job.error = StoreFailed(f"the store failed: {problem!r}")
+            left = self._work(group)
+            if self.full:
+                self._recover(bool(left))
+        except BaseException as problem:
+            self._break(problem)
+        if self.broken is not None:
+            with self._wake:
+                group += self._jobs  # nothing that waits will ever be done
+                self._jobs.clear()
+            left = []
+            self._fail(group, StoreFailed(self.problem()))
+        if left and self._closing:  # no room and no time: deliveries are derived again at the next start
+            self._fail(left, StoreFull(self.reason))
             left = []
         waiting = {id(job) for job in left}
         done = [job for job in group if id(job) not in waiting]
         if done:
             self._loop.call_soon_threadsafe(_settle, done)
-        if left:
-            with self._wake:
-                self._jobs.extendleft(reversed(left))
-                if self._closing:  # no room and no time: what must stay is derived again at the next start
-                    self._jobs.clear()
-                self._wake.wait(RETRY_SECONDS)
-            self._relieve()
+        with self._wake:
+            self._jobs.extendleft(reversed(left))
+        return self.full
 
-    def _relieve(self) -> None:
-        """Let retention make room, if it can."""
+    def _work(self, group: list[Job]) -> list[Job]:
+        """Commit a group; what is left for later."""
+        if self.broken is not None or not group:
+            return []
+        if self.full:
+            self._refuse(group)
+        try:
+            self._commit(group)
+        except Exception as problem:
+            if not self._temporary(problem):
+                raise
+            return self._no_room(group, problem)
+        return []
+
+    def _temporary(self, problem: BaseException) -> bool:
+        return isinstance(problem, apsw.BusyError) or self._store.is_full(problem)
+
+    def _break(self, problem: BaseException) -> None:
+        if self.broken is None:
+            self.broken, self.full = problem, False
+            log.critical("the store failed; nothing more is accepted, restart the broker", exc_info=problem)
+
+    def _fail(self, jobs: list[Job], problem: StoreFailed) -> None:
+        for job in jobs:
+            job.error = job.error or problem
+
+    def _refuse(self, group: list[Job]) -> None:
+        problem = StoreFull(f"{self.reason}; nothing was accepted, make room and try again")
+        self._fail([job for job in group if not job.must and not job.frees], problem)
+
+    def _no_room(self, group: list[Job], problem: BaseException) -> list[Job]:
+        """Fail what may fail, and do the rest with the store's reserve, as far as it goes."""
+        busy = isinstance(problem, apsw.BusyError)
+        self.reason = f"the store is locked by another program ({problem})" if busy else f"the disk is full ({problem})"
+        if not self.full:
+            self.full = True
+            log.error("%s: publishing is refused until there is room", self.reason)
+        self._refuse(group)
+        self._store.release()
+        wanted = [job for job in group if job.error is None]
+        left: list[Job] = []
+        if wanted and not self._fits(wanted):
+            for job in wanted:  # in order, but what only frees goes ahead of what waits for room
+                if (left and not job.frees) or not self._fits([job]):
+                    left.append(job)
+        return left
+
+    def _fits(self, jobs: list[Job]) -> bool:
+        try:
+            self._commit(jobs)
+        except Exception as problem:
+            if not self._temporary(problem):
+                raise
+            return False
+        return True
+
+    def _recover(self, waiting: bool) -> None:
+        """Let retention make room, if it can, and see whether there is some."""
         if self._relief is not None:
-            with contextlib.suppress(apsw.Error, OSError):
-                self._store.begin()
+            with contextlib.suppress(apsw.FullError, apsw.BusyError):
                 try:
+                    self._store.begin()
                     self._relief()
                     self._store.commit()
                 finally:
                     self._store.rollback()
+        if self._store.settle() and not waiting:
+            self.full, self.reason = False, ""
+            log.warning("the store has room again")
 
-    def _commit(self, group: list[Job]) -> list[Job]:
+    def _commit(self, group: list[Job]) -> None:
         """Run and commit a group; an operation that fails unexpectedly is taken out and the others run again."""
-        while True:
-            self._store.begin()
+        while any(job.error is None for job in group):
             try:
+                self._store.begin()
                 for job in group:
                     if job.error is None:
                         self._try(job)
@@ -139,33 +227,20 @@ class Writer:
                 raise
             else:
                 self.commits += 1
-                self.full = False
-                return []
+                return
 
     def _try(self, job: Job) -> None:
         try:
             job.result = job.op()
         except HitboxError as problem:
             job.error = problem
-        except (apsw.FullError, apsw.IOError, apsw.CorruptError, OSError):
+        except (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.BusyError, OSError, MemoryError):
             raise  # not the operation's fault
         except Exception as problem:
             job.error = problem
+            self.surprises += 1
+            log.error("an operation of the store failed unexpectedly", exc_info=problem)
             raise _Culprit from problem
-
-    def _no_room(self, group: list[Job], problem: BaseException) -> list[Job]:
-        """Fail what may fail; what must not is left."""
-        self.full = True
-        for job in group:
-            if not job.must and job.error is None:
-                job.error = StoreFull(f"the disk is full ({problem}); nothing was accepted, make room and try again")
-        left = [job for job in group if job.must and job.error is None]
-        if not left or len(left) == len(group):
-            return left
-        try:
-            return self._commit(left)
-        except NO_ROOM:
-            return left
 
 
 class _Culprit(Exception):

@@ -1,0 +1,296 @@
+"""`hitbox admin check` and `hitbox admin repair`: what is wrong with a store, and a store made of what is right.
+
+A repair copies the store to DIR/backup-TIME first. It then reads all rows that can be read, leaves out those whose CRC
+does not fit and those that belong to no subscriber, writes the rest into a new store and puts that in the old one's
+place. What was left out is in DIR/damaged-TIME.json. The index is built again at the next start.
+
+Events are numbered without a gap. Where one is missing, those before it leave the table; deliveries that wait for them
+get the event's text into their own row.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from hitbox.broker.clock import time
+from hitbox.broker.disk import Disk
+from hitbox.broker.errors import BrokerError, StoreDamaged, Unknown
+from hitbox.broker.registry import Registry
+from hitbox.broker.settings import Options
+from hitbox.broker.store import TABLES, Store
+from hitbox.broker.tables import Row, crc_of
+from hitbox.errors import HitboxError
+from hitbox.schema import Schema
+
+FILES = ("hitbox.db", "hitbox.db-wal", "beacon")
+
+
+@dataclass
+class Repair:
+    """What a repair did."""
+
+    backup: Path
+    damaged: Path | None
+    kept: dict[str, int] = field(default_factory=dict)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check(folder: Path) -> list[str]:
+    """What is wrong with the store of a broker that does not run. A copy is looked at: nothing changes."""
+    unlock = _lock(folder)
+    copy = folder / f"check-{os.getpid()}"
+    try:
+        _copy(folder, copy)
+        return list(_problems(copy, folder))
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+        unlock()
+
+
+def _problems(copy: Path, folder: Path) -> Iterator[str]:
+    try:
+        store = Store(copy)
+    except StoreDamaged as problem:
+        yield str(problem.__cause__ or problem)
+        return
+    try:
+        yield from store.problems
+        schema = store.get("schema")
+        if schema is None:
+            yield "there is no schema: start the broker with --schema"
+        else:
+            yield from Registry(store, Schema.from_json(schema)).problems
+        yield from (f"event {seq} could not be matched" for seq in store.failed())
+    except HitboxError as problem:
+        yield str(problem)
+    finally:
+        store.close()
+
+
+def repair(folder: Path) -> Repair:
+    """Make a store that opens of one that does not."""
+    unlock = _lock(folder)
+    draft = folder / f"repair-{os.getpid()}"
+    try:
+        now = time.time_ns() // 1_000_000
+        done = Repair(folder / f"backup-{now}", None)
+        _copy(folder, done.backup)
+        rows = _read(done.backup, done)
+        _fill(draft, rows, done)
+        if done.left_out:
+            done.damaged = folder / f"damaged-{now}.json"
+            _write(done.damaged, json.dumps(done.left_out, indent=1, default=_text))
+        for name in ("hitbox.db-wal", "hitbox.db-shm"):
+            (folder / name).unlink(missing_ok=True)
+        for name in ("beacon", "hitbox.db"):
+            os.replace(draft / name, folder / name)
+        _sync(folder)
+        return done
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        unlock()
+
+
+def _lock(folder: Path) -> Any:
+    if not (folder / "hitbox.db").exists():
+        raise Unknown(f"{folder} holds no broker: there is no hitbox.db")
+    return Disk().lock(folder)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    to.mkdir()
+    for name in FILES:
+        if (folder / name).exists():
+            shutil.copy2(folder / name, to / name)
+            with (to / name).open("rb") as file:
+                os.fsync(file.fileno())
+    _sync(to)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        os.chmod(path, 0o600)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode()
+        return "base64:" + base64.b64encode(value).decode()
+    return str(value)
+
+
+# ---- what can be read
+
+
+def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
+    """The rows of every table whose CRC fits, without it."""
+    scratch = folder.with_name(f"{folder.name}-read")
+    shutil.copytree(folder, scratch)  # reading replays the log into the database
+    try:
+        db = apsw.Connection(str(scratch / "hitbox.db"))
+        try:
+            found: dict[str, list[Row]] = {name: [] for name in TABLES}
+            for name in TABLES:
+                found[name] = list(_rows(db, name, done))
+            found["ledger"] = list(_rows(db, "ledger", done))
+            return found
+        finally:
+            db.close()
+    except apsw.NotADBError:
+        raise StoreDamaged(f"nothing of {folder.parent / 'hitbox.db'} can be read: restore it from a backup") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
+    """From both ends, so that one page that cannot be read does not hide what is behind it."""
+    seen: set[Any] = set()
+    keys = TABLES[name][1] if name in TABLES else 1
+    first = TABLES[name][0].split()[:keys] if name in TABLES else ["name"]
+    for way in ("", " DESC"):
+        order = ", ".join(column + way for column in first)
+        try:
+            for *row, crc in db.execute(f"SELECT * FROM {name} ORDER BY {order}"):
+                key = tuple(row[:keys])
+                if key in seen:
+                    continue
+                seen.add(key)
+                if crc == _crc(row):
+                    yield tuple(row)
+                else:
+                    done.left_out.append({"table": name, "why": "the CRC does not fit", "row": row})
+            return
+        except apsw.Error as problem:
+            done.notes.append(f"table {name}: not all of it can be read ({problem})")
+
+
+def _crc(row: list[Any]) -> int | None:
+    try:
+        return crc_of(row)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+# ---- what is kept
+
+
+def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
+    meta = {key: value for key, value in rows["meta"] if key not in ("snapshot", "format")}
+    names: set[str] = set()
+    subscribers = []
+    for number, name, settings in sorted(rows["subscribers"]):
+        if name in names:
+            done.left_out.append({"table": "subscribers", "why": "two have this name", "row": (number, name, settings)})
+            continue
+        names.add(name)
+        subscribers.append((number, name, _settings(name, settings, done)))
+    known = {row[0] for row in subscribers}
+    last = _last(rows)
+    events = {row[0]: row for row in rows["events"]}
+    run = _last_run(events, last)
+    deliveries = [_with_body(row, events, run) for row in _owned(rows, "deliveries", 0, known, done)]
+    lost = [row for row in deliveries if row[6] is None and row[2] not in run]
+    for row in lost:
+        done.left_out.append({"table": "deliveries", "why": "its event is lost", "row": row})
+    matched = _matched(meta, rows, run)
+    for seq in sorted(events):
+        if seq > matched and seq not in run:
+            why = "accepted and not matched, but a later event is lost: publish it again"
+            done.left_out.append({"table": "events", "why": why, "row": events[seq]})
+    if gone := len(events) - len(run):
+        done.notes.append(f"{gone} events before {run.start} cannot be replayed any more: a later one is missing")
+    store = Store(folder)
+    try:
+        store.begin()
+        store.meta.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
+        store.subscribers.insert(subscribers)
+        store.subscriptions.insert(_owned(rows, "subscriptions", 0, known, done))
+        account = store.ledger.touch("events")
+        account.first, account.last = run.start, run.start - 1
+        store.events.insert([events[seq] for seq in run])
+        store.ledger.touch("events").last = last
+        if not len(run):
+            store.ledger.touch("events").first = last + 1
+        store.deliveries.insert([row for row in deliveries if row[6] is not None or row[2] in run])
+        dead = _owned(rows, "dead", 1, known, done)
+        store.dead.insert(dead)
+        store.ledger.touch("dead").last = max([row[0] for row in dead], default=0)
+        store.commit()
+        done.kept = {name: table.rows() for name, table in store.tables.items() if name != "changes"}
+        problems = store.contradictions()
+    finally:
+        store.rollback()
+        store.close()
+    Store(folder).close()  # it opens: every check has passed
+    if problems:
+        raise BrokerError(f"the repaired store is not whole: {problems[0]}")
+
+
+def _settings(name: str, stored: bytes, done: Repair) -> bytes:
+    try:
+        msgspec.json.decode(stored, type=Options)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        done.left_out.append({"table": "subscribers", "why": f"options of {name!r}: the defaults now", "row": stored})
+        return msgspec.json.encode(Options())
+    return stored
+
+
+def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done: Repair) -> list[Row]:
+    """Rows of subscribers that exist."""
+    kept = [row for row in rows[name] if row[at] in known]
+    for row in rows[name]:
+        if row[at] not in known:
+            done.left_out.append({"table": name, "why": "its subscriber does not exist", "row": row})
+    return kept
+
+
+def _last(rows: dict[str, list[Row]]) -> int:
+    """The highest number that an event ever had, as far as anything tells: numbers are never used twice."""
+    told = [row[4] for row in rows["ledger"] if row[0] == "events"]
+    seen = [*(row[0] for row in rows["events"]), *(row[2] for row in rows["deliveries"]), *(r[3] for r in rows["dead"])]
+    return max([*told, *seen], default=0)
+
+
+def _last_run(events: dict[int, Row], last: int) -> range:
+    """The newest events that follow each other without a gap, up to the last one."""
+    first = last + 1
+    while first - 1 in events:
+        first -= 1
+    return range(first, last + 1)
+
+
+def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
+    if row[6] is None and row[2] not in run and row[2] in events:
+        return (*row[:6], events[row[2]][2])
+    return row
+
+
+def _matched(meta: dict[str, bytes], rows: dict[str, list[Row]], run: range) -> int:
+    """How far events are matched; where that is lost: as far as there are deliveries."""
+    with contextlib.suppress(KeyError, msgspec.DecodeError):
+        return int(msgspec.json.decode(meta["matched"]))
+    return max([row[2] for row in rows["deliveries"]], default=run.start - 1)
