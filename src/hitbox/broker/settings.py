@@ -28,6 +28,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_subscribers: int = 100_000
     max_subscriptions: int = 10_000_000
     max_connections: int = 10_000
+    """WebSockets of one principal."""
+    max_sockets: int = 20_000
+    """Connections of all kinds; at most as many as the process may open files."""
+    request_seconds: float = 10.0
+    """For the head of a request: from the connection, or from its first byte on a connection that is kept."""
+    body_seconds: float = 60.0
+    """For the body of a request, from its head."""
+    hello_seconds: float = 10.0
+    """For the first message on a WebSocket."""
     publish_rate: float = 0.0
     """Events a second and principal; 0 means no limit."""
     keep_seconds: float = 7 * 86_400.0
