@@ -17,8 +17,9 @@ from broker_kit import Listener, item, running, serving, sub, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from hitbox.broker.client import FIRST_WINDOW, Client, Delivery, _Pace
+from hitbox.broker.client import Client, Delivery
 from hitbox.broker.mailbox import MEMORY, Mailbox
+from hitbox.broker.pace import FIRST_WINDOW, Pace
 from hitbox.broker.registry import Subscriber
 from hitbox.broker.settings import Options
 
@@ -210,7 +211,7 @@ def test_the_time_out_begins_when_a_delivery_is_written(tmp_path: Path) -> None:
 
 
 def test_the_window_follows_the_handler() -> None:
-    fast, slow, now = _Pace(256), _Pace(256), 0.0
+    fast, slow, now = Pace(256), Pace(256), 0.0
     for _ in range(2000):
         for pace, seconds in ((fast, 0.001), (slow, 0.25)):
             pace.asked(now)

@@ -300,6 +300,10 @@ class Broker:
         total = len(self.registry.index) + len(self.registry.live) + len(put)
         if total > self.settings.max_subscriptions:
             raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
+        if name not in self.registry.by_name:  # bad input must not make a subscriber
+            if strict and remove:
+                self.subscriber(name)
+            await asyncio.to_thread(self.registry.check, put)
         subscriber = await self.put_subscriber(name)
         async with self.gate.closed():
             if strict:

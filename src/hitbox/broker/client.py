@@ -50,14 +50,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.pace import PREFETCH_SECONDS, Pace
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
 BEATS = 4
 """How many times within `visibility_seconds` the client asks for more time."""
 SHORTEST_BEAT = 0.02
-PREFETCH_SECONDS = 1.0
-FIRST_WINDOW, LEAST_WINDOW = 4, 2
 MOST_NUMBERS = 10_000
 """In one message, as the broker takes it; and how many acknowledged deliveries are remembered."""
 T = TypeVar("T")
@@ -210,7 +209,7 @@ class Subscriber:
         self._acked: OrderedDict[int, int] = OrderedDict()  # the latest acknowledged ones: which attempt
         self._arrived = asyncio.Event()
         self._problem: BrokerError | None = None
-        self._pace = _Pace(window)
+        self._pace = Pace(window)
         self._beat_seconds = SHORTEST_BEAT
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._requests = itertools.count(1)
@@ -468,6 +467,8 @@ class Subscriber:
         if welcome["type"] != "welcome":
             raise _error(welcome, 400)
         self.name, self.warnings = welcome["name"], welcome["warnings"]
+        for warning in self.warnings:
+            log.warning("%s", warning)
         visible = welcome["options"]["visibility_seconds"]
         self._beat_seconds = max(visible / BEATS, SHORTEST_BEAT)
         self._pace.horizon = min(PREFETCH_SECONDS, visible / 2)
@@ -521,45 +522,6 @@ class Subscriber:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(problem)
         self._arrived.set()
-
-
-class _Pace:
-    """How many deliveries to have here: what the handler does within `horizon` seconds, found by doubling and halving.
-
-    A round is as many deliveries as the window held in advance. Only the time counts that the handler itself took.
-    """
-
-    def __init__(self, most: int):
-        self.most = most
-        self.size = min(FIRST_WINDOW, most)
-        self.horizon = PREFETCH_SECONDS
-        self.granted = 0
-        self._since: float | None = None
-        self._busy, self._count = 0.0, 0
-
-    def asked(self, now: float) -> None:
-        """The handler wants the next one: it is done with the last."""
-        if self._since is not None:
-            self._busy += now - self._since
-            self._since = None
-
-    def handed_out(self, now: float) -> bool:
-        """One more; whether the size has changed."""
-        self._since = now
-        self._count += 1
-        if self._count <= self.size:
-            return False
-        before = self.size
-        if self._busy < self.horizon / 2:
-            self.size = min(self.size * 2, self.most)
-        elif self._busy > self.horizon * 2:
-            self.size = max(self.size // 2, min(LEAST_WINDOW, self.most))
-        self._busy, self._count = 0.0, 0
-        return self.size != before
-
-    def grant(self, working: int) -> int:
-        self.granted = min(self.most, self.size + max(working - 1, 0))
-        return self.granted
 
 
 def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:
