@@ -8,6 +8,7 @@ import logging
 import resource
 import socket
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -395,3 +396,41 @@ def test_a_look_whose_requester_left_keeps_its_turn_until_it_ends() -> None:
             await lookups.run(look)
 
     run(scenario())
+
+
+def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the match of a large event is stuck, others are answered; a small one that took long sets the measure."""
+    release, threads = threading.Event(), []
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            await broker.subscribe("ann", [sub("s", "city LIKE '%x_y%'"), sub("t", "qty > 0")])
+            ann = await Listener(broker).attach("ann")
+            levels = broker.registry.levels
+
+            def stuck(event: Any, where: str | None) -> Any:
+                def look() -> Any:
+                    threads.append(threading.current_thread() is not threading.main_thread())
+                    if len(event.get("city", "")) > 4000:
+                        release.wait(30)
+                    if event["qty"] == 2:
+                        time.sleep(0.02)  # more than a turn of the loop
+                    yield from levels(event, where)
+
+                return look()
+
+            monkeypatch.setattr(broker.registry, "levels", stuck)
+            await broker.publish([item(qty=1, city="x" * 5000)])
+            await until(lambda: threads == [True])
+            assert (await http.get("/healthz")).status_code == 200
+            release.set()
+            await until(lambda: ann.seqs() == [1])
+            for quantity in (2, 2, 3):
+                await broker.publish([item(qty=quantity)])
+                await until(lambda: broker.waiting == 0)
+            assert threads == [True, False, True, True]
+
+    try:
+        run(scenario())
+    finally:
+        release.set()
