@@ -196,8 +196,8 @@ class Catalog:
         numbers: I64 = np.arange(len(come.exact)) + np.repeat(first - starts, come.count)
         owner = np.repeat(np.arange(start, start + rows), come.count)
         top = int(numbers.max()) + 1 if len(numbers) else 0
-        for column in (self._priority, self._first, self._count, self._alive):
-            column.reserve(start + rows)
+        for kept in (self._priority, self._first, self._count, self._alive):
+            kept.reserve(start + rows)
         self._owner.reserve(top)
         self._exact.reserve(top)
         plain = self.plain and bool((come.count <= 1).all() and come.exact.all())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import socket
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +39,8 @@ def test_serve_publish_subscribe(tmp_path: Path) -> None:
         assert json.loads(run("admin", "snapshot", "--url", url))["version"] == 1
         assert "did you mean 'price'" in run("publish", '{"prise": 1}', "--url", url, status=2)
         assert "not JSON" in run("publish", "{", "--url", url, status=2)
+        assert "did you mean 'price'" in run("subscribe", "prise < 1", "--name", "new", "--url", url, status=2)
+        assert [one["name"] for one in client.request("GET", "/v1/subscribers")["subscribers"]] == ["ann"]
         client.close()
     with served(tmp_path / "data") as url:  # after a graceful end: from the snapshot
         assert json.loads(run("admin", "stats", "--url", url))["restored"] == "snapshot 1 and 0 changes"
@@ -61,6 +66,44 @@ def test_a_bad_start_is_told(tmp_path: Path) -> None:
     assert "needs a schema" in run("serve", "--data", str(tmp_path), status=2)
     assert "unknown type" in run("serve", "--data", str(tmp_path), "--schema", "a:money", status=2)
     assert "max_wating" in run("serve", "--data", str(tmp_path), "--schema", "a:int", "--set", "max_wating=1", status=2)
+
+
+def test_trouble_at_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        data = ["--data", str(tmp_path / "data"), "--schema", "a:int"]
+        (tmp_path / "file").touch()
+        for arguments, message in (
+            ([*data, "--port", port], f"port {port} of 127.0.0.1 is in use"),
+            ([*data, "--port", "0", "--host", "no such host"], "needs a token"),
+            ([*data, "--port", "70000"], "0 to 65535"),
+            (["--data", str(tmp_path / "file"), "--schema", "a:int"], "cannot use the folder"),
+            (["--data", str(tmp_path / "file" / "x"), "--schema", "a:int"], "Not a directory"),
+            ([*data, "--set", "nonsense"], "no setting 'nonsense'"),
+            ([*data, "--set", "max_bach=3"], "did you mean 'max_batch'"),
+            ([*data, "--set", "max_batch=none"], "max_batch cannot be 'none'"),
+            ([*data, "--way", "fast"], "way cannot be 'fast'"),
+        ):
+            said = run("serve", *arguments, status=2)
+            assert message in said
+            assert said.count("\n") == 1, said
+    monkeypatch.setattr(os, "open", denied)
+    assert "Permission denied" in run("serve", *data, status=2)
+
+
+def denied(path: object, *_: object, **__: object) -> int:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_commands_without_a_broker_end_with_a_reason() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert f"no broker answers at {url}" in run("subscribe", "a > 1", "--url", url, "--wait", "0.2", status=2)
+    assert f"no answer from the broker at {url}" in run("publish", '{"a": 1}', "--url", url, status=2)
+    assert f"no answer from the broker at {url}" in run("admin", "stats", "--url", url, status=2)
 
 
 def snapshot(path: Path, ids: list[object]) -> None:

@@ -5,24 +5,29 @@ address and with no token made, the broker lets everyone on this machine in as "
 and once there is one it is asked for everywhere but on the page's own files and /healthz.
 
 A browser sends Origin with whatever a foreign page makes it send, and the name that it looked up as Host: a loopback
-broker answers to loopback names only, and an Origin must be the broker's own or one that was allowed.
+broker answers to loopback names only, and an Origin must be the broker's own or one that was allowed. Both are read
+strictly, name and port and nothing else: what another program reads differently is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Overloaded
 from hitbox.broker.settings import check_name
 from hitbox.broker.store import Store
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ADDRESS = re.compile(
+    r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
+)
+PORTS = {"http": 80, "https": 443}
 PROTOCOL = "hitbox.v1"
 BEARER = "bearer."
 
@@ -49,6 +54,37 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
+def parse_address(text: str, header: str, port: int) -> tuple[str, int]:
+    """Name (in lower case, an IPv6 address without brackets) and port of "name", "name:port" or "[address]:port".
+
+    >>> parse_address("LocalHost:8400", "Host", 80), parse_address("[::1]", "Host", 80)
+    (('localhost', 8400), ('::1', 80))
+    """
+    found = ADDRESS.fullmatch(text)
+    number = int(found["port"] or port) if found else 0
+    if found is None or not 0 < number <= 65535:
+        raise Forbidden(f"the header {header} is a name or an address with a port, not {text!r:.100}")
+    name = found["name"].lower()
+    if name.startswith("["):
+        try:
+            name = str(ipaddress.IPv6Address(name[1:-1]))
+        except ValueError:
+            raise Forbidden(f"the header {header} has no valid address: {text!r:.100}") from None
+    return name, number
+
+
+def is_loopback(host: str) -> bool:
+    """Does it name this machine to itself?
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("127.evil.example")
+    (True, True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 @dataclass(slots=True)
 class Guard:
     """Checks requests; headers are lower-case."""
@@ -64,10 +100,17 @@ class Guard:
     def check_page(self, headers: Mapping[str, str]) -> None:
         """Host and Origin."""
         host = headers.get("host", "")
-        if self.loopback and (urlsplit(f"//{host}").hostname or "") not in LOOPBACK:
+        name, _ = parse_address(host, "Host", 80)
+        if self.loopback and not is_loopback(name):
             raise Forbidden(f"this broker answers on the loopback address only, not as {host!r:.100}")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host and origin not in self.origins:
+        if origin is None or origin in self.origins:
+            return
+        scheme, separator, rest = origin.partition("://")
+        if not separator or scheme.lower() not in PORTS:
+            raise Forbidden(f"requests from the page {origin!r:.100} are not allowed (--allow-origin)")
+        own = PORTS[scheme.lower()]
+        if parse_address(rest, "Origin", own) != parse_address(host, "Host", own):
             raise Forbidden(f"requests from the page {origin!r:.100} are not allowed (--allow-origin)")
 
     def principal(self, headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:

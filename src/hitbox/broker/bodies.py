@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from hitbox.broker.broker import Item
 from hitbox.broker.errors import BadRequest, TooLarge
@@ -22,11 +22,14 @@ T = TypeVar("T")
 async def read(request: Request, most: int) -> bytes:
     """The whole body, given up as soon as it is too large."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise TooLarge(f"a body has at most {most} bytes")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise TooLarge(f"a body has at most {most} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise BadRequest("the connection ended before the body did") from None  # nobody is there to read it
     return b"".join(parts)
 
 

@@ -39,6 +39,8 @@ from hitbox.schema import Schema
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8
 T = TypeVar("T")
+MANY = 200
+"""Events that are checked in a thread, as others may not wait so long."""
 log = logging.getLogger("hitbox.broker")
 
 
@@ -202,7 +204,8 @@ class Broker:
         """Accept events; the number of the first, once all are durable."""
         if not items:
             return self.store.events.next() - 1
-        bodies = self.check(items)
+        large = len(items) > MANY or any(item.where is not None for item in items)
+        bodies = await asyncio.to_thread(self.check, items) if large else self.check(items)
         size = sum(map(len, bodies))
         self._admit(len(items), size)
         self.waiting += len(items)

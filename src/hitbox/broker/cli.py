@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,10 +42,10 @@ def serve(
 ) -> None:
     """Run a broker until it is told to stop."""
     from hitbox.broker import transfer
-    from hitbox.broker.auth import Guard
+    from hitbox.broker.auth import Guard, is_loopback
     from hitbox.broker.broker import Broker
-    from hitbox.broker.service import is_loopback, serve
-    from hitbox.broker.settings import Settings
+    from hitbox.broker.service import serve
+    from hitbox.broker.settings import read_settings
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
@@ -53,31 +54,37 @@ def serve(
         if import_ is not None:
             given = transfer.load(data, import_, as_)
         broker = Broker(data, given, settings)
-        loopback = is_loopback(host)
-        guard = Guard(broker.store.get("tokens", {}), loopback, frozenset(allow_origin or ()))
-        try:
-            guard.check_address()
-        except HitboxError:
-            broker.store.close()
-            raise
+        guard = Guard(broker.store.get("tokens", {}), is_loopback(host), frozenset(allow_origin or ()))
+        name = f"[{host}]" if ":" in host else host
 
         def ready(bound: int) -> None:
             count = len(broker.registry.index)
-            typer.echo(f"hitbox broker on http://{host}:{bound} ({count} subscriptions, from {broker.registry.how})")
+            typer.echo(f"hitbox broker on http://{name}:{bound} ({count} subscriptions, from {broker.registry.how})")
             sys.stdout.flush()
 
         await serve(broker, guard, host, port, ready)
 
-    with plain_errors():
-        settings = _settings(Settings, {"way": way, **dict(one.split("=", 1) for one in set or [] if "=" in one)})
+    with plain_errors(), _folder_errors(data):
+        settings = read_settings([f"way={way}", *(set or [])])
         asyncio.run(run())
 
 
-def _settings(kind: Any, given: dict[str, str]) -> Any:
+@contextlib.contextmanager
+def _folder_errors(data: Path) -> Iterator[None]:
+    """What the system says of the broker's folder, in plain words."""
+    import apsw
+
     try:
-        return msgspec.convert(given, kind, strict=False)
-    except msgspec.ValidationError as problem:
-        raise typer.BadParameter(str(problem)) from None
+        yield
+    except OSError as problem:
+        where = f" ({problem.filename})" if problem.filename not in (None, str(data)) else ""
+        raise BadFolder(f"cannot use the folder {data}: {problem.strerror or problem}{where}") from problem
+    except apsw.Error as problem:
+        raise BadFolder(f"cannot use the store in the folder {data}: {problem}") from problem
+
+
+class BadFolder(HitboxError):
+    """The broker's folder cannot be read or written."""
 
 
 @app.command()
@@ -121,14 +128,16 @@ def subscribe(
     id: Annotated[str, typer.Option(help="The subscription's name.")] = "cli",
     priority: Annotated[int, typer.Option(min=0, max=9)] = 4,
     unmatched: Annotated[bool, typer.Option("--unmatched", help="Also events that no subscription matched.")] = False,
-    count: Annotated[int, typer.Option(help="End after so many; 0: never.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="End after so many; 0: never.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.1, help="How many seconds to try for a connection.")] = 5.0,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
     """Print deliveries, a JSON object a line, and acknowledge them."""
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None) as client, contextlib.suppress(KeyboardInterrupt):
+    asked = Client.sync(url, token or None, connect_seconds=wait)
+    with plain_errors(), asked as client, contextlib.suppress(KeyboardInterrupt):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
         options = {"unmatched": True, "policy": "spool" if name else "drop_oldest"} if unmatched else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
@@ -160,7 +169,7 @@ def token(name: str, data: Data, remove: bool = False) -> None:
     from hitbox.broker.auth import make_token, remove_token
     from hitbox.broker.store import Store
 
-    with plain_errors():
+    with plain_errors(), _folder_errors(data):
         store = Store(data)
         try:
             store.begin()
@@ -179,7 +188,7 @@ def export(path: Path, data: Data) -> None:
     """Save the subscriptions as a snapshot that the library and Spark open, with the broker stopped."""
     from hitbox.broker import transfer
 
-    with plain_errors():
+    with plain_errors(), _folder_errors(data):
         typer.echo(transfer.export(data, path))
 
 

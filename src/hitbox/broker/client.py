@@ -10,6 +10,12 @@
 `ann.run(callback)` calls a function for each delivery: acknowledged when it returns, refused when it raises, so that it
 comes again later. With `auto=False` nothing is acknowledged but by `await ann.ack(delivery)` or `ann.nack(delivery)`.
 
+The broker sends a delivery again that is not acknowledged within `visibility_seconds`. The client sees to it that only
+the handler's own time counts: a few times in that span it asks for more time (`extend`) for all deliveries that wait in
+it, and for those that are being worked on, these for `handler_seconds` at most. A client that is dead, or whose event
+loop is blocked, asks for nothing, and a handler that takes longer than `handler_seconds` gets no more time: the broker
+sends again. How many deliveries wait here follows the handler: about one second of its work, up to `window`.
+
 A connection that breaks is made again, with growing pauses, and goes on from the last acknowledgement; subscriptions
 live in the broker (those of ephemeral subscribers are made again by the client). `Client.sync(...)` is the same for
 programs without an event loop.
@@ -19,22 +25,43 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, TypeVar
 
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
-from hitbox.broker.errors import BrokerError, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.pace import PREFETCH_SECONDS, Pace
 from hitbox.values import for_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
+BEATS = 4
+"""How many times within `visibility_seconds` the client asks for more time."""
+SHORTEST_BEAT = 0.02
+MOST_NUMBERS = 10_000
+"""In one message, as the broker takes it; and how many acknowledged deliveries are remembered."""
 T = TypeVar("T")
+log = logging.getLogger("hitbox.client")
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -62,10 +89,21 @@ class Refused(BrokerError):
 
 
 class Client:
-    """A broker, by its address; `token` where it asks for one."""
+    """A broker, by its address; `token` where it asks for one.
 
-    def __init__(self, url: str = "http://127.0.0.1:8400", token: str | None = None, timeout: float = 30.0):
+    `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
+    None means for ever.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8400",
+        token: str | None = None,
+        timeout: float = 30.0,
+        connect_seconds: float | None = 5.0,
+    ):
         self.url, self._token = url.rstrip("/"), token
+        self.timeout, self.connect_seconds = timeout, connect_seconds
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
 
@@ -114,18 +152,38 @@ class Client:
         raise AssertionError("pauses do not end")
 
     def subscriber(
-        self, name: str = "", *, ephemeral: bool = False, auto: bool = True, window: int = 256, **options: Any
+        self,
+        name: str = "",
+        *,
+        ephemeral: bool = False,
+        auto: bool = True,
+        window: int = 256,
+        handler_seconds: float = 600.0,
+        subscriptions: Iterable[Mapping[str, Any]] = (),
+        **options: Any,
     ) -> Subscriber:
-        """A subscriber to connect; `options` are those of a subscriber (policy, limit, visibility_seconds, ...)."""
-        hello: dict[str, Any] = {"type": "hello", "subscriber": name, "ephemeral": ephemeral, "window": window}
+        """A subscriber to connect; `options` are those of a subscriber (policy, limit, visibility_seconds, ...).
+
+        `window`: the most deliveries that may be here unacknowledged. `handler_seconds`: how long the client asks for
+        more time for a delivery that is being worked on. `subscriptions` (name, where, priority, about) are made
+        together with the subscriber, all or none.
+        """
+        hello: dict[str, Any] = {"type": "hello", "subscriber": name, "ephemeral": ephemeral}
         if options:
             hello["options"] = options
-        return Subscriber(self, hello, auto)
+        return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
 
     def open_socket(self) -> Any:
         address = "ws" + self.url.removeprefix("http") + "/v1/connect"
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        return connect(address, additional_headers=headers, max_size=None, compression=None, proxy=None)
+        return connect(
+            address,
+            additional_headers=headers,
+            max_size=None,
+            compression=None,
+            proxy=None,
+            open_timeout=self.connect_seconds,
+        )
 
     @classmethod
     def sync(cls, *args: Any, **named: Any) -> SyncClient:
@@ -136,25 +194,49 @@ class Client:
 class Subscriber:
     """A connection that outlives its sockets."""
 
-    def __init__(self, client: Client, hello: dict[str, Any], auto: bool):
-        self._client, self._hello, self.auto = client, hello, auto
+    def __init__(
+        self,
+        client: Client,
+        hello: dict[str, Any],
+        auto: bool,
+        window: int,
+        handler_seconds: float,
+        subscriptions: list[dict[str, Any]],
+    ):
+        self._client, self._hello, self.auto, self.handler_seconds = client, hello, auto, handler_seconds
         self._socket: ClientConnection | None = None
-        self._got: asyncio.Queue[Delivery | BaseException] = asyncio.Queue()
+        self._waiting: OrderedDict[int, Delivery] = OrderedDict()  # here, not handed out yet
+        self._working: dict[int, float] = {}  # handed out and neither acknowledged nor refused: since when
+        self._acked: OrderedDict[int, int] = OrderedDict()  # the latest acknowledged ones: which attempt
+        self._arrived = asyncio.Event()
+        self._problem: BrokerError | None = None
+        self._pace = Pace(window)
+        self._beat_seconds = SHORTEST_BEAT
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._requests = itertools.count(1)
-        self._mine: dict[str, dict[str, Any]] = {}
+        self._mine = {one["name"]: one for one in subscriptions}
         self._acks: list[int] = []
         self._flush: asyncio.TimerHandle | None = None
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._trouble = ""
         self.name = hello["subscriber"]
+        self.warnings: list[str] = []
         self.connections = 0
 
     async def __aenter__(self) -> Subscriber:
         self._ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._stay())
+        seconds = self._client.connect_seconds
         try:
-            await asyncio.shield(self._ready)
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            self._task.cancel()
+            raise StoreFailed(
+                f"no broker answers at {self._client.url} ({self._trouble or 'no answer'}); tried for {seconds:g} s. "
+                "Is `hitbox serve` running there? (connect_seconds sets how long to try)"
+            ) from None
         except BaseException:
             self._task.cancel()
             raise
@@ -186,19 +268,41 @@ class Subscriber:
 
     async def ack(self, *deliveries: Delivery | int) -> None:
         """Acknowledge; many go out in one message."""
-        self._acks += [d if isinstance(d, int) else d.seq for d in deliveries]
+        for one in deliveries:
+            seq, attempt = (one, 1) if isinstance(one, int) else (one.seq, one.attempt)
+            self._working.pop(seq, None)
+            self._waiting.pop(seq, None)
+            self._acks.append(seq)
+            self._acked[seq] = attempt
+            if len(self._acked) > MOST_NUMBERS:
+                self._acked.popitem(last=False)
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_later(0.005, lambda: asyncio.ensure_future(self._send_acks()))
 
     async def nack(self, *deliveries: Delivery | int) -> None:
         """Refuse: the broker sends it again later, at last as a dead letter."""
-        await self._say({"type": "nack", "seqs": [d if isinstance(d, int) else d.seq for d in deliveries]})
+        seqs = _numbers(deliveries)
+        for seq in seqs:
+            self._working.pop(seq, None)
+        await self._say_numbers("nack", seqs)
+
+    async def extend(self, *deliveries: Delivery | int) -> None:
+        """Ask for more time: `visibility_seconds` and `handler_seconds` of these deliveries count from now on."""
+        seqs, now = _numbers(deliveries), time.monotonic()
+        self._working.update((seq, now) for seq in seqs if seq in self._working)
+        await self._say_numbers("extend", seqs)
 
     async def _send_acks(self) -> None:
         self._flush = None
         seqs, self._acks = self._acks, []
-        if seqs and not await self._say({"type": "ack", "seqs": seqs}):
+        if seqs and not await self._say_numbers("ack", seqs):
             self._acks = seqs + self._acks  # sent again after the next hello
+
+    async def _say_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
+        for start in range(0, len(seqs), MOST_NUMBERS):
+            if not await self._say({"type": kind, "seqs": seqs[start : start + MOST_NUMBERS]}):
+                return False
+        return True
 
     async def _say(self, message: dict[str, Any]) -> bool:
         try:
@@ -211,6 +315,16 @@ class Subscriber:
 
     async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """A request and its answer; asked again on the next connection where this one breaks."""
+        try:
+            async with asyncio.timeout(self._client.timeout):
+                return await self._ask_until_answered(message)
+        except TimeoutError:
+            why = f": {self._trouble}" if self._socket is None and self._trouble else ""
+            raise StoreFailed(
+                f"no answer from the broker at {self._client.url} within {self._client.timeout:g} s{why}"
+            ) from None
+
+    async def _ask_until_answered(self, message: dict[str, Any]) -> dict[str, Any]:
         while True:
             request = next(self._requests)
             answer = self._answers[request] = asyncio.get_running_loop().create_future()
@@ -230,30 +344,86 @@ class Subscriber:
 
     # ---- receiving
 
+    async def _next(self) -> Delivery:
+        """The next delivery, which counts as being worked on from now on."""
+        self._pace.asked(time.monotonic())
+        while not self._waiting:
+            if self._problem is not None:
+                raise self._problem
+            if self._starved():
+                await self._grant()
+            self._arrived.clear()
+            if not self._waiting:
+                await self._arrived.wait()
+        seq, found = self._waiting.popitem(last=False)
+        now = time.monotonic()
+        if not self._hello["ephemeral"]:
+            self._working[seq] = now
+        if self._pace.handed_out(now) and self._socket is not None:
+            await self._grant()
+        return found
+
+    def _starved(self) -> bool:
+        """Does the window hold only deliveries that are in the handler's hands?"""
+        return self._socket is not None and self._pace.granted <= len(self._working) < self._pace.most
+
+    async def _grant(self) -> None:
+        """Say how many deliveries the broker may have on their way: those in hand, and as many as the pace allows."""
+        size = self._pace.grant(len(self._working))
+        if not self._hello["ephemeral"]:
+            await self._say({"type": "window", "size": size})
+
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         while True:
-            found = await self._got.get()
-            if isinstance(found, BaseException):
-                raise found
+            found = await self._next()
             yield found
             if self.auto:
                 await self.ack(found)
 
     async def run(self, callback: Callable[[Delivery], Awaitable[None] | None]) -> None:
-        """Call `callback` for each delivery, until cancelled; what it raises refuses the delivery."""
+        """Call `callback` for each delivery, until cancelled; what it raises is logged and refuses the delivery."""
         while True:
-            found = await self._got.get()
-            if isinstance(found, BaseException):
-                raise found
+            found = await self._next()
             try:
                 result = callback(found)
                 if result is not None:
                     await result
             except Exception:
+                log.exception(
+                    "the handler of subscriber %r failed on event %d (attempt %d); the delivery is refused",
+                    self.name, found.seq, found.attempt,
+                )  # fmt: skip
                 await self.nack(found)
             else:
                 if self.auto:
                     await self.ack(found)
+
+    def _claimed(self, seq: int, now: float) -> bool:
+        """Is it being worked on, for no longer than `handler_seconds`? At least one beat passes in any case."""
+        since = self._working.get(seq)
+        return since is not None and now - since < max(self.handler_seconds, 2 * self._beat_seconds)
+
+    async def _beat(self) -> None:
+        """Ask for more time, again and again, for what is here; whoever is stuck does not come to it."""
+        while not self._hello["ephemeral"]:
+            await asyncio.sleep(self._beat_seconds)
+            now = time.monotonic()
+            mine = [seq for seq in self._working if self._claimed(seq, now)]
+            mine += [
+                seq for seq in self._waiting if seq not in self._working
+            ]  # no copy of what a handler is stuck with
+            await self._say_numbers("extend", mine)
+
+    def _take_in(self, delivery: Delivery) -> None:
+        """A delivery came; one that was sent again although it is here, or was acknowledged meanwhile, is left out."""
+        seq = delivery.seq
+        if seq in self._waiting:
+            self._waiting[seq] = delivery
+        elif delivery.attempt > self._acked.get(seq, delivery.attempt):
+            self._acks.append(seq)  # its acknowledgement and its repetition have crossed
+        elif not self._claimed(seq, time.monotonic()):
+            self._waiting[seq] = delivery
+            self._arrived.set()
 
     async def _stay(self) -> None:
         """Be connected; come back where the connection breaks."""
@@ -263,7 +433,11 @@ class Subscriber:
                 async with self._client.open_socket() as socket:
                     await self._greet(socket)
                     pauses = _pauses()
-                    await self._listen(socket)
+                    beat = asyncio.create_task(self._beat())
+                    try:
+                        await self._listen(socket)
+                    finally:
+                        beat.cancel()
             except (OSError, InvalidHandshake, ConnectionClosed, TimeoutError) as problem:
                 fatal = self._fatal(problem)
                 self._lost(problem)
@@ -275,20 +449,35 @@ class Subscriber:
                     self._end(problem)
                     return
                 # an ephemeral name that the broker has not noticed to be free yet: again in a moment
+            except InvalidURI as problem:
+                self._end(BadRequest(f"{self._client.url!r} is not the address of a broker: {problem}"))
+                return
+            except Exception as problem:
+                self._end(StoreFailed(f"what came from {self._client.url} is not what a broker sends: {problem!r}"))
+                return
             await asyncio.sleep(next(pauses))
 
     async def _greet(self, socket: ClientConnection) -> None:
-        await socket.send(msgspec.json.encode(self._hello).decode())
-        welcome = msgspec.json.decode(await socket.recv())
+        ephemeral = self._hello["ephemeral"]
+        hello = {**self._hello, "window": self._pace.grant(len(self._working))}
+        if self._mine and (ephemeral or not self.connections):
+            hello["put"] = list(self._mine.values())
+        await socket.send(msgspec.json.encode(hello).decode())
+        async with asyncio.timeout(self._client.connect_seconds):
+            welcome = msgspec.json.decode(await socket.recv())
         if welcome["type"] != "welcome":
             raise _error(welcome, 400)
-        self.name = welcome["name"]
-        if self._mine:
-            put = {"type": "subscribe", "request": 0, "put": list(self._mine.values())}
-            await socket.send(msgspec.json.encode(put).decode())
-        while not self._hello["ephemeral"] and not self._got.empty():
-            self._got.get_nowait()  # not handed out yet: the broker sends them again, in order
-        self._socket = socket
+        self.name, self.warnings = welcome["name"], welcome["warnings"]
+        for warning in self.warnings:
+            log.warning("%s", warning)
+        visible = welcome["options"]["visibility_seconds"]
+        self._beat_seconds = max(visible / BEATS, SHORTEST_BEAT)
+        self._pace.horizon = min(PREFETCH_SECONDS, visible / 2)
+        if not ephemeral:
+            self._waiting.clear()  # not handed out yet: the broker sends them again, in order
+        if self._trouble:
+            log.warning("connected to the broker at %s", self._client.url)
+        self._socket, self._trouble = socket, ""
         self.connections += 1
         await self._send_acks()
         if self._ready is not None and not self._ready.done():
@@ -299,7 +488,7 @@ class Subscriber:
             message = msgspec.json.decode(await socket.recv())
             if message["type"] == "deliveries":
                 for row in message["deliveries"]:
-                    self._got.put_nowait(msgspec.convert(row, Delivery))
+                    self._take_in(msgspec.convert(row, Delivery))
             elif message["request"] in self._answers:
                 answer = self._answers[message["request"]]
                 if not answer.done():
@@ -316,16 +505,28 @@ class Subscriber:
 
     def _lost(self, problem: BaseException) -> None:
         self._socket = None
+        text = str(problem) or type(problem).__name__
+        if not self._trouble:
+            log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
+        self._trouble = text
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ConnectionClosed(None, None))
 
     def _end(self, problem: BrokerError) -> None:
-        self._lost(problem)
+        self._socket, self._problem = None, problem
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(problem)
+        if not self._hello["ephemeral"]:
+            self._waiting.clear()  # the broker has them still
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(problem)
-        else:
-            self._got.put_nowait(problem)
+        self._arrived.set()
+
+
+def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:
+    return [one if isinstance(one, int) else one.seq for one in deliveries]
 
 
 class SyncClient:
@@ -336,6 +537,7 @@ class SyncClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="hitbox-client", daemon=True)
         self._thread.start()
         self._client = self._do(self._make(*args, **named))
+        self._listening: weakref.WeakSet[Listening] = weakref.WeakSet()
 
     async def _make(self, *args: Any, **named: Any) -> Client:
         return Client(*args, **named)
@@ -350,6 +552,8 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
+        for one in list(self._listening):
+            one.close()
         self._do(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -366,22 +570,86 @@ class SyncClient:
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
-    ) -> Iterator[Delivery]:
-        """Connect, subscribe, yield deliveries (`count` of them); each is acknowledged when the next is asked for."""
-        subscriber = self._client.subscriber(name, **options)
-        self._do(subscriber.__aenter__())
-        try:
-            for one in subscriptions:
-                self._do(subscriber.subscribe(**one))
-            deliveries = subscriber.__aiter__()
-            for n in itertools.count(1):
-                delivery = self._do(_next(deliveries))
-                yield delivery
-                if n == count:
-                    self._do(subscriber.ack(delivery))
-                    return
-        finally:
-            self._do(subscriber.__aexit__())
+    ) -> Listening:
+        """Connect, subscribe, and iterate over deliveries (`count` of them); each is acknowledged when the next one is
+        asked for. With `auto=False` use `ack`, `nack` and `extend` of what comes back.
+
+            with client.listen("ann", auto=False) as ann:
+                for delivery in ann:
+                    ann.ack(delivery)
+        """
+        found = Listening(self._do, self._client, name, {"subscriptions": list(subscriptions), **options}, count)
+        self._listening.add(found)
+        return found
+
+
+class Listening:
+    """The deliveries of a subscriber, for programs without an event loop. It connects when the first one is asked for,
+    and leaves at the end of the loop or of a `with`."""
+
+    def __init__(
+        self,
+        do: Callable[[Coroutine[Any, Any, Any]], Any],
+        client: Client,
+        name: str,
+        options: dict[str, Any],
+        count: int | None,
+    ):
+        self._do, self._subscriber = do, do(_made(client, name, options))
+        self._deliveries = _deliver(do, self._subscriber, count)
+
+    def __enter__(self) -> Listening:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self
+
+    def __next__(self) -> Delivery:
+        return next(self._deliveries)
+
+    def close(self) -> None:
+        self._deliveries.close()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the broker said of the subscriptions."""
+        return list(self._subscriber.warnings)
+
+    def ack(self, *deliveries: Delivery | int) -> None:
+        """Acknowledge."""
+        self._do(self._subscriber.ack(*deliveries))
+
+    def nack(self, *deliveries: Delivery | int) -> None:
+        """Refuse: the broker sends it again later, at last as a dead letter."""
+        self._do(self._subscriber.nack(*deliveries))
+
+    def extend(self, *deliveries: Delivery | int) -> None:
+        """Ask for more time."""
+        self._do(self._subscriber.extend(*deliveries))
+
+
+async def _made(client: Client, name: str, options: dict[str, Any]) -> Subscriber:
+    return client.subscriber(name, **options)
+
+
+def _deliver(
+    do: Callable[[Coroutine[Any, Any, Any]], Any], subscriber: Subscriber, count: int | None
+) -> Generator[Delivery]:
+    do(subscriber.__aenter__())
+    try:
+        deliveries = subscriber.__aiter__()
+        for n in itertools.count(1):
+            delivery: Delivery = do(_next(deliveries))
+            yield delivery
+            if n == count:
+                if subscriber.auto:
+                    do(subscriber.ack(delivery))
+                return
+    finally:
+        do(subscriber.__aexit__())
 
 
 async def _next(deliveries: AsyncIterator[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from hitbox.broker.broker import Broker, Item
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.registry import Subscriber, kept_values
 from hitbox.broker.tables import Row
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, UnknownSubscription
 from hitbox.index import Index
 from hitbox.schema import Schema
 from hitbox.values import with_named_ends
@@ -134,8 +135,11 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
         registry.adopt(schema, index)
 
 
-async def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
-    """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses."""
+def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
+    """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses.
+
+    It may look at every subscription: to be run in a thread.
+    """
     broker.check([item])
     registry = broker.registry
     found: list[dict[str, Any]] = []
@@ -144,11 +148,11 @@ async def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[s
         count += len(ids)
         for id in ids[: max(limit - len(found), 0)]:
             owner, _, name = id.partition("/")
-            found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
+            with contextlib.suppress(UnknownSubscription):  # removed meanwhile
+                found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
     near = []
     if misses and len(registry.index):
-        # in a thread: it looks at every subscription, and deliveries must not wait for that
-        told: Any = await asyncio.to_thread(registry.index.explain, item.event, where=item.where, misses=misses)
+        told: Any = registry.index.explain(item.event, where=item.where, misses=misses)
         near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in told.misses.items()]
     return {"count": count, "matches": found, "misses": near}
 

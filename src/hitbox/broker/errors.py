@@ -56,6 +56,10 @@ class Overloaded(BrokerError):
         return (type(self), (str(self), self.retry_after))
 
 
+class CannotListen(BrokerError):
+    """The address or port cannot be had; the broker does not start."""
+
+
 class StoreFailed(BrokerError):
     """The store cannot be written to; nothing was accepted."""
 

@@ -1,8 +1,10 @@
 """What waits for one subscriber.
 
     offer ->  ready[9] ... ready[0]  -> take ->  held (sent, not acknowledged)  -> ack
-                  ^   in memory, bounded             |  timeout or refusal: later again, or a dead letter
-    spool --------+   on disk, in the same order     +-> ready, at the front
+                  ^   in memory, bounded             |  timeout or refusal: a pause, or a dead letter
+    spool --------+   on disk, in the same order     +-> ready, at the front, after the pause
+
+The time-out of a delivery counts from the moment it was written to the connection, and again from each `extend`.
 
 A durable subscriber's deliveries are rows of the store; memory holds only the next ones of a subscriber that is
 connected. Where memory does not suffice (or nobody is connected) the mailbox is `spilled`: what comes goes to the disk
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,7 +77,8 @@ class Mailbox:
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
-        self.held: dict[int, Delivery] = {}
+        self.held: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
+        self.paused = 0  # of the held ones, those that failed and wait for their next try
         self._due: list[tuple[float, int]] = []
         self.over = False  # to be disconnected
         self.calm = True  # was within its limit
@@ -131,19 +135,19 @@ class Mailbox:
     # ---- out
 
     def room(self) -> int:
-        return self.window - len(self.held)
+        """How many more may be sent; a delivery in its pause is not with the client, so it takes no place there."""
+        return self.window - len(self.held) + min(self.paused, MEMORY)
 
     def take(self) -> list[Delivery]:
         """The next deliveries for one frame, most urgent first, within the window; they count as held from now on."""
         found: list[Delivery] = []
         size = 0
         most = min(FRAME_COUNT, self.room()) if not self.subscriber.ephemeral else FRAME_COUNT
-        deadline = time.monotonic() + self.subscriber.options.visibility_seconds
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
                 size += len(delivery.body)
-                delivery.deadline = deadline
+                delivery.deadline = math.inf  # until it is written
                 found.append(delivery)
         self.ready -= len(found)
         if self.subscriber.ephemeral:
@@ -155,51 +159,70 @@ class Mailbox:
     def wants_spool(self) -> bool:
         return self.spilled and not self.ready and self.room() > 0 and not self.subscriber.ephemeral
 
-    def acknowledge(self, seqs: Iterable[int]) -> list[tuple[int, int, int]]:
-        """The keys in the store of what is done; for what is not held the level is not known, so all levels."""
-        keys = []
-        number = self.subscriber.number
+    def extend(self, seqs: Iterable[int]) -> None:
+        """The time-out of these deliveries counts from now on; what is not with the client stays as it is."""
+        deadline = time.monotonic() + self.subscriber.options.visibility_seconds
         for seq in seqs:
-            delivery = self.held.pop(seq, None)
-            if delivery is not None:
-                keys.append((number, delivery.level, seq))
-            else:
-                self._discard(seq)
-                keys += [(number, level, seq) for level in range(LEVELS)]
-        self.wake.set()
-        return keys
+            delivery = self.held.get(seq)
+            if delivery is not None and delivery.deadline:
+                del self.held[seq]  # to the end: held is in the order of deadlines
+                delivery.deadline = deadline
+                self.held[seq] = delivery
 
-    def _discard(self, seq: int) -> None:
-        for queue in self._ready:
-            for delivery in queue:
-                if delivery.seq == seq:
-                    queue.remove(delivery)
-                    self.ready -= 1
-                    return
+    def acknowledge(self, seqs: Iterable[int]) -> tuple[list[tuple[int, int]], list[int]]:
+        """(level, seq) of what is done, and the numbers of which memory knows nothing: they may be on the disk."""
+        known, unknown = [], []
+        for seq in dict.fromkeys(seqs):
+            delivery = self._unhold(seq)
+            if delivery is not None:
+                known.append((delivery.level, seq))
+            else:
+                unknown.append(seq)
+        self._discard(unknown)
+        self.wake.set()
+        return known, unknown
+
+    def _unhold(self, seq: int) -> Delivery | None:
+        delivery = self.held.pop(seq, None)
+        if delivery is not None and not delivery.deadline:
+            self.paused -= 1
+        return delivery
+
+    def _discard(self, seqs: Iterable[int]) -> None:
+        """Take these out of the queues, in one pass."""
+        gone = set(seqs)
+        if not gone or not self.ready:
+            return
+        for level, queue in enumerate(self._ready):
+            if any(delivery.seq in gone for delivery in queue):
+                self._ready[level] = deque(delivery for delivery in queue if delivery.seq not in gone)
+        self.ready = sum(map(len, self._ready))
 
     def drop(self, seqs: Iterable[int]) -> None:
         """Forget deliveries that the store has let go."""
+        seqs = list(seqs)
         for seq in seqs:
-            self.held.pop(seq, None)
-            self._discard(seq)
+            self._unhold(seq)
+        self._discard(seqs)
 
     # ---- time
 
     def expired(self, now: float) -> list[Delivery]:
         """Held deliveries whose time is up; those whose pause is over go back to the front of their queue."""
         while self._due and self._due[0][0] <= now:
-            delivery = self.held.pop(heapq.heappop(self._due)[1], None)
-            if delivery is not None:
+            delivery = self.held.get(heapq.heappop(self._due)[1])
+            if delivery is not None and not delivery.deadline:
+                self._unhold(delivery.seq)
                 delivery.sent, delivery.live = True, False
                 self._ready[delivery.level].appendleft(delivery)
                 self.ready += 1
                 self.resent += 1
                 self.wake.set()
         late = []
-        for delivery in self.held.values():  # in the order of sending, so of deadlines; pauses have none
-            if delivery.deadline > now:
+        for delivery in self.held.values():
+            if now < delivery.deadline < math.inf:
                 break
-            if delivery.deadline:
+            if 0 < delivery.deadline <= now:
                 late.append(delivery)
         return late
 
@@ -207,11 +230,12 @@ class Mailbox:
         """Count a try; whether there is another one, after a pause."""
         options = self.subscriber.options
         delivery.tries += 1
-        delivery.deadline = 0.0
+        self.wake.set()
         if delivery.tries >= options.max_tries:
-            self.held.pop(delivery.seq, None)
-            self.wake.set()
+            self._unhold(delivery.seq)
             return False
+        delivery.deadline = 0.0
+        self.paused += 1
         doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
         pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
         heapq.heappush(self._due, (now + pause, delivery.seq))
@@ -233,6 +257,7 @@ class Mailbox:
             queue.clear()
         self.ready = 0
         self.held.clear()
+        self.paused = 0
         self._due.clear()
         self.over = False
         if self.subscriber.ephemeral:

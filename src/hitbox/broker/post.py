@@ -67,8 +67,10 @@ class Post:
             mailbox.fill(rows)
             mailbox.spilled = more or mailbox.spills != spills or unrecorded
 
-    def sent(self, mailbox: Mailbox, deliveries: Iterable[Delivery]) -> None:
-        """A connection has sent these."""
+    def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
+        """A connection has written these: their time-out begins."""
+        if not mailbox.subscriber.ephemeral:
+            mailbox.extend([d.seq for d in deliveries])
         now = time.perf_counter_ns()
         name = mailbox.subscriber.name
         count = 0
@@ -79,16 +81,30 @@ class Post:
                 self.watch.latencies.append((d.level, (now - d.accepted) / 1e6))
         self.watch.counts["delivered"] += count
 
-    def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> None:
+    def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
+        """Done with these. Where memory knows some of the numbers not, what comes back is done when the disk was asked
+        for them (an acknowledgement may come late, on another connection): wait for it before more of them."""
         if mailbox.subscriber.ephemeral:
-            return
-        keys = mailbox.acknowledge(seqs)
-        self.watch.counts["acked"] += len(seqs)
+            return None
+        number, last = mailbox.subscriber.number, self.store.events.next() - 1
+        known, others = mailbox.acknowledge(seqs)
+        unknown = [seq for seq in others if 0 < seq <= last]
+        if not known and not unknown:
+            return None
+
+        def delete() -> int:
+            found = self.store.pending_levels(number, unknown) if unknown else []
+            return self.store.acknowledge((number, level, seq) for level, seq in known + found)
+
+        asked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def step() -> None:
-            self._gone(mailbox, self.writer.submit(lambda: self.store.acknowledge(keys), must=True))
+            gone = self._gone(mailbox, self.writer.submit(delete, must=True), "acked")
+            gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
 
-        self._after_record(max((seq for seq in seqs if seq <= mailbox.newest), default=0), step)
+        newest = max((seq for _, seq in known), default=0)
+        self._after_record(max([newest, *(seq for seq in unknown if seq <= mailbox.newest)]), step)
+        return asked_for if unknown else None
 
     def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
         """Count deliveries that left the store, when they have."""

@@ -13,7 +13,8 @@ stay in order, so the levels behind wait too. Where every subscriber keeps to on
 
 An event that nobody wants goes, with level 0, to the subscribers that asked for such.
 
-Matching runs on the event loop itself: handing it to a thread costs more than it takes.
+Matching runs on the event loop itself: handing it to a thread costs more than it takes. Large events are the exception,
+as a LIKE has to look through their texts: they are matched in a thread, and so is everything of a size that took long.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ BATCH = 64
 TURN_SECONDS = 0.005
 ALTERNATE_SECONDS = 0.05
 log = logging.getLogger("hitbox.broker")
+LARGE = 4096
+"""Bytes of an event from which it is matched in a thread."""
 Row = tuple[int, int, int, str, int]
 
 
@@ -50,6 +53,8 @@ class Accepted:
     accepted: int
     again: bool = False
     """After a crash: it may have been delivered before."""
+    slowest: float = 0.0
+    """Seconds that finding one of its levels took."""
 
 
 @dataclass(slots=True)
@@ -68,6 +73,7 @@ class Pump:
     way: Way
     failed: list[int] = field(default_factory=list)
     """Events of the last run that could not be matched, or not at every level."""
+    large: int = LARGE
 
     async def run(self, batch: list[Accepted]) -> tuple[list[Row], dict[int, int]]:
         """Send a batch; the rows to record, and how many subscriptions each event matched."""
@@ -104,7 +110,7 @@ class Pump:
         while True:
             for a, levels in heads:
                 if a.seq not in next_of:
-                    next_of[a.seq] = next(levels, None)
+                    next_of[a.seq] = await self._next(a, levels)
                     if time.monotonic() - turn > TURN_SECONDS:
                         await asyncio.sleep(0)
                         turn = time.monotonic()
@@ -129,6 +135,18 @@ class Pump:
         except Exception:
             log.exception("event %d could not be matched; it is kept, and tried again at the next start", a.seq)
             self.failed.append(a.seq)
+
+    async def _next(self, a: Accepted, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
+        """The next level of an event, found on the loop or in a thread; how that went decides for the others."""
+        size, started = len(a.body), time.monotonic()
+        threaded = size >= self.large
+        found = await asyncio.to_thread(next, levels, None) if threaded else next(levels, None)
+        a.slowest = max(a.slowest, time.monotonic() - started)
+        if found is None and a.slowest > TURN_SECONDS:
+            self.large = min(self.large, size)
+        elif found is None and threaded and size < LARGE and a.slowest < TURN_SECONDS / 2:
+            self.large = size + 1
+        return found
 
     def _collect(
         self, a: Accepted, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]

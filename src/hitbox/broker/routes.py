@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from hitbox.broker import bodies, desk
 from hitbox.broker.auth import Buckets, Guard
 from hitbox.broker.broker import Broker, Item
+from hitbox.broker.lookups import Lookups
 from hitbox.broker.registry import Subscription
 from hitbox.broker.settings import Options, check_name
 from hitbox.schema import Schema
@@ -29,6 +31,7 @@ class Call:
     broker: Broker
     guard: Guard
     buckets: Buckets
+    lookups: Lookups
     request: Request
     principal: str
     body: Any = None
@@ -138,11 +141,10 @@ async def list_events(call: Call) -> Any:
 
 
 async def list_subscribers(call: Call) -> Any:
-    rows = [mailbox.lag() for mailbox in call.broker.mailboxes.values()]
-    rows.sort(key=lambda row: (-row["pending"], row["name"]))  # type: ignore[operator]
-    q = call.query
-    found = [row for row in rows if q.q in str(row["name"]) and q.subscriber in ("", row["name"])]
-    return {"count": len(rows), "subscribers": found[: q.limit]}
+    q, mailboxes = call.query, call.broker.mailboxes
+    found = [m for m in mailboxes.values() if q.q in m.subscriber.name and q.subscriber in ("", m.subscriber.name)]
+    first = heapq.nsmallest(q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
+    return {"count": len(mailboxes), "subscribers": [m.lag() for m in first]}
 
 
 async def get_subscriber(call: Call) -> Any:
@@ -191,17 +193,17 @@ async def post_replay(call: Call) -> Any:
 
 async def check(call: Call) -> Any:
     """The predicate in normal form, or an error with its place."""
-    predicate = call.broker.registry.index.parse(call.body.where)
+    predicate = await call.lookups.run(call.broker.registry.index.parse, call.body.where)
     return {"predicate": str(predicate)}
 
 
 async def attempt(call: Call) -> Any:
     b = call.body
-    return await desk.attempt(call.broker, Item(b.event, b.where), b.limit, b.misses)
+    return await call.lookups.run(desk.attempt, call.broker, Item(b.event, b.where), b.limit, b.misses)
 
 
 async def explain(call: Call) -> Any:
-    return desk.explain(call.broker, Item(call.body.event, call.body.where), call.body.id)
+    return await call.lookups.run(desk.explain, call.broker, Item(call.body.event, call.body.where), call.body.id)
 
 
 async def dead(call: Call) -> Any:

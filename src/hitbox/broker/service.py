@@ -11,9 +11,10 @@ import contextlib
 import logging
 import math
 import signal
+import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from hitbox.broker import bodies, metrics, openapi, routes
-from hitbox.broker.auth import LOOPBACK, Buckets, Guard
+from hitbox.broker import bodies, metrics, network, openapi, routes
+from hitbox.broker.auth import Buckets, Guard
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Overloaded
+from hitbox.broker.lookups import Lookups
 from hitbox.broker.problems import describe, status_of
 from hitbox.broker.sockets import Session
 from hitbox.errors import HitboxError
@@ -61,9 +63,9 @@ class Door:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         path = scope["path"]
         try:
+            headers = _headers(scope["headers"])
             self.guard.check_page(headers)
             public = path in OPEN or path.startswith("/page/")
             scope["principal"] = "" if public else self.guard.principal(headers, scope.get("subprotocols", ()))
@@ -76,6 +78,17 @@ class Door:
         await self.app(scope, receive, send)
 
 
+def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By name; those that decide who may come in must not come twice, as others may read the other one."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        key = name.decode("latin-1")
+        if key in found and key in ("host", "origin", "authorization"):
+            raise BadRequest(f"the header {key} came twice")
+        found[key] = value.decode("latin-1")
+    return found
+
+
 def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     body = b"" if status == 204 else msgspec.json.encode(found)
     kind = None if status == 204 else "application/json"
@@ -84,12 +97,13 @@ def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
     buckets = Buckets(broker.settings.publish_rate)
+    lookups = Lookups(broker.settings.max_lookups)
     connected: Counter[str] = Counter()
 
     def endpoint(by_method: dict[str, routes.Route]) -> Any:
         async def run(request: Request) -> Response:
             route = by_method["GET" if request.method == "HEAD" else request.method]
-            call = routes.Call(broker, guard, buckets, request, request.scope["principal"])
+            call = routes.Call(broker, guard, buckets, lookups, request, request.scope["principal"])
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if bodies.kind_of(request) != "application/json":
@@ -195,14 +209,22 @@ async def serve(
     broker: Broker, guard: Guard, host: str, port: int, ready: Callable[[int], None], stop: asyncio.Event | None = None
 ) -> None:
     """Run until SIGTERM, SIGINT or `stop`, then finish what was accepted and close; `ready` gets the port."""
-    guard.check_address()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    await broker.start()
-    config = uvicorn.Config(
+    listening: list[socket.socket] = []
+    try:
+        guard.check_address()
+        most = network.most_sockets(broker.settings)
+        listening = network.listen(host, port)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        await broker.start()
+    except BaseException:
+        for one in listening:
+            one.close()
+        broker.store.close()
+        raise
+    config = network.Config(
         application(broker, guard),
-        host=host,
-        port=port,
-        ws="websockets-sansio",
+        broker.settings,
+        most,
         ws_max_size=broker.settings.max_body_bytes,
         ws_per_message_deflate=False,
         log_level="warning",
@@ -221,20 +243,16 @@ async def serve(
             leave()
 
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
-        loop.add_signal_handler(one, leave)
+    for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
+        loop.add_signal_handler(number, leave)
     told = asyncio.create_task(until_told())
-    running = asyncio.create_task(server.serve())
+    running = asyncio.create_task(server.serve(listening))
     try:
         while not server.started and not running.done():
             await asyncio.sleep(0.01)
         if not running.done():
-            ready(server.servers[0].sockets[0].getsockname()[1])
+            ready(listening[0].getsockname()[1])
         await running
     finally:
         told.cancel()
         await broker.stop()
-
-
-def is_loopback(host: str) -> bool:
-    return host in LOOPBACK or host.startswith("127.")

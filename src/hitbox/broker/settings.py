@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import msgspec
 
 from hitbox.broker.errors import BadRequest
+from hitbox.errors import nearest
 
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
@@ -29,6 +31,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_subscribers: int = 100_000
     max_subscriptions: int = 10_000_000
     max_connections: int = 10_000
+    """WebSockets of one principal."""
+    max_sockets: int = 10_000
+    """Connections of all kinds; at most as many as the process may open files."""
+    request_seconds: float = 10.0
+    """For the head of a request: from the connection, or from its first byte on a connection that is kept."""
+    body_seconds: float = 60.0
+    """For the body of a request, from its head."""
+    hello_seconds: float = 10.0
+    """For the first message on a WebSocket."""
+    stall_seconds: float = 60.0
+    """For a connection to take something of what is sent to it."""
+    max_lookups: int = 20
+    """Requests that try out or explain an event and wait for each other; two at a time run."""
     publish_rate: float = 0.0
     """Events a second and principal; 0 means no limit."""
     keep_seconds: float = 7 * 86_400.0
@@ -52,12 +67,40 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Also get the events that no subscription of anyone matched: at level 0, naming no subscription."""
 
 
+MAY_BE_ZERO = ("publish_rate", "keep_seconds", "keep_bytes", "max_dead_letters")
+
+
+def read_settings(given: Iterable[str]) -> Settings:
+    """Settings from texts like "max_batch=500"; what is no setting, or no value for it, is refused.
+
+    >>> read_settings(["max_batch=500"]).max_batch
+    500
+    """
+    known = Settings.__struct_fields__
+    values: dict[str, str] = {}
+    for one in given:
+        name, equals, value = (part.strip() for part in one.partition("="))
+        if name not in known:
+            raise BadRequest(f"there is no setting {name!r:.80}{nearest(name, known)} (settings: {', '.join(known)})")
+        if not equals:
+            raise BadRequest(f"the setting {name} needs a value: {name}=...")
+        try:
+            msgspec.convert({name: value}, Settings, strict=False)
+        except msgspec.ValidationError as problem:
+            raise BadRequest(f"the setting {name} cannot be {value!r:.80}: {problem}") from None
+        values[name] = value
+    return check_settings(msgspec.convert(values, Settings, strict=False))
+
+
 def check_settings(settings: Settings) -> Settings:
-    """Sizes and times that make sense; a number that is none would stop the broker much later."""
-    for name in Settings.__struct_fields__:
-        value = getattr(settings, name)
-        if isinstance(value, int | float) and not 0 <= value <= MOST:
-            raise BadRequest(f"the setting {name} is a number from 0 to {MOST}, not {value}")
+    """The same; numbers that make no sense are refused."""
+    for name in settings.__struct_fields__:
+        value: Any = getattr(settings, name)
+        if isinstance(value, (int, float)):
+            zero = name in MAY_BE_ZERO
+            if not 0 <= value <= MOST or (value == 0 and not zero):  # nan is neither
+                least = "from 0" if zero else "above 0"
+                raise BadRequest(f"the setting {name} is a number {least}, up to {MOST}, not {value}")
     return settings
 
 
@@ -73,8 +116,8 @@ def check_options(options: Options, ephemeral: bool) -> Options:
         raise BadRequest("an ephemeral subscriber has no spool: its policy is drop_oldest or disconnect")
     if not 1 <= options.limit <= MOST or not 1 <= options.max_tries <= MOST:
         raise BadRequest(f"limit and max_tries are 1 to {MOST}")
-    if not 0 <= options.max_backoff_seconds <= 86_400:
-        raise BadRequest("max_backoff_seconds is 0 to 86400")
-    if not 0.01 <= options.visibility_seconds <= 86_400 or not 0 <= options.backoff_seconds <= 86_400:
-        raise BadRequest("visibility_seconds is 0.01 to 86400, backoff_seconds 0 to 86400")
+    if not 0.01 <= options.visibility_seconds <= 86_400:
+        raise BadRequest("visibility_seconds is 0.01 to 86400")
+    if not 0 <= options.backoff_seconds <= 86_400 or not 0 <= options.max_backoff_seconds <= 86_400:
+        raise BadRequest("backoff_seconds and max_backoff_seconds are 0 to 86400")
     return options

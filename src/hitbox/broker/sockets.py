@@ -7,10 +7,15 @@
                                                                {"type": "deliveries", "deliveries": [...]}
     {"type": "ack", "seqs": [7, 8]}
     {"type": "nack", "seqs": [9]}                              comes again later, at last as a dead letter
+    {"type": "extend", "seqs": [10, 11]}                       their time-out counts from now on
     {"type": "window", "size": 1000}
                                                                {"type": "error", "request": 1, "error": {...}}
 
-Flow control: at most `window` deliveries are on their way unacknowledged. With "ephemeral": true the subscriber and its
+"put" in a hello makes subscriptions together with the subscriber, all or none; the welcome has "warnings" about them.
+Flow control: at most `window` deliveries are on their way unacknowledged; "window" changes it at any time. A delivery
+that is not acknowledged within the subscriber's `visibility_seconds` comes again; they count from the moment it was
+written to the connection, and from each "extend" that names it, which may be sent any number of times: for deliveries
+that still wait in the client, and for the one that is being worked on. With "ephemeral": true the subscriber and its
 subscriptions live as long as the connection, get live events only, and acknowledge nothing. Without a name an ephemeral
 subscriber is given one. A browser, which cannot set headers, sends its token as the subprotocol "bearer.TOKEN" next to
 "hitbox.v1".
@@ -34,12 +39,14 @@ from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.mailbox import Delivery, Mailbox
 from hitbox.broker.problems import describe
 from hitbox.broker.registry import Subscription
-from hitbox.broker.settings import Options, check_name
+from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.errors import HitboxError
 
-HELLO_SECONDS = 10
-Window = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
-Seqs = Annotated[list[int], msgspec.Meta(max_length=100_000)]
+MOST = 10_000
+MANY = 100
+"""Numbers in a frame after which the other connections have their turn."""
+Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Seqs = Annotated[list[int], msgspec.Meta(max_length=MOST)]
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
@@ -51,6 +58,7 @@ class Hello(_Message, tag="hello"):
     ephemeral: bool = False
     window: Window = 256
     options: Options | None = None
+    put: list[Subscription] = []
 
 
 class Subscribe(_Message, tag="subscribe"):
@@ -72,11 +80,15 @@ class Nack(_Message, tag="nack"):
     seqs: Seqs
 
 
+class Extend(_Message, tag="extend"):
+    seqs: Seqs
+
+
 class SetWindow(_Message, tag="window"):
     size: Window
 
 
-Message = Hello | Subscribe | Publish | Ack | Nack | SetWindow
+Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
 
 
 class Session:
@@ -99,7 +111,7 @@ class Session:
         except HitboxError as problem:
             await self._fail(problem)
             return
-        except (TimeoutError, WebSocketDisconnect, RuntimeError):
+        except (WebSocketDisconnect, RuntimeError):
             return
         tasks = [
             asyncio.create_task(step) for step in (self._receive(mailbox), self._send(mailbox), self._ended.wait())
@@ -116,17 +128,33 @@ class Session:
             await self._close()
 
     async def _hello(self) -> Mailbox:
-        async with asyncio.timeout(HELLO_SECONDS):
-            hello = _decode(await self._text())
+        seconds = self.broker.settings.hello_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                hello = _decode(await self._text())
+        except TimeoutError:
+            raise BadRequest(f"no hello came within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
             raise BadRequest('the first message is {"type": "hello", "subscriber": ...}')
+        self._batch(len(hello.put))
+        warnings: list[str] = []
         if hello.ephemeral:
             name = check_name(hello.subscriber or f"live-{secrets.token_hex(8)}", "subscriber")
             mailbox = self.broker.attach_ephemeral(name, self, hello.options or Options("drop_oldest", 10_000))
         else:
             name = check_name(hello.subscriber, "subscriber")
+            if hello.options is not None:
+                check_options(hello.options, False)  # before the subscriptions, which make the subscriber
+            if hello.put:
+                warnings = await self.broker.subscribe(name, hello.put)
             mailbox = await self.broker.attach(name, self, hello.window, hello.options)
-        await self._tell({"type": "welcome", **mailbox.lag()})
+        try:
+            if hello.ephemeral and hello.put:
+                warnings = await self.broker.subscribe(name, hello.put)
+            await self._tell({"type": "welcome", **mailbox.lag(), "warnings": warnings})
+        except BaseException:
+            await self.broker.detach(mailbox, self)
+            raise
         return mailbox
 
     async def _text(self) -> str | bytes:
@@ -143,10 +171,8 @@ class Session:
         while True:
             message: Any = _decode(await self._text())
             match message:
-                case Ack():
-                    self.broker.post.acknowledge(mailbox, message.seqs)
-                case Nack():
-                    self.broker.post.refuse(mailbox, message.seqs)
+                case Ack() | Nack() | Extend():
+                    await self._acted(mailbox, message)
                 case SetWindow():
                     mailbox.window = message.size
                     mailbox.wake.set()
@@ -154,6 +180,20 @@ class Session:
                     raise BadRequest("hello comes once")
                 case _:
                     await self._answer(message.request, acts[type(message)](mailbox, message))
+
+    async def _acted(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
+        """What a client did with deliveries. Numbers that are not with it cost their sender time, nobody else."""
+        match message:
+            case Ack():
+                asked = self.broker.post.acknowledge(mailbox, message.seqs)
+                if asked is not None:
+                    await asked
+            case Nack():
+                self.broker.post.refuse(mailbox, message.seqs)
+            case Extend():
+                mailbox.extend(message.seqs)
+        if len(message.seqs) > MANY:
+            await asyncio.sleep(0)
 
     async def _answer(self, request: int, work: Any) -> None:
         """What a request gave, or its error; the connection goes on."""

@@ -414,6 +414,13 @@ class Store:
         """Delete deliveries (subscriber, level, seq)."""
         return self.deliveries.delete((subscriber, TOP - level, seq) for subscriber, level, seq in keys)
 
+    def pending_levels(self, subscriber: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
+        """(level, seq) of those of the numbers that are pending."""
+        query = """SELECT urgency, seq FROM deliveries WHERE subscriber = ?1
+                   AND seq IN (SELECT value FROM json_each(?2)) AND urgency IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"""
+        rows = self.db.execute(query, (subscriber, msgspec.json.encode(seqs).decode()))
+        return [(TOP - urgency, seq) for urgency, seq in rows]
+
     def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[Stored], bool]:
         """The next deliveries in order, marked as sent from now on; and whether there are more."""
         query = """SELECT d.*, e.time, e.body FROM deliveries d LEFT JOIN events e ON e.seq = d.seq

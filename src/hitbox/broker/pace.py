@@ -1,0 +1,45 @@
+"""How many deliveries a client has in advance: enough to keep its handler busy, not so many that urgent ones wait."""
+
+from __future__ import annotations
+
+PREFETCH_SECONDS = 1.0
+FIRST_WINDOW, LEAST_WINDOW = 4, 2
+
+
+class Pace:
+    """How many deliveries to have here: what the handler does within `horizon` seconds, found by doubling and halving.
+
+    A round is as many deliveries as the window held in advance. Only the time counts that the handler itself took.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self.size = min(FIRST_WINDOW, most)
+        self.horizon = PREFETCH_SECONDS
+        self.granted = 0
+        self._since: float | None = None
+        self._busy, self._count = 0.0, 0
+
+    def asked(self, now: float) -> None:
+        """The handler wants the next one: it is done with the last."""
+        if self._since is not None:
+            self._busy += now - self._since
+            self._since = None
+
+    def handed_out(self, now: float) -> bool:
+        """One more; whether the size has changed."""
+        self._since = now
+        self._count += 1
+        if self._count <= self.size:
+            return False
+        before = self.size
+        if self._busy < self.horizon / 2:
+            self.size = min(self.size * 2, self.most)
+        elif self._busy > self.horizon * 2:
+            self.size = max(self.size // 2, min(LEAST_WINDOW, self.most))
+        self._busy, self._count = 0.0, 0
+        return self.size != before
+
+    def grant(self, working: int) -> int:
+        self.granted = min(self.most, self.size + max(working - 1, 0))
+        return self.granted
