@@ -1,6 +1,6 @@
 """A second evaluator of the predicate language, written from its description alone.
 
-It shares no code and no idea with `hitbox.language`: no keys, no boxes, no dictionary. A predicate is a tree, an event is
+It shares no code and no idea with `hitbox.language`: no keys, boxes or dictionary. A predicate is a tree, an event is
 a mapping of plain values, numbers are `Fraction`s, timestamps are whole microseconds, and LIKE is dynamic programming.
 It is slow, and short enough to be checked by reading. It imports nothing from hitbox; a test holds that.
 
@@ -22,7 +22,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -68,7 +68,7 @@ class Literal:
 
     kind: str
     value: Value
-    text: str
+    text: str = field(compare=False)
 
     def against(self, type_: str) -> Value:
         """What an attribute of this type is compared with."""
@@ -285,7 +285,7 @@ def truth(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) -> T
 
 
 def possible_truths(node: Node, types: Mapping[str, str], event: Mapping[str, Value], wide: set[str]) -> set[Truth]:
-    """As `truth`, but a LIKE that no range can say may be either where its literal prefix occurs and the value is wide."""
+    """As `truth`, but a LIKE that no range can say may be either where the value is wide and its prefix occurs."""
     if isinstance(node, Not):
         return {None if t is None else not t for t in possible_truths(node.part, types, event, wide)}
     if isinstance(node, And | Or):
@@ -308,7 +308,7 @@ def possible_truths(node: Node, types: Mapping[str, str], event: Mapping[str, Va
 def answers(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) -> set[bool]:
     """The answers that are right: one, or both where the description leaves it open.
 
-    An event with intervals matches if some point of its box makes the predicate TRUE. Truth changes at the literals only,
+    An event with intervals matches if some point of its box makes the predicate TRUE. Truth changes at literals only,
     so it is enough to look at the points next to them. The description lets a LIKE that no range can say hold of a wide
     string interval wherever its literal prefix may occur; whether more than that is checked is open.
     """
