@@ -45,6 +45,7 @@ from support.random_cases import (
     refused_values,
     spell,
     table_of,
+    undressed,
 )
 from support.second_evaluator import And, In, Node, Not, Or, Rejected, answers, atoms, parse, points_to_try
 
@@ -55,7 +56,10 @@ BAD_IDS: list[Any] = ["\0", "a\0b", "\ud800", "a\udfff", None, 1.5, True, b"a", 
 
 
 class Difference(AssertionError):
-    """hitbox and the second evaluator do not agree."""
+    """hitbox and the second evaluator do not agree; where it is known, about this predicate and event."""
+
+    node: Node | None = None
+    event: Event | None = None
 
 
 @dataclass
@@ -81,10 +85,13 @@ def check_ids(model: Model, event: Mapping[str, Any], ids: Sequence[Id], door: s
     wrong = [id for id, right in expected.items() if (id in ids) not in right]
     if wrong:
         node, _ = model.held[wrong[0]]
-        raise Difference(
+        difference = Difference(
             f"{door}: {spell(node)!r} {'matched' if wrong[0] in ids else 'did not match'} {dict(event)!r}"
             f" (subscription {wrong[0]!r}; {len(wrong)} are wrong)"
         )
+        difference.node = node
+        difference.event = {name: undressed(model.case.types[name], value) for name, value in event.items()}
+        raise difference
     if len(set(ids)) != len(ids) or not set(ids) <= set(expected):
         raise Difference(f"{door}: ids that are unknown or come twice: {list(ids)!r}")
     levels = [model.held[id][1] for id in ids]
@@ -159,7 +166,8 @@ def check_index(index: hitbox.Index, model: Model, rng: random.Random, events: i
         try:
             check_ids(model, row, matches[number], "match_batch of a table")
         except Difference as difference:
-            raise Difference(f"{difference} [{table.schema.to_string()}]") from difference
+            difference.args = (f"{difference} [{table.schema.to_string()}]",)
+            raise
     for id in some:
         if index.priority(id) != model.held[id][1]:
             raise Difference(f"priority of {id!r}")
@@ -205,7 +213,7 @@ def check_predicates(seed: int, matcher: str, subscriptions: int = 25, events: i
         check_index(index, model, rng, events)
         check_refusals(index, model, rng)
     except Difference as difference:
-        smallest = shrunk(index, model, matcher, rng)
+        smallest = shrunk(index, model, matcher, rng, difference)
         raise Difference(f"{difference}\n  schema {model.case.schema()}\n  smallest: {smallest}") from difference
 
 
@@ -262,29 +270,38 @@ def fails_alone(case: Case, matcher: str, node: Node, event: Event) -> str | Non
     return None
 
 
-def shrunk(index: hitbox.Index, model: Model, matcher: str, rng: random.Random) -> str:
+def shrunk(index: hitbox.Index, model: Model, matcher: str, rng: random.Random, difference: Difference) -> str:
     """The smallest predicate and event that differ by themselves, as far as simple steps find it."""
-    nodes = [node for node, _ in model.held.values()]
-    for _ in range(300):
-        node = rng.choice(nodes)
-        event = random_event(rng, model.case, [node], intervals=index.takes_intervals and rng.random() < 0.4)
+    for node, event in suspects(index, model, rng, difference):
         if points_to_try(node, model.case.types, meaning(event)) > MOST_POINTS:
             continue
         found = fails_alone(model.case, matcher, node, event)
         if found is None:
             continue
-        going_on = True
-        while going_on:
-            going_on = False
+        steps = True
+        while steps:
+            steps = False
             fewer = [{other: value for other, value in event.items() if other != name} for name in event]
             for simpler, less in [*((part, event) for part in smaller(node)), *((node, rest) for rest in fewer)]:
                 again = fails_alone(model.case, matcher, simpler, less)
                 if again:
-                    node, event, found, going_on = simpler, less, again, True
+                    node, event, found, steps = simpler, less, again, True
                     break
         used = {atom.name: model.case.types[atom.name] for atom in atoms(node) if hasattr(atom, "name")}
         return f"{used} {spell(node)!r} with {handed_over(event)!r}: {found}"
-    return "none with a single subscription: the history or the other subscriptions matter"
+    return "none with a single subscription: the door, the history or the other subscriptions matter"
+
+
+def suspects(
+    index: hitbox.Index, model: Model, rng: random.Random, difference: Difference
+) -> Iterator[tuple[Node, Event]]:
+    """The pair that differed, then others of the same kind."""
+    if difference.node is not None and difference.event is not None:
+        yield difference.node, difference.event
+    nodes = [node for node, _ in model.held.values()]
+    for _ in range(200):
+        node = rng.choice(nodes)
+        yield node, random_event(rng, model.case, [node], intervals=index.takes_intervals and rng.random() < 0.4)
 
 
 # --- histories --------------------------------------------------------------------------------------------------------
