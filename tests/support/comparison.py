@@ -47,7 +47,20 @@ from support.random_cases import (
     table_of,
     undressed,
 )
-from support.second_evaluator import And, In, Node, Not, Or, Rejected, answers, atoms, parse, points_to_try
+from support.second_evaluator import (
+    And,
+    In,
+    Interval,
+    Node,
+    Not,
+    Or,
+    Rejected,
+    answers,
+    atoms,
+    parse,
+    points_to_try,
+    truth,
+)
 
 Id = Any
 ENGINES: list[dict[str, Any]] = [{}, {"tail": 1}, {"tail": 1, "kind": "bitmap"}, {"tail": 1, "kind": "postings"}]
@@ -121,11 +134,25 @@ def check_event(index: hitbox.Index, model: Model, event: Event, explained: Sequ
             raise Difference(f"match(limit={limit}) gave {first} of {ids}")
     check_ids(model, means, index.match_batch([given])[0], "match_batch of one")
     for id in explained:
-        verdict = index.explain(given, id).matched
-        if verdict != (id in ids):
+        explanation = index.explain(given, id)
+        if explanation.matched != (id in ids):
             text = spell(model.held[id][0])
-            raise Difference(f"explain says {verdict}, match says {id in ids}: {text!r} of {given!r}")
+            raise Difference(f"explain says {explanation.matched}, match says {id in ids}: {text!r} of {given!r}")
+        if not any(isinstance(value, Interval) for value in means.values()):
+            check_tree(model.case, means, explanation.to_dict()["tree"])
     return True
+
+
+def check_tree(case: Case, event: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Each condition that `explain` shows is as true as it says."""
+    for part in tree.get("children", []):
+        check_tree(case, event, part)
+    if not tree.get("children"):
+        right = {True: "true", False: "false", None: "unknown"}[
+            truth(parse(tree["text"], case.types), case.types, event)
+        ]
+        if tree["truth"] != right:
+            raise Difference(f"explain: {tree['text']!r} of {dict(event)!r} is {right}, not {tree['truth']}")
 
 
 def check_refused(index: hitbox.Index, given: Mapping[str, Any], id: Id) -> None:
@@ -160,9 +187,11 @@ def check_index(index: hitbox.Index, model: Model, rng: random.Random, events: i
     matches = index.match_batch([handed_over(event) for event in accepted])
     for number, event in enumerate(accepted):
         check_ids(model, meaning(event), matches[number], "match_batch of many")
-    table, rows = random_table(rng, model.case, nodes, events)
+    table, rows = random_table(rng, model.case, nodes, events, intervals=index.takes_intervals and rng.random() < 0.3)
     matches = index.match_batch(table, threads=rng.choice([1, 2]))
     for number, row in enumerate(rows):
+        if not model.few_points(row):
+            continue
         try:
             check_ids(model, row, matches[number], "match_batch of a table")
         except Difference as difference:
@@ -378,6 +407,57 @@ def refuse_changes(index: hitbox.Index, model: Model, rng: random.Random, kind: 
     except hitbox.HitboxError:
         return
     raise Difference(f"load took the predicate {where!r}")
+
+
+# --- both sides filter ------------------------------------------------------------------------------------------------
+
+
+def check_both_sides(seed: int, matcher: str, subscriptions: int = 12, events: int = 8) -> None:
+    """Events that ask something of the subscribers, who say something about themselves."""
+    rng = random.Random(seed)
+    asked, told = random_case(rng), random_case(rng)
+    told = Case({f"my {name}": type_ for name, type_ in told.types.items()})
+    roles = {name: {"type": type_, "role": "information"} for name, type_ in told.types.items()}
+    index = hitbox.Index({**asked.schema(), **roles}, matcher)
+    if not index.takes_intervals:
+        return
+    model, abouts = Model(asked), {}
+    wants = [random_node(rng, told, 2) for _ in range(events)]
+    for id in range(subscriptions):
+        node, priority, about = random_node(rng, asked, 2), rng.randint(0, 9), random_event(rng, told, wants, True)
+        try:
+            index.subscribe(id, spell(node, rng), priority=priority, about=handed_over(about))
+        except LimitExceeded:
+            continue
+        except hitbox.HitboxError:
+            if not may_refuse(about):
+                raise
+            continue
+        model.held[id], abouts[id] = (node, priority), meaning(about)
+    nodes = [node for node, _ in model.held.values()]
+    for want in wants:
+        event, where = random_event(rng, asked, nodes, intervals=rng.random() < 0.4), spell(want, rng)
+        if may_refuse(event) or not model.few_points(meaning(event)):
+            continue
+        if any(points_to_try(want, told.types, about) > MOST_POINTS for about in abouts.values()):
+            continue
+        try:
+            ids = index.match(handed_over(event), where)
+        except LimitExceeded:
+            continue
+        batched = index.match_batch([handed_over(event)], [where])[0]
+        ours = model.answers(meaning(event))
+        for id, about in abouts.items():
+            theirs = answers(want, told.types, about)
+            right = {one and other for one in ours[id] for other in theirs}
+            explained = index.explain(handed_over(event), id, where).matched
+            for door, verdict in (("match", id in ids), ("match_batch", id in batched), ("explain", explained)):
+                if verdict not in right:
+                    text = spell(model.held[id][0])
+                    raise Difference(
+                        f"{door} with where: {verdict}, should be {right}: {text!r} of {meaning(event)!r}"
+                        f" is {ours[id]}, {spell(want)!r} of {about!r} is {theirs}\n  schema {index.schema!r}"
+                    )
 
 
 # --- threads and interrupts -------------------------------------------------------------------------------------------
@@ -607,6 +687,7 @@ def mangled(rng: random.Random, text: str) -> str:
 CHECKS: dict[str, Callable[[int, str], object]] = {
     "predicates": check_predicates,
     "history": check_history,
+    "both": check_both_sides,
     "threads": check_threads,
     "interrupts": check_interrupts,
     "grammar": lambda seed, matcher: check_grammar(seed),

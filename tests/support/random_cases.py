@@ -524,7 +524,7 @@ def refused_values(type_: str) -> list[Any]:
 
 
 def random_table(
-    rng: random.Random, case: Case, nodes: Sequence[Node], rows: int
+    rng: random.Random, case: Case, nodes: Sequence[Node], rows: int, intervals: bool = False
 ) -> tuple[pa.Table, list[dict[str, Value]]]:
     """Events as an Arrow table with columns of many types, and what each row means."""
     columns: dict[str, pa.ChunkedArray] = {}
@@ -533,10 +533,24 @@ def random_table(
     for name, type_ in case.types.items():
         if rng.random() < 0.05 and columns:
             continue  # a column that is not there is missing everywhere
-        values = [None if rng.random() < 0.15 else random_value(rng, case, name, some) for _ in range(rows)]
-        column, means = random_column(rng, type_, values)
-        columns[name] = column
-        for event, value in zip(events, means, strict=True):
+        wide = intervals and rng.random() < 0.5
+        values = [
+            None if rng.random() < 0.15 else random_value(rng, case, name, some) for _ in range(rows * (1 + wide))
+        ]
+        if wide:
+            ends = [
+                sorted(pair) if None not in pair else pair for pair in zip(values[:rows], values[rows:], strict=True)
+            ]
+            ends = [pair if None not in pair else (None, None) for pair in ends]
+            column, means = random_column(rng, type_, [low for low, _ in ends] + [high for _, high in ends])
+            columns[f"{name}_low"], columns[f"{name}_high"] = column.slice(0, rows), column.slice(rows)
+            found = [
+                None if low is None else Interval(low, high)
+                for low, high in zip(means[:rows], means[rows:], strict=True)
+            ]
+        else:
+            columns[name], found = random_column(rng, type_, values)
+        for event, value in zip(events, found, strict=True):
             if value is not None:
                 event[name] = value
     if rng.random() < 0.3:
@@ -588,8 +602,8 @@ def float_array(rng: random.Random, values: Sequence[Value]) -> tuple[pa.Array, 
         digits, scale = Context(prec=38), 18
         decimals = [
             None
-            if value is None or not abs(value) < 1e19
-            else Decimal(value).quantize(Decimal(1).scaleb(-scale), context=digits)
+            if value is None
+            else Decimal(min(max(value, -9e18), 9e18)).quantize(Decimal(1).scaleb(-scale), context=digits)
             for value in doubles
         ]
         return pa.array(decimals, pa.decimal128(38, scale)), [
