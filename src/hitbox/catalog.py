@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hitbox.boxes import I64
 from hitbox.columns import Numbers, Values
 from hitbox.errors import ValueProblem
+from hitbox.values import brief, check_text
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
@@ -288,14 +289,24 @@ def _runs(numbers: I64) -> list[I64]:
 
 
 def kind_of(id: object) -> str:
-    """The kind of an id, checked."""
+    """The kind of an id."""
     if isinstance(id, str):
         return "string"
     if isinstance(id, (int, np.integer)) and not isinstance(id, bool):
         if not -(2**63) <= int(id) < 2**63:
-            raise ValueProblem(f"id {id!r:.60} does not fit 64 bits")
+            raise ValueProblem(f"id {brief(id)} does not fit 64 bits")
         return "int"
-    raise ValueProblem(f"an id is an int or a string, not {id!r:.60}")
+    raise ValueProblem(f"an id is an int or a string, not {brief(id)}")
+
+
+def new_id(id: object) -> Id:
+    """An id as it is kept: a plain int or a plain text that files and columns can carry."""
+    kind_of(id)
+    if not isinstance(id, str):
+        return int(id)  # type: ignore[call-overload, no-any-return]
+    plain = str.__str__(id)
+    check_text(plain, "id ")
+    return plain
 
 
 def sorted_order(ids: pa.Array) -> I64 | None:

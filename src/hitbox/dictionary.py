@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING
 from hitbox.errors import ValueProblem
+from hitbox.values import check_text
 
 STRIDE = 2**40
 STEP = 2**20
@@ -161,7 +162,11 @@ class Dictionary:
         return cls(arrays["data"].data, arrays["offsets"], arrays["labels"])
 
     def _look_up(self, values: pa.Array) -> I64:
-        return np.array([MISSING if v is None else self.key(v) for v in values.to_pylist()], np.int64)
+        try:
+            texts = values.to_pylist()
+        except UnicodeDecodeError:
+            raise ValueProblem("a text of the column is not UTF-8") from None
+        return np.array([MISSING if v is None else self.key(v) for v in texts], np.int64)
 
     def _unknown(self, texts: Collection[str]) -> list[bytes]:
         if len(texts) * 8 < len(self):
@@ -288,7 +293,5 @@ def _fill(labels: I64, fresh: NDArray[np.bool_]) -> I64 | None:
 
 
 def utf8(text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueProblem(f"{text!r:.60} holds a lone surrogate, which no text file or column can carry") from None
+    check_text(text)
+    return text.encode("utf-8")

@@ -1,24 +1,38 @@
 """Events -> Points: mappings one by one, or whole Arrow tables.
 
-A value is a point or an interval (low, high); tables carry intervals as `{attribute}_low` and `{attribute}_high`. What
-an event does not mention is missing. Attributes that subscriptions declare about themselves are not the event's to
-carry: there an event that does not filter is [MISSING, HIGHEST], which meets everything.
+A value is a point or an interval, (low, high) or {"low": .., "high": ..}; tables carry intervals as struct<low, high>,
+or as `{attribute}_low` and `{attribute}_high`. What an event does not mention is missing. Attributes that subscriptions
+declare about themselves are not the event's to carry: there an event that does not filter is [MISSING, HIGHEST], which
+meets everything.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from hitbox.boxes import HIGHEST, I64, MISSING, Points
-from hitbox.codecs import Codec
+from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING, Points
+from hitbox.codecs import BadRow, Codec, python_values
 from hitbox.errors import TableError, UnknownAttribute, ValueProblem, nearest
 from hitbox.keys import Keys
+from hitbox.values import brief, ends_of
 
 Event = Mapping[str, Any]
+AS_THEY_ARE = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string())
+"""Arrow types whose Python values are plain already."""
+EXTREMES: dict[str, tuple[Any, Any]] = {
+    "int": (LOWEST, HIGHEST),
+    "float": (-math.inf, math.inf),
+    "bool": (False, True),
+    "timestamp": (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
+    "string": ("", None),  # no text is the greatest
+}
 
 
 def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tuple[int, int]]:
@@ -43,20 +57,28 @@ def wrong_side(name: str, role: str) -> str:
 
 
 def value_keys(codec: Codec, name: str, value: Any) -> tuple[int, int]:
+    """The keys of the two ends of a value; those of a single value are equal."""
     try:
-        if isinstance(value, (tuple, list)):
-            if len(value) != 2:
-                raise ValueProblem(f"an interval is (low, high), not {len(value)} values")
-            low, high = codec.key(value[0]), codec.key(value[1])
-            if MISSING in (low, high):
-                raise ValueProblem("an interval needs both ends")
-            if low > high:
-                raise ValueProblem(f"the ends of the interval {value!r:.80} are swapped: low comes first")
-            return low, high
-        key = codec.key(value)
+        ends = ends_of(value)
+        if ends is None:
+            key = codec.key(value)
+            return key, key
+        low, high = _interval(codec, *ends)
+        return codec.place(low), codec.place(high)
     except ValueProblem as problem:
         raise ValueProblem(f"attribute {name!r}: {problem}") from None
-    return key, key
+
+
+def _interval(codec: Codec, low: Any, high: Any) -> tuple[Any, Any]:
+    """The plain ends of an interval, checked."""
+    first, last = codec.normal(low), codec.normal(high)
+    if first is None or last is None:
+        raise ValueProblem(
+            f"the interval {brief((low, high))} needs both ends; leave the attribute out if it is missing"
+        )
+    if first > last:
+        raise ValueProblem(f"the ends of the interval {brief((low, high))} are swapped: low comes first")
+    return first, last
 
 
 def from_mapping(keys: Keys, event: Event) -> Points:
@@ -71,8 +93,8 @@ def from_mapping(keys: Keys, event: Event) -> Points:
     return _with_information(keys, low, high)
 
 
-def from_mappings(keys: Keys, events: Sequence[Event]) -> Points:
-    """A list of events; an error names the event's number."""
+def from_mappings(keys: Keys, events: Sequence[Event], first_row: int = 0) -> Points:
+    """A list of events; an error names the event's number, counted from `first_row`."""
     low = _blank(keys, len(events))
     high = low.copy()
     for row, event in enumerate(events):
@@ -80,34 +102,64 @@ def from_mappings(keys: Keys, events: Sequence[Event]) -> Points:
             for number, (first, last) in event_keys(keys, event).items():
                 low[row, number], high[row, number] = first, last
         except (ValueProblem, UnknownAttribute) as problem:
-            raise TableError(f"event {row}: {problem}", [(row, str(problem))]) from None
+            at = first_row + row
+            raise TableError(f"event {at}: {problem}", [(at, str(problem))]) from None
     return _with_information(keys, low, low if np.array_equal(low, high) else high)
 
 
-def from_table(keys: Keys, table: pa.Table) -> Points:
-    """A column an attribute; columns that are no attributes are left alone."""
+def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
+    """A column an attribute; columns that are no attributes are left alone. Errors count rows from `first_row`."""
     check_columns(keys, table.column_names)
     low = _blank(keys, table.num_rows)
     high = low
     for number, (name, attribute) in enumerate(keys.schema.items()):
         if attribute.role != "criteria":
             continue
-        if name in table.column_names:
-            low[:, number] = column_keys(keys.codecs[number], name, table[name])
-            if high is not low:
-                high[:, number] = low[:, number]
-        elif f"{name}_low" in table.column_names:
-            first = column_keys(keys.codecs[number], f"{name}_low", table[f"{name}_low"])
-            last = column_keys(keys.codecs[number], f"{name}_high", table[f"{name}_high"])
-            _check_intervals(name, first, last)
+        codec, ends = keys.codecs[number], _end_columns(table, name)
+        if ends is not None:
+            first = column_keys(codec, f"{name}_low", ends[0], first_row)
+            last = column_keys(codec, f"{name}_high", ends[1], first_row)
+            _check_intervals(name, codec, ends, first, last, first_row)
             high = high.copy() if high is low else high
             low[:, number], high[:, number] = first, last
+        elif name in table.column_names:
+            low[:, number] = column_keys(codec, name, table[name], first_row)
+            if high is not low:
+                high[:, number] = low[:, number]
     return _with_information(keys, low, high)
 
 
-def column_keys(codec: Codec, name: str, column: Any) -> I64:
+def _end_columns(table: pa.Table, name: str) -> tuple[Any, Any] | None:
+    """The two ends of an attribute that comes as intervals: a struct of low and high, or two columns."""
+    if name not in table.column_names:
+        return (table[f"{name}_low"], table[f"{name}_high"]) if f"{name}_low" in table.column_names else None
+    kind = table[name].type
+    if pa.types.is_struct(kind):
+        if sorted(field.name for field in kind) != ["high", "low"]:
+            raise TableError(f"column {name!r} is a column of {kind}; an interval is struct<low, high>")
+        return pc.struct_field(table[name], "low"), pc.struct_field(table[name], "high")
+    if pa.types.is_nested(kind):
+        raise TableError(
+            f"column {name!r} is a column of {kind}, and lists of values are not supported; an interval is "
+            f"struct<low, high>, or two columns {name}_low and {name}_high"
+        )
+    return None
+
+
+def column_keys(codec: Codec, name: str, column: Any, first_row: int = 0) -> I64:
     try:
         return codec.column(column)
+    except BadRow as problem:
+        row = first_row + problem.row
+        raise TableError(f"column {name!r}, row {row}: {problem.message}", [(row, problem.message)]) from None
+    except ValueProblem as problem:
+        raise TableError(f"column {name!r}: {problem}") from None
+
+
+def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Any]:
+    """The keys of a column, and which rows do not fit."""
+    try:
+        return codec.attempt(column)
     except ValueProblem as problem:
         raise TableError(f"column {name!r}: {problem}") from None
 
@@ -133,35 +185,56 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
 
 
 def normal(keys: Keys, event: Event) -> dict[str, Any]:
-    """The event with values as the predicate language takes them (None for missing, aware datetimes, plain numbers)."""
+    """The event with the plain values that keys are made of: None for missing, a tuple for an interval."""
     found = {}
     for name, value in event.items():
         codec = keys.codecs[keys.schema.number(name)]
-        pair = isinstance(value, (tuple, list))
-        found[name] = tuple(codec.normal(v) for v in value) if pair else codec.normal(value)
+        try:
+            ends = ends_of(value)
+            found[name] = codec.normal(value) if ends is None else _interval(codec, *ends)
+        except ValueProblem as problem:
+            raise ValueProblem(f"attribute {name!r}: {problem}") from None
     return found
 
 
-def row_of(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
-    """One row of an event table as a mapping."""
+def normal_row(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
+    """One row of an event table, as `normal` gives a mapping."""
     found = {}
-    for name in keys.schema.with_role("criteria"):
-        if name in table.column_names:
-            found[name] = table[name][row].as_py()
-        elif f"{name}_low" in table.column_names:
-            low, high = (table[f"{name}_{end}"][row].as_py() for end in ("low", "high"))
+    for number, (name, attribute) in enumerate(keys.schema.items()):
+        if attribute.role != "criteria":
+            continue
+        codec, ends = keys.codecs[number], _end_columns(table, name)
+        if ends is not None:
+            low, high = (_cell(codec, column, row) for column in ends)
             found[name] = None if low is None else (low, high)
+        elif name in table.column_names:
+            found[name] = _cell(codec, table[name], row)
     return found
+
+
+def _cell(codec: Codec, column: Any, row: int) -> Any:
+    """The plain value in a row of a column: that of its key, where a key says all."""
+    if column.type in AS_THEY_ARE:
+        return codec.normal(column[row].as_py())
+    one = column.slice(row, 1)
+    if codec.type == "string":
+        return codec.normal(python_values(one)[0])
+    key = int(codec.column(one)[0])
+    return None if key == MISSING else codec.value(key)
 
 
 def told(keys: Keys, box: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
-    """What a subscription says about itself, read back from its box."""
+    """What a subscription says about itself, read back from its box; an open end is the extreme value of the type."""
     found: dict[str, Any] = {}
     for number in keys.space.information:
         low, high = box.get(number, (MISSING, MISSING))
-        value = keys.codecs[number].value
-        if high != MISSING:
-            found[keys.schema.names[number]] = value(low) if low == high else (value(low), value(high))
+        codec = keys.codecs[number]
+        if low == high != MISSING:
+            found[keys.schema.names[number]] = codec.value(low)
+        elif high != MISSING:
+            least, most = EXTREMES[codec.type]
+            ends = least if low == LOWEST else codec.value(low), most if high == HIGHEST else codec.value(high)
+            found[keys.schema.names[number]] = ends
     return found
 
 
@@ -177,8 +250,11 @@ def _with_information(keys: Keys, low: I64, high: I64) -> Points:
     return Points(low, high)
 
 
-def _check_intervals(name: str, first: I64, last: I64) -> None:
-    bad = (first > last) | ((first == MISSING) != (last == MISSING))
+def _check_intervals(name: str, codec: Codec, ends: tuple[Any, Any], first: I64, last: I64, first_row: int) -> None:
+    lacking = (first == MISSING) != (last == MISSING)
+    bad = lacking | codec.swapped(*ends, first, last)
     if bad.any():
-        row = int(np.argmax(bad))
-        raise TableError(f"row {row}: the interval on {name!r} has its ends swapped or lacks one", [(row, name)])
+        at = int(np.argmax(bad))
+        what = "lacks one of its ends" if lacking[at] else "has its ends swapped: low comes first"
+        row = first_row + at
+        raise TableError(f"row {row}: the interval on {name!r} {what}", [(row, name)])

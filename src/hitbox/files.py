@@ -94,6 +94,8 @@ def infer_schema(events: pa.Table) -> Schema:
 def _type_of(kind: pa.DataType) -> str | None:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if pa.types.is_struct(kind) and sorted(field.name for field in kind) == ["high", "low"]:
+        kind = kind.field("low").type
     if pa.types.is_boolean(kind):
         return "bool"
     if pa.types.is_integer(kind):
@@ -102,6 +104,6 @@ def _type_of(kind: pa.DataType) -> str | None:
         return "float"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return "timestamp"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "string"
     return None

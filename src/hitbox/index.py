@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from hitbox import events, language, snapshot, stored, tables
 from hitbox.boxes import DEFAULT_PRIORITY, I64, LEVELS, Boxes, Points
-from hitbox.catalog import Id, kind_of
+from hitbox.catalog import Id, kind_of, new_id
+from hitbox.codecs import unsound
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.events import Event
 from hitbox.explained import BothSides, Explained, describe_box, nearest_misses
@@ -36,6 +37,7 @@ from hitbox.matches import Matches
 from hitbox.resolve import Filters, Resolver
 from hitbox.schema import Schema
 from hitbox.stored import Stock
+from hitbox.values import forbidden
 
 CHUNK = 16_384
 FEW = 64
@@ -98,7 +100,7 @@ class Index:
         self, id: Id, where: str, *, priority: int = DEFAULT_PRIORITY, about: Mapping[str, Any] | None = None
     ) -> None:
         """Add a subscription, or replace the one that has this id."""
-        id = int(id) if kind_of(id) == "int" else str(id)
+        id = new_id(id)
         _check_priority(priority)
         predicate = self.parse(where)
         if about is not None and not isinstance(about, Mapping):
@@ -277,14 +279,14 @@ class Index:
             else:
                 chunk = events_[start : start + CHUNK]
             with self._lock.read():
-                points = self._points(chunk)
+                points = self._points(chunk, start)
                 part = filters and filters[start : start + CHUNK]
                 yield self._resolver().many(points, chunk, part, threads)
 
-    def _points(self, chunk: Any) -> Points:
+    def _points(self, chunk: Any, start: int) -> Points:
         if isinstance(chunk, pa.Table):
-            return events.from_table(self._keys, chunk)
-        return events.from_mappings(self._keys, chunk)
+            return events.from_table(self._keys, chunk, start)
+        return events.from_mappings(self._keys, chunk, start)
 
     def _filters(self, where: str | Sequence[str | None] | None, count: int) -> Filters:
         """What each event asks of the subscriptions."""
@@ -438,10 +440,16 @@ def _warn_never(message: str) -> None:
 
 
 def _id_array(ids: Sequence[Id] | pa.Array) -> pa.Array:
+    """Ids to look up; a text that no id can be is left out."""
     if isinstance(ids, (pa.Array, pa.ChunkedArray)):
         whole = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
-        return whole.cast(pa.int64() if pa.types.is_integer(whole.type) else pa.large_string())
+        if pa.types.is_integer(whole.type):
+            return whole.cast(pa.int64())
+        bad = unsound(whole)
+        return whole.cast(pa.large_string()) if bad is None else whole.filter(pa.array(~bad)).cast(pa.large_string())
     kinds = {kind_of(id) for id in ids}
     if len(kinds) > 1:
         raise ValueProblem("ids of both types, int and string, in one call")
-    return pa.array(list(ids), pa.int64() if kinds == {"int"} else pa.large_string())
+    if kinds == {"int"}:
+        return pa.array([int(id) for id in ids], pa.int64())
+    return pa.array([str.__str__(id) for id in ids if forbidden(id) is None], pa.large_string())  # type: ignore[arg-type]

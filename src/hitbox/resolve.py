@@ -171,7 +171,7 @@ class Resolver:
     def _values(self, chunk: Any, event: int) -> dict[str, Any]:
         """One event of a chunk as the predicate language takes it."""
         if isinstance(chunk, pa.Table):
-            return events.normal(self.keys, events.row_of(self.keys, chunk, event))
+            return events.normal_row(self.keys, chunk, event)
         return events.normal(self.keys, chunk[event])
 
     def _in_order(self, offsets: I64, slots: I64) -> tuple[I64, I64]:

@@ -22,6 +22,7 @@ from fractions import Fraction
 from typing import Any
 
 from hitbox.errors import SchemaError, UnknownAttribute, nearest
+from hitbox.values import forbidden
 
 TYPES = ("int", "float", "string", "bool", "timestamp")
 ROLES = ("criteria", "information")
@@ -166,9 +167,9 @@ class Schema(Mapping[str, Attribute]):
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise SchemaError(f"an attribute's name is a text of 1 to 200 characters, not {name!r:.60}")
-    if any(ch < " " or "\ud800" <= ch <= "\udfff" for ch in name):
+    if any(ch < " " for ch in name) or forbidden(name) is not None:
         raise SchemaError(f"attribute name {name!r} holds a control character or a lone surrogate")
-    return name
+    return str.__str__(name)
 
 
 def _attribute(name: str, of: str | Attribute | Mapping[str, Any]) -> Attribute:

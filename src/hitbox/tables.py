@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.boxes import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
-from hitbox.codecs import GridCodec, IntCodec
+from hitbox.codecs import Codec, GridCodec, IntCodec, decoded, is_text, python_values, unsound
 from hitbox.errors import HitboxError, TableError, nearest
-from hitbox.events import column_keys, event_keys
+from hitbox.events import attempt_keys, event_keys
 from hitbox.keys import Keys
 from hitbox.language import Limits, Predicate
 from hitbox.schema import Schema
+from hitbox.values import ends_of, is_missing, text
 
 Box = dict[int, tuple[int, int]]
 Strings = dict[int, set[str]]
@@ -132,28 +133,32 @@ class Draft:
 
     def _bounds(self, keys: Keys, number: int, name: str, about: bool, piece: pa.Table, start: int) -> tuple[I64, I64]:
         """Closed bounds in keys; null is unbounded, both null unconstrained (or, in `about`, not said)."""
-        ends = []
-        for end in ("low", "high"):
-            column = f"{name}_{end}"
-            values = piece[column]
-            codec = keys.codecs[number]
-            if pa.types.is_floating(values.type):
-                wrong = pc.fill_null(pc.invert(pc.is_finite(values)), False)
-                self._blame(wrong.to_numpy(), start, f"{column} is NaN or infinite; leave it null for no bound")
-                if isinstance(codec, IntCodec):  # 3.5 <= x and x <= 3.5 round inwards
-                    values = pc.ceil(values) if end == "low" else pc.floor(values)
-                values = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
-            found = column_keys(codec, column, values)
-            if isinstance(codec, GridCodec):
-                first, last = codec.domain()
-                off = (found != MISSING) & ((found % 2 != 0) | (found < first) | (found > last))
-                self._blame(off, start, f"{column} does not fit; {codec.takes}")
-            ends.append(found)
-        low, high = ends
+        low, high = (self._bound(keys.codecs[number], f"{name}_{end}", end, piece, start) for end in ("low", "high"))
         none = (low == MISSING) & (high == MISSING)
         low = np.where(low == MISSING, LOWEST, low)
         high = np.where(high == MISSING, HIGHEST, high)
+        if about:  # a filter that nothing passes may be meant; a value with swapped ends may not
+            self._blame(low > high, start, f"the ends of the interval on {name!r} are swapped: low comes first")
         return np.where(none, MISSING, low), np.where(none, MISSING if about else HIGHEST, high)
+
+    def _bound(self, codec: Codec, column: str, end: str, piece: pa.Table, start: int) -> I64:
+        """The keys of one column of bounds; null is MISSING."""
+        values = decoded(piece[column])
+        if pa.types.is_floating(values.type):
+            values = values.cast(pa.float64())
+            wrong = pc.fill_null(pc.invert(pc.is_finite(values)), False).to_numpy(zero_copy_only=False)
+            self._blame(wrong, start, f"{column} is NaN or infinite; leave it null for no bound")
+            values = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
+        if isinstance(codec, IntCodec) and (pa.types.is_floating(values.type) or pa.types.is_decimal(values.type)):
+            values = pc.ceil(values) if end == "low" else pc.floor(values)  # 3.5 <= x and x <= 3.5 round inwards
+        found, bad = attempt_keys(codec, column, values)
+        for row in () if bad is None else np.flatnonzero(bad).tolist():
+            self.errors.setdefault(start + row, f"{column}: {codec.problem(values, row)}")
+        if isinstance(codec, GridCodec):
+            first, last = codec.domain()
+            off = (found != MISSING) & ((found % 2 != 0) | (found < first) | (found > last))
+            self._blame(off, start, f"{column} does not fit; {codec.takes}")
+        return found
 
     def _blame(self, wrong: NDArray[np.bool_], start: int, message: str) -> None:
         for row in np.flatnonzero(wrong).tolist():
@@ -168,7 +173,9 @@ def read(table: pa.Table, schema: Schema, limits: Limits) -> Draft:
         raise TableError(f"no column 'id'; columns: {', '.join(table.column_names[:10])}")
     if len(set(table.column_names)) != len(table.column_names):
         raise TableError("two columns of the table have the same name")
-    ids, errors = _ids(table["id"])
+    errors: dict[int, str] = {}
+    table = _sound(table, schema, errors)
+    ids = _ids(table["id"], errors)
     priority = _priorities(table, errors)
     draft = Draft(table, ids, priority, errors)
     if "where" in table.column_names:
@@ -215,8 +222,8 @@ def about_strings(schema: Schema, about: dict[str, Any]) -> Strings:
     found: Strings = {}
     for name, value in about.items():
         if schema[name].type == "string":
-            texts = value if isinstance(value, (tuple, list)) else [value]
-            found[schema.number(name)] = {text for text in texts if isinstance(text, str)}
+            plain = map(text, ends_of(value) or (value,))
+            found[schema.number(name)] = {one for one in plain if one is not None}
     return found
 
 
@@ -225,20 +232,39 @@ def merge_strings(into: Strings, more: dict[int, set[str]]) -> None:
         into.setdefault(number, set()).update(texts)
 
 
+def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
+    """The table with its texts as plain columns; one that nothing can carry is an error of its row, and null here."""
+    strings = [name for name, attribute in schema.items() if attribute.type == "string"]
+    wanted = {"id", "where", *strings, *(f"{name}_{end}" for name in strings for end in ("low", "high"))}
+    for column in sorted(wanted & set(table.column_names)):
+        kind = table[column].type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not is_text(kind):
+            continue
+        texts = _text(table[column].cast(kind))
+        bad = unsound(texts)
+        if bad is not None:
+            for row in np.flatnonzero(bad).tolist():
+                errors.setdefault(row, f"{column} holds the character NUL, or is not UTF-8")
+            texts = pc.if_else(pa.array(bad), pa.scalar(None, pa.large_string()), texts)
+        table = table.set_column(table.column_names.index(column), column, texts)
+    return table
+
+
 def _parse(draft: Draft, schema: Schema, limits: Limits) -> None:
     column = draft.table["where"]
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _is_view(column.type)):
+    if not is_text(column.type):
         raise TableError(f"column 'where' is a column of {column.type}, not of texts")
     texts = column.to_pylist()
     draft.predicates = []
     draft.abouts = _abouts(draft.table, schema, len(texts))
     parsed: dict[str, Predicate] = {}
-    for row, text in enumerate(texts):
-        predicate = parsed.get(text)
+    for row, where in enumerate(texts):
+        predicate = parsed.get(where)
         if predicate is None and row not in draft.errors:
             try:
-                predicate = language.parse(text or "", schema, role="criteria", limits=limits)
-                parsed[text] = predicate
+                predicate = language.parse(where or "", schema, role="criteria", limits=limits)
+                parsed[where] = predicate
             except HitboxError as problem:
                 draft.errors[row] = str(problem)
         draft.predicates.append(predicate)
@@ -248,10 +274,10 @@ def _abouts(table: pa.Table, schema: Schema, rows: int) -> list[dict[str, Any]]:
     abouts: list[dict[str, Any]] = [{} for _ in range(rows)]
     for name in schema.with_role("information"):
         if name in table.column_names:
-            values: Iterable[Any] = table[name].to_pylist()
+            values: Iterable[Any] = python_values(table[name])
         elif f"{name}_low" in table.column_names and f"{name}_high" in table.column_names:
-            pairs = zip(table[f"{name}_low"].to_pylist(), table[f"{name}_high"].to_pylist(), strict=True)
-            values = [None if pair == (None, None) else pair for pair in pairs]
+            pairs = zip(*(python_values(table[f"{name}_{end}"]) for end in ("low", "high")), strict=True)
+            values = [None if all(map(is_missing, pair)) else pair for pair in pairs]
         else:
             continue
         for about, value in zip(abouts, values, strict=True):
@@ -260,11 +286,11 @@ def _abouts(table: pa.Table, schema: Schema, rows: int) -> list[dict[str, Any]]:
     return abouts
 
 
-def _ids(column: pa.ChunkedArray) -> tuple[pa.Array, dict[int, str]]:
+def _ids(column: pa.ChunkedArray, errors: dict[int, str]) -> pa.Array:
     kind = column.type
     if pa.types.is_integer(kind):
         to = pa.int64()
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_view(kind):
+    elif is_text(kind):
         to = pa.large_string()
     else:
         raise TableError(f"column 'id' is a column of {kind}; ids are int64 or strings")
@@ -273,8 +299,9 @@ def _ids(column: pa.ChunkedArray) -> tuple[pa.Array, dict[int, str]]:
     except pa.ArrowInvalid as problem:
         raise TableError(f"column 'id' does not fit 64 bits: {problem}") from None
     ids = pa.concat_arrays([pa.array([], to), *ids.chunks])
-    null = np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))
-    return ids, {int(row): "id is null" for row in null}
+    for row in np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False)).tolist():
+        errors.setdefault(row, "id is null")
+    return ids
 
 
 def _priorities(table: pa.Table, errors: dict[int, str]) -> NDArray[np.uint8]:
@@ -308,10 +335,6 @@ def _check_wide(table: pa.Table, schema: Schema) -> None:
 
 def _named(schema: Schema, kind: str) -> Sequence[tuple[str, int]]:
     return [(name, number) for number, (name, a) in enumerate(schema.items()) if a.type == kind]
-
-
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(kind))
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from hitbox.broker.broker import Item
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.registry import Subscription
+from hitbox.values import for_json
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 ARROW = "application/vnd.apache.arrow.stream"
@@ -81,8 +82,8 @@ def items(data: bytes, kind: str, most: int, attributes: list[str]) -> list[Item
         where = None if "where" in attributes else row.pop("where", None)
         for name in attributes:
             if name not in row and f"{name}_low" in row and f"{name}_high" in row:
-                row[name] = [row.pop(f"{name}_low"), row.pop(f"{name}_high")]
-        found.append(Item(row, where))
+                row[name] = row.pop(f"{name}_low"), row.pop(f"{name}_high")
+        found.append(Item(for_json(row), where))
     return found
 
 
@@ -95,5 +96,5 @@ def subscriptions(data: bytes, kind: str, most: int) -> list[Subscription]:
         name, where = row.pop("name", row.pop("id", None)), row.pop("where", None)
         if where is None or name is None:
             raise BadRequest("a table of subscriptions has the columns id (or name) and where")
-        found.append(Subscription(str(name), str(where), int(row.pop("priority", 4)), row))
+        found.append(Subscription(str(name), str(where), int(row.pop("priority", 4)), for_json(row)))
     return found

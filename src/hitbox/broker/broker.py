@@ -27,7 +27,7 @@ from hitbox.broker.gate import Gate
 from hitbox.broker.mailbox import Connection, Mailbox
 from hitbox.broker.post import Post
 from hitbox.broker.pump import BATCH, Accepted, Pump
-from hitbox.broker.registry import Registry, Subscriber, Subscription
+from hitbox.broker.registry import Registry, Subscriber, Subscription, kept_values
 from hitbox.broker.settings import Options, Settings, check_name, check_options
 from hitbox.broker.store import Store
 from hitbox.broker.watch import Watch
@@ -115,7 +115,7 @@ class Broker:
         rows = self.store.events_from(self.store.get("matched", 0) + 1, BATCH)
         items = [msgspec.json.decode(body, type=Item) for _, _, body in rows]
         return [
-            Accepted(seq, item.event, item.where, body, when, 0, again=True)
+            Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
             for (seq, when, body), item in zip(rows, items, strict=True)
         ]
 

@@ -30,6 +30,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from hitbox.broker.errors import BrokerError, NotAllowed, Overloaded, StoreFailed
+from hitbox.values import for_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
@@ -99,7 +100,7 @@ class Client:
     async def publish_many(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None] | None = None) -> int:
         """Publish several, all or none; the number of the first. Where the broker is overloaded, wait and try again."""
         items = [
-            {"event": event} if text is None else {"event": event, "where": text}
+            {"event": for_json(event)} if text is None else {"event": for_json(event), "where": text}
             for event, text in zip(events, where or [None] * len(events), strict=True)
         ]
         for pause in _pauses():
@@ -173,7 +174,7 @@ class Subscriber:
         self, name: str, where: str, *, priority: int = 4, about: Mapping[str, Any] | None = None
     ) -> list[str]:
         """Add or replace a subscription; warnings come back."""
-        one = {"name": name, "where": where, "priority": priority, "about": dict(about or {})}
+        one = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
         found = await self._ask({"type": "subscribe", "put": [one]})
         if self._hello["ephemeral"]:
             self._mine[name] = one

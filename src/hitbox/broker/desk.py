@@ -12,11 +12,12 @@ import msgspec
 
 from hitbox.broker.broker import Broker, Item
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
-from hitbox.broker.registry import Subscriber
+from hitbox.broker.registry import Subscriber, kept_values
 from hitbox.broker.tables import Row
 from hitbox.errors import HitboxError
 from hitbox.index import Index
 from hitbox.schema import Schema
+from hitbox.values import with_named_ends
 
 CHUNK = 500
 
@@ -34,7 +35,7 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
         subscriber, _, name = str(id).partition("/")
         where = live.where(id)
         if owner in ("", subscriber) and (search in str(id) or search in where):
-            found.append(_subscription(subscriber, name, where, live.priority(id), live.about(id)))
+            found.append(_subscription(subscriber, name, where, live.priority(id), with_named_ends(live.about(id))))
     return found
 
 
@@ -104,7 +105,7 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
     names: list[str] = []
     highest, nobodys = 0, True
     try:
-        for level, ids in broker.registry.levels(item.event, item.where):
+        for level, ids in broker.registry.levels(kept_values(item.event), item.where):
             nobodys = False
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level

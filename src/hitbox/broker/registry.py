@@ -29,6 +29,7 @@ from hitbox.broker.store import Store
 from hitbox.errors import HitboxError, NeverMatches, SnapshotError
 from hitbox.index import Index
 from hitbox.schema import Schema
+from hitbox.values import for_json
 
 LOAD_ROWS = 200_000
 
@@ -42,7 +43,7 @@ class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: dict[str, Any] = {}
 
     def row(self) -> tuple[str, str, int, str]:
-        return self.name, self.where, self.priority, json.dumps(self.about, sort_keys=True)
+        return self.name, self.where, self.priority, json.dumps(for_json(self.about), sort_keys=True, default=str)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +111,7 @@ class Registry:
             "where": pa.array([row[1] for row in rows], pa.large_string()),
             "priority": pa.array([row[2] for row in rows], pa.int64()),
         }
-        told = [json.loads(row[3]) for row in rows]
+        told = [kept_values(json.loads(row[3])) for row in rows]
         if any(told):
             for row, about in zip(rows, told, strict=True):
                 _quiet(index.subscribe, row[0], row[1], priority=row[2], about=about)
@@ -238,13 +239,21 @@ class Registry:
         for number, name, where, priority, about in rows:
             id = f"{self.by_number[number].name}/{name}"
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=json.loads(about))
+                _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))
             except HitboxError as problem:
                 bad.append(f"{id}: {problem}")
         if bad:
             more = f"\n(and {len(bad) - 5} more)" if len(bad) > 5 else ""
             raise Conflict(f"{len(bad)} subscriptions contradict the new schema:\n" + "\n".join(bad[:5]) + more)
         return index
+
+
+def kept_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as the store has them; older stores hold an interval as a list of two."""
+    return {
+        name: {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
+        for name, value in values.items()
+    }
 
 
 def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -22,6 +22,7 @@ from hitbox.broker.store import Store
 from hitbox.index import Index
 from hitbox.schema import Schema
 from hitbox.stored import Stock
+from hitbox.values import with_named_ends
 
 CHUNK = 50_000
 
@@ -81,7 +82,7 @@ def _fill(store: Store, stock: Stock) -> None:
 def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
     for id, where, priority, about in stock.rows():
         owner, _, name = str(id).partition("/")
-        told = json.dumps(about, sort_keys=True, default=str)
+        told = json.dumps(with_named_ends(about), sort_keys=True, default=str)
         yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, told
 
 

@@ -25,7 +25,8 @@ from hitbox.codecs import Codec
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
 from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, literal, quoted, without_not
-from hitbox.language.truth import Facts, is_missing, leaf_truth, truth
+from hitbox.language.truth import Facts, leaf_truth, truth
+from hitbox.values import is_missing
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
@@ -237,7 +238,7 @@ def reason_dict(root: Reason) -> dict[str, Any]:
 
 def _json(value: object) -> Any:
     if isinstance(value, tuple):
-        return [_json(end) for end in value]
+        return {"low": _json(value[0]), "high": _json(value[1])}
     if is_missing(value):
         return None
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):

@@ -14,6 +14,7 @@ import unicodedata
 from typing import NamedTuple
 
 from hitbox.errors import SyntaxProblem
+from hitbox.values import forbidden, forbidden_name
 
 KEYWORDS = frozenset(["AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
 
@@ -31,7 +32,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NAME = re.compile(r"[^\W\d]\w*+")
-_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 
 _MENDS = {
     "'": "the string that starts here has no closing quote (a quote inside a string is written twice: 'it''s')",
@@ -68,8 +68,9 @@ def tokens(text: str) -> Tokens:
     >>> tokens("qty <> -5").kinds
     ['name', 'op', 'number', 'end']
     """
-    if found := _FORBIDDEN.search(text):
-        raise _forbidden(text, found.start())
+    at = forbidden(text)
+    if at is not None:
+        raise SyntaxProblem(f"{forbidden_name(text[at])} cannot be part of a predicate: remove it", text, at)
     kinds: list[str] = []
     texts: list[str] = []
     starts: list[int] = []
@@ -95,11 +96,6 @@ def tokens(text: str) -> Tokens:
 def is_plain(name: str) -> bool:
     """May this name stand without quotes?"""
     return _NAME.fullmatch(name) is not None and name.upper() not in KEYWORDS
-
-
-def _forbidden(text: str, position: int) -> SyntaxProblem:
-    what = "the character NUL" if text[position] == "\0" else f"the lone surrogate U+{ord(text[position]):04X}"
-    return SyntaxProblem(f"{what} cannot be part of a predicate: remove it", text, position)
 
 
 def _bad(text: str, position: int) -> SyntaxProblem:

@@ -150,7 +150,7 @@ def _literal_set(op: str, values: Sequence[Literal], codec: Codec) -> Set:
     if len(op) <= 2 and op != "IN":
         return _comparison(op, *codec.cut(values[0]))
     if op.endswith("IN"):
-        cuts = map(codec.cut, set(values))
+        cuts = {codec.cut(value) for value in values}  # equal numbers may differ here: 2^53 + 1 and 2^53 + 1.0
         found = union(span(last + 1, first - 1) for last, first in cuts)
         return found if op == "IN" else complement(found, LOWEST)
     (last, _), (_, first) = codec.cut(values[0]), codec.cut(values[1])

@@ -84,7 +84,8 @@ class Edges:
     def _nearest(self, key: int) -> Any:
         """The value at a key; None where the key stands for a gap and not for one value."""
         gap = isinstance(self.codec, (StringCodec, GridCodec)) and key % 2
-        return None if gap else self.codec.value(key)
+        value = None if gap else self.codec.value(key)
+        return value if value is not None and self.codec.key(value) == key else None
 
 
 def distance(one: object, other: object) -> float:

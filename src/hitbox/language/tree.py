@@ -188,8 +188,11 @@ def same(one: Node, other: Node) -> bool:
         a, b = stack.pop()
         if a.op != b.op or len(a.children) != len(b.children):
             return False
-        if isinstance(a, Leaf) and isinstance(b, Leaf) and (a.name != b.name or a.values != b.values):
-            return False
+        if isinstance(a, Leaf) and isinstance(b, Leaf):
+            if a.name != b.name or a.values != b.values:
+                return False
+            if any(type(v) is not type(w) for v, w in zip(a.values, b.values, strict=True)):
+                return False  # 1 and 1.0 are equal numbers, but a decimal and an integer compare in different ways
         stack.extend(zip(a.children, b.children, strict=True))
     return True
 

@@ -1,7 +1,8 @@
 """Is a predicate true, false or unknown for an event? SQL's three-valued logic, straight from the tree.
 
-Numbers compare exactly: Python compares int, float and Decimal without rounding. Against a float attribute a
-decimal literal means the double nearest to it, as everywhere.
+Values are read as values.py says, so what is compared here is what the keys were made of. Numbers compare exactly:
+Python compares int, float and Decimal without rounding. Against a float attribute a decimal literal means the double
+nearest to it, as everywhere.
 
 An event that carries intervals is asked whether *some* point inside makes the predicate true. Leaf by leaf that cannot
 be told (`a < 2 AND a > 3` holds nowhere, though an interval may meet both sides), so such an event goes through the
@@ -12,18 +13,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
-
 from hitbox.boxes import HIGHEST, LOWEST
-from hitbox.codecs import Codec, TimestampCodec
+from hitbox.codecs import Codec
 from hitbox.keys import Keys
 from hitbox.language.normal import Term, strings, terms
 from hitbox.language.sets import Set
 from hitbox.language.tree import Leaf, Node, Predicate, fold
+from hitbox.values import normal
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -33,7 +32,6 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_TIMESTAMPS = TimestampCodec()
 
 
 def evaluate(predicate: Predicate, values: Mapping[str, object]) -> bool | None:
@@ -63,21 +61,14 @@ def truth(node: Node, done: Sequence[bool | None], values: Mapping[str, object])
 
 
 def leaf_truth(leaf: Leaf, value: object) -> bool | None:
-    """The truth of a leaf for a value; None and NaN are missing, a (low, high) tuple is an interval."""
-    missing = is_missing(value)
+    """The truth of a leaf for a single value."""
+    plain = value if type(value) is str and leaf.type == "string" else normal(leaf.type, value)
     op = leaf.op
     if op == "IS NULL" or op == "IS NOT NULL":
-        return missing == (op == "IS NULL")
-    if missing:
+        return (plain is None) == (op == "IS NULL")
+    if plain is None:
         return None
-    return _test(leaf, plain(value, leaf.type))
-
-
-def is_missing(value: object) -> bool:
-    """None and NaN, whoever made it."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return value is None or (isinstance(value, (float, Decimal)) and value != value)
+    return _test(leaf, plain)
 
 
 def _test(leaf: Leaf, value: Any) -> bool:
@@ -92,17 +83,6 @@ def _test(leaf: Leaf, value: Any) -> bool:
     if op.endswith("BETWEEN"):
         return bool(literals[0] <= value <= literals[1]) == (op == "BETWEEN")
     return _COMPARE[op](value, literals[0])
-
-
-def plain(value: object, type_: str) -> object:
-    """An event's value as something that compares with literals."""
-    if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
-        return value.item()
-    if type_ != "timestamp":
-        return value
-    if isinstance(value, datetime):
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    return _TIMESTAMPS.value(_TIMESTAMPS.present(value))
 
 
 class Facts:

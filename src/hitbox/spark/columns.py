@@ -52,6 +52,8 @@ def schema_of_events(events: DataFrame, others: Iterable[str]) -> Schema:
 
 
 def _type_of(column: str, kind: T.DataType) -> str:
+    if isinstance(kind, T.StructType) and sorted(kind.names) == ["high", "low"]:  # an interval
+        kind = kind["low"].dataType
     if isinstance(kind, T.BooleanType):
         return "bool"
     if isinstance(kind, T.IntegralType):
