@@ -57,6 +57,7 @@ from support.second_evaluator import (
     Rejected,
     answers,
     atoms,
+    flat,
     parse,
     points_to_try,
     truth,
@@ -599,8 +600,9 @@ def was_made(index: hitbox.Index, model: Model, gone: Sequence[Id], new: Mapping
         interrupt(20, Hung)
         signs = [id not in index for id in gone]
         for id, held in new.items():
-            changed = id in index and parse(index.where(id), model.case.types, model.case.grids) == held[0]
-            if changed and model.held.get(id, (None, 0))[0] == held[0]:
+            text = index.where(id) if id in index else "FALSE"
+            changed = flat(parse(text, model.case.types, model.case.grids)) == flat(held[0])
+            if changed and id in model.held and flat(model.held[id][0]) == flat(held[0]):
                 continue  # the same predicate as before: no sign of anything
             signs.append(changed)
     except Hung as error:

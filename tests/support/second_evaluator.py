@@ -136,6 +136,17 @@ class Or:
 Node = Constant | Compare | Between | In | Like | IsNull | Not | And | Or
 
 
+def flat(node: Node) -> Node:
+    """The same tree without an AND directly in an AND, or an OR in an OR."""
+    if isinstance(node, Not):
+        return Not(flat(node.part))
+    if isinstance(node, And | Or):
+        kind = type(node)
+        parts = [flat(part) for part in node.parts]
+        return kind(tuple(one for part in parts for one in (part.parts if isinstance(part, kind) else (part,))))
+    return node
+
+
 def atoms(node: Node) -> Iterator[Node]:
     """The leaves of a tree."""
     if isinstance(node, Not):
