@@ -49,8 +49,10 @@ from support.random_cases import (
 )
 from support.second_evaluator import (
     And,
+    Compare,
     In,
     Interval,
+    Literal,
     Node,
     Not,
     Or,
@@ -64,8 +66,15 @@ from support.second_evaluator import (
 )
 
 Id = Any
-ENGINES: list[dict[str, Any]] = [{}, {"tail": 1}, {"tail": 1, "kind": "bitmap"}, {"tail": 1, "kind": "postings"}]
-MOST_POINTS = 3000  # of an interval event; a larger one is left out
+identity = id
+ENGINES: list[dict[str, Any]] = [
+    {},
+    {"tail": 1},
+    {"tail": 4, "kind": "bitmap", "block": 3},
+    {"tail": 1, "kind": "bitmap", "band": 8},
+    {"tail": 1, "kind": "postings"},
+]
+MOST_POINTS = 500  # of an interval event; a larger one is left out
 BAD_IDS: list[Any] = ["\0", "a\0b", "\ud800", "a\udfff", None, 1.5, True, b"a", ("a",), 2**63, -(2**63) - 1]
 
 
@@ -82,9 +91,18 @@ class Model:
 
     case: Case
     held: dict[Id, tuple[Node, int]] = field(default_factory=dict)
+    known: dict[Any, tuple[Node, set[bool]]] = field(default_factory=dict)
 
     def answers(self, event: Mapping[str, Any]) -> dict[Id, set[bool]]:
-        return {id: answers(node, self.case.types, event) for id, (node, _) in self.held.items()}
+        """What is right for each subscription. The same event is asked at many doors, so answers are kept."""
+        found = {}
+        asked = frozenset(event.items())
+        for id, (node, _) in self.held.items():
+            key = (identity(node), asked)
+            if key not in self.known:
+                self.known[key] = (node, answers(node, self.case.types, event))  # the node is kept, so its key stays
+            found[id] = self.known[key][1]
+        return found
 
     def few_points(self, event: Mapping[str, Any]) -> bool:
         return all(points_to_try(node, self.case.types, event) <= MOST_POINTS for node, _ in self.held.values())
@@ -337,6 +355,9 @@ def suspects(
 # --- histories --------------------------------------------------------------------------------------------------------
 
 
+STEPS = ["subscribe", "subscribe", "unsubscribe", "many", "texts", "bounds", "save", "copy", "bad", "squeeze"]
+
+
 def check_history(seed: int, matcher: str, steps: int = 12) -> None:
     """Changes of every kind in a random order; after each the index must equal the model."""
     rng = random.Random(seed)
@@ -379,6 +400,8 @@ def take_step(step: str, index: hitbox.Index, model: Model, rng: random.Random, 
         table, bounds = random_bounds(rng, model.case, ids)
         index.load(table)
         model.held |= dict(zip(ids, bounds, strict=True))
+    elif step == "squeeze":
+        squeeze(index, model, rng, kind)
     elif step == "save":
         index.save(folder)
         return hitbox.Index.open(folder)
@@ -387,6 +410,18 @@ def take_step(step: str, index: hitbox.Index, model: Model, rng: random.Random, 
     elif step == "bad":
         refuse_changes(index, model, rng, kind)
     return index
+
+
+def squeeze(index: hitbox.Index, model: Model, rng: random.Random, kind: str) -> None:
+    """New strings, each between the last one and the empty one, until no number is left between their labels."""
+    names = [name for name, type_ in model.case.types.items() if type_ == "string"]
+    if not names or rng.random() < 0.5:
+        return
+    name, letter = rng.choice(names), rng.choice("aZ!")
+    for length in range(70):
+        text = letter * length + "b"
+        node = Compare(name, rng.choice(["=", "<", ">="]), Literal("string", text, f"'{text}'"))
+        subscribe(index, model, random_id(rng, kind), node, 5, rng)
 
 
 def copied(index: hitbox.Index, rng: random.Random) -> hitbox.Index:
@@ -459,6 +494,53 @@ def check_both_sides(seed: int, matcher: str, subscriptions: int = 12, events: i
                         f"{door} with where: {verdict}, should be {right}: {text!r} of {meaning(event)!r}"
                         f" is {ours[id]}, {spell(want)!r} of {about!r} is {theirs}\n  schema {index.schema!r}"
                     )
+
+
+def check_exchange(seed: int, matcher: str, calls: int = 25) -> None:
+    """Both sides come and go; the later one is matched against those that are there."""
+    rng = random.Random(seed)
+    asked = Case(random_case(rng).types)
+    told = Case({f"my {name}": type_ for name, type_ in random_case(rng).types.items()})
+    roles = {name: {"type": type_, "role": "information"} for name, type_ in told.types.items()}
+    if not hitbox.Index({"a": "int"}, matcher).takes_intervals:
+        return
+    exchange = hitbox.Exchange({**asked.types, **roles}, matcher)
+    sides: dict[str, dict[int, tuple[Node, dict[str, Any]]]] = {"subscription": {}, "event": {}}
+    for _ in range(calls):
+        side = rng.choice(list(sides))
+        id, mine, theirs = rng.randint(0, 8), sides[side], sides["event" if side == "subscription" else "subscription"]
+        asks, tells = (asked, told) if side == "subscription" else (told, asked)
+        if id in mine and rng.random() < 0.3:
+            (exchange.unsubscribe if side == "subscription" else exchange.withdraw)(id)
+            del mine[id]
+            continue
+        node = random_node(rng, asks, 1)
+        said = random_event(rng, tells, [want for want, _ in theirs.values()], intervals=rng.random() < 0.4)
+        if any(points_to_try(node, asks.types, other) > MOST_POINTS for _, other in theirs.values()):
+            continue
+        if any(points_to_try(want, tells.types, meaning(said)) > MOST_POINTS for want, _ in theirs.values()):
+            continue
+        try:
+            if side == "subscription":
+                found = exchange.subscribe(id, spell(node, rng), about=handed_over(said))
+            else:
+                found = exchange.publish(id, handed_over(said), where=spell(node, rng))
+        except LimitExceeded:
+            continue
+        except hitbox.HitboxError:
+            if not may_refuse(said):
+                raise
+            continue
+        mine[id] = (node, meaning(said))
+        for other, (want, of_other) in theirs.items():
+            ours, his = answers(node, asks.types, of_other), answers(want, tells.types, meaning(said))
+            if (other in found) not in {one and two for one in ours for two in his}:
+                raise Difference(
+                    f"a new {side} {spell(node)!r} with {meaning(said)!r} and the other's {spell(want)!r} with"
+                    f" {of_other!r}: {other in found}, should be {ours} and {his}"
+                )
+        if len(set(found)) != len(found) or not set(found) <= set(theirs):
+            raise Difference(f"the exchange names {found}, there are {list(theirs)}")
 
 
 # --- threads and interrupts -------------------------------------------------------------------------------------------
@@ -690,6 +772,7 @@ CHECKS: dict[str, Callable[[int, str], object]] = {
     "predicates": check_predicates,
     "history": check_history,
     "both": check_both_sides,
+    "exchange": check_exchange,
     "threads": check_threads,
     "interrupts": check_interrupts,
     "grammar": lambda seed, matcher: check_grammar(seed),

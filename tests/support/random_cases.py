@@ -128,7 +128,7 @@ def random_case(rng: random.Random) -> Case:
         if type_ == "int" and rng.random() < 0.15:
             grids[name] = Grid(Fraction(-10), Fraction(40), Fraction(rng.choice([1, 2, 5])))
         elif type_ == "float" and rng.random() < 0.15:
-            grids[name] = Grid(Fraction(-2), Fraction(6), Fraction(1, rng.choice([1, 2, 8])))
+            grids[name] = Grid(Fraction(-2), Fraction(6), Fraction(1, rng.choice([1, 2, 8, 10])))
     return Case(types, grids)
 
 
@@ -218,7 +218,12 @@ def random_literal(rng: random.Random, case: Case, name: str) -> Literal:
     grid = case.grids.get(name)
     if grid:
         value = grid.low + grid.step * rng.randint(0, int((grid.high - grid.low) / grid.step))
-        return numeral(str(value) if value.denominator == 1 and rng.random() < 0.7 else exact_text(value))
+        whole = value.denominator == 1 and rng.random() < 0.7
+        return numeral(
+            str(value)
+            if whole
+            else f"{Decimal(value.numerator) / value.denominator:f}" + "." * (value.denominator == 1)
+        )
     return numeral(random_numeral(rng, type_))
 
 
@@ -341,6 +346,8 @@ def random_value(rng: random.Random, case: Case, name: str, nodes: Iterable[Node
         return random_string(rng, name, near, nodes)
     if type_ == "timestamp":
         value = rng.choice(near) + rng.randint(-1, 1) if near and rng.random() < 0.7 else random_moment(rng)
+        if rng.random() < 0.03:
+            return value + rng.choice([-1, 1]) * (LAST_MOMENT - FIRST_MOMENT)  # years that numpy knows and SQL does not
         return min(max(value, FIRST_MOMENT), LAST_MOMENT)
     if type_ == "int":
         value = rng.choice(near) if near and rng.random() < 0.7 else rng.choice(WHOLE) * rng.choice([1, -1])
@@ -382,7 +389,7 @@ def undressed(type_: str, value: Value) -> Given:
 
     def plain(end: Value) -> Any:
         if type_ == "timestamp":
-            return EPOCH + dt.timedelta(microseconds=end)
+            return np.datetime64(end, "us")
         return float(end) if type_ == "float" else end
 
     wide = isinstance(value, Interval)
@@ -410,8 +417,11 @@ def dress_float(rng: random.Random, value: Value) -> Given:
     if double == 0.0:
         choices += [Given(-0.0, value), Given(np.float64(-0.0), value), Given(Decimal("-0"), value), Given(0, value)]
     if math.isinf(double):
-        return rng.choice([*choices, Given(np.float32(double), value)])
+        return rng.choice([*choices, Given(np.float32(double), value), Given(Decimal(double), value, may_refuse=True)])
     choices += [Given(Decimal(double), value), Given(Decimal(repr(double)), value)]
+    choices.append(
+        rng.choice([Given(Decimal("1e-500"), Fraction(0)), Given(Decimal("-1e400"), -math.inf, may_refuse=True)])
+    )
     with np.errstate(over="ignore"):
         if float(np.float32(double)) == double:
             choices.append(Given(np.float32(double), value))
@@ -463,8 +473,8 @@ def random_event(rng: random.Random, case: Case, nodes: Sequence[Node], interval
         if rng.random() < 0.15:
             event[name] = random_missing(rng)
         elif intervals and rng.random() < 0.6:
-            low, high = sorted((random_value(rng, case, name, some), random_value(rng, case, name, some)))
-            event[name] = interval_of(rng, dress(rng, type_, low), dress(rng, type_, high))
+            ends = [dress(rng, type_, random_value(rng, case, name, some)) for _ in range(2)]
+            event[name] = interval_of(rng, *sorted(ends, key=lambda end: end.means))
         else:
             event[name] = dress(rng, type_, random_value(rng, case, name, some))
     return event
@@ -585,7 +595,8 @@ def random_column(rng: random.Random, type_: str, values: Sequence[Value]) -> tu
     elif type_ == "float":
         array, means = float_array(rng, values)
     else:
-        array = moment_array(rng, values, known)
+        means = [None if value is None else min(max(value, FIRST_MOMENT), LAST_MOMENT) for value in values]
+        array = moment_array(rng, means, [value for value in means if value is not None])
     cut = rng.randint(0, len(values))
     chunks = [array.slice(0, cut), array.slice(cut)] if rng.random() < 0.5 else [array]
     return pa.chunked_array(chunks), means

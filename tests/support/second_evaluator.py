@@ -334,12 +334,13 @@ def answers(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) ->
     }
     fixed = {name: value for name, value in event.items() if name not in choices}
     really_wide = {name for name in choices if event[name].low != event[name].high}
+    open_ = any(isinstance(atom, Like) and atom.name in really_wide and not is_range(atom) for atom in atoms(node))
     may_hold = False
     for chosen in itertools.product(*choices.values()):
         point = fixed | dict(zip(choices, chosen, strict=True))
         if truth(node, types, point) is True:
             return {True}
-        may_hold = may_hold or True in possible_truths(node, types, point, really_wide)
+        may_hold = may_hold or (open_ and True in possible_truths(node, types, point, really_wide))
     return {True, False} if may_hold else {False}
 
 
