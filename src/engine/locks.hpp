@@ -38,10 +38,10 @@ inline Thread this_thread() { return PyThread_get_thread_ident(); }
 
 // The Python signal handlers of the process, while a commit keeps them from running. They run in the main thread only,
 // so in other threads there is nothing to keep off.
-class Signals {
+class DeferredSignals {
  public:
-  static Signals& instance() {
-    static Signals& one = *new Signals;  // outlives the interpreter: freeing Python objects then would crash
+  static DeferredSignals& instance() {
+    static DeferredSignals& one = *new DeferredSignals;  // outlives the interpreter: freeing Python objects then would crash
     return one;
   }
 
@@ -103,7 +103,7 @@ class Signals {
     nb::object handler;
   };
 
-  Signals() {
+  DeferredSignals() {
     nb::module_ signals = nb::module_::import_("_signal");  // the functions behind `signal`, without its enums
     get_ = signals.attr("getsignal");
     set_ = signals.attr("signal");
@@ -162,7 +162,7 @@ class Signals {
 class Lock {
  public:
   Lock() {
-    Signals::instance();
+    DeferredSignals::instance();
     readers_.reserve(16);
     all().insert(this);
   }
@@ -207,7 +207,7 @@ class Lock {
     if (writing_ == me || reads(me))
       raise_hitbox_error("this thread is reading the index; change it when that is done (not in a signal handler)");
     check();
-    Signals& signals = Signals::instance();
+    DeferredSignals& signals = DeferredSignals::instance();
     bool deferred = signals.defer();
     if (writing_ || !readers_.empty()) {
       if (!waiting_++) waiting_since_ = Clock::now();
@@ -237,14 +237,14 @@ class Lock {
     wake();
     if (deferred_) {
       deferred_ = false;
-      Signals::instance().resume();
+      DeferredSignals::instance().resume();
     }
   }
 
   // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
   // done for ever.
   static void forked() {
-    Signals::instance().forked();
+    DeferredSignals::instance().forked();
     Thread me = this_thread();
     for (Lock* lock : all()) {
       new (&lock->mutex_) std::mutex;  // somebody may have held it

@@ -91,7 +91,8 @@ class Shards:
         chosen = names if only is None else [names[number] for number in only]
         _, arrays = snapshot.read(path, facts["version"], verify, chosen)
         keys = stored.keys_of(path, facts, arrays)
-        return cls(facts, keys, [Index.of(stored.part(path, facts, keys, arrays, name)) for name in chosen])
+        folder = snapshot.folder_of(path, facts["version"])
+        return cls(facts, keys, [Index.of(stored.part(folder, facts, keys, arrays, name)) for name in chosen])
 
     @property
     def schema(self) -> Schema:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,8 @@ def read(
         return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
     meta, found = snapshot.read(path, version, verify)
     keys = keys_of(path, meta, found)
-    parts = [part(path, meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]
+    folder = snapshot.folder_of(path, meta["version"])
+    parts = [part(folder, meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]
     if len(parts) == 1:
         return parts[0]
     whole = Stock.empty(keys, parts[0].name, options or {})
@@ -168,7 +170,7 @@ def keys_of(path: str | os.PathLike[str], meta: Mapping[str, Any], found: Mappin
 
 
 def part(
-    path: str | os.PathLike[str],
+    folder: Path,
     meta: Mapping[str, Any],
     keys: Keys,
     found: Mapping[str, NDArray[Any]],
@@ -176,8 +178,8 @@ def part(
     matcher: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Stock:
-    """One part of a snapshot (the whole, where it has no parts)."""
-    folder = snapshot.folder_of(path, meta["version"]) / name
+    """One part of a snapshot (the whole, where it has no parts), whose version lies in `folder`."""
+    folder = folder / name
     prefix = f"{name}/" if name else ""
     if meta["id_type"] not in ID_TYPES or meta["matcher"] not in REGISTRY:
         raise damaged(folder / "manifest.json", "it names a type of ids or a matcher that does not exist")
