@@ -371,6 +371,12 @@ def test_rows_are_counted_over_the_whole_batch() -> None:
         index.match_batch([{"i": 1}] * 20_000 + [{"i": "x"}])
 
 
+def test_two_columns_of_one_name_are_refused() -> None:
+    index = Index({"i": "int"})
+    with pytest.raises(TableError, match="two columns are called 'i'"):
+        index.match_batch(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["i", "i"]))
+
+
 # ---- intervals
 
 
