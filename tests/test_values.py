@@ -371,6 +371,76 @@ def test_rows_are_counted_over_the_whole_batch() -> None:
         index.match_batch([{"i": 1}] * 20_000 + [{"i": "x"}])
 
 
+BOUNDS: list[tuple[str, pa.Array, pa.Array, str]] = [
+    ("i", pa.array([D("2.5")]), pa.array([D("3.5")]), "i BETWEEN 2.5 AND 3.5"),
+    ("i", pa.array([2.5], pa.float32()), pa.array([3], pa.uint64()), "i BETWEEN 2.5 AND 3"),
+    ("i", pa.array([np.float16(2.5)], pa.float16()), pa.array([7]).dictionary_encode(), "i BETWEEN 2.5 AND 7"),
+    ("f", pa.array([D("0.1")]), pa.array([D("3.0")]), "f BETWEEN 0.1 AND 3.0"),
+    ("f", pa.array([D("0.1")], pa.decimal256(50, 10)), pa.array([3]), "f BETWEEN 0.1 AND 3"),
+    ("f", pa.array([None], pa.float64()), pa.array([0.5], pa.float32()), "f <= 0.5"),
+    ("t", pa.array([NOON], NS), pa.nulls(1, NS), "t >= TIMESTAMP '2026-01-31 12:00:00'"),
+    (
+        "t",
+        pa.array([date(2026, 1, 31)]),
+        pa.array(["2026-01-31T14:00+02:00"]),
+        "t BETWEEN TIMESTAMP '2026-01-31' AND TIMESTAMP '2026-01-31 12:00'",
+    ),
+    ("s", pa.array(["a"], pa.string_view()), pa.array(["m"]).dictionary_encode(), "s BETWEEN 'a' AND 'm'"),
+    ("b", pa.array([True]), pa.nulls(1, pa.bool_()), "b"),
+    ("g", pa.array([D("0.1")]), pa.array([0.3]), "g BETWEEN 0.1 AND 0.3"),
+]
+
+
+@pytest.mark.parametrize(("name", "low", "high", "where"), BOUNDS, ids=[b[3] for b in BOUNDS])
+def test_bounds_of_every_make(name: str, low: pa.Array, high: pa.Array, where: str) -> None:
+    """A table of bounds says what the predicate says, also where it is read back as a text."""
+    index = Index(SCHEMA)
+    index.load(pa.table({"id": ["wide"], f"{name}_low": low, f"{name}_high": high}))
+    index.subscribe("text", where)
+    for value, _ in [*MAKES[name], *[(plain, plain) for _, plain in MAKES[name]], (None, None)]:
+        found = set(index.match({name: value}))
+        assert found in ({"wide", "text"}, set()), value
+        assert index.explain({name: value}, "wide").matched == bool(found)  # type: ignore[union-attr]
+
+
+def test_bounds_that_do_not_fit_are_errors_of_their_rows() -> None:
+    index = Index(SCHEMA)
+    cases = {
+        "i": pa.array([1, 2**63], pa.uint64()),
+        "f": pa.array([1, 2**53 + 1]),
+        "t": pa.array([0, 1], pa.timestamp("ns")),
+        "s": pa.array(["a", "b\0"]),
+        "g": pa.array([0.1, 0.15]),
+    }
+    for name, column in cases.items():
+        table = pa.table({"id": [1, 2], f"{name}_low": column, f"{name}_high": pa.nulls(2, column.type)})
+        with pytest.raises(TableError, match=f"row 1: {name}_low"):
+            index.load(table)
+        report = index.load(table, on_error="return")
+        assert (report.loaded, [row for row, _ in report.errors]) == (1, [1])
+
+
+def test_empty_tables() -> None:
+    index = filled("auto")
+    kinds = {
+        "i": pa.uint8(),
+        "f": pa.decimal128(9, 2),
+        "b": pa.bool_(),
+        "t": NS,
+        "s": pa.string_view(),
+        "g": pa.float16(),
+    }
+    kinds["tail"] = pa.dictionary(pa.int32(), pa.string())
+    for table in (
+        pa.schema(list(kinds.items())).empty_table(),
+        pa.schema([(n, pa.struct({"low": k, "high": k})) for n, k in kinds.items()]).empty_table(),
+        pa.schema([(f"{n}_{end}", k) for n, k in kinds.items() for end in ("low", "high")]).empty_table(),
+    ):
+        assert len(index.match_batch(table)) == 0
+    bounds = [(f"{n}_{end}", k) for n, k in kinds.items() for end in ("low", "high")]
+    assert index.load(pa.schema([("id", pa.string()), *bounds]).empty_table()).loaded == 0
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     index = Index({"i": "int"})
     with pytest.raises(TableError, match="two columns are called 'i'"):
@@ -603,6 +673,15 @@ def test_values_that_fit_no_attribute() -> None:
 def test_forbidden_finds_the_first_place(text: str) -> None:
     places = [at for at, c in enumerate(text) if c == "\0" or "\ud800" <= c <= "\udfff"]
     assert forbidden(text) == (places[0] if places else None)
+
+
+def test_an_event_is_a_mapping() -> None:
+    index = filled("auto")
+    calls: list[Callable[[Any], Any]] = [index.match, lambda e: index.explain(e, "0"), lambda e: index.match_batch([e])]
+    for event in ([1], "text", None, 3):
+        for call in calls:
+            with pytest.raises(HitboxError, match="mapping"):
+                call(event)
 
 
 def test_small_parts() -> None:

@@ -37,8 +37,7 @@ EXTREMES: dict[str, tuple[Any, Any]] = {
 
 def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tuple[int, int]]:
     """{attribute: (low, high)} of what a mapping says; checks names, roles, types and that low <= high."""
-    if not isinstance(event, Mapping):
-        raise ValueProblem(f"an event is a mapping of attribute to value, not {type(event).__name__}")
+    _check_mapping(event)
     schema, found = keys.schema, {}
     for name, value in event.items():
         number = schema.number(name)
@@ -46,6 +45,11 @@ def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tu
             raise ValueProblem(wrong_side(name, schema[name].role))
         found[number] = value_keys(keys.codecs[number], name, value)
     return found
+
+
+def _check_mapping(event: Event) -> None:
+    if not isinstance(event, Mapping):
+        raise ValueProblem(f"an event is a mapping of attribute to value, not {type(event).__name__}")
 
 
 def wrong_side(name: str, role: str) -> str:
@@ -168,7 +172,7 @@ def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Any]:
 
 
 def check_columns(keys: Keys, columns: Sequence[str]) -> None:
-    """At least one attribute is there, and once; intervals have both ends; no column looks like a misspelt attribute."""
+    """At least one attribute is there, none twice; intervals have both ends; no column looks like a misspelt one."""
     schema = keys.schema
     wanted = schema.with_role("criteria")
     if len(set(columns)) != len(columns):
@@ -192,6 +196,7 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
 
 def normal(keys: Keys, event: Event) -> dict[str, Any]:
     """The event with the plain values that keys are made of: None for missing, a tuple for an interval."""
+    _check_mapping(event)
     found = {}
     for name, value in event.items():
         codec = keys.codecs[keys.schema.number(name)]
