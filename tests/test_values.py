@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +125,10 @@ COLUMNS: list[tuple[str, pa.Array, list[Any]]] = [
     ("f", pa.array([D("0.1"), None, D("9007199254740993")], pa.decimal128(38, 10)), [0.1, None, 2.0**53]),
     ("f", pa.array([D("0.1"), None], pa.decimal256(60, 20)), [0.1, None]),
     ("f", pa.array([D("0.1"), None, D("0.1")], pa.decimal128(5, 1)).dictionary_encode(), [0.1, None, 0.1]),
+    ("f", pa.array([D("0.1"), None], pa.decimal32(5, 1)), [0.1, None]),
+    ("i", pa.array([D("3"), None], pa.decimal64(15, 1)), [3, None]),
+    ("i", pc.run_end_encode(pa.array([3, 3, None])), [3, 3, None]),
+    ("s", pc.run_end_encode(pa.array(["m", "m", None])), ["m", "m", None]),
     ("f", pa.array([0.1, None], pa.float32()), [float(np.float32(0.1)), None]),
     ("f", pa.array([np.float16(0.5), None], pa.float16()), [0.5, None]),
     ("f", pa.array([3, None, 2**60]), [3.0, None, 2.0**60]),
@@ -554,6 +559,19 @@ def test_swapped_ends_of_what_subscribers_say_of_themselves() -> None:
         assert index.about(1) == {"a": (1, 3)}
 
 
+def test_what_subscribers_say_of_themselves_is_checked_by_row() -> None:
+    index = Index({"x": "int", "c": Attribute("string", role="information")})
+    for column in (pa.array([None, 3]), pa.array([None, ["a", "z"]]), pa.array([None, {"low": "z", "high": "a"}])):
+        table = pa.table({"id": [1, 2], "where": ["x > 1"] * 2, "c": column})
+        with pytest.raises(TableError, match="row 1: attribute 'c'"):
+            index.load(table)
+        assert index.load(table, on_error="return").loaded == 1
+    fine = pa.array([None, 1], pa.timestamp("ns"))
+    index = Index({"x": "int", "t": Attribute("timestamp", role="information")})
+    with pytest.raises(TableError, match=r"row 1: attribute 't': .*finer"):
+        index.load(pa.table({"id": [1, 2], "where": ["x > 1"] * 2, "t": fine}))
+
+
 # ---- texts
 
 UNSOUND = ["\ud800", "a\udfffb", "\0", "a\0b", "é\0", "é\ud800"]
@@ -638,7 +656,7 @@ def test_ids_are_plain(tmp_path: Any) -> None:
 
 
 def test_values_that_fit_no_attribute() -> None:
-    index = Index({"i": "int", "f": "float", "s": "string", "b": "bool"})
+    index = Index({"i": "int", "f": "float", "s": "string", "b": "bool", "t": "timestamp"})
     for name, value in [
         ("i", 10**5000),
         ("f", 10**5000),
@@ -654,6 +672,8 @@ def test_values_that_fit_no_attribute() -> None:
         ("s", 10**5000),
         ("i", enum.Enum("Plain", {"A": 3})["A"]),
         ("i", np.timedelta64(3, "s")),
+        ("i", np.timedelta64(3, "ns")),
+        ("f", np.timedelta64(3, "ns")),
         ("f", 1j),
         ("f", object()),
     ]:
@@ -664,6 +684,8 @@ def test_values_that_fit_no_attribute() -> None:
         ("b", pa.array(["true"])),
         ("s", pa.array([b"a"])),
         ("i", pa.array([True])),
+        ("s", pa.array([3], pa.duration("s"))),
+        ("t", pa.array([3], pa.duration("s"))),
     ]:
         with pytest.raises(TableError, match=f"column '{name}'"):
             index.match_batch(pa.table({name: column}))

@@ -145,7 +145,7 @@ def _end_columns(columns: Mapping[str, Any], name: str) -> tuple[Any, Any] | Non
         if sorted(field.name for field in kind) != ["high", "low"]:
             raise TableError(f"column {name!r} is a column of {kind}; an interval is struct<low, high>")
         return pc.struct_field(columns[name], "low"), pc.struct_field(columns[name], "high")
-    if pa.types.is_nested(kind):
+    if pa.types.is_nested(kind) and not pa.types.is_run_end_encoded(kind):
         raise TableError(
             f"column {name!r} is a column of {kind}, and lists of values are not supported; an interval is "
             f"struct<low, high>, or two columns {name}_low and {name}_high"
