@@ -396,26 +396,37 @@ def fuzz(seconds: float, seed: int, environment: Mapping[str, str] | None = None
             counts.update(noted)
             if done.returncode:
                 counts["failed"] += 1
-                failures.append(f"seed {seed}: the process ended with {done.returncode}\n{done.stderr[-3000:]}")
+                failures.append(f"seed {seed}: the process ended with {done.returncode}\n{_shortened(done.stderr)}")
                 seed += 1
             elif done.stderr.strip():
                 failures.append(done.stderr.strip()[-6000:])
     return counts, failures
 
 
+def _shortened(text: str) -> str:
+    """The first lines of a report by a sanitizer, or the last ones of a traceback."""
+    start = text.find("AddressSanitizer")
+    return "\n".join(text[start:].splitlines()[:16]) if start >= 0 else text[-3000:]
+
+
 def sanitized() -> dict[str, str]:
     """The environment of children with kernels that are built with the address sanitizer, here and now."""
     folder = ROOT / "build" / "sanitized"
-    flags = "-fsanitize=address -fno-omit-frame-pointer -g1"
+    # GCC 12 takes variables of unrolled loops for ones that are out of scope
+    flags = "-fsanitize=address -fno-sanitize-address-use-after-scope -fno-omit-frame-pointer -g1"
     make = ["cmake", "-S", ROOT, "-B", folder, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_CXX_FLAGS={flags}"]
     subprocess.run([*make, f"-DPython_EXECUTABLE={sys.executable}"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", folder, "-j", "2"], check=True, stdout=subprocess.DEVNULL)
     cxx = os.environ.get("CXX", "c++")
-    library = subprocess.run([cxx, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    names = ("libasan.so", "libstdc++.so")  # the second, so that the first finds how exceptions are thrown
+    libraries = [
+        subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in names
+    ]
     kernels = next(folder.glob("_kernels*.so"))
     return os.environ | {
         KERNELS: str(kernels),
-        "LD_PRELOAD": library.stdout.strip(),
+        "LD_PRELOAD": ":".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "PYTHONMALLOC": "malloc",
     }
