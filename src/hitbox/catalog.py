@@ -396,9 +396,10 @@ def _check_owners(first: I64, count: NDArray[np.int32], owner: I64) -> None:
     some = counts > 0
     bounds(first[some], "first", 0, len(owner) - 1)
     require((first[some] + counts[some] <= len(owner)).all(), "first", "a slot has boxes beyond the last one")
-    starts = np.cumsum(counts) - counts
-    numbers = np.arange(total) + np.repeat(first - starts, counts)
-    slots = np.repeat(np.arange(len(count)), counts)
+    slots, numbers = np.arange(len(count)), first
+    if total != len(count) or not some.all():
+        slots = np.repeat(slots, counts)
+        numbers = np.arange(total) + np.repeat(first - (np.cumsum(counts) - counts), counts)
     require((owner[numbers] == slots).all(), "owner", "a box belongs to another slot than the one that has it")
 
 

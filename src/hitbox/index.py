@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -485,7 +484,7 @@ def _restored(
 ) -> T:
     """The index that was pickled or copied."""
     keys = Keys.from_arrays(Schema.from_json(facts["schema"]), arrays)
-    stock = stored.part(Path("a copied index"), facts, keys, arrays, "", None, options)
+    stock = stored.part(facts, keys, arrays, "", None, options)
     return cls.of(stock, limits, options)  # type: ignore[attr-defined,no-any-return]
 
 

@@ -90,9 +90,10 @@ class Shards:
         names = facts.get("parts", [""])
         chosen = names if only is None else [names[number] for number in only]
         _, arrays = snapshot.read(path, facts["version"], verify, chosen)
-        keys = stored.keys_of(path, facts, arrays)
         folder = snapshot.folder_of(path, facts["version"])
-        return cls(facts, keys, [Index.of(stored.part(folder, facts, keys, arrays, name)) for name in chosen])
+        keys = stored.keys_of(facts, arrays, folder)
+        parts = [stored.part(facts, keys, arrays, name, folder=folder) for name in chosen]
+        return cls(facts, keys, [Index.of(part) for part in parts])
 
     @property
     def schema(self) -> Schema:

@@ -28,6 +28,7 @@ from hitbox.schema import Schema
 from hitbox.tables import Encoded
 
 CHUNK = 50_000
+IN_MEMORY = Path()
 STRANGERS = "the boxes that have an owner are not those that the matcher has"
 
 
@@ -147,9 +148,9 @@ def read(
     if version is None:
         return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
     meta, found = snapshot.read(path, version, verify)
-    keys = keys_of(path, meta, found)
     folder = snapshot.folder_of(path, meta["version"])
-    parts = [part(folder, meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]
+    keys = keys_of(meta, found, folder)
+    parts = [part(meta, keys, found, name, matcher, options, folder) for name in meta.get("parts", [""])]
     if len(parts) == 1:
         return parts[0]
     whole = Stock.empty(keys, parts[0].name, options or {})
@@ -158,9 +159,8 @@ def read(
     return whole
 
 
-def keys_of(path: str | os.PathLike[str], meta: Mapping[str, Any], found: Mapping[str, NDArray[Any]]) -> Keys:
-    """The schema and the dictionaries of a snapshot."""
-    folder = snapshot.folder_of(path, meta["version"])
+def keys_of(meta: Mapping[str, Any], found: Mapping[str, NDArray[Any]], folder: Path) -> Keys:
+    """The schema and the dictionaries of a snapshot, which lies in `folder`."""
     try:
         schema = Schema.from_json(meta["schema"])
     except (SchemaError, KeyError, TypeError, ValueError, AttributeError) as problem:
@@ -170,15 +170,15 @@ def keys_of(path: str | os.PathLike[str], meta: Mapping[str, Any], found: Mappin
 
 
 def part(
-    folder: Path,
     meta: Mapping[str, Any],
     keys: Keys,
     found: Mapping[str, NDArray[Any]],
     name: str,
     matcher: str | None = None,
     options: Mapping[str, object] | None = None,
+    folder: Path = IN_MEMORY,
 ) -> Stock:
-    """One part of a snapshot (the whole, where it has no parts), whose version lies in `folder`."""
+    """One part of a snapshot (the whole, where it has no parts), which lies in `folder`."""
     folder = folder / name
     prefix = f"{name}/" if name else ""
     if meta["id_type"] not in ID_TYPES or meta["matcher"] not in REGISTRY:
