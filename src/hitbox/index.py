@@ -69,6 +69,10 @@ class Index:
     >>> index.subscribe("s2", "price > 5")
     >>> index.match({"price": 12.5, "city": "Paris"})
     ['s1', 's2']
+
+    Any number of threads may use it. A change is all or nothing, also where a signal handler raises (Ctrl-C) or memory
+    runs out. A forked child may use it, unless another thread was committing a change at that moment: then every use is
+    a HitboxError that says so. A copy, shallow or deep, is an index of its own; `pickle` writes what a snapshot holds.
     """
 
     noun = "subscription"
