@@ -39,9 +39,9 @@ from hitbox.stored import Stock
 
 CHUNK = 16_384
 """Events that are matched under one lock at most,"""
-FIRST_CHUNK = 2048
+FIRST_CHUNK = 4096
 """and before it is known how long that takes."""
-SLICE = 0.1
+SLICE = 0.25
 """Seconds for which a long reader holds the lock at a time, so that a change need not wait for all of it."""
 FEW = 64
 MANY_WORDS = 50_000
@@ -344,7 +344,7 @@ class Index:
                     slots = self._resolver().one(points, event, filters, None)
                     matched = self._catalog.id_list(slots)
                     near = NearMisses(misses, slots, self._catalog.compactions)
-                until = time.perf_counter() + SLICE / 10
+                until = time.perf_counter() + SLICE / 25
                 while near.look(self._matcher, self._catalog, points) and time.perf_counter() < until:
                     pass
                 if near.done(self._catalog):
