@@ -1,9 +1,10 @@
-"""The kernels alone, in C++, under the address and undefined-behaviour sanitizers, against a plain scan."""
+"""The kernels alone, in C++, under the sanitizers, against a plain scan."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,13 +13,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ["memory.cpp", "grid.cpp", "cluster.cpp", "build_bitmap.cpp", "build_postings.cpp"]
-AVX2 = ["-mavx2", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt"]
-AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
-VBMI = [*AVX512, "-mavx512vbmi", "-mavx512vbmi2"]
 X86 = platform.machine() in ("x86_64", "AMD64")
-LEVELS: dict[str, list[str]] = (
-    {"baseline": [], "avx2": AVX2, "avx512": AVX512, "avx512vbmi": VBMI} if X86 else {"baseline": []}
-)
+
+
+def flags_of_levels() -> dict[str, list[str]]:
+    """The instruction sets that each level's kernels are compiled with."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    found: dict[str, list[str]] = {}
+    for level, flags in re.findall(r"^set\(flags_(\w+) (.*)\)$", text, re.MULTILINE):
+        words = [word for word in flags.replace('"', "").split() if word != "${quiet}"]
+        found[level] = [flag for word in words for flag in (found[word[8:-1]] if word.startswith("${") else [word])]
+    return found if X86 else {"baseline": []}
 
 
 def compiler() -> str:
@@ -28,25 +33,40 @@ def compiler() -> str:
     pytest.skip("no C++ compiler")
 
 
-def build(folder: Path, cxx: str) -> Path:
-    common = [cxx, "-std=c++17", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    common.append(f"-DHITBOX_X86={int(X86)}")
-    jobs = [(ROOT / "src/engine" / name, name, []) for name in SOURCES]
-    jobs.append((ROOT / "tests/native/check.cpp", "check", []))
-    for level, flags in LEVELS.items():
+def build(folder: Path, program: str, sanitizers: str, levels: dict[str, list[str]]) -> Path:
+    common = [compiler(), "-std=c++17", "-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    common.append(f"-DHITBOX_X86={int(len(levels) > 1)}")
+    jobs: list[tuple[Path, str, list[str]]] = [(ROOT / "src/engine" / name, name, []) for name in SOURCES]
+    jobs.append((ROOT / f"tests/native/{program}.cpp", program, []))
+    for level, flags in levels.items():
         named = [f"-DHITBOX_KERNELS=kernels_{level}", f'-DHITBOX_NAME="{level}"']
         jobs.append((ROOT / "src/engine/match.cpp", level, flags + named))
     objects = []
     for source, name, flags in jobs:
         objects.append(folder / f"{name}.o")
         subprocess.run([*common, *flags, "-c", source, "-o", objects[-1]], check=True)
-    program = folder / "check"
-    subprocess.run([*common, *objects, "-pthread", "-o", program], check=True)
-    return program
+    subprocess.run([*common, *objects, "-pthread", "-o", folder / program], check=True)
+    return folder / program
+
+
+def assert_exact(program: Path) -> None:
+    done = subprocess.run([program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "exact"
 
 
 @pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
-    done = subprocess.run([build(tmp_path, compiler())], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.strip() == "exact"
+    assert_exact(build(tmp_path, "check", "address,undefined", flags_of_levels()))
+
+
+@pytest.mark.slow
+def test_threads_that_match_while_one_builds_do_not_race(tmp_path: Path) -> None:
+    assert_exact(build(tmp_path, "threads", "thread", {"baseline": []}))
+
+
+def test_every_instruction_set_that_kernels_are_compiled_with_is_asked_for() -> None:
+    text = (ROOT / "src/engine/dispatch.hpp").read_text()
+    asked = set(re.findall(r'__builtin_cpu_supports\("(\w+)"\)', text)) | set(re.findall(r"&& has_(\w+)\(\)", text))
+    used = {flag.removeprefix("-m") for flags in flags_of_levels().values() for flag in flags if "=" not in flag}
+    assert used == asked if X86 else not used

@@ -109,17 +109,6 @@ static inline void release(Result& out) {
   out = Result{};
 }
 
-namespace {
-
-// A result that is released at the end, whichever way that comes.
-struct OwnResult : Result {
-  OwnResult() = default;
-  OwnResult(const OwnResult&) = delete;
-  ~OwnResult() { release(*this); }
-};
-
-}  // namespace
-
 // Asks for a cache line ahead of time. The empty asm keeps compilers from dropping functions that do nothing else.
 static inline void fetch(const void* at) {
   __builtin_prefetch(at);

@@ -55,6 +55,13 @@ inline const Kernels* kernels_named(const std::string& name) {
   return nullptr;
 }
 
+// A result that is released at the end, whichever way that comes.
+struct OwnResult : Result {
+  OwnResult() = default;
+  OwnResult(const OwnResult&) = delete;
+  ~OwnResult() { release(*this); }
+};
+
 // Thrown in a thread whose call has failed or was stopped in another one.
 struct Stopped {};
 

@@ -72,7 +72,9 @@ static size_t work_of(const Set& set) {
 }
 
 void match_singly(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out, Watch& watch) {
-  OwnResult one;
+  struct Own : Result {
+    ~Own() { release(*this); }
+  } one;
   const size_t units = work_of(set);
   for (size_t e = from; e < to; ++e) {
     one.size = 0;

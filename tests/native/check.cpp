@@ -1,93 +1,11 @@
 // The kernels against a plain scan, without Python: built by test_engine_native.py with sanitizers on, or by hand.
-#include <cstdio>
-#include <random>
-#include <set>
+#include <stdexcept>
 
-#include "../../src/engine/build.hpp"
-#include "../../src/engine/decode.hpp"
-#include "../../src/engine/dispatch.hpp"
-#include "../../src/engine/tail.hpp"
-
-using namespace hitbox;
+#include "workload.hpp"
 
 namespace {
 
-std::mt19937_64 random_engine(7);
 size_t rows_elsewhere = 0;  // bytes of rows of large boxes, over all checks
-
-i64 draw(i64 low, i64 high) { return low + i64(random_engine() % u64(high - low + 1)); }
-
-struct Workload {
-  u32 attributes;
-  std::vector<i64> offsets{0}, low, high, numbers;
-  std::vector<int> attribute;
-  std::vector<u8> priority;
-
-  Workload(u32 m, size_t count, i64 span) : attributes(m) {
-    for (size_t i = 0; i < count; ++i) {
-      bool small = draw(0, 9);
-      for (u32 a = 0; a < m; ++a) {
-        if (draw(0, 2) == 0 || (small && draw(0, 2))) continue;
-        i64 x = draw(-span, span), y = draw(0, 3) ? draw(-span, span) : x;
-        attribute.push_back(int(a));
-        low.push_back(draw(0, 9) ? std::min(x, y) : draw(0, 1) ? LOWEST : MISSING);
-        high.push_back(draw(0, 9) ? std::max(x, y) : draw(0, 1) && low.back() == MISSING ? MISSING : HIGHEST);
-      }
-      offsets.push_back(i64(low.size()));
-      numbers.push_back(i64(i));
-      priority.push_back(u8(draw(0, 9)));
-    }
-  }
-  Boxes boxes() const {
-    return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
-  }
-  bool meets(size_t box, const i64* event_low, const i64* event_high) const {
-    for (i64 at = offsets[box]; at < offsets[box + 1]; ++at) {
-      size_t i = size_t(at), a = size_t(attribute[i]);
-      if (event_high[a] < low[i] || event_low[a] > high[i]) return false;
-    }
-    return true;
-  }
-};
-
-Bitmap view(BitmapArrays& a, u32 attributes) {
-  return {attributes, a.blocks, a.summary_words, a.members, a.room, a.keyed, a.row_bytes,
-          reinterpret_cast<const BlockRange*>(a.bands.data()), a.tile_level.data(), a.level_ends.data(),
-          a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(),
-          a.bare.data(), a.narrowest.data(), a.summary.data(),
-          reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(), a.lines.data(),
-          a.entries.data(), {a.numbers.data(), a.number_bytes}, a.rows.data(), a.more.data(), a.alive.data()};
-}
-
-Postings view(PostingArrays& a, u32 attributes) {
-  Rows rows{u32(a.numbers.size), a.words.data(), a.start.data(), a.numbers.data(), a.levels.data(), a.alive.data()};
-  return {attributes, u32(a.slots.size - 1), rows, a.slots.data(), a.key_begin.data(), a.key_value.data(),
-          a.key_start.data(), a.filter.data(), a.code_base.data(), a.code_last.data(), a.code_shift.data()};
-}
-
-struct Sources {
-  BitmapArrays bitmap;
-  PostingArrays postings;
-  Tail tail;
-  Bitmap bitmap_view;
-  Postings posting_view;
-};
-
-std::vector<i64> events(u32 attributes, size_t count, i64 span) {
-  std::vector<i64> keys(attributes * count);
-  for (i64& key : keys) key = draw(0, 9) ? draw(-span, span) : MISSING;
-  return keys;
-}
-
-bool same(const Workload& work, const i64* low, const i64* high, const i32* got, size_t size) {
-  std::set<i64> found(got, got + size);
-  if (found.size() != size) return false;
-  for (size_t box = 0; box < work.numbers.size(); ++box)
-    if (work.meets(box, low, high) != bool(found.count(i64(box)))) return false;
-  for (size_t i = 1; i < size; ++i)
-    if (work.priority[size_t(got[i])] > work.priority[size_t(got[i - 1])]) return false;
-  return true;
-}
 
 // A limit and a window of levels cut out of the full match what they say.
 bool most_urgent(const Workload& work, const Set& set, const Events& all, size_t event, const Kernels& kernels,
@@ -119,7 +37,8 @@ bool check_set(const Workload& work, const Set& set, const Kernels& kernels, i64
     Events all{low.data(), upper == low ? low.data() : upper.data(), m};
     std::vector<i64> ends(COUNT + 1, 0);
     Result many;
-    match_threads(kernels, set, all, COUNT, 2, ends.data() + 1, many);
+    Watch watch;
+    match_threads(kernels, set, all, COUNT, 2, ends.data() + 1, many, watch);
     for (size_t e = 0; e < COUNT; ++e) {
       const i64 *from = all.low + e * m, *to = all.high + e * m;
       Result one;
@@ -136,28 +55,116 @@ bool check_set(const Workload& work, const Set& set, const Kernels& kernels, i64
 }
 
 bool check(u32 attributes, size_t count, i64 span, u32 block, u32 band) {
+  Watch watch;
   Workload work(attributes, count, span);
-  Sources sources;
-  sources.bitmap = build_bitmap(work.boxes(), {attributes, block, 4, band});
+  Sources sources(work, {attributes, block, 4, band}, watch);
   rows_elsewhere += sources.bitmap.more.size - 64;
-  sources.postings = build_postings(work.boxes(), choose_keys(work.boxes(), attributes, true), attributes);
-  sources.tail.append(work.boxes());
-  sources.bitmap_view = view(sources.bitmap, attributes);
-  sources.posting_view = view(sources.postings, attributes);
   std::vector<u32> where(sources.bitmap.position.data(), sources.bitmap.position.data() + count);
-  Decoded back = decode(sources.bitmap_view, where.data(), count);
+  Decoded back = decode(sources.bitmap_view, where.data(), count, watch);
   if (back.low != work.low || back.high != work.high || back.offsets != work.offsets) return std::puts("decode"), false;
   for (const Kernels* kernels : available())
-    for (const Set& set : {Set{&sources.bitmap_view, 1, nullptr, 0, Rows{}},
-                           Set{nullptr, 0, &sources.posting_view, 1, Rows{}},
-                           Set{nullptr, 0, nullptr, 0, sources.tail.rows()}})
+    for (const Set& set : sources.sets())
       if (!check_set(work, set, *kernels, span)) return false;
   return true;
+}
+
+// A watch that stops the call when it is asked for the n-th time.
+struct Limited : Watch {
+  size_t left;
+
+  explicit Limited(size_t n) : Watch{count_down, 0}, left(n) {}
+  static void count_down(Watch& watch) {
+    if (!static_cast<Limited&>(watch).left--) throw Stopped{};
+  }
+};
+
+// Stops a call at many points where it asks; the sanitizer finds what is not freed. Returns how often it asks at least.
+template <class Call>
+size_t stop_everywhere(Call call) {
+  for (size_t n = 0;; n += 1 + n / 4) {
+    Limited watch(n);
+    try {
+      call(watch);
+      return n;
+    } catch (const Stopped&) {
+    }
+  }
+}
+
+bool check_stops() {
+  Watch none;
+  Workload work(6, 6000, 1000);
+  Options options{6, BLOCK, 4, 1};
+  if (stop_everywhere([&](Watch& watch) { Sources(work, options, watch); }) < 10) return std::puts("build asks"), false;
+  Sources sources(work, options, none);
+  auto keys = events(6, 1000, 1000);
+  Events all{keys.data(), keys.data(), 6};
+  std::vector<i64> ends(1000);
+  for (const Set& set : sources.sets())
+    for (size_t threads : {1, 3}) {
+      size_t asked = stop_everywhere([&](Watch& watch) {
+        OwnResult out;
+        match_threads(kernels_baseline, set, all, 1000, threads, ends.data(), out, watch);
+      });
+      if (asked < 2) return std::printf("matching asks %zu times\n", asked), false;
+    }
+  std::vector<u32> where(sources.bitmap.position.data(), sources.bitmap.position.data() + 6000);
+  auto decoded = [&](Watch& watch) { decode(sources.bitmap_view, where.data(), where.size(), watch); };
+  if (stop_everywhere(decoded) < 2) return std::puts("decoding asks"), false;
+  return true;
+}
+
+// Kernels that fail in the share that starts at `failing`, after they have taken memory.
+size_t failing;
+void fail_in_share(const Set&, const Events&, size_t from, size_t to, size_t, i64* ends, Result& out, Watch& watch) {
+  reserve(out, to - from);
+  for (size_t e = from; e < to; ++e) {
+    out.numbers[out.size++] = i32(e);
+    ends[e] = i64(out.size);
+    note_work(watch, ASK_EVERY);
+  }
+  if (from == failing) throw std::bad_alloc();
+}
+
+bool check_failures() {
+  const Kernels kernels{"failing", nullptr, fail_in_share};
+  const Set set{nullptr, 0, nullptr, 0, Rows{}};
+  for (size_t threads : {1, 2, 5})
+    for (size_t t = 0; t <= threads; ++t) {
+      failing = t < threads ? 1000 * t / threads : SIZE_MAX;
+      Watch watch;
+      OwnResult out;
+      std::vector<i64> ends(1000);
+      bool failed = false;
+      try {
+        match_threads(kernels, set, Events{}, 1000, threads, ends.data(), out, watch);
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      if (failed != (t < threads)) return std::puts("a failure was lost"), false;
+      for (i64 e = 0; !failed && e < 1000; ++e)
+        if (ends[size_t(e)] != e + 1 || out.numbers[e] != i32(e)) return std::puts("a share was lost"), false;
+    }
+  return true;
+}
+
+// Rows start at words whose numbers have 32 bits: more of them are refused before one is looked at.
+bool check_sizes() {
+  std::vector<i64> offsets{0, i64(1) << 31, i64(1) << 32}, key(2, -1);
+  Boxes boxes{2, offsets.data(), nullptr, nullptr, nullptr, nullptr, nullptr};
+  Watch watch;
+  try {
+    build_postings(boxes, key, 1, Seed{1, 2}, watch);
+  } catch (const std::length_error&) {
+    return true;
+  }
+  return std::puts("too many constraints went in"), false;
 }
 
 }  // namespace
 
 int main() {
+  if (!check_stops() || !check_failures() || !check_sizes()) return 1;
   for (i64 span : {i64(4), i64(1000), i64(1) << 61})
     for (u32 band : {1u, 100u, UINT32_MAX})
       if (!check(1, 200, span, 32, band) || !check(5, 1200, span, BLOCK, band) || !check(70, 150, span, 20, band))

@@ -1,0 +1,69 @@
+// Threads that match one set while another one builds what shall replace it, as compaction does: built with the thread
+// sanitizer by test_engine_native.py.
+#include <memory>
+#include <mutex>
+
+#include "workload.hpp"
+
+namespace {
+
+constexpr u32 ATTRIBUTES = 5;
+constexpr size_t BOXES = 1500, EVENTS = 200;
+constexpr Options OPTIONS{ATTRIBUTES, BLOCK, 4, 100};
+
+std::mutex lock;
+std::shared_ptr<Sources> current;
+
+std::shared_ptr<Sources> now() {
+  std::lock_guard<std::mutex> locked(lock);
+  return current;
+}
+
+bool match_all(const Workload& work, const Events& all, size_t threads) {
+  auto sources = now();  // which the other thread may replace meanwhile
+  for (const Set& set : sources->sets()) {
+    Watch watch;
+    OwnResult out, one;
+    std::vector<i64> ends(EVENTS + 1, 0);
+    match_threads(*available().back(), set, all, EVENTS, threads, ends.data() + 1, out, watch);
+    for (size_t e = 0; e < EVENTS; e += 37) {
+      const i64* keys = all.low + e * ATTRIBUTES;
+      if (!same(work, keys, keys, out.numbers + ends[e], size_t(ends[e + 1] - ends[e]))) return false;
+    }
+    available().back()->one(set, all, 0, Wanted{}, one);
+    if (!same(work, all.low, all.low, one.numbers, one.size)) return false;
+  }
+  return true;
+}
+
+// What compaction does: boxes back from the old segment, a new one of them while matching goes on, the swap.
+bool rebuild(const Workload& work) {
+  Watch watch;
+  auto sources = now();
+  std::vector<u32> where(sources->bitmap.position.data(), sources->bitmap.position.data() + BOXES);
+  Decoded back = decode(sources->bitmap_view, where.data(), BOXES, watch);
+  auto next = std::make_shared<Sources>(work, OPTIONS, watch);
+  std::lock_guard<std::mutex> locked(lock);
+  current = next;
+  return back.low == work.low;
+}
+
+}  // namespace
+
+int main() {
+  Watch watch;
+  Workload work(ATTRIBUTES, BOXES, 1000);
+  auto keys = events(ATTRIBUTES, EVENTS, 1000);
+  Events all{keys.data(), keys.data(), ATTRIBUTES};
+  current = std::make_shared<Sources>(work, OPTIONS, watch);
+  std::atomic<bool> good{true};
+  std::vector<std::thread> readers;
+  for (size_t threads : {1, 2, 3})
+    readers.emplace_back([&, threads] {
+      for (u32 i = 0; i < 4; ++i) good = good && match_all(work, all, threads);
+    });
+  for (u32 i = 0; i < 4; ++i) good = rebuild(work) && good;
+  for (std::thread& reader : readers) reader.join();
+  std::puts(good ? "exact" : "wrong");
+  return good ? 0 : 1;
+}
