@@ -20,7 +20,7 @@ import hitbox
 
 SIGNAL = signal.SIGUSR1
 SOURCE = Path(hitbox.__file__).parent
-ALL = ("index", "catalog", "columns", "dictionary", "keys", "stored", "tables", "symmetric", "engine", "snapshot")
+ALL = ("index", "catalog", "columns", "dictionary", "keys", "stored", "tables", "symmetric", "engine")
 
 
 class Interrupted(BaseException):

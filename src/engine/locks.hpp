@@ -9,7 +9,7 @@
 // so without it, in steps after which signal handlers run, so that every wait can be interrupted.
 //
 // A reader passes a writer that waits, so that nobody pays for a writer behind a slow reader. It waits where that would
-// starve the writer: when this has waited for PATIENCE and only young readers keep it waiting, or for LIMIT in any case.
+// starve the writer: when that has waited for PATIENCE and only young readers keep it, or for LIMIT in any case.
 #pragma once
 
 #include <chrono>
@@ -38,10 +38,10 @@ inline Thread this_thread() { return PyThread_get_thread_ident(); }
 
 // The Python signal handlers of the process, while a commit keeps them from running. They run in the main thread only,
 // so in other threads there is nothing to keep off.
-class DeferredSignals {
+class SignalHandlers {
  public:
-  static DeferredSignals& instance() {
-    static DeferredSignals& one = *new DeferredSignals;  // outlives the interpreter: freeing Python objects then would crash
+  static SignalHandlers& instance() {
+    static SignalHandlers& one = *new SignalHandlers;  // never freed: the interpreter may be gone by then
     return one;
   }
 
@@ -103,7 +103,7 @@ class DeferredSignals {
     nb::object handler;
   };
 
-  DeferredSignals() {
+  SignalHandlers() {
     nb::module_ signals = nb::module_::import_("_signal");  // the functions behind `signal`, without its enums
     get_ = signals.attr("getsignal");
     set_ = signals.attr("signal");
@@ -144,7 +144,8 @@ class DeferredSignals {
   }
 
   static nb::object chained(nb::object later, nb::object earlier) {
-    if (earlier.is_valid() && earlier.ptr() != later.ptr()) PyException_SetContext(later.ptr(), earlier.release().ptr());
+    if (earlier.is_valid() && earlier.ptr() != later.ptr())
+      PyException_SetContext(later.ptr(), earlier.release().ptr());
     return later;
   }
 
@@ -162,7 +163,7 @@ class DeferredSignals {
 class Lock {
  public:
   Lock() {
-    DeferredSignals::instance();
+    SignalHandlers::instance();
     readers_.reserve(16);
     all().insert(this);
   }
@@ -207,7 +208,7 @@ class Lock {
     if (writing_ == me || reads(me))
       raise_hitbox_error("this thread is reading the index; change it when that is done (not in a signal handler)");
     check();
-    DeferredSignals& signals = DeferredSignals::instance();
+    SignalHandlers& signals = SignalHandlers::instance();
     bool deferred = signals.defer();
     if (writing_ || !readers_.empty()) {
       if (!waiting_++) waiting_since_ = Clock::now();
@@ -237,14 +238,14 @@ class Lock {
     wake();
     if (deferred_) {
       deferred_ = false;
-      DeferredSignals::instance().resume();
+      SignalHandlers::instance().resume();
     }
   }
 
   // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
   // done for ever.
   static void forked() {
-    DeferredSignals::instance().forked();
+    SignalHandlers::instance().forked();
     Thread me = this_thread();
     for (Lock* lock : all()) {
       new (&lock->mutex_) std::mutex;  // somebody may have held it

@@ -139,13 +139,7 @@ class Catalog:
 
     def boxes_of(self, slots: I64) -> I64:
         """The box numbers of some slots, slot after slot."""
-        if len(slots) == 1:
-            only, length = int(self._first.array[slots[0]]), int(self._count.array[slots[0]])
-            return np.arange(only, only + length)
-        count = self._count.array[slots].astype(np.int64)
-        starts = np.cumsum(count) - count
-        numbers: I64 = np.arange(count.sum()) + np.repeat(self._first.array[slots] - starts, count)
-        return numbers
+        return _spread_out(self._first.array[slots], self._count.array[slots])
 
     @property
     def priority(self) -> NDArray[np.uint8]:
@@ -192,8 +186,7 @@ class Catalog:
         """Some living slots go, some rows get new ones."""
         freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
         first, taken, given = self._numbered(gone, come.count)
-        starts = np.cumsum(come.count) - come.count
-        numbers: I64 = np.arange(len(come.exact)) + np.repeat(first - starts, come.count)
+        numbers = _spread_out(first, come.count)
         owner = np.repeat(np.arange(start, start + rows), come.count)
         top = int(numbers.max()) + 1 if len(numbers) else 0
         for kept in (self._priority, self._first, self._count, self._alive):
@@ -398,9 +391,17 @@ def _check_owners(first: I64, count: NDArray[np.int32], owner: I64) -> None:
     require((first[some] + counts[some] <= len(owner)).all(), "first", "a slot has boxes beyond the last one")
     slots, numbers = np.arange(len(count)), first
     if total != len(count) or not some.all():
-        slots = np.repeat(slots, counts)
-        numbers = np.arange(total) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        slots, numbers = np.repeat(slots, counts), _spread_out(first, counts)
     require((owner[numbers] == slots).all(), "owner", "a box belongs to another slot than the one that has it")
+
+
+def _spread_out(first: I64, count: NDArray[Any]) -> I64:
+    """All numbers of runs of consecutive ones."""
+    if len(first) == 1:
+        return np.arange(first[0], first[0] + count[0])
+    ends = np.cumsum(count, dtype=np.int64)
+    numbers: I64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - count), count)
+    return numbers
 
 
 def _runs(numbers: I64) -> list[I64]:

@@ -41,9 +41,9 @@ from hitbox.values import forbidden
 
 CHUNK = 16_384
 """Events that are matched under one lock at most,"""
-FIRST_CHUNK = 2048
+FIRST_CHUNK = 4096
 """and before it is known how long that takes."""
-SLICE = 0.1
+SLICE = 0.25
 """Seconds for which a long reader holds the lock at a time, so that a change need not wait for all of it."""
 FEW = 64
 MANY_WORDS = 50_000
@@ -71,6 +71,10 @@ class Index:
     >>> index.subscribe("s2", "price > 5")
     >>> index.match({"price": 12.5, "city": "Paris"})
     ['s1', 's2']
+
+    Any number of threads may use it. A change is all or nothing, also where a signal handler raises (Ctrl-C) or memory
+    runs out. A forked child may use it, unless another thread was committing a change at that moment: then every use is
+    a HitboxError that says so. A copy, shallow or deep, is an index of its own; `pickle` writes what a snapshot holds.
     """
 
     noun = "subscription"
@@ -342,7 +346,7 @@ class Index:
                     slots = self._resolver().one(points, event, filters, None)
                     matched = self._catalog.id_list(slots)
                     near = NearMisses(misses, slots, self._catalog.compactions)
-                until = time.perf_counter() + SLICE / 10
+                until = time.perf_counter() + SLICE / 25
                 while near.look(self._matcher, self._catalog, points) and time.perf_counter() < until:
                     pass
                 if near.done(self._catalog):
