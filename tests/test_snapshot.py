@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import zlib
 from pathlib import Path
 
@@ -147,7 +148,7 @@ def test_a_failed_write_leaves_the_old_version(tmp_path: Path, monkeypatch: pyte
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SnapshotError, match="No space"):
         index.save(tmp_path)
     monkeypatch.undo()

@@ -138,7 +138,7 @@ static inline bool fails_on(const Bitmap& map, const Held& event, const u8* at, 
   u32 i = 0;
   if (shape.masked) i = u32(__builtin_popcountll(row_mask(shape, row.head) & ((1ull << attribute) - 1)));
   else
-    while (row_attribute(row, i) != attribute) ++i;
+    while (i < row.size && row_attribute(row, i) != attribute) ++i;
   return key_fails(map, event, row, i, attribute);
 }
 

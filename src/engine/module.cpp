@@ -8,9 +8,11 @@
 #include <nanobind/stl/vector.h>
 
 #include "build.hpp"
+#include "checksum.hpp"
 #include "decode.hpp"
 #include "dispatch.hpp"
 #include "tail.hpp"
+#include "validate.hpp"
 
 namespace nb = nanobind;
 using namespace hitbox;
@@ -152,16 +154,39 @@ class Segment {
     else open_postings(attributes);
   }
 
+  // An array of exactly this type, which is never converted: its memory must outlive the call.
   template <class T>
   const T* at(const char* name, size_t* size = nullptr) {
-    auto array = nb::cast<In<T>>(arrays_[name]);
+    In<T> array;
+    if (!arrays_.contains(name)) throw Damage(name, "it is missing");
+    if (!nb::try_cast(arrays_[name], array, false) || array.ndim() != 1) throw Damage(name, "its type is wrong");
     if (size) *size = array.size();
     return array.size() ? array.data() : nullptr;
   }
 
+  // The same of a length that is known.
+  template <class T>
+  const T* at(const char* name, size_t due) {
+    size_t size;
+    const T* data = at<T>(name, &size);
+    if (size != due) throw Damage(name, std::to_string(size) + " values where " + std::to_string(due) + " are due");
+    return data;
+  }
+
+  // Whether kernels may use what the arrays hold (validate.hpp): first the tables, then the boxes at [from, to).
+  void check() const {
+    if (is_bitmap) check_tables(bitmap, groups_, entries_);
+    else check_tables(postings, words_);
+  }
+  size_t check_boxes(size_t from, size_t to, const Locations& locations) const {
+    to = std::min(to, size());
+    return is_bitmap ? hitbox::check_boxes(bitmap, more_, from, to, locations)
+                     : hitbox::check_boxes(postings, words_, from, to, locations);
+  }
+
   void set_alive(nb::object alive) {
     arrays_["alive"] = alive;
-    (is_bitmap ? bitmap.alive : postings.rows.alive) = at<u64>("alive");
+    (is_bitmap ? bitmap.alive : postings.rows.alive) = at<u64>("alive", alive_);
   }
 
   Decoded decode(const u32* positions, size_t count) const {
@@ -183,25 +208,42 @@ class Segment {
 
  private:
   void open_bitmap(u32 attributes) {
-    const u32* sizes = at<u32>("sizes");
+    const u32* sizes = at<u32>("sizes", BITMAP_SIZES);
+    check_sizes(sizes, attributes);
+    const size_t m = attributes, blocks = sizes[BLOCKS], tiles = tiles_of(sizes[BLOCKS]), positions = blocks * BLOCK;
+    alive_ = tiles * TILE_WORDS;
     bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
-              reinterpret_cast<const BlockRange*>(at<u32>("bands")), at<u8>("tile_level"), at<u16>("level_ends"),
-              at<i64>("starts"), at<u8>("shift"), at<u32>("population"), at<u32>("edges"),
-              at<u64>("bare"), at<u8>("narrowest"), at<u64>("summary"),
-              reinterpret_cast<const Directory*>(at<u32>("directory")), at<u16>("order"), at<u64>("lines"),
-              at<u16>("entries"), {at<u8>("numbers"), sizes[6]}, at<u8>("rows"), at<u8>("more"), at<u64>("alive")};
+              reinterpret_cast<const BlockRange*>(at<u32>("bands", 2 * LEVELS)), at<u8>("tile_level", tiles),
+              at<u16>("level_ends", blocks * LEVEL_ENDS), at<i64>("starts", m * CELLS), at<u8>("shift", m * CELLS),
+              at<u32>("population", m * CELLS), at<u32>("edges", m * CELLS), at<u64>("bare", tiles * ((m + 63) / 64)),
+              at<u8>("narrowest", m), at<u64>("summary", m * CELLS * sizes[SUMMARY_WORDS]),
+              reinterpret_cast<const Directory*>(at<u32>("directory", (tiles * m + 1) * 2)),
+              at<u16>("order", tiles * m), at<u64>("lines", &groups_), at<u16>("entries", &entries_),
+              {at<u8>("numbers", positions * sizes[NUMBER_BYTES] + 64), sizes[NUMBER_BYTES]},
+              at<u8>("rows", positions * sizes[ROW_BYTES] + 64), at<u8>("more", &more_), at<u64>("alive", alive_)};
+    if (groups_ % (CELLS * TILE_WORDS)) throw Damage("lines", "a group is cut short");
+    if (entries_ < 32) throw Damage("entries", "the padding is gone");
+    if (more_ < 64) throw Damage("more", "the padding is gone");
+    groups_ /= CELLS * TILE_WORDS;
   }
 
   void open_postings(u32 attributes) {
     size_t count, slots;
     const u32* numbers = at<u32>("numbers", &count);
+    if (!count || count >> 31) throw Damage("numbers", "the number of boxes is out of range");
     const u64* table = at<u64>("slots", &slots);
-    Rows rows{u32(count), at<u64>("words"), at<u32>("start"), numbers, at<u8>("levels"), at<u64>("alive")};
-    postings = {attributes, u32(slots - 1), rows, table, at<u32>("key_begin"), at<i64>("key_value"),
-                at<u32>("key_start"), at<u64>("filter"), at<i64>("code_base"), at<i64>("code_last"),
-                at<u8>("code_shift")};
+    if (!slots || slots & (slots - 1) || slots >> 32) throw Damage("slots", "their number is no power of two");
+    alive_ = (count + 63) / 64;
+    Rows rows{u32(count), at<u64>("words", &words_), at<u32>("start", count), numbers, at<u8>("levels", count),
+              at<u64>("alive", alive_)};
+    const u32* key_begin = at<u32>("key_begin", size_t(attributes) + 1);
+    const size_t keys = key_begin[attributes];
+    postings = {attributes, u32(slots - 1), rows, table, key_begin, at<i64>("key_value", keys + 1),
+                at<u32>("key_start", keys + 2), at<u64>("filter", count), at<i64>("code_base", attributes),
+                at<i64>("code_last", attributes), at<u8>("code_shift", attributes)};
   }
 
+  size_t groups_ = 0, entries_ = 0, more_ = 0, words_ = 0, alive_ = 0;
   nb::dict arrays_;
 };
 
@@ -261,6 +303,12 @@ NB_MODULE(_kernels, m) {
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
+      .def("check", &Segment::check, nb::call_guard<nb::gil_scoped_release>())
+      .def("check_boxes", [](const Segment& self, size_t from, size_t to, In<u32> where, u32 base) {
+        Locations locations{where.data(), where.size(), base};
+        nb::gil_scoped_release free;
+        return self.check_boxes(from, to, locations);
+      }, "first"_a, "end"_a, "where"_a, "base"_a)
       .def("decode", [](const Segment& self, In<u32> positions) {
         return give_decoded(self.decode(positions.data(), positions.size()),
                             ask_each<u8>(positions, [&](u32 at) { return self.level(at); }));
@@ -308,6 +356,13 @@ NB_MODULE(_kernels, m) {
       bits.data()[at / 64] &= ~(1ull << (at & 63));
     }
   }, "bits"_a, "positions"_a);
+  m.def("crc32c", [](In<u8> data, u32 before, bool plainly) {
+    const u8* at = data.data();
+    size_t size = data.size();
+    nb::gil_scoped_release free;
+    return checksum::crc32c(at, size, before, plainly);
+  }, "data"_a, "before"_a = 0, "plainly"_a = false);
+  m.def("join_crc32c", &checksum::join, "first"_a, "second"_a, "second_size"_a);
   m.def("simd_levels", [] {
     std::vector<std::string> names;
     for (const Kernels* one : available()) names.push_back(one->name);

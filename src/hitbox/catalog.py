@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64
+from hitbox.boxes import I64, LEVELS
+from hitbox.checks import bounds, column, require, texts
 from hitbox.columns import Numbers, Values
 from hitbox.errors import ValueProblem
 
@@ -264,22 +265,50 @@ class Catalog:
 
     @classmethod
     def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> Catalog:
-        """Works on memory-mapped arrays without reading them through."""
+        """Works on memory-mapped arrays, which are checked first."""
+        require(kind in ID_TYPES, "ids", f"ids of type {kind!r}")
         catalog = cls(kind)
-        size = len(arrays["priority"])
-        ids = pa.array(arrays["ids"]) if kind == "int" else text_values("ids", arrays)
-        where = text_values("where", arrays) if "where_data" in arrays else pa.nulls(size, pa.large_string())
-        catalog.ids, catalog.where = Values(ids), Values(where)
-        catalog._order = arrays.get("order")
-        catalog._priority, catalog._first = Numbers(arrays["priority"]), Numbers(arrays["first"])
-        catalog._count, catalog._owner = Numbers(arrays["count"]), Numbers(arrays["owner"])
-        catalog._exact = Numbers(arrays["exact"])
+        priority = column(arrays, "priority", np.uint8)
+        size = len(priority)
+        bounds(priority, "priority", 0, LEVELS - 1)
+        first = column(arrays, "first", np.int64, size)
+        count = column(arrays, "count", np.int32, size)
+        owner = column(arrays, "owner", np.int64)
+        exact = column(arrays, "exact", np.bool_, len(owner))
+        _check_owners(first, count, owner)
+        ids = pa.array(column(arrays, "ids", np.int64, size)) if kind == "int" else texts(arrays, "ids", size)
+        if "order" in arrays:
+            catalog._order = column(arrays, "order", np.int64, size)
+            bounds(catalog._order, "order", 0, size - 1)
+            require((np.bincount(catalog._order, minlength=size) == 1).all(), "order", "a place comes twice")
+        where = texts(arrays, "where", size, nulls=True) if "where_data" in arrays else None
+        catalog.ids = Values(ids)
+        catalog.where = Values(pa.nulls(size, pa.large_string()) if where is None else where)
+        catalog._priority, catalog._first, catalog._count = Numbers(priority), Numbers(first), Numbers(count)
+        catalog._owner, catalog._exact = Numbers(owner), Numbers(exact)
         catalog._alive = Numbers(np.ones(size, bool))
-        for run in _runs(np.flatnonzero(arrays["owner"] < 0)):
+        for run in _runs(np.flatnonzero(owner < 0)):
             catalog._free.setdefault(len(run), []).append(int(run[0]))
         catalog.living = size
-        catalog.plain = bool((arrays["count"] <= 1).all() and arrays["exact"].all())
+        catalog.plain = bool((count <= 1).all() and exact.all())
         return catalog
+
+
+def _check_owners(first: I64, count: NDArray[np.int32], owner: I64) -> None:
+    """Every box belongs to the slot that has it among its own, and to no other."""
+    bounds(owner, "owner", -1, len(count) - 1)
+    bounds(count, "count", 0, len(owner))
+    counts = count.astype(np.int64)
+    total = int(counts.sum())
+    require(total == np.count_nonzero(owner >= 0), "count", "slots have more boxes, or fewer, than have an owner")
+    some = counts > 0
+    bounds(first[some], "first", 0, len(owner) - 1)
+    require((first[some] + counts[some] <= len(owner)).all(), "first", "a slot has boxes beyond the last one")
+    slots, numbers = np.arange(len(count)), first
+    if total != len(count) or not some.all():
+        slots = np.repeat(slots, counts)
+        numbers = np.arange(total) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    require((owner[numbers] == slots).all(), "owner", "a box belongs to another slot than the one that has it")
 
 
 def _runs(numbers: I64) -> list[I64]:
@@ -314,11 +343,3 @@ def text_arrays(name: str, texts: pa.Array) -> dict[str, NDArray[Any]]:
     if texts.null_count:
         found[f"{name}_null"] = texts.is_null().to_numpy(zero_copy_only=False)
     return found
-
-
-def text_values(name: str, arrays: Mapping[str, NDArray[Any]]) -> pa.Array:
-    offsets, data = arrays[f"{name}_offsets"], arrays[f"{name}_data"]
-    null = arrays.get(f"{name}_null")
-    valid = None if null is None else pa.array(~null).buffers()[1]
-    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING
+from hitbox.checks import ascending, bounds, column, require, texts
 from hitbox.errors import ValueProblem
 
 STRIDE = 2**40
@@ -158,7 +159,16 @@ class Dictionary:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Dictionary:
-        return cls(arrays["data"].data, arrays["offsets"], arrays["labels"])
+        """On arrays that may be maps of files, which are checked first."""
+        labels = column(arrays, "labels", np.int64)
+        ascending(labels, "labels", strictly=True)
+        bounds(labels, "labels", -EDGE, EDGE)
+        require(not (labels & 1).any(), "labels", "a label is odd")
+        named = {"data_data": arrays.get("data"), "data_offsets": arrays.get("offsets")}
+        known = texts({name: array for name, array in named.items() if array is not None}, "data", len(labels))
+        raw = known.cast(pa.large_binary())
+        require(pc.all(pc.less(raw[:-1], raw[1:])).as_py() is not False, "data", "its strings do not ascend")
+        return cls(arrays["data"].data, arrays["offsets"], labels)
 
     def _look_up(self, values: pa.Array) -> I64:
         return np.array([MISSING if v is None else self.key(v) for v in values.to_pylist()], np.int64)

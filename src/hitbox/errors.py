@@ -99,6 +99,17 @@ class SnapshotError(HitboxError):
     """A snapshot is damaged, newer than this version, or cannot be written."""
 
 
+class DamagedArray(SnapshotError):
+    """An array of a snapshot holds what it cannot hold; whoever knows its file says where that is."""
+
+    def __init__(self, name: str, reason: str):
+        self.name, self.reason = name, reason
+        super().__init__(f"the array {name} is damaged: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.name, self.reason))
+
+
 class WriterConflict(SnapshotError):
     """Another writer holds the snapshot, or has changed it since this one read it; nothing was written."""
 

@@ -414,10 +414,13 @@ class Index:
         *,
         matcher: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
-        verify: bool = False,
+        verify: bool = True,
         **options: object,
     ) -> Self:
-        """A snapshot, memory-mapped; it takes changes, which stay in memory until saved."""
+        """A snapshot, memory-mapped; it takes changes, which stay in memory until saved.
+
+        verify: read every byte and check it (about 0.1 s per GB); False checks sizes, and that the content can be used
+        """
         return cls.of(stored.read(path, version, matcher, verify, options), limits)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hitbox.boxes import Space
 from hitbox.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
 from hitbox.dictionary import Dictionary, Relabel
-from hitbox.errors import SchemaError
+from hitbox.errors import DamagedArray, SchemaError
 from hitbox.schema import Attribute, Schema
 
 PLAIN: dict[str, Callable[[], Codec]] = {
@@ -53,9 +53,15 @@ class Keys:
     @classmethod
     def from_arrays(cls, schema: Schema, arrays: Mapping[str, NDArray[Any]]) -> Keys:
         names = [name for name, attribute in schema.items() if attribute.type == "string"]
-        parts = ("data", "offsets", "labels")
-        words = {name: {part: arrays[f"dictionary{n}.{part}"] for part in parts} for n, name in enumerate(names)}
-        return cls(schema, {name: Dictionary.from_arrays(found) for name, found in words.items()})
+        words = {}
+        for n, name in enumerate(names):
+            prefix = f"dictionary{n}."
+            parts = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+            try:
+                words[name] = Dictionary.from_arrays(parts)
+            except DamagedArray as problem:
+                raise DamagedArray(prefix + problem.name, problem.reason) from None
+        return cls(schema, words)
 
     def knows(self, strings: Mapping[int, Collection[str]]) -> bool:
         """Do all of these strings have labels?"""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hitbox import snapshot, stored, tables
 from hitbox.boxes import I64
 from hitbox.catalog import ID_TYPES
-from hitbox.errors import NeverMatches, SnapshotError, TableError
+from hitbox.errors import NeverMatches, TableError
 from hitbox.index import Index, LoadReport
 from hitbox.keys import Keys
 from hitbox.language import DEFAULT_LIMITS
@@ -77,7 +77,11 @@ class Shards:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], version: int | None = None, only: Iterable[int] | None = None
+        cls,
+        path: str | os.PathLike[str],
+        version: int | None = None,
+        only: Iterable[int] | None = None,
+        verify: bool = True,
     ) -> Shards:
         """All parts of a version, or only those with these numbers."""
         if version is None:
@@ -85,13 +89,9 @@ class Shards:
         facts = snapshot.facts_of(path, version)
         names = facts.get("parts", [""])
         chosen = names if only is None else [names[number] for number in only]
-        _, arrays = snapshot.read(path, facts["version"], parts=chosen)
-        try:
-            keys = Keys.from_arrays(Schema.from_json(facts["schema"]), arrays)
-            parts = [Index.of(stored.part(facts, keys, arrays, name)) for name in chosen]
-        except (KeyError, TypeError, IndexError) as problem:
-            raise SnapshotError(f"the snapshot at {path} is damaged: {problem!r}") from problem
-        return cls(facts, keys, parts)
+        _, arrays = snapshot.read(path, facts["version"], verify, chosen)
+        keys = stored.keys_of(path, facts, arrays)
+        return cls(facts, keys, [Index.of(stored.part(path, facts, keys, arrays, name)) for name in chosen])
 
     @property
     def schema(self) -> Schema:

@@ -13,15 +13,18 @@ A version is written under a temporary name, synced and renamed, then CURRENT is
 version current. Numbering, renaming, CURRENT and the removal of old versions are one step under one lock, so any
 number of writers may save, build and apply changes at once, and CURRENT only ever goes up. A version is never changed,
 so a reader that has one open keeps it. The last two versions that were current stay, and those that are pinned. What
-writers that died left behind is removed by the next one. Opening checks the manifest, every
-file's size, every byte of files up to 4 MB and samples of larger ones; `verify=True` reads every byte.
+writers that died left behind is removed by the next one. Opening checks the manifest and every byte of every file; with
+`verify=False` only the manifest and the sizes of the files. Either way, whoever takes the arrays checks that what they
+hold can be used at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import os
+import re
 import shutil
 import uuid
 import zlib
@@ -29,22 +32,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from hitbox import writers
+from hitbox import mapped, writers
 from hitbox.addresses import local_folder
-from hitbox.errors import SnapshotError, WriterConflict
+from hitbox.errors import DamagedArray, SnapshotError, WriterConflict
+from hitbox.mapped import damaged
 
-FORMAT = 5
+FORMAT = 6
 KEEP = 2
-SMALL = 4 * 2**20
-PAGE = 2**16
 TRIES = 100
 """How often a reader starts over because writers replaced the version that it was opening."""
 
 Files = dict[str, dict[str, Any]]
 T = TypeVar("T")
+
+_FILE = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 
 
 def write(path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -85,7 +88,7 @@ def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
     """Write arrays into a draft, or a part of one; what the manifest says of them."""
     with _saying(folder.parent):
         folder.mkdir(exist_ok=True)
-        files = {name: _write_array(folder / f"{name}.npy", array) for name, array in arrays.items()}
+        files = {name: mapped.write(folder / f"{name}.npy", array) for name, array in arrays.items()}
         _sync(folder)
         return files
 
@@ -144,20 +147,36 @@ def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> 
         with _pinning(root):  # or it might be removed between the look and the pin
             if version not in versions(root):
                 raise no_version(root, version, versions(root), _current_if_any(root))
-            replace(root / "pins" / f"{name}.json", json.dumps({"version": version, **facts}))
+            replace(root / "pins" / f"{name}.json", _pin_text({"version": version, **facts}))
 
 
 def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
     """What `name` pinned."""
     file = local_folder(path) / "pins" / f"{name}.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
-        int(found["version"])
+        return _parse_pin(str(file), file.read_bytes().decode(errors="replace"))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        raise SnapshotError(f"the pin {file} is damaged; remove it if nobody needs the version that it kept") from None
-    return found
+
+
+def _pin_text(facts: Mapping[str, Any]) -> str:
+    """What the file of a pin holds: the facts and a checksum of them."""
+    return json.dumps({**facts, "crc32": zlib.crc32(json.dumps(facts, sort_keys=True).encode())})
+
+
+def _parse_pin(file: str, text: str) -> dict[str, Any]:
+    """The facts of a pin; anything that `_pin_text` would not write is an error."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        del found["crc32"]
+        if isinstance(found["version"], int) and text == _pin_text(found):
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise SnapshotError(
+        f"the pin {file} is damaged: it no longer says which version its reader may come back to; "
+        "delete it, and start that reader with a new checkpoint"
+    )
 
 
 def pins(path: str | os.PathLike[str]) -> set[int]:
@@ -214,28 +233,25 @@ def _parse_current(text: str) -> int:
 def read(
     path: str | os.PathLike[str],
     version: int | None = None,
-    verify: bool = False,
+    verify: bool = True,
     parts: Collection[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """The manifest and the memory-mapped arrays of a version, of all its parts or of some."""
     if version is None:
         return latest(path, lambda number: read(path, number, verify, parts))
     manifest = facts_of(path, version)
-    folder = local_folder(path) / "versions" / f"{manifest['version']:08d}"
-    arrays = {}
-    for name, facts in manifest["files"].items():
-        if parts is not None and "/" in name and name.partition("/")[0] not in parts:
-            continue
-        file = folder / f"{name}.npy"
-        try:
-            _check(file, facts, verify)
-            mapped = np.load(file, mmap_mode="r", allow_pickle=False)
-            arrays[name] = mapped.view(np.ndarray)  # the subclass makes every slice slower
-        except SnapshotError:
-            raise
-        except (OSError, ValueError) as problem:
-            raise SnapshotError(f"the snapshot file {file} is damaged: {problem}") from None
-    return manifest, arrays
+    folder = folder_of(path, manifest["version"])
+    files = {
+        name: facts
+        for name, facts in manifest["files"].items()
+        if parts is None or "/" not in name or name.partition("/")[0] in parts
+    }
+    return manifest, mapped.read(folder, files, verify)
+
+
+def folder_of(path: str | os.PathLike[str], version: int) -> Path:
+    """Where the files of a version lie."""
+    return local_folder(path) / "versions" / f"{version:08d}"
 
 
 def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[str, Any]:
@@ -246,6 +262,15 @@ def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[s
     if not folder.is_dir():
         raise no_version(path, version, versions(path), _current_if_any(local_folder(path)))
     return _read_manifest(folder) | {"version": version}
+
+
+@contextlib.contextmanager
+def naming(folder: Path, prefix: str = "") -> Iterator[None]:
+    """Whoever finds an array damaged knows its name; here is its file."""
+    try:
+        yield
+    except DamagedArray as problem:
+        raise damaged(folder / f"{prefix}{problem.name}.npy", problem.reason) from None
 
 
 def part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
@@ -354,60 +379,71 @@ def _saying(root: Path) -> Iterator[None]:
         raise SnapshotError(f"cannot write a snapshot to {root}: {problem.strerror or problem}") from problem
 
 
-def _write_array(file: Path, array: NDArray[Any]) -> dict[str, Any]:
-    with open(file, "wb") as out:
-        np.save(out, np.ascontiguousarray(array), allow_pickle=False)
-        out.flush()
-        os.fsync(out.fileno())
-    size = file.stat().st_size
-    return {"bytes": size, "crc32": _checksum(file, size, whole=True), "sample": _checksum(file, size, whole=False)}
-
-
-def _checksum(file: Path, size: int, whole: bool) -> int:
-    """CRC-32 of a file, or of sixteen pages spread over it."""
-    crc = 0
-    with open(file, "rb") as opened:
-        if whole or size <= SMALL:
-            while piece := opened.read(2**22):
-                crc = zlib.crc32(piece, crc)
-        else:
-            for at in np.linspace(0, size - PAGE, 16).astype(int).tolist():
-                opened.seek(at)
-                crc = zlib.crc32(opened.read(PAGE), crc)
-    return crc
-
-
-def _check(file: Path, facts: Mapping[str, Any], verify: bool) -> None:
-    size = file.stat().st_size
-    if size != facts["bytes"]:
-        raise SnapshotError(f"the snapshot file {file} is damaged: {size} bytes where {facts['bytes']} were written")
-    if _checksum(file, size, verify) != facts["crc32" if verify else "sample"]:
-        raise SnapshotError(f"the snapshot file {file} is damaged: its checksum is wrong")
-
-
 def manifest_text(meta: Mapping[str, Any], files: Files) -> str:
-    body = json.dumps({"format": FORMAT, **meta, "files": files}, indent=1)
-    return json.dumps({"crc32": zlib.crc32(body.encode())}) + "\n" + body + "\n"
+    return _sealed(json.dumps({"format": FORMAT, "written_by": _hitbox(), **meta, "files": files}, indent=1) + "\n")
+
+
+def _sealed(body: str) -> str:
+    return json.dumps({"crc32": zlib.crc32(body[:-1].encode())}) + "\n" + body
+
+
+def _hitbox() -> str:
+    try:
+        return f"hitbox {importlib.metadata.version('hitbox')}"
+    except importlib.metadata.PackageNotFoundError:  # run from a folder, not installed
+        return "hitbox"
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / "manifest.json"
     try:
-        head, _, body = file.read_text().partition("\n")
+        text = file.read_bytes().decode()
+        body = text.partition("\n")[2]
         found: dict[str, Any] = json.loads(body)
-        intact = json.loads(head)["crc32"] == zlib.crc32(body[:-1].encode())
+        intact = text == _sealed(body)
     except OSError as problem:
         raise SnapshotError(f"cannot open the snapshot version {folder}: {problem.strerror or problem}") from None
-    except (ValueError, KeyError, TypeError):
-        raise SnapshotError(f"the snapshot file {file} is damaged: it cannot be read") from None
-    if isinstance(found, dict) and isinstance(found.get("format"), int) and found["format"] != FORMAT:
-        mend = "upgrade hitbox" if found["format"] > FORMAT else "build it again"
-        raise SnapshotError(
-            f"the snapshot at {folder} has format {found['format']}; this hitbox reads {FORMAT}: {mend}"
-        )
+    except (ValueError, RecursionError):
+        raise damaged(file, "it cannot be read") from None
     if not intact:
-        raise SnapshotError(f"the snapshot file {file} is damaged: its checksum is wrong")
+        raise damaged(file, "its checksum is wrong")
+    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+        raise damaged(file, "it does not say which format it has")
+    if found["format"] != FORMAT:
+        raise _other_format(folder, found["format"], str(found.get("written_by") or ""))
+    reason = _wrong_with(found)
+    if reason:
+        raise damaged(file, reason)
     return found
+
+
+def _other_format(folder: Path, number: int, writer: str) -> SnapshotError:
+    there = f"the snapshot at {folder} has format {number}" + (f", written by {writer}" if writer else "")
+    here = f"this is {_hitbox()}, which reads format {FORMAT}"
+    if number > FORMAT:
+        return SnapshotError(f"{there}; {here}: open it with {writer or 'a newer hitbox'} (upgrade hitbox)")
+    return SnapshotError(
+        f"{there}; {here}: build it again from its subscriptions (Index.load and save, or `hitbox build`), "
+        f"or open it with {writer or 'the hitbox that wrote it'}"
+    )
+
+
+def _wrong_with(manifest: Mapping[str, Any]) -> str | None:
+    """Why a manifest whose checksum is right cannot be used; no file may lie outside of the version's folder."""
+    files, parts = manifest.get("files"), manifest.get("parts", [""])
+    if not isinstance(files, dict) or not all(_FILE.fullmatch(name) for name in files):
+        return "a file has a name that hitbox does not write"
+    for facts in files.values():
+        if not isinstance(facts, dict) or not all(isinstance(facts.get(key), int) for key in ("bytes", "crc32c")):
+            return "it does not say the size and the checksum of every file"
+    if not isinstance(parts, list) or not parts or not all(isinstance(name, str) for name in parts):
+        return "it does not list its parts"
+    if len(set(parts)) < len(parts):
+        return "it lists a part twice"
+    for key in ("id_type", "matcher"):
+        if not isinstance(manifest.get(key), str):
+            return f"it does not say {key}"
+    return None
 
 
 def _write_text(file: Path, text: str) -> None:

@@ -14,18 +14,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hitbox import events, snapshot
+from hitbox import checks, events, snapshot
 from hitbox.boxes import I64, Boxes
-from hitbox.catalog import Catalog, Id
+from hitbox.catalog import ID_TYPES, Catalog, Id
 from hitbox.dictionary import Relabel
-from hitbox.errors import SnapshotError
+from hitbox.errors import SchemaError
 from hitbox.explained import describe_box
 from hitbox.keys import Keys
-from hitbox.matchers import Matcher, make, resolve_name, restore
+from hitbox.mapped import damaged
+from hitbox.matchers import REGISTRY, Matcher, make, resolve_name, restore
 from hitbox.schema import Schema
 from hitbox.tables import Encoded
 
 CHUNK = 50_000
+STRANGERS = "the boxes that have an owner are not those that the matcher has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +134,36 @@ def read(
     path: str | os.PathLike[str],
     version: int | None = None,
     matcher: str | None = None,
-    verify: bool = False,
+    verify: bool = True,
     options: Mapping[str, object] | None = None,
 ) -> Stock:
     """A snapshot as one stock: memory-mapped where it has one part, joined in memory where it has several."""
     if version is None:
         return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
     meta, found = snapshot.read(path, version, verify)
-    try:
-        keys = Keys.from_arrays(Schema.from_json(meta["schema"]), found)
-        parts = [part(meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]
-        if len(parts) == 1:
-            return parts[0]
-        whole = Stock.empty(keys, parts[0].name, options or {})
-        for one in parts:
-            whole.add(one.everything())
-    except (KeyError, TypeError, IndexError) as problem:
-        raise SnapshotError(f"the snapshot at {path} is damaged: {problem!r}") from problem
+    keys = keys_of(path, meta, found)
+    parts = [part(path, meta, keys, found, name, matcher, options) for name in meta.get("parts", [""])]
+    if len(parts) == 1:
+        return parts[0]
+    whole = Stock.empty(keys, parts[0].name, options or {})
+    for one in parts:
+        whole.add(one.everything())
     return whole
 
 
+def keys_of(path: str | os.PathLike[str], meta: Mapping[str, Any], found: Mapping[str, NDArray[Any]]) -> Keys:
+    """The schema and the dictionaries of a snapshot."""
+    folder = snapshot.folder_of(path, meta["version"])
+    try:
+        schema = Schema.from_json(meta["schema"])
+    except (SchemaError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise damaged(folder / "manifest.json", f"its schema cannot be used: {problem}") from None
+    with snapshot.naming(folder):
+        return Keys.from_arrays(schema, found)
+
+
 def part(
+    path: str | os.PathLike[str],
     meta: Mapping[str, Any],
     keys: Keys,
     found: Mapping[str, NDArray[Any]],
@@ -161,8 +172,19 @@ def part(
     options: Mapping[str, object] | None = None,
 ) -> Stock:
     """One part of a snapshot (the whole, where it has no parts)."""
+    folder = snapshot.folder_of(path, meta["version"]) / name
     prefix = f"{name}/" if name else ""
-    catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
-    boxes = snapshot.part(found, f"{prefix}matcher")
+    if meta["id_type"] not in ID_TYPES or meta["matcher"] not in REGISTRY:
+        raise damaged(folder / "manifest.json", "it names a type of ids or a matcher that does not exist")
     wanted = resolve_name(matcher or meta["matcher"])
-    return Stock(keys, catalog, restore(meta["matcher"], boxes, wanted, keys.space, options or {}), wanted)
+    boxes = snapshot.part(found, f"{prefix}matcher")
+    with snapshot.naming(folder, "catalog."):
+        catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
+        owned = np.flatnonzero(catalog.owner >= 0)
+        if "numbers" in boxes:  # a matcher may take as much memory as the largest number asks for
+            checks.require(np.array_equal(boxes["numbers"], owned), "owner", STRANGERS)
+    with snapshot.naming(folder, "matcher."):
+        restored = restore(meta["matcher"], boxes, wanted, keys.space, options or {})
+    with snapshot.naming(folder, "catalog."):
+        checks.require(np.array_equal(restored.numbers(), owned), "owner", STRANGERS)
+    return Stock(keys, catalog, restored, wanted)

@@ -173,6 +173,32 @@ def test_all_workers_of_a_host_fetch_one_copy(s3: ObjectStore, tmp_path: Path, m
     assert list(Index.open(roots[0], 1)) == ["a"]
 
 
+def test_a_host_verifies_a_version_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
+    home = str(tmp_path / "home")
+    index = Index(SCHEMA)
+    index.subscribe("a", "price > 1")
+    index.save(home)
+    expected, read, whole = store.identity(store.facts(home)), snapshot.read, []
+
+    def noted(path: Any, version: Any = None, verify: bool = True, parts: Any = None) -> Any:
+        whole.append(verify)
+        return read(path, version, verify, parts)
+
+    monkeypatch.setattr(snapshot, "read", noted)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: store.local(home, 1, expected), range(8))) == {home}
+    assert whole == [True]
+    victim = snapshot.folder_of(home, 1) / "matcher.where.npy"
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    for _ in range(2):
+        with pytest.raises(SnapshotError, match="checksum"):
+            store.local(home, 1, expected)
+    monkeypatch.setenv("HITBOX_CACHE", "/proc/nowhere")  # cannot be written: verified in each worker
+    with pytest.raises(SnapshotError, match="checksum"):
+        store.local(home, 1, expected)
+
+
 @pytest.mark.parametrize("name", [n for n in workloads.names() if n not in ("classbench", "rein", "dexin", "pri-rein")])
 def test_generated_rows_do_not_depend_on_the_partitioning(spark: Any, name: str) -> None:
     one = hs.generate(name, 50, 30, spark=spark, partitions=1)

@@ -18,20 +18,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hitbox import checks, pieces
 from hitbox.boxes import I32, I64, LEVELS, U8, Boxes, Hits, Points, Space
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.segment import U32, Arrays, Segment
-from hitbox.errors import MatcherError
+from hitbox.errors import DamagedArray, MatcherError
 from hitbox.matchers.base import Matcher
 
 TAIL = 1 << 31
 NOWHERE = (1 << 32) - 1
+KINDS = ("bitmap", "postings")
+CHECKED = 128 * BLOCK
+"""Positions that are checked at a time."""
 DEAD_SHARE = 0.2
 """Dead boxes from which a segment is rebuilt."""
 DENSE_SHARE = 0.5
@@ -204,7 +210,7 @@ class Engine(Matcher):
         fields = ("tail.offsets", "tail.attribute", "tail.low", "tail.high", "tail.priority")
         found: dict[str, NDArray[Any]] = {"where": where, "tail.numbers": numbers}
         found.update(zip(fields, self._tail.decode(positions), strict=True))
-        kinds = [("bitmap", "postings").index(segment.kind) for segment in self._segments]
+        kinds = [KINDS.index(segment.kind) for segment in self._segments]
         found["segments"] = np.array(
             [[kind, one.base, one.live] for kind, one in zip(kinds, self._segments, strict=True)], np.int64
         ).reshape(-1, 3)
@@ -214,18 +220,44 @@ class Engine(Matcher):
 
     @classmethod
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
-        """An engine on arrays that `arrays` gave, which may be read-only maps of files: nothing is read or copied
-        before it is needed, and a change copies only what it changes."""
+        """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
+        changed; what kernels use as an index is checked first (src/engine/validate.hpp)."""
         engine = cls(space, **options)
-        engine._where = arrays["where"]
-        for i, (kind, base, live) in enumerate(arrays["segments"].tolist()):
+        engine._where = checks.column(arrays, "where", np.uint32)
+        checks.require(len(engine._where) <= TAIL, "where", "it is too long")
+        for i, (kind, base, live) in enumerate(_segments_of(arrays)):
             prefix = f"segment{i}."
             parts = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            engine._segments.append(Segment(("bitmap", "postings")[kind], space.attributes, base, live, parts))
-        if len(arrays["tail.numbers"]):
-            fields = ("numbers", "offsets", "attribute", "low", "high", "priority")
-            engine._tail.append(*(arrays[f"tail.{name}"] for name in fields))
+            with _naming(prefix):
+                engine._segments.append(Segment(KINDS[kind], space.attributes, base, live, parts))
+        numbers, boxes = checks.boxes(arrays, "tail.", space.attributes)
+        engine._check_opened(numbers)
+        if len(numbers):
+            engine._tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
         return engine
+
+    def _check_opened(self, tail: I64) -> None:
+        """Whether segments hold what kernels can use, and `where` says of every living box where it is."""
+        end = 0
+        for segment in sorted(self._segments, key=lambda one: one.base):
+            checks.require(end <= segment.base, "segments", "two segments have the same locations")
+            end = segment.base + segment.size
+        checks.require(end <= TAIL, "segments", "there are too many locations")
+        tasks, whose = [], []
+        for i, segment in enumerate(self._segments):
+            with _naming(f"segment{i}."):
+                segment.kernel.check()
+            for start in range(0, segment.size, CHECKED):
+                tasks.append(partial(_check_boxes, segment, i, start, self._where))
+                whose.append(i)
+        living = np.bincount(whose, pieces.run(tasks), len(self._segments)) if tasks else np.zeros(0)
+        for i, segment in enumerate(self._segments):
+            checks.require(segment.live == living[i], "segments", f"segment {i} has {living[i]:.0f} living boxes")
+        checks.bounds(tail, "tail.numbers", 0, len(self._where) - 1)
+        there = np.arange(TAIL, TAIL + len(tail), dtype=np.uint32)
+        checks.require((self._where[tail] == there).all(), "where", "a box of the tail is elsewhere")
+        located = int(np.count_nonzero(self._where != NOWHERE))
+        checks.require(located == living.sum() + len(tail), "where", "it has boxes that are nowhere")
 
     # --- inside
 
@@ -341,6 +373,34 @@ class Engine(Matcher):
                 smaller += segment.live
         hollow = [one for one in self._segments if one.live < (1 - DEAD_SHARE) * one.members and one not in chosen]
         return chosen + hollow
+
+
+def _segments_of(arrays: Mapping[str, NDArray[Any]]) -> list[list[int]]:
+    """(kind, base, living boxes) of each segment."""
+    checks.require("segments" in arrays, "segments", "it is missing")
+    table = arrays["segments"]
+    good = table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3
+    checks.require(good, "segments", "it is no table of three columns")
+    checks.bounds(table[:, 0], "segments", 0, len(KINDS) - 1)
+    checks.bounds(table[:, 1], "segments", 0, TAIL)
+    checks.bounds(table[:, 2], "segments", 1, TAIL)
+    found: list[list[int]] = table.tolist()
+    return found
+
+
+@contextmanager
+def _naming(prefix: str) -> Iterator[None]:
+    """What the native checks refuse, as an error that names the array."""
+    try:
+        yield
+    except ValueError as problem:
+        name, _, reason = str(problem).partition(": ")
+        raise DamagedArray(prefix + name, reason) from None
+
+
+def _check_boxes(segment: Segment, number: int, start: int, where: U32) -> int:
+    with _naming(f"segment{number}."):
+        return segment.kernel.check_boxes(start, start + CHECKED, where, segment.base)
 
 
 def _simd(asked: str | None) -> str:

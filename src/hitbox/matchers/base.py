@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hitbox import checks
 from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 
@@ -98,10 +99,11 @@ class Matcher(ABC):
 
     @classmethod
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
-        """The matcher whose `arrays` these were."""
+        """The matcher whose `arrays` these were; they are checked first."""
         matcher = cls(space, **options)  # type: ignore[call-arg]
-        parts = [arrays[name] for name in ("offsets", "attribute", "low", "high", "priority")]
-        matcher.insert(arrays["numbers"], Boxes(*parts))
+        numbers, boxes = checks.boxes(arrays, "", space.attributes)
+        checks.ascending(numbers, "numbers", strictly=True)
+        matcher.insert(numbers, boxes)
         return matcher
 
     def require_points(self, points: Points) -> None:

@@ -28,10 +28,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQuery
 
-from hitbox import snapshot
+from hitbox import checks, snapshot
 from hitbox.addresses import for_spark, resolve
 from hitbox.boxes import I64
-from hitbox.catalog import ID_TYPES, text_arrays, text_values
+from hitbox.catalog import ID_TYPES, text_arrays
 from hitbox.errors import TableError, ValueProblem
 from hitbox.schema import Schema
 from hitbox.shards import Shards
@@ -173,9 +173,11 @@ class Memory:
         home = store.local(path, facts["version"], store.identity(facts))
         _, arrays = snapshot.read(home, facts["version"], parts=())
         found = snapshot.part(arrays, "changes")
-        ids = pa.array(found["ids"]) if kind == "int" else text_values("ids", found)
+        with snapshot.naming(snapshot.folder_of(home, facts["version"]), "changes."):
+            ids = pa.array(checks.column(found, "ids", np.int64)) if kind == "int" else checks.texts(found, "ids")
+            sequence = checks.column(found, "sequence", np.int64, len(ids))
         said = facts["changes"]
-        return cls(kind, built, said["last"], said["faded"], ids, np.array(found["sequence"]))
+        return cls(kind, built, said["last"], said["faded"], ids, np.array(sequence))
 
     def facts(self) -> dict[str, Any]:
         return {"sequence": self.built, "changes": {"last": self.last, "faded": self.faded}}

@@ -1,11 +1,13 @@
 """Snapshots wherever they lie: a folder that every host mounts, or any filesystem that pyarrow opens by its address.
 
 Places are what `addresses.resolve` made of what the user wrote. A local path is used in place. A remote address
-(`s3://...`, `gs://...`, `hdfs://...`) is copied once a host into a local cache, under a lock, every checksum verified;
-the Python workers of a host then share one memory-mapped copy either way.
+(`s3://...`, `gs://...`, `hdfs://...`) is copied once a host into a local cache, under a lock; the Python workers of a
+host then share one memory-mapped copy either way. The first worker of a host that opens a version verifies every byte
+and notes that; the others go by the note.
 
     $HITBOX_CACHE/3f9a.../lock
                           versions/00000007/...     the same layout as at home; the last two stay
+                          verified/00000007.json    which files were verified: sizes, times, checksums
 
 Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
 manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
@@ -80,27 +82,76 @@ def identity(facts: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(facts["files"], sort_keys=True).encode())
 
 
-def local(path: str, version: int, expected: int) -> str:
+def local(path: str, version: int, expected: int, part: int = -1) -> str:
     """A local root that holds this version: the path itself, or a copy of an address in the cache of this host.
+
+    Its bytes (of one part, where only that is asked for) have been verified on this host, once for all its workers.
 
     expected: the identity that the version has at home
     """
-    if not is_remote(path):
-        return path
     root = _cache(path)
+    if not is_remote(path):
+        if not _verified(Path(path), root, version, expected, part):
+            with _alone(root):
+                if not _verified(Path(path), root, version, expected, part):
+                    snapshot.read(path, version, parts=_parts(Path(path), version, part))
+                    _note(Path(path), root, version, expected, part)
+        return path
     if not _cached(root, version, expected):
-        (root / "versions").mkdir(parents=True, exist_ok=True)
-        with open(root / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _alone(root):
             if not _cached(root, version, expected):
                 shutil.rmtree(root / "versions" / f"{version:08d}", ignore_errors=True)
                 _fetch(path, version, root)
+                _note(root, root, version, expected)
     return str(root)
 
 
 def _cached(root: Path, version: int, expected: int) -> bool:
-    folder = root / "versions" / f"{version:08d}"
-    return folder.is_dir() and identity(snapshot.facts_of(root, version)) == expected
+    return (root / "versions" / f"{version:08d}").is_dir() and _verified(root, root, version, expected)
+
+
+def _parts(home: Path, version: int, part: int) -> list[str] | None:
+    return None if part < 0 else [snapshot.facts_of(home, version).get("parts", [""])[part]]
+
+
+def _verified(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> bool:
+    """Whether somebody on this host has verified these very files: none of them was written since."""
+    try:
+        text = _note_file(cache, version, part).read_text()
+        return text == _note_text(home, version, expected)
+    except OSError:
+        return False
+
+
+def _note(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> None:
+    """Note that a version was verified; a host whose cache cannot be written verifies it in each worker."""
+    with contextlib.suppress(OSError, SnapshotError):
+        file = _note_file(cache, version, part)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.replace(file, _note_text(home, version, expected))
+
+
+def _note_file(cache: Path, version: int, part: int) -> Path:
+    return cache / "verified" / (f"{version:08d}.json" if part < 0 else f"{version:08d}-{part}.json")
+
+
+def _note_text(home: Path, version: int, expected: int) -> str:
+    facts = snapshot.facts_of(home, version)
+    folder = snapshot.folder_of(home, version)
+    states = {name: (folder / f"{name}.npy").stat() for name in facts["files"]}
+    files = {name: [state.st_size, state.st_mtime_ns, state.st_ino] for name, state in states.items()}
+    return json.dumps({"identity": identity(facts), "expected": expected, "files": files})
+
+
+@contextlib.contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """One worker of this host at a time, where the cache can be written."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            (cache / "versions").mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(cache / "lock", "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(path: str, version: int, root: Path) -> None:
@@ -111,7 +162,7 @@ def _fetch(path: str, version: int, root: Path) -> None:
         place = beside / "versions" / f"{version:08d}"
         place.mkdir(parents=True)
         fs.copy_files(f"{base}/versions/{version:08d}", str(place), source_filesystem=system)
-        snapshot.read(beside, version, verify=True)
+        snapshot.read(beside, version)
         os.rename(place, root / "versions" / f"{version:08d}")
     except FAILURES as problem:
         raise SnapshotError(f"cannot copy version {version} of the snapshot at {shown(path)}: {problem}") from None
@@ -230,8 +281,9 @@ def _retire(path: str, number: int, before: int | None) -> None:
     """Remove old versions: the last KEEP that were current stay, and those that are pinned."""
     there = _folders(path)
     were_current = [old for old in there if old < number and (before is None or old <= before)]
-    pins = [_read_json(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
-    if None in pins:  # it cannot be read now: it may keep any version
+    try:
+        pins = [_pin(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
+    except SnapshotError:  # a damaged pin: it may keep any version
         return
     held = {int(pin["version"]) for pin in pins if pin}
     kept = {*were_current[max(0, len(were_current) - snapshot.KEEP + 1) :], *held}
@@ -259,12 +311,12 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     if not is_remote(path):
         snapshot.pin(path, name, version, batch=batch)
         return
-    write_text(join(path, "pins", f"{name}.json"), json.dumps({"version": version, "batch": batch}))
+    write_text(join(path, "pins", f"{name}.json"), snapshot._pin_text({"version": version, "batch": batch}))
     facts(path, version)
 
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:
-    return _read_json(join(path, "pins", f"{name}.json")) if is_remote(path) else snapshot.pinned(path, name)
+    return _pin(join(path, "pins", f"{name}.json")) if is_remote(path) else snapshot.pinned(path, name)
 
 
 def require_writable(path: str, what: str) -> None:
@@ -314,6 +366,12 @@ def _read_json(address: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _pin(address: str) -> dict[str, Any] | None:
+    """What a pin says; None where there is none, an error where it is damaged."""
+    text = _read_text(address)
+    return None if text is None else snapshot._parse_pin(shown(address), text)
 
 
 def names(folder: str) -> list[str]:
