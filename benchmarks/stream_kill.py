@@ -1,16 +1,18 @@
 """Kill -9 at random moments: a stream with changing subscriptions, builds, change logs. What was promised must hold.
 
-    python benchmarks/stream_kill.py stream --kills 20      every event once, against the version of its batch
+    python benchmarks/stream_kill.py stream --kills 100     every event once, against the version of its batch
     python benchmarks/stream_kill.py build --kills 5        old or new version, never a mix
     python benchmarks/stream_kill.py changes --kills 5      the same, for apply_changes
 
-A child process does the work in a loop; this one kills it with its JVM, starts it again, and at the end lets it
-finish and checks everything that lies on disk. Exit status 1 and the first difference where something is wrong.
+A child process does the work in a loop; this one kills it with its JVM and lets the next one go on, which has started
+its Spark meanwhile. At the end the last one finishes, and everything that lies on disk is checked. A table, then a line
+of JSON; exit status 1 where an event is lost, doubled or matched wrongly, or where a child ends by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ from hitbox.spark.generate import Tables
 
 SUBSCRIPTIONS, PER_BATCH, CHANGES = 2000, 200, 20
 WIDTH = 0.7
+LONGEST = 4.0
+"""Seconds that a child may work beyond the step that the killer waited for."""
 
 
 # ---- the child
@@ -47,11 +52,20 @@ def session() -> Any:
     )
 
 
-def child_stream(folder: Path, rows: int) -> None:
+def child_main(what: str, go: Path, rows: int) -> None:
+    """Start Spark, wait to be let go, then work in the folder that the file says."""
+    parent, spark = os.getppid(), session()
+    while not go.exists():
+        if os.getppid() != parent:
+            raise SystemExit("nobody is left who would let this process go")
+        time.sleep(0.02)
+    CHILDREN[what](spark, Path(go.read_text()), rows)
+
+
+def child_stream(spark: Any, folder: Path, rows: int) -> None:
     from hitbox import spark as hs
 
     snapshot.KEEP = 10**9  # the check at the end opens every version
-    spark = session()
     hs.register(spark)
     path, checkpoint = str(folder / "snapshot"), str(folder / "checkpoint")
     if not (folder / "snapshot" / "CURRENT").exists():
@@ -66,7 +80,7 @@ def child_stream(folder: Path, rows: int) -> None:
         if not query.isActive:
             raise SystemExit(f"the stream failed: {query.exception()}")
         change(spark, path, sequence_of(path))
-        time.sleep(0.2)
+        time.sleep(0.3)
     query.stop()
     spark.stop()
     (folder / "done").touch()
@@ -90,11 +104,10 @@ def change(spark: Any, path: str, last: int) -> None:
     hs.apply_changes(spark.createDataFrame(rows, "sequence bigint, op string, id bigint, where string"), path)
 
 
-def child_build(folder: Path, rows: int) -> None:
+def child_build(spark: Any, folder: Path, rows: int) -> None:
     """Versions whose every subscription carries the same number."""
     from hitbox import spark as hs
 
-    spark = session()
     path = str(folder / "snapshot")
     (folder / "ready").touch()
     for generation in range(1, 1000):
@@ -102,11 +115,10 @@ def child_build(folder: Path, rows: int) -> None:
         hs.build(spark.range(rows).selectExpr("id", f"{where} as where"), path, {"x": "int"}, parts=2)
 
 
-def child_changes(folder: Path, rows: int) -> None:
+def child_changes(spark: Any, folder: Path, rows: int) -> None:
     """Each log replaces every subscription by one that carries the next number."""
     from hitbox import spark as hs
 
-    spark = session()
     path = str(folder / "snapshot")
     if not (folder / "snapshot" / "CURRENT").exists():
         hs.build(spark.range(rows).selectExpr("id", "'x = 0' as where"), path, {"x": "int"}, parts=2)
@@ -125,67 +137,105 @@ CHILDREN = {"stream": child_stream, "build": child_build, "changes": child_chang
 # ---- the killer
 
 
-def start(what: str, folder: Path, rows: int) -> subprocess.Popen[bytes]:
-    (folder / "ready").unlink(missing_ok=True)
-    log = open(folder / "child.log", "ab")  # noqa: SIM115
-    command = [sys.executable, __file__, what, "--child", str(folder), "--rows", str(rows)]
-    return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+class Child:
+    """A process that has started its Spark, or is about to, and waits to be let go."""
 
+    def __init__(self, what: str, root: Path, rows: int):
+        name = uuid.uuid4().hex[:8]
+        self.go, self.log = root / f"go-{name}", root / f"log-{name}"
+        command = [sys.executable, __file__, what, "--child", str(self.go), "--rows", str(rows)]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
-def kill(child: subprocess.Popen[bytes]) -> None:
-    """The driver and its JVM, at once."""
-    os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    def release(self, folder: Path) -> None:
+        (folder / "ready").unlink(missing_ok=True)
+        snapshot.replace(self.go, str(folder))
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> bool:
+        """End it and its JVM at once; False where it had ended before, which only a child that is done may do."""
+        running = self.running()
+        with contextlib.suppress(ProcessLookupError):  # the group is gone once all of it has ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        return running
+
+    def await_file(self, file: Path, seconds: float = 900) -> None:
+        until = time.time() + seconds
+        while not file.exists():
+            running = self.running()
+            if file.exists():  # it may have written the file and ended since the question before
+                return
+            if not running or time.time() > until:
+                raise SystemExit(f"the child {self.fate()} before it wrote {file.name}")
+            time.sleep(0.02)
+
+    def fate(self) -> str:
+        """How it ended, and the last that it said."""
+        status = self.process.poll()
+        said = self.log.read_text(errors="replace")[-3000:]
+        return f"{'hung' if status is None else f'ended with status {status}'} (it said: {said or 'nothing'})"
 
 
 def soak(what: str, kills: int, rows: int, seed: int, root: Path, say: Any = print) -> dict[str, Any]:
     """Kill so often; a stream that comes to its end before is checked, and another one started."""
     rng = random.Random(seed)
-    done, checked, folder = 0, [], root / "0"
-    folder.mkdir()
-    while done < kills:
-        child = start(what, folder, rows)
-        try:
-            await_file(child, folder / "ready", folder)
+    facts = {"kills": 0, "replays": 0}
+    checked: list[dict[str, Any]] = []
+    folder = fresh(root)
+    children = [Child(what, root, rows)]
+    try:
+        while facts["kills"] < kills:
+            child = children[-1]
+            child.release(folder)
+            children.append(Child(what, root, rows))  # starts its Spark while the other one works
+            child.await_file(folder / "ready")
             linger(rng, child, folder)
-        finally:
-            kill(child)
-        done += 1
-        say(f"kill {done}: {state(folder)}")
-        if (folder / "done").exists():
-            checked.append(check_stream(folder, rows))
-            folder = root / str(done)
-            folder.mkdir()
-        elif what != "stream" and (folder / "snapshot" / "CURRENT").exists():
-            check_whole(folder, rows)
-    if what == "stream":
-        child = start(what, folder, rows)
-        try:
-            await_file(child, folder / "done", folder)
-        finally:
-            kill(child)
-        checked.append(check_stream(folder, rows))
-        return {"kills": done} | {name: sum(facts[name] for facts in checked) for name in checked[0]}
-    return {"kills": done, "version": snapshot.current(folder / "snapshot")}
+            if child.kill():
+                facts["kills"] += 1
+            elif not (folder / "done").exists():
+                raise SystemExit(f"the child {child.fate()} before it was killed")
+            facts["replays"] += unfinished(folder)
+            say(f"kill {facts['kills']}: {state(folder)}")
+            if (folder / "done").exists():
+                checked.append(check_stream(folder, rows))
+                folder = fresh(root)
+            elif what != "stream" and (folder / "snapshot" / "CURRENT").exists():
+                check_whole(folder, rows)
+        if what != "stream":
+            current = folder / "snapshot" / "CURRENT"
+            return facts | {"version": snapshot.current(folder / "snapshot") if current.exists() else 0}
+        children[-1].release(folder)
+        children[-1].await_file(folder / "done")
+    finally:
+        for child in children:
+            child.kill()
+    checked.append(check_stream(folder, rows))
+    return facts | {name: sum(one[name] for one in checked) for name in checked[0]}
 
 
-def await_file(child: subprocess.Popen[bytes], file: Path, folder: Path, seconds: float = 900) -> None:
-    until = time.time() + seconds
-    while not file.exists():
-        if child.poll() is not None or time.time() > until:
-            tail = (folder / "child.log").read_text()[-3000:]
-            raise SystemExit(f"the child ended or hung before {file.name}:\n{tail}")
-        time.sleep(0.05)
+def fresh(root: Path) -> Path:
+    folder = root / uuid.uuid4().hex[:8]
+    folder.mkdir()
+    return folder
 
 
-def linger(rng: random.Random, child: subprocess.Popen[bytes], folder: Path) -> None:
+def unfinished(folder: Path) -> int:
+    """1 where a batch was begun and not committed: it comes again."""
+    begun, committed = (len(list((folder / "checkpoint" / name).glob("[0-9]*"))) for name in ("offsets", "commits"))
+    return int(begun > committed)
+
+
+def linger(rng: random.Random, child: Child, folder: Path) -> None:
     """Until some batches or versions later, and then a random part of what the next one takes."""
     began, before = time.time(), steps(folder)
     target = before + rng.choice([0, 1, 1, 2, 3])
-    while steps(folder) < target and child.poll() is None:
+    while steps(folder) < target and child.running():
         time.sleep(0.02)
-    each = (time.time() - began) / (target - before) if target > before else 4.0
-    time.sleep(rng.uniform(0.0, 1.2 * each))
+    each = (time.time() - began) / (target - before) if target > before else 3.0
+    time.sleep(rng.uniform(0.0, min(1.2 * each, LONGEST)))
 
 
 def steps(folder: Path) -> int:
@@ -216,22 +266,42 @@ def check_stream(folder: Path, rows: int) -> dict[str, Any]:
     """Every event once; each batch matched against one version, and exactly as that version says."""
     seen: list[int] = []
     versions: dict[int, int] = {}
+    wrong = 0
     made = Tables(workloads.get("w1", width=WIDTH))
     for batch in sorted((folder / "out").glob("batch_id=*")):
         number = int(batch.name.partition("=")[2])
-        table = pq.read_table(batch, partitioning=None)
+        table = pq.read_table(batch, partitioning=None).sort_by("event_id")
         found = set(table["snapshot_version"].to_pylist())
         if len(found) != 1:
             raise SystemExit(f"batch {number} was matched against versions {found}")
         versions[number] = found.pop()
-        index = Index.open(folder / "snapshot", versions[number])
-        for event, ids in zip(table["event_id"].to_pylist(), table["subscriptions"].to_pylist(), strict=True):
-            seen.append(event)
-            if sorted(ids) != sorted(index.match_batch(made.events(event, 1))[0]):
-                raise SystemExit(f"event {event} of batch {number} does not match as version {versions[number]} says")
-    if sorted(seen) != list(range(rows)):
-        raise SystemExit(f"{len(seen)} events came out, {len(set(seen))} of them different; {rows} went in")
-    return {"events": rows, "batches": len(versions), "versions": len(set(versions.values()))}
+        ids = table["event_id"].to_pylist()
+        seen += ids
+        first = min(ids)
+        matches = Index.open(folder / "snapshot", versions[number]).match_batch(
+            made.events(first, max(ids) + 1 - first)
+        )
+        for event, hits in zip(ids, table["subscriptions"].to_pylist(), strict=True):
+            wrong += sorted(hits) != sorted(matches[event - first])
+    different = len(set(seen))
+    return {
+        "batches": len(versions),
+        "rows": len(seen),
+        "lost": rows - different,
+        "doubled": len(seen) - different,
+        "wrong": wrong,
+        "versions": len(set(versions.values())),
+    }
+
+
+def show(facts: dict[str, Any]) -> str:
+    """The figures as a table of Markdown."""
+    cells = [f"{value:,}" if isinstance(value, (int, float)) else str(value) for value in facts.values()]
+    widths = [max(len(name), len(cell)) for name, cell in zip(facts, cells, strict=True)]
+    rows = [list(facts), ["-" * (width - 1) + ":" for width in widths], cells]
+    return "\n".join(
+        "| " + " | ".join(c.rjust(width) for c, width in zip(row, widths, strict=True)) + " |" for row in rows
+    )
 
 
 def main() -> None:
@@ -242,14 +312,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    rows = given.rows or {"stream": 400 * PER_BATCH}.get(given.what, 2000)
+    rows = given.rows or {"stream": (3 * given.kills + 10) * PER_BATCH}.get(given.what, 2000)
     if given.child:
-        CHILDREN[given.what](given.child, rows)
+        child_main(given.what, given.child, rows)
         return
+    began = time.time()
     folder = Path(tempfile.mkdtemp(prefix="hitbox-kill-"))
     try:
         facts = soak(given.what, given.kills, rows, given.seed, folder, lambda text: print(text, file=sys.stderr))
-        print(json.dumps({"what": given.what, **facts}))
+        facts = {"what": given.what, **facts, "seconds": round(time.time() - began)}
+        print(show(facts))
+        print(json.dumps(facts))
+        if any(facts.get(name) for name in ("lost", "doubled", "wrong")):
+            raise SystemExit(1)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

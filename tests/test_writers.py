@@ -57,10 +57,11 @@ def open_often(path: str, stop: Any, out: Any) -> None:
     out.put(("opened", (opened, failures, versions == sorted(versions))))
 
 
+@pytest.mark.slow
 def test_writers_and_readers_at_once(tmp_path: Path) -> None:
     index().save(tmp_path)
     out, stop = SPAWN.Queue(), SPAWN.Event()
-    savers = [SPAWN.Process(target=save_often, args=(str(tmp_path), 40, out)) for _ in range(3)]
+    savers = [SPAWN.Process(target=save_often, args=(str(tmp_path), 30, out)) for _ in range(3)]
     readers = [SPAWN.Process(target=open_often, args=(str(tmp_path), stop, out)) for _ in range(2)]
     for process in [*savers, *readers]:
         process.start()
@@ -72,13 +73,13 @@ def test_writers_and_readers_at_once(tmp_path: Path) -> None:
         process.join(60)
         assert process.exitcode == 0
     saved = [number for kind, numbers in heard if kind == "saved" for number in numbers]
-    assert sorted(saved) == list(range(2, 122)), "each save got a number of its own"
+    assert sorted(saved) == list(range(2, 92)), "each save got a number of its own"
     for opened, failures, upwards in [facts for kind, facts in heard if kind == "opened"]:
         assert opened >= 150
         assert failures == []
         assert upwards, "CURRENT went backwards"
-    assert snapshot.current(tmp_path) == 121
-    assert snapshot.versions(tmp_path) == [120, 121]
+    assert snapshot.current(tmp_path) == 91
+    assert snapshot.versions(tmp_path) == [90, 91]
     assert leftovers(tmp_path) == []
 
 

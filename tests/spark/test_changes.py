@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from hitbox import Index, snapshot
+from hitbox import Index, snapshot, writers
 from hitbox import spark as hs
-from hitbox.errors import SnapshotError, TableError
+from hitbox.errors import SnapshotError, TableError, WriterConflict
 
 SCHEMA = {"price": "int", "city": "string"}
 LOG = "sequence bigint, op string, id string, where string, priority int"
@@ -135,6 +137,34 @@ def test_any_split_of_a_log_ends_the_same(spark: Any, path: str, seed: int) -> N
     index = Index.open(path)
     assert {id: index.where(id) for id in index} == state
     assert index.match({"city": "w79"}) == [id for id, where in state.items() if "'w79'" in where]
+
+
+def test_changes_at_once_are_all_applied(spark: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads the version that the one before it published, whoever comes first."""
+    logs = [log(spark, (n, "subscribe", f"new{n}", f"price = {100 + n}", 4)) for n in range(1, 7)]
+    with ThreadPoolExecutor(6) as pool:
+        reports = list(pool.map(lambda entries: hs.apply_changes(entries, path, remember=1000), logs))
+    versions = sorted(report.version for report in reports)
+    assert versions == [2, 3, 4, 5, 6, 7]
+    index = Index.open(path)
+    assert len(index) == 26
+    assert [index.match({"price": 100 + n}) for n in range(1, 7)] == [[f"new{n}"] for n in range(1, 7)]
+    monkeypatch.setattr(writers, "WAIT", 0.05)
+    entered, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with snapshot.writing(path):
+            entered.set()
+            go.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert entered.wait(20)
+    with pytest.raises(WriterConflict, match=r"process \d+ on .* is writing there"):
+        hs.apply_changes(log(spark, (9, "unsubscribe", "s1")), path)
+    go.set()
+    holder.join(20)
+    assert hs.apply_changes(log(spark, (9, "unsubscribe", "s1")), path).version == 8
 
 
 def test_a_stream_of_changes(spark: Any, path: str, tmp_path: Path) -> None:

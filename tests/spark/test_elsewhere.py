@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +36,50 @@ def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
 def test_kill_minus_nine(what: str, kills: int, rows: int) -> None:
     facts = json.loads(run(str(KILLER), what, "--kills", str(kills), "--rows", str(rows)).splitlines()[-1])
     assert facts["kills"] == kills
+    if what == "stream":
+        assert facts["rows"] % rows == 0
+        assert (facts["lost"], facts["doubled"], facts["wrong"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "done", "says"),
+    [
+        ("print('I am broken'); raise SystemExit(3)", False, "ended with status 3 (it said: I am broken"),
+        ("(folder / 'ready').touch(); raise SystemExit(4)", False, "ended with status 4"),
+        ("(folder / 'ready').touch(); (folder / 'done').touch()", True, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", False, "ended with status -11"),
+    ],
+)
+def test_a_child_that_ends_by_itself_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, done: bool, says: str
+) -> None:
+    """The killer used to fail with ProcessLookupError, in place of what the child had to say."""
+    monkeypatch.syspath_prepend(KILLER.parent)
+    killer = importlib.import_module("stream_kill")
+    script = f"""
+import pathlib, sys, time
+go = pathlib.Path(sys.argv[sys.argv.index("--child") + 1])
+while not go.exists():
+    time.sleep(0.01)
+folder = pathlib.Path(go.read_text())
+{code}
+"""
+    (tmp_path / "child.py").write_text(script)
+    monkeypatch.setattr(killer, "__file__", str(tmp_path / "child.py"))
+    child = killer.Child("stream", tmp_path, 10)
+    other = killer.Child("stream", tmp_path, 10)
+    folder = killer.fresh(tmp_path)
+    child.release(folder)
+    child.process.wait(30)
+    if done or "ready" in code:
+        child.await_file(folder / "ready")
+    else:
+        with pytest.raises(SystemExit, match=re.escape(says)):
+            child.await_file(folder / "ready")
+    assert not child.kill(), "it had ended already, which is no error"
+    assert says in child.fate()
+    assert (folder / "done").exists() == done
+    assert other.kill()
 
 
 def test_why_workers_fail_is_said_in_one_line() -> None:

@@ -281,8 +281,9 @@ def _retire(path: str, number: int, before: int | None) -> None:
     """Remove old versions: the last KEEP that were current stay, and those that are pinned."""
     there = _folders(path)
     were_current = [old for old in there if old < number and (before is None or old <= before)]
-    pins = [_read_json(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
-    if None in pins:  # it cannot be read now: it may keep any version
+    try:
+        pins = [_pin(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
+    except SnapshotError:  # a damaged pin: it may keep any version
         return
     held = {int(pin["version"]) for pin in pins if pin}
     kept = {*were_current[max(0, len(were_current) - snapshot.KEEP + 1) :], *held}
@@ -315,7 +316,7 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
 
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:
-    return _pin(path, name) if is_remote(path) else snapshot.pinned(path, name)
+    return _pin(join(path, "pins", f"{name}.json")) if is_remote(path) else snapshot.pinned(path, name)
 
 
 def require_writable(path: str, what: str) -> None:
@@ -367,8 +368,8 @@ def _read_json(address: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _pin(path: str, name: str) -> dict[str, Any] | None:
-    address = join(path, "pins", f"{name}.json")
+def _pin(address: str) -> dict[str, Any] | None:
+    """What a pin says; None where there is none, an error where it is damaged."""
     text = _read_text(address)
     return None if text is None else snapshot._parse_pin(shown(address), text)
 
