@@ -25,6 +25,7 @@ LAYERS = [
     {"symmetric"},
     {"__init__"},
     {"spark", "broker", "experiments"},
+    {"simulator"},
     {"cli"},
     {"__main__"},
 ]
@@ -35,10 +36,10 @@ ONLY_IN = {
     "pyspark": {"spark"},
     "starlette": {"broker"},
     "uvicorn": {"broker"},
-    "apsw": {"broker"},
+    "apsw": {"broker", "simulator"},
     "duckdb": {"experiments"},
     "matplotlib": {"experiments"},
-    "typer": {"cli", "experiments", "spark", "broker"},
+    "typer": {"cli", "experiments", "spark", "broker", "simulator"},
 }
 NEVER = [("matchers", "language"), ("broker", "spark"), ("spark", "broker"), ("engine", "language")]
 

@@ -25,7 +25,7 @@ from hitbox import Index, files
 from hitbox.errors import ValueProblem
 from hitbox.plain import plain_errors
 
-SPARK, BROKER = "hitbox.spark.cli", "hitbox.broker.cli"
+SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
 ELSEWHERE = {  # name: module, extra, summary
     "demo": (SPARK, "spark", "The whole pipeline on Spark in under two minutes, told as it goes."),
     "generate": (SPARK, "spark", "Write a synthetic workload as Parquet."),
@@ -36,7 +36,8 @@ ELSEWHERE = {  # name: module, extra, summary
     "serve": (BROKER, "broker", "Start the broker: HTTP, WebSocket and a page."),
     "publish": (BROKER, "broker", "Send events to a broker."),
     "subscribe": (BROKER, "broker", "Subscribe at a broker and print what it delivers."),
-    "admin": (BROKER, "broker", "Look after a broker: stats, tokens, replay, snapshots."),
+    "admin": (BROKER, "broker", "Look after a broker: stats, tokens, replay, snapshots, check and repair."),
+    "torture": (SIMULATOR, "broker", "Run the broker under simulated crashes, full disks and other faults."),
 }
 
 

@@ -30,11 +30,11 @@ class Beacon:
         self._file = disk.open(path)
         self._synced = 0.0
 
-    def read(self) -> int:
-        """The last commit that the beacon knows; 0 for a new one."""
+    def read(self) -> int | None:
+        """The last commit that the beacon knows; None if it was never written."""
         data = self._file.read(2 * SLOT.size, 0)
         if not any(data):
-            return 0  # it was made, and the power went before it was written
+            return None
         slots = [self._slot(data[at : at + SLOT.size]) for at in (0, SLOT.size)]
         known = [commits for commits in slots if commits is not None]
         if not known:

@@ -97,9 +97,8 @@ class Broker:
         if stored is None:
             if given is None:
                 raise BadRequest("a new broker needs a schema, e.g. --schema 'price:float,city:string'")
-            self.store.begin()
-            self.store.keep("schema", given.to_json())
-            self.store.commit()
+            with self.store.transaction():
+                self.store.keep("schema", given.to_json())
             return given
         kept = Schema.from_json(stored)
         if given is not None and given != kept:

@@ -21,7 +21,6 @@ order of their key: the most urgent first, then by age.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -54,6 +53,8 @@ TABLES: dict[str, tuple[str, int, bool]] = {  # name: columns, how many of them 
     "deliveries": ("subscriber urgency seq ids sent tries body", 3, True),
     "dead": ("number subscriber level seq ids tries reason time body", 1, False),
 }
+CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
+"""Errors of SQLite that speak of what a file holds; the other I/O errors speak of the disk."""
 NOUNS = {"subscriptions": "subscriptions", "deliveries": "pending deliveries", "dead": "dead letters"}
 log = logging.getLogger("hitbox.broker")
 
@@ -103,11 +104,7 @@ class Store:
         failed = isinstance(problem, OSError)
         if isinstance(problem, apsw.Error) and self.db is not None:
             full = is_full(problem, self.db) or (isinstance(problem, apsw.IOError) and self._little_space())
-            failed = isinstance(problem, apsw.IOError) and self.db.system_errno in (
-                errno.EIO,
-                errno.EACCES,
-                errno.EROFS,
-            )
+            failed = isinstance(problem, apsw.IOError) and getattr(problem, "extendedresult", 0) not in CONTENT
         self._release()
         if full:
             return StoreFull(f"the store {self.path} cannot be opened: the disk is full ({problem}); make room")
@@ -175,9 +172,8 @@ class Store:
         for problem in self.check():
             raise StoreDamaged(problem)
         if not existed or not self.ledger.look("commits").rows:
-            self.begin()
-            self.keep("format", FORMAT)
-            self.commit()
+            with self.transaction():
+                self.keep("format", FORMAT)
         self.problems += self.contradictions()
         for text in self.problems:
             log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
@@ -202,12 +198,13 @@ class Store:
         except StoreDamaged as problem:
             yield str(problem)
             return
-        if promised > known:
+        if promised is None:
+            if known:
+                yield f"the store has {known} commits, but its beacon is empty"
+            else:
+                self.beacon.begin()
+        elif promised > known:
             yield f"{promised} commits were made, only the first {known} are there: the end is lost"
-        elif known and not promised:
-            yield f"the store has {known} commits, but its beacon is empty"
-        elif not known:
-            self.beacon.begin()
 
     def contradictions(self) -> list[str]:
         """Rows that nobody damaged, but that belong to no subscriber."""
@@ -252,6 +249,21 @@ class Store:
             self.troubles[name] = str(problem)
         else:
             self.troubles.pop(name, None)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, where there is no writer: before the broker starts, or in a command."""
+        try:
+            self.begin()
+            yield
+            self.commit()
+        except (apsw.Error, OSError) as problem:
+            self.rollback()
+            kind = StoreFull if self.is_full(problem) else StoreFailed
+            raise kind(f"the store {self.path} cannot be written: {problem!r}") from problem
+        except BaseException:
+            self.rollback()
+            raise
 
     def rollback(self) -> None:
         """Undo what was not committed, if anything."""

@@ -38,10 +38,11 @@ def load(folder: Path, path: Path, owner: str = "") -> Schema:
             raise Conflict("the snapshot's schema is not the broker's")
         if store.subscriptions.rows():
             raise Conflict(f"{folder} holds subscriptions already; --import is for a new broker")
-        _fill(store, stock)
-        _adopt(store, stock)
+        with store.transaction():
+            _fill(store, stock)
+        with store.transaction():
+            _adopt(store, stock)
     finally:
-        store.rollback()
         store.close()
     return schema
 
@@ -70,7 +71,6 @@ def _fill(store: Store, stock: Stock) -> None:
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
     highest = max(numbers.values(), default=0)
     options = msgspec.json.encode(Options())
-    store.begin()
     store.keep("schema", stock.keys.schema.to_json())
     rows = _rows(stock)
     while chunk := list(islice(rows, CHUNK)):
@@ -79,7 +79,6 @@ def _fill(store: Store, stock: Stock) -> None:
         store.subscribers.insert((numbers[name], name, options) for name in fresh)
         highest += len(fresh)
         store.subscriptions.insert([(numbers[name], *rest) for name, *rest in chunk])
-    store.commit()
 
 
 def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
@@ -92,9 +91,7 @@ def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
 def _adopt(store: Store, stock: Stock) -> None:
     """The snapshot itself is the broker's first: it opens without building anything."""
     version = Index.of(stock).save(store.folder / "snapshots")
-    store.begin()
     store.keep("snapshot", {"version": version, "change": store.changes.next() - 1})
-    store.commit()
 
 
 def export(folder: Path, path: Path) -> int:

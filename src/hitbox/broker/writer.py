@@ -136,10 +136,13 @@ class Writer:
         waiting = {id(job) for job in left}
         done = [job for job in group if id(job) not in waiting]
         if done:
-            self._loop.call_soon_threadsafe(_settle, done)
+            self._answer(done)
         with self._wake:
             self._jobs.extendleft(reversed(left))
         return self.full
+
+    def _answer(self, jobs: list[Job]) -> None:
+        self._loop.call_soon_threadsafe(settle, jobs)
 
     def _work(self, group: list[Job]) -> list[Job]:
         """Commit a group; what is left for later."""
@@ -247,7 +250,8 @@ class _Culprit(Exception):
     """An operation failed in a way that nobody foresaw."""
 
 
-def _settle(jobs: list[Job]) -> None:
+def settle(jobs: list[Job]) -> None:
+    """Tell those who wait; on the event loop."""
     for job in jobs:
         if job.future.done():
             continue

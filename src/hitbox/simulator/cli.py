@@ -1,0 +1,59 @@
+"""`hitbox torture`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from hitbox.simulator.torture import Report, torture
+
+app = typer.Typer(no_args_is_help=True, help="The broker under simulated faults.", add_completion=False)
+
+
+@app.callback()
+def main() -> None:
+    """The broker under simulated faults."""
+
+
+@app.command("torture")
+def torture_(
+    seed: Annotated[int, typer.Option(help="The seed of the first schedule; the next ones follow.")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="How long; 2 where nothing is given.", min=0)] = None,
+    schedules: Annotated[int | None, typer.Option(help="How many at most.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines")] = False,
+) -> None:
+    """Run the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
+    if minutes is None and schedules is None:
+        minutes = 2.0
+    shown = 0.0
+
+    def progress(report: Report) -> None:
+        nonlocal shown
+        if report.seconds - shown >= 5:
+            shown = report.seconds
+            faults = sum(report.faults.values())
+            text = f"{report.schedules} schedules, {faults} faults, {len(report.failures)} failures, {shown:.0f} s"
+            print(text, file=sys.stderr)
+
+    report = torture(seed, minutes, schedules, progress)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=1))
+    else:
+        _show(report)
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def _show(report: Report) -> None:
+    last = report.first + report.schedules - 1
+    typer.echo(f"{report.schedules} schedules (seeds {report.first} to {last}) in {report.seconds:.0f} s")
+    typer.echo("faults:  " + ", ".join(f"{count} {name}" for name, count in sorted(report.faults.items())))
+    typer.echo("broker:  " + ", ".join(f"{count} {name}" for name, count in sorted(report.counts.items())))
+    for failure in report.failures[:20]:
+        typer.echo(f"FAILED seed {failure.seed}: {failure.problem}\n        again: {failure.replay}")
+    if report.schedules == 1 and report.failures:
+        typer.echo(report.failures[0].trace)
+    typer.echo(f"{len(report.failures)} failures" if report.failures else "every promise was kept")

@@ -1,0 +1,82 @@
+"""Many schedules, one after the other, for a while: what was done to the broker, and where it broke its word."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hitbox.simulator.schedule import Schedule
+
+
+@dataclass
+class Failure:
+    seed: int
+    problem: str
+    trace: str
+
+    @property
+    def replay(self) -> str:
+        return f"hitbox torture --seed {self.seed} --schedules 1"
+
+
+@dataclass
+class Report:
+    """`faults` by kind, `counts` of what the broker did meanwhile; `trace` is the same for the same schedules."""
+
+    first: int
+    schedules: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    trace: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "seed": self.first,
+            "schedules": self.schedules,
+            "seconds": round(self.seconds, 1),
+            "faults": dict(sorted(self.faults.items())),
+            "counts": dict(sorted(self.counts.items())),
+            "trace": self.trace,
+            "failures": [
+                {"seed": f.seed, "problem": f.problem, "replay": f.replay, "traceback": f.trace} for f in self.failures
+            ],
+        }
+
+
+def torture(
+    seed: int,
+    minutes: float | None = None,
+    schedules: int | None = None,
+    progress: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """Run schedules with the seeds `seed`, `seed` + 1 and so on, until the time is up or there were enough."""
+    report = Report(seed)
+    began = time.monotonic()
+    for one in _seeds(seed, schedules):
+        schedule = Schedule(one)
+        try:
+            schedule.run()
+        except Exception as problem:
+            report.failures.append(Failure(one, f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        report.schedules += 1
+        report.faults += schedule.faults.counts
+        report.counts += schedule.counts
+        report.trace ^= schedule.trace
+        report.seconds = time.monotonic() - began
+        progress(report)
+        if minutes is not None and report.seconds >= minutes * 60:
+            break
+    return report
+
+
+def _seeds(first: int, count: int | None) -> Iterator[int]:
+    one = first
+    while count is None or one < first + count:
+        yield one
+        one += 1

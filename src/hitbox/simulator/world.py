@@ -1,0 +1,121 @@
+"""One thread and a clock that jumps: what waits for a time is run at once, in the order of the times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import selectors
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hitbox.broker import clock as broker_clock
+from hitbox.broker.writer import RETRY_SECONDS, Job, Writer, settle
+
+START = 1_700_000_000.0
+
+
+class World:
+    """Time. The wall clock may jump, the other one never does."""
+
+    def __init__(self, rng: random.Random):
+        self.random = rng
+        self.now = 1000.0
+        self.wall = START - self.now
+
+    @contextlib.contextmanager
+    def clock(self) -> Iterator[None]:
+        """The broker goes by this clock meanwhile."""
+        clock = broker_clock.time
+        before = dict(vars(clock))
+        clock.monotonic = lambda: self.now
+        clock.perf_counter_ns = lambda: int(self.now * 1e9)
+        clock.time = lambda: self.now + self.wall
+        clock.time_ns = lambda: int((self.now + self.wall) * 1e6) * 1000
+        try:
+            yield
+        finally:
+            vars(clock).update(before)
+
+
+class _Selector(selectors.SelectSelector):
+    """Nothing ever comes from outside: waiting is moving the clock."""
+
+    def __init__(self, world: World):
+        super().__init__()
+        self._world = world
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("everything waits, and for nothing")
+        self._world.now += max(timeout, 0)
+        return []
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop on simulated time; threads run on the spot."""
+
+    def __init__(self, world: World):
+        self._world = world
+        super().__init__(_Selector(world))
+        self.set_exception_handler(lambda loop, context: None)
+
+    def time(self) -> float:
+        return self._world.now
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        future: asyncio.Future[Any] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as problem:
+            future.set_exception(problem)
+        return future
+
+
+def writer_of(world: World, slow: float) -> type[Writer]:
+    """The broker's writer, run by the loop: a group takes up to `slow` seconds to be synced and answered."""
+
+    class SimulatedWriter(Writer):
+        def _begin(self) -> None:
+            self._planned = False
+            self._answers: list[Job] = []
+            if self.full:
+                self._plan(RETRY_SECONDS)
+
+        def submit(self, op: Callable[[], Any], *, must: bool = False, frees: bool = False) -> asyncio.Future[Any]:
+            future = super().submit(op, must=must, frees=frees)
+            self._plan(world.random.choice([0.0, 0.0, 0.001, slow]))
+            return future
+
+        def _plan(self, delay: float) -> None:
+            if not self._planned:
+                self._planned = True
+                self._loop.call_later(delay, self._step)
+
+        def _step(self) -> None:
+            wait = self.turn()
+            self._loop.call_later(world.random.uniform(0, slow), self._synced, wait)
+
+        def _synced(self, wait: bool) -> None:
+            self._tell()
+            self._planned = False
+            if self._jobs or self.full:
+                self._plan(RETRY_SECONDS if wait else 0.0)
+
+        def _answer(self, jobs: list[Job]) -> None:
+            self._answers += jobs
+
+        def _tell(self) -> None:
+            answers, self._answers = self._answers, []
+            settle(answers)
+
+        async def close(self) -> None:
+            self._closing = True
+            while self._jobs:
+                self.turn()
+            self._tell()
+
+    return SimulatedWriter
