@@ -128,7 +128,7 @@ function showArrivals(events, total) {
   }
   while ($("arrivals").children.length > LATEST) $("arrivals").lastChild.remove();
   const shown = $("arrivals").children.length;
-  $("arrivals-count").textContent = total ? `${shown === total ? "all" : `the latest ${shown}`} of ${counted(total, "event", "events")} since the broker started` : "no events since the broker started";
+  $("arrivals-count").textContent = `${shown < total ? `the latest ${shown} of ` : ""}${counted(total, "event", "events")} since the broker started`;
 }
 
 async function watch() {
