@@ -231,13 +231,13 @@ class Subscriber:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)
         except TimeoutError:
-            self._task.cancel()
+            await self.__aexit__()
             raise StoreFailed(
                 f"no broker answers at {self._client.url} ({self._trouble or 'no answer'}); tried for {seconds:g} s. "
                 "Is `hitbox serve` running there? (connect_seconds sets how long to try)"
             ) from None
         except BaseException:
-            self._task.cancel()
+            await self.__aexit__()
             raise
         return self
 
