@@ -73,6 +73,14 @@ def parse_address(text: str, header: str, port: int) -> tuple[str, int]:
     return name, number
 
 
+def check_origin(text: str) -> str:
+    """An origin that is to be allowed, as browsers send it."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in PORTS or ADDRESS.fullmatch(rest) is None or text != text.lower():
+        raise BadRequest(f"an origin is like http://name or https://name:8443 (no path, lower case), not {text!r:.100}")
+    return text
+
+
 def is_loopback(host: str) -> bool:
     """Does it name this machine to itself?
 

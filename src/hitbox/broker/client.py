@@ -564,8 +564,8 @@ class SyncClient:
     def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
         return self._do(self._client.publish(event, where))
 
-    def publish_many(self, events: Sequence[Mapping[str, Any]]) -> int:
-        return self._do(self._client.publish_many(events))
+    def publish_many(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None] | None = None) -> int:
+        return self._do(self._client.publish_many(events, where))
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
