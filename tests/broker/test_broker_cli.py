@@ -39,6 +39,9 @@ def test_serve_publish_subscribe(tmp_path: Path) -> None:
         assert json.loads(run("admin", "snapshot", "--url", url))["version"] == 1
         assert "did you mean 'price'" in run("publish", '{"prise": 1}', "--url", url, status=2)
         assert "not JSON" in run("publish", "{", "--url", url, status=2)
+        assert "not JSON" in run("publish", "", "--url", url, status=2)
+        assert "prise" in run("publish", "-", "--where", "prise > 1", "--url", url, text='{"price": 1}\n', status=2)
+        assert "no subscriber" in run("admin", "replay", "a?b", "1", "--url", url, status=2)
         assert "did you mean 'price'" in run("subscribe", "prise < 1", "--name", "new", "--url", url, status=2)
         assert [one["name"] for one in client.request("GET", "/v1/subscribers")["subscribers"]] == ["ann"]
         client.close()
@@ -85,6 +88,8 @@ def test_trouble_at_start_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
             ([*data, "--set", "max_bach=3"], "did you mean 'max_batch'"),
             ([*data, "--set", "max_batch=none"], "max_batch cannot be 'none'"),
             ([*data, "--way", "fast"], "way cannot be 'fast'"),
+            ([*data, "--allow-origin", "friend.example"], "an origin is like http://name"),
+            ([*data, "--allow-origin", "http://friend.example/page"], "an origin is like http://name"),
         ):
             said = run("serve", *arguments, status=2)
             assert message in said

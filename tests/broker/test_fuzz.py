@@ -28,8 +28,10 @@ FRAMES: list[dict[str, Any]] = [
     {"type": "publish", "request": 3, "items": [{"event": {"qty": 3, "price": {"low": 1, "high": 2}}}]},
     {"type": "ack", "seqs": [1, 2, 3]},
     {"type": "nack", "seqs": [4]},
+    {"type": "extend", "seqs": [1, 5]},
     {"type": "window", "size": 10},
     {"type": "hello", "subscriber": "x"},
+    {"type": "hello", "subscriber": "x", "put": [{"name": "a", "where": "qty > 1"}], "options": {"limit": 5}},
 ]
 ODD: list[Any] = [
     None,

@@ -69,15 +69,17 @@ GET = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
         (HEAD, b" ", b"408"),  # a slow one
         (HEAD.replace(b"127.0.0.1", b"evil.example"), b" ", b"403"),  # refused, and still sending
         (GET + b"GET / HTTP/1.1\r\n", b"x: y\r\n", b"200"),  # a good request, then a slow one
+        (GET, b"\r\n", b"200"),  # a good request, then line breaks only
+        (b"", b"\r\n", b"400"),
     ],
-    ids=["nothing", "half", "endless", "no-body", "slow-body", "refused", "second"],
+    ids=["nothing", "half", "endless", "no-body", "slow-body", "refused", "second", "breaks", "only-breaks"],
 )
 def test_who_does_not_send_is_closed(tmp_path: Path, start: bytes, drop: bytes, status: bytes) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, **SHORT) as (broker, url):
             answer = await asyncio.wait_for(drip(url, start, drop), 20)
             assert answer.partition(b"\r\n")[0].split(b" ")[1:2] == ([status] if status else [])
-            if start.startswith(GET):
+            if start.startswith(GET + b"GET"):
                 assert answer.count(b"HTTP/1.1 408") == 1
             assert broker.store.events.rows() == 0
             async with httpx.AsyncClient(base_url=url) as http:  # an honest one is served, also slowly
@@ -212,6 +214,7 @@ def test_hosts_and_origins_that_are_good() -> None:
         with pytest.raises(Forbidden):
             guard.check_page({"host": "localhost:8400", "origin": origin})
     Guard({"a": "b"}, False).check_page({"host": "any.example:8400"})
+    Guard({"a": "b"}, False).check_page({})
     with pytest.raises(Forbidden):
         Guard({"a": "b"}, False).check_page({"host": "evil@any.example"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -89,6 +90,48 @@ def test_try_an_event_and_read_why(page: playwright.Page) -> None:
     expect(page.locator("#why .false").first).to_contain_text("✗")
     expect(page.locator("#why")).to_contain_text("price is 30")
     expect(page.locator("#why")).to_contain_text("Nearest change")
+
+
+def test_numbers_stay_exact(page: playwright.Page, url: str) -> None:
+    """Beyond 2**53 a JavaScript number is another number; text that looks like the page's own marks stays text."""
+    add(page, "big", "one", 5, "qty = -9007199254740993")
+    odd = '"\\u0001:9007199254740995" \\\\'
+    with Client.sync(url) as client:
+        client.request("PUT", "/v1/subscribers/big", {"policy": "spool", "limit": 1})
+        client.publish_many([{"qty": -9007199254740993, "city": odd}, {"qty": -9007199254740993, "price": -0.5}])
+    expect(page.locator("#arrivals")).to_contain_text('"qty":-9007199254740993,')
+    expect(page.locator("#arrivals")).to_contain_text(json.dumps(odd))
+    expect(page.locator("#dead")).to_contain_text('"qty":-9007199254740993', timeout=10_000)
+    page.get_by_label("Event (JSON)").fill('{"qty": -9007199254740993}')
+    page.get_by_role("button", name="Try").click()
+    expect(page.locator("#try-count")).to_have_text("1 subscription matches")
+    page.get_by_role("button", name="Why big/one?").click()
+    expect(page.locator("#why")).to_contain_text("(qty is -9007199254740993)")
+    page.get_by_label("Event (JSON)").fill('{"qty": -9007199254740992}')
+    page.get_by_role("button", name="Try").click()
+    expect(page.locator("#try-count")).to_contain_text("0 subscriptions match")
+    page.get_by_role("button", name="Why big/one?").click()
+    expect(page.locator("#why")).to_contain_text("Nearest change: qty: -9007199254740992 → ")
+    expect(page.locator("#why")).to_contain_text("-9007199254740993")
+    page.get_by_label("Event (JSON)").fill('{"qty": -9007199254740993, "city": "as typed"}')
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator("#try-count")).to_contain_text("Published as event")
+    expect(page.locator("#arrivals li").first).to_contain_text('{"qty":-9007199254740993,"city":"as typed"} 1 match')
+    with Client.sync(url) as client:
+        events = client.request("GET", "/v1/events", limit=1000)["events"]
+        client.request("DELETE", "/v1/subscribers/big")
+    assert events[-1]["event"] == {"qty": -9007199254740993, "city": "as typed"}
+
+
+def test_a_batch_is_listed_whole_and_what_is_left_out_is_said(page: playwright.Page, url: str) -> None:
+    with Client.sync(url) as client:
+        first = client.publish_many([{"qty": -n} for n in range(50)])
+    expect(page.locator("#arrivals li").first).to_contain_text(f"#{first + 49} ")
+    shown = page.locator("#arrivals li").all_inner_texts()
+    assert [int(text.split()[0][1:]) for text in shown] == list(range(first + 49, first + 29, -1))
+    expect(page.locator("#arrivals-count")).to_have_text(
+        f"the latest 20 of {first + 49} events since the broker started"
+    )
 
 
 def test_an_error_is_marked_at_its_place(page: playwright.Page) -> None:

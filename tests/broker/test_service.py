@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import json
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -263,12 +264,13 @@ def test_bad_frames_end_with_a_reason(tmp_path: Path, text: str) -> None:
 def test_live_stream_for_the_page(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as (_, url), httpx.AsyncClient(base_url=url) as http:
-            await http.post("/v1/events", json={"event": {"qty": 1}})
+            await http.post("/v1/events", json=[{"event": {"qty": n}} for n in range(50)])
             async with http.stream("GET", "/v1/live") as response:
                 assert response.headers["content-type"].startswith("text/event-stream")
                 async for line in response.aiter_lines():
-                    assert '"published":1' in line
-                    assert '"event":{"qty":1}' in line
+                    found = json.loads(line.removeprefix("data: "))
+                    assert found["stats"]["last"] == found["arrived"] == 50
+                    assert [one["event"]["qty"] for one in found["events"]] == list(range(30, 50))
                     break
 
     run(scenario())

@@ -264,8 +264,9 @@ class Broker:
                 self.post.record(rows, batch[-1].seq, failed).add_done_callback(self._recorded)
                 for a in batch:
                     self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
-                last = batch[-1]
-                self.watch.arrived({"seq": last.seq, "matches": matched[last.seq], "event": last.event})
+                self.watch.arrived(
+                    {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
+                )
             finally:
                 self.gate.leave(len(batch))
                 self._done(len(batch), sum(len(a.body) for a in batch))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -42,7 +44,7 @@ def serve(
 ) -> None:
     """Run a broker until it is told to stop."""
     from hitbox.broker import transfer
-    from hitbox.broker.auth import Guard, is_loopback
+    from hitbox.broker.auth import Guard, check_origin, is_loopback
     from hitbox.broker.broker import Broker
     from hitbox.broker.service import serve
     from hitbox.broker.settings import read_settings
@@ -54,7 +56,7 @@ def serve(
         if import_ is not None:
             given = transfer.load(data, import_, as_)
         broker = Broker(data, given, settings)
-        guard = Guard(broker.store.get("tokens", {}), is_loopback(host), frozenset(allow_origin or ()))
+        guard = Guard(broker.store.get("tokens", {}), is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
         def ready(bound: int) -> None:
@@ -65,6 +67,9 @@ def serve(
         await serve(broker, guard, host, port, ready)
 
     with plain_errors(), _folder_errors(data):
+        if as_ and import_ is None:
+            raise typer.BadParameter("--as goes with --import")
+        origins = frozenset(check_origin(one) for one in allow_origin or ())
         settings = read_settings([f"way={way}", *(set or [])])
         asyncio.run(run())
 
@@ -98,17 +103,12 @@ def publish(
     from hitbox.broker.client import Client
 
     with plain_errors(), Client.sync(url, token or None) as client:
-        lines: list[Any] = []
-        for line in sys.stdin if event == "-" else [event]:
-            if line.strip():
-                lines.append(_json(line))
-            if len(lines) >= 1000:
-                typer.echo(client.publish_many(lines))
-                lines = []
         if event != "-":
-            typer.echo(client.publish(lines[0], where or None))
-        elif lines:
-            typer.echo(client.publish_many(lines))
+            typer.echo(client.publish(_json(event), where or None))
+            return
+        lines = (_json(line) for line in sys.stdin if line.strip())
+        while batch := list(itertools.islice(lines, 1000)):
+            typer.echo(client.publish_many(batch, [where or None] * len(batch)))
 
 
 def _json(line: str) -> Any:
@@ -154,7 +154,9 @@ def stats(url: Url = HERE, token: Token = "") -> None:
 @admin.command()
 def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> None:
     """Deliver stored events to a subscriber again, from a number on."""
-    typer.echo(_ask(url, token, "POST", f"/v1/subscribers/{subscriber}/replay", {"first": first})["count"])
+    typer.echo(
+        _ask(url, token, "POST", f"/v1/subscribers/{quote(subscriber, safe='')}/replay", {"first": first})["count"]
+    )
 
 
 @admin.command()

@@ -207,7 +207,7 @@ class Subscriber:
         self._socket: ClientConnection | None = None
         self._waiting: OrderedDict[int, Delivery] = OrderedDict()  # here, not handed out yet
         self._working: dict[int, float] = {}  # handed out and neither acknowledged nor refused: since when
-        self._acked: OrderedDict[int, int] = OrderedDict()  # the latest acknowledged ones: which attempt
+        self._acked: OrderedDict[int, int] = OrderedDict()  # acknowledged on this connection: which attempt
         self._arrived = asyncio.Event()
         self._problem: BrokerError | None = None
         self._pace = Pace(window)
@@ -232,13 +232,13 @@ class Subscriber:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._ready)
         except TimeoutError:
-            self._task.cancel()
+            await self.__aexit__()
             raise StoreFailed(
                 f"no broker answers at {self._client.url} ({self._trouble or 'no answer'}); tried for {seconds:g} s. "
                 "Is `hitbox serve` running there? (connect_seconds sets how long to try)"
             ) from None
         except BaseException:
-            self._task.cancel()
+            await self.__aexit__()
             raise
         return self
 
@@ -272,10 +272,10 @@ class Subscriber:
             seq, attempt = (one, 1) if isinstance(one, int) else (one.seq, one.attempt)
             self._working.pop(seq, None)
             self._waiting.pop(seq, None)
-            self._acks.append(seq)
             self._acked[seq] = attempt
             if len(self._acked) > MOST_NUMBERS:
                 self._acked.popitem(last=False)
+        self._acks += _numbers(deliveries)
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_later(0.005, lambda: asyncio.ensure_future(self._send_acks()))
 
@@ -420,8 +420,9 @@ class Subscriber:
         if seq in self._waiting:
             self._waiting[seq] = delivery
         elif delivery.attempt > self._acked.get(seq, delivery.attempt):
-            self._acks.append(seq)  # its acknowledgement and its repetition have crossed
+            pass  # its acknowledgement and its repetition have crossed
         elif not self._claimed(seq, time.monotonic()):
+            self._acked.pop(seq, None)  # a replay, say: from now on its own attempts count
             self._waiting[seq] = delivery
             self._arrived.set()
 
@@ -473,6 +474,7 @@ class Subscriber:
         visible = welcome["options"]["visibility_seconds"]
         self._beat_seconds = max(visible / BEATS, SHORTEST_BEAT)
         self._pace.horizon = min(PREFETCH_SECONDS, visible / 2)
+        self._acked.clear()  # an acknowledgement may have been lost with the old connection
         if not ephemeral:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
         if self._trouble:
@@ -565,8 +567,8 @@ class SyncClient:
     def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
         return self._do(self._client.publish(event, where))
 
-    def publish_many(self, events: Sequence[Mapping[str, Any]]) -> int:
-        return self._do(self._client.publish_many(events))
+    def publish_many(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None] | None = None) -> int:
+        return self._do(self._client.publish_many(events, where))
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any

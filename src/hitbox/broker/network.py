@@ -133,11 +133,11 @@ class Requests(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._look()
+        self._look(came=True)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._look()
+        self._look(came=bool(self.conn.trailing_data[0]))
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._await("")
@@ -149,16 +149,16 @@ class Requests(H11Protocol):
         self._stall.over()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
-        """What is the other side to send now?"""
+    def _look(self, came: bool) -> None:
+        """What is the other side to send now, after something came (if only a line break) or an answer went out?"""
         theirs = self.conn.their_state
         if self._upgraded:
             return
         if theirs is h11.SEND_BODY:
             self._await("body")
-        elif theirs is h11.IDLE and self.conn.trailing_data[0]:
+        elif theirs is h11.IDLE and came:
             self._await("head")
-        elif theirs is not h11.IDLE or self.cycle is not None:
+        else:
             self._await("")  # it waits for our answer, or rests between two requests, which uvicorn bounds
 
     def _await(self, what: str) -> None:

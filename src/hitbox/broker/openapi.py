@@ -31,6 +31,7 @@ PROBLEMS = {
     "401": "a token is needed",
     "403": "a foreign page or host",
     "404": "there is no such thing",
+    "408": "the request took too long to arrive",
     "409": "it contradicts what is there",
     "413": "too large",
     "429": "too much at the moment; see Retry-After",

@@ -42,6 +42,8 @@ from hitbox.errors import HitboxError
 PAGE = Path(__file__).parent / "page"
 OPEN = ("/", "/healthz")
 LIVE_SECONDS = 1.0
+LATEST = 20
+"""Events that the page lists."""
 SWITCH_SECONDS = 0.0005
 """How long the writer's thread waits for the interpreter while the event loop is busy; the default is 0.005."""
 SAFETY = {
@@ -186,13 +188,13 @@ async def _surprise(request: Request, problem: Exception) -> Response:
 
 async def _live(broker: Broker) -> AsyncIterator[bytes]:
     """Server-Sent Events for the page: a line of figures a second, and the latest events."""
-    seen = max(broker.watch.seen - 20, 0)
+    seen = 0
     while not broker.closing:
         line = broker.watch.history[-1] if broker.watch.history else {}
-        fresh = broker.watch.since(seen)
+        fresh = broker.watch.since(seen, LATEST)
         seen = broker.watch.seen
         state = {key: value for key, value in broker.describe().items() if key != "history"}
-        data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh[-50:]})
+        data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh, "arrived": seen})
         yield b"data: " + data + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
 

@@ -9,6 +9,7 @@ lower one.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from hitbox.broker.clock import time
@@ -40,13 +41,15 @@ class Watch:
         self._last = time.monotonic()
         self.started = time.time()
 
-    def arrived(self, what: dict[str, object]) -> None:
-        """An event, for the page's list of the latest ones."""
-        self.seen += 1
-        self.recent.append({"number": self.seen, **what})
+    def arrived(self, events: Iterable[dict[str, object]]) -> None:
+        """Events, for the page's list of the latest ones; `seen` counts them."""
+        for one in events:
+            self.seen += 1
+            self.recent.append(one)
 
-    def since(self, number: int) -> list[dict[str, object]]:
-        fresh = min(self.seen - number, len(self.recent))
+    def since(self, number: int, most: int) -> list[dict[str, object]]:
+        """The latest of those that came after `number` others, `most` at most."""
+        fresh = min(self.seen - number, len(self.recent), most)
         return list(self.recent)[-fresh:] if fresh > 0 else []
 
     def percentile(self, share: float) -> float:

@@ -3,7 +3,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const SECONDS = 300;
+const SECONDS = 300, LATEST = 20, TRIED = 50;
 
 function make(tag, text, className) {
   const node = document.createElement(tag);
@@ -11,6 +11,27 @@ function make(tag, text, className) {
   if (className) node.className = className;
   return node;
 }
+
+// ---- JSON without loss: JavaScript's numbers are doubles, so 9007199254740993 would become ...992. A number that a double
+// cannot say stays text behind a mark that nobody can guess, and `print` writes it as it came.
+
+const MARK = `\u0001${Math.random().toString(36)}${Math.random().toString(36)}:`;
+const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+const MARKED = new RegExp(`"${JSON.stringify(MARK).slice(1, -1).replace(/[\\.]/g, "\\$&")}([^"]*)"`, "g");
+
+function exact(text) {
+  const value = Number(text);
+  return Number.isFinite(value) && (/[.eE]/.test(text) || Number.isSafeInteger(value));
+}
+
+function parse(text) {
+  JSON.parse(text); // its errors speak of the text as it is
+  return JSON.parse(text.replace(TOKEN, (token) => (token[0] === '"' || exact(token) ? token : JSON.stringify(MARK + token))));
+}
+
+const print = (value, indent) => JSON.stringify(value, null, indent).replace(MARKED, "$1");
+
+const counted = (count, one, many) => `${count} ${count === 1 ? one : many}`;
 
 // ---- asking
 
@@ -21,10 +42,10 @@ function headers(more) {
 
 async function ask(method, path, body) {
   const options = { method, headers: headers(body === undefined ? {} : { "content-type": "application/json" }) };
-  if (body !== undefined) options.body = JSON.stringify(body);
+  if (body !== undefined) options.body = typeof body === "string" ? body : print(body);
   const response = await fetch(path, options);
   if (response.status === 401) { $("token-form").hidden = false; $("state").textContent = "a token is needed"; }
-  const found = response.status === 204 ? null : await response.json();
+  const found = response.status === 204 ? null : parse(await response.text());
   if (!response.ok) throw Object.assign(new Error(found.error.message), found.error, { status: response.status });
   return found;
 }
@@ -98,13 +119,16 @@ function showFigures(stats) {
   }
 }
 
-function showArrivals(events) {
+function showArrivals(events, total) {
   for (const one of events) {
-    const row = make("li", `#${one.seq} ${JSON.stringify(one.event)} `);
-    row.append(make("span", one.matches === 1 ? "1 match" : `${one.matches} matches`, one.matches ? "true" : "unknown"));
+    const row = make("li", `#${one.seq} ${print(one.event)} `);
+    if (one.where) row.append(make("code", `where ${one.where}`), " ");
+    row.append(make("span", counted(one.matches, "match", "matches"), one.matches ? "true" : "unknown"));
     $("arrivals").prepend(row);
   }
-  while ($("arrivals").children.length > 20) $("arrivals").lastChild.remove();
+  while ($("arrivals").children.length > LATEST) $("arrivals").lastChild.remove();
+  const shown = $("arrivals").children.length;
+  $("arrivals-count").textContent = `${shown < total ? `the latest ${shown} of ` : ""}${counted(total, "event", "events")} since the broker started`;
 }
 
 async function watch() {
@@ -112,6 +136,7 @@ async function watch() {
     const response = await fetch("/v1/live", { headers: headers() });
     if (!response.ok) { if (response.status === 401) $("token-form").hidden = false; throw new Error(response.statusText); }
     $("state").textContent = "live";
+    $("arrivals").replaceChildren(); // the latest come again
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -120,10 +145,10 @@ async function watch() {
       const parts = (rest + value).split("\n\n");
       rest = parts.pop();
       for (const part of parts) {
-        const { stats, events } = JSON.parse(part.slice(6));
+        const { stats, events, arrived } = parse(part.slice(6));
         addLine(stats);
         showFigures(stats);
-        showArrivals(events);
+        showArrivals(events, arrived);
       }
       feedPlots();
     }
@@ -134,11 +159,12 @@ async function watch() {
 
 // ---- trying an event
 
-function readEvent() {
-  let event;
-  try { event = JSON.parse($("event").value); } catch (problem) { throw new Error(`The event is not JSON: ${problem.message}`); }
-  const where = $("event-where").value.trim();
-  return where ? { event, where } : { event };
+// The event goes out as it was typed: numbers, and what is an error only for the broker, stay as they are.
+function request(more) {
+  const text = $("event").value, where = $("event-where").value.trim();
+  try { JSON.parse(text); } catch (problem) { throw new Error(`The event is not JSON: ${problem.message}`); }
+  const rest = print({ ...(where ? { where } : {}), ...more }).slice(1, -1);
+  return `{"event":${text}${rest && `,${rest}`}}`;
 }
 
 function matchRow(id, level, text) {
@@ -157,8 +183,9 @@ async function tryEvent() {
   showError($("event-error"));
   $("why").replaceChildren();
   try {
-    const found = await ask("POST", "/v1/try", { ...readEvent(), limit: 50, misses: 5 });
-    $("try-count").textContent = found.count === 1 ? "1 subscription matches" : `${found.count} subscriptions match, most urgent first`;
+    const found = await ask("POST", "/v1/try", request({ limit: TRIED, misses: 5 }));
+    const shown = found.matches.length < found.count ? `; the first ${found.matches.length} are shown` : "";
+    $("try-count").textContent = found.count === 1 ? "1 subscription matches" : `${found.count} subscriptions match, most urgent first${shown}`;
     $("matches").replaceChildren(...found.matches.map((m) => matchRow(`${m.subscriber}/${m.name}`, m.priority, m.where)));
     $("misses").replaceChildren(...found.misses.map((m) => matchRow(m.id, null, (m.subscription || m).predicate)));
     $("misses-title").hidden = !found.misses.length;
@@ -169,20 +196,20 @@ function tree(node) {
   const row = make("li");
   const mark = { true: "✓", false: "✗", unknown: "?" }[node.truth];
   row.append(make("span", `${mark} `, node.truth), make("code", node.text), make("span", ` ${node.truth}`, "hidden"));
-  if (node.attribute) row.append(make("span", ` (${node.attribute} is ${node.value === null ? "missing" : JSON.stringify(node.value)})`, "unknown"));
+  if (node.attribute) row.append(make("span", ` (${node.attribute} is ${node.value === null ? "missing" : print(node.value)})`, "unknown"));
   if (node.children) { const list = make("ul"); list.append(...node.children.map(tree)); row.append(list); }
   return row;
 }
 
 async function explain(id) {
   try {
-    const found = await ask("POST", "/v1/explain", { ...readEvent(), id });
+    const found = await ask("POST", "/v1/explain", request({ id }));
     const parts = [make("h3", `${id}: ${found.matched ? "match" : "no match"}`)];
     for (const side of found.subscription ? [found.subscription, found.event] : [found]) {
       const list = make("ul", undefined, "tree");
       list.append(tree(side.tree));
       parts.push(list);
-      for (const c of side.changes) parts.push(make("p", `Nearest change: ${c.attribute}: ${c.value ?? "missing"} → ${c.wanted}`));
+      for (const c of side.changes) parts.push(make("p", `Nearest change: ${c.attribute}: ${c.value === null || c.value === undefined ? "missing" : print(c.value)} → ${c.wanted}`));
     }
     $("why").replaceChildren(...parts);
     $("why").focus();
@@ -193,7 +220,7 @@ $("try-form").addEventListener("submit", (event) => { event.preventDefault(); tr
 $("publish").addEventListener("click", async () => {
   showError($("event-error"));
   try {
-    const found = await ask("POST", "/v1/events", readEvent());
+    const found = await ask("POST", "/v1/events", request());
     $("try-count").textContent = `Published as event ${found.first}`;
   } catch (error) { showError($("event-error"), error); }
 });
@@ -236,9 +263,12 @@ function cells(...values) {
   return row;
 }
 
+const LISTED = 100;
+const shownOf = (shown, count, search) => (search ? `${shown === LISTED ? `the first ${shown}` : shown} found among ${count}` : `${shown} of ${count} shown`);
+
 async function listSubscriptions() {
-  const found = await ask("GET", `/v1/subscriptions?limit=100&q=${encodeURIComponent($("search").value)}`);
-  $("subs-count").textContent = `${found.subscriptions.length} of ${found.count} shown`;
+  const found = await ask("GET", `/v1/subscriptions?limit=${LISTED}&q=${encodeURIComponent($("search").value)}`);
+  $("subs-count").textContent = shownOf(found.subscriptions.length, found.count, $("search").value);
   $("subs").replaceChildren(...found.subscriptions.map((s) => {
     const remove = make("button", "Remove", "small");
     remove.type = "button";
@@ -280,7 +310,7 @@ async function listDead() {
     box.value = letter.number;
     box.checked = chosen.has(String(letter.number));
     box.setAttribute("aria-label", `event ${letter.seq} for ${letter.subscriber}`);
-    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${JSON.stringify(letter.event)}`), letter.reason, String(letter.tries));
+    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}`), letter.reason, String(letter.tries));
   }));
 }
 
@@ -298,7 +328,7 @@ async function example() {
   const samples = { int: 3, float: 12.5, string: "Paris", bool: true, timestamp: "2026-01-31T12:00:00Z" };
   const { attributes } = await ask("GET", "/v1/schema");
   const event = Object.fromEntries(attributes.filter((a) => a.role === "criteria").slice(0, 6).map((a) => [a.name, samples[a.type]]));
-  $("event").value = JSON.stringify(event, null, 1);
+  $("event").value = print(event, 1);
   $("event-where").disabled = attributes.every((a) => a.role === "criteria");
 }
 
