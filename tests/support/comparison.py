@@ -682,10 +682,12 @@ def was_made(index: hitbox.Index, model: Model, gone: Sequence[Id], new: Mapping
         interrupt(20, Hung)
         signs = [id not in index for id in gone]
         for id, held in new.items():
-            text = index.where(id) if id in index else "FALSE"
-            changed = flat(parse(text, model.case.types, model.case.grids)) == flat(held[0])
-            if changed and id in model.held and flat(model.held[id][0]) == flat(held[0]):
-                continue  # the same predicate as before: no sign of anything
+            changed = id in index and (
+                flat(parse(index.where(id), model.case.types, model.case.grids)) == flat(held[0])
+                and index.priority(id) == held[1]
+            )
+            if id in model.held and model.held[id] == held:
+                continue  # the same as before: no sign of anything
             signs.append(changed)
     except Hung as error:
         raise Difference("the index hangs after an interrupted change") from error
