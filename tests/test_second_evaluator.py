@@ -129,10 +129,22 @@ def test_histories(matcher: str) -> None:
         run("history", seed, matcher)
 
 
+@pytest.mark.parametrize("matcher", ["hitbox", TODAY])
+def test_many_of_both(matcher: str) -> None:
+    for seed in range(3):
+        run("many", seed, matcher)
+
+
 @pytest.mark.parametrize("matcher", ["hitbox", "brute"])
 def test_both_sides(matcher: str) -> None:
-    for seed in range(8):
+    for seed in range(6):
         run("both", seed, matcher)
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+def test_exchange(matcher: str) -> None:
+    for seed in range(10):
+        run("exchange", seed, matcher)
 
 
 def test_mangled_texts() -> None:
