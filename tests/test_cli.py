@@ -75,6 +75,16 @@ def test_explain(here: Path) -> None:
     assert [miss["id"] for miss in found["misses"]] == ["s1"]
 
 
+def test_intervals_in_json(here: Path) -> None:
+    (here / "ranges.jsonl").write_text('{"price": {"low": 9, "high": 11}, "city": "Paris"}\n{"price": null}\n')
+    done = run("match", "ranges.jsonl", "-s", "subs.csv", "--json")
+    assert json.loads(done.stdout.splitlines()[0]) == {"event": 0, "subscriptions": ["s1", "s2"]}
+    schema = ("--schema", "price:float,city:string")
+    text = run("explain", '{"price": {"low": 9, "high": 11}, "city": "Paris"}', "--id", "s1", "-s", "subs.csv", *schema)
+    assert text.stdout.startswith("match")
+    assert "price is 9.0 to 11.0" in text.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -88,6 +98,11 @@ def test_explain(here: Path) -> None:
         (["match", "events.jsonl", "-s", "subs.csv", "-o", "nowhere/out.csv"], "cannot write"),
         (["explain", "{", "-s", "subs.csv", "--schema", "price:float,city:string"], "not JSON"),
         (["explain", "[]", "-s", "subs.csv", "--schema", "price:float,city:string"], "JSON object"),
+        (
+            ["explain", '{"price": [1, 2]}', "-s", "subs.csv", "--schema", "price:float,city:string"],
+            "tuple (low, high)",
+        ),
+        (["explain", r'{"city": "\ud800"}', "-s", "subs.csv", "--schema", "price:float,city:string"], "surrogate"),
         (["explain", "{}", "--id", "x", "-s", "subs.csv", "--schema", "price:float,city:string"], "no subscription"),
     ],
 )

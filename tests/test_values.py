@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +125,10 @@ COLUMNS: list[tuple[str, pa.Array, list[Any]]] = [
     ("f", pa.array([D("0.1"), None, D("9007199254740993")], pa.decimal128(38, 10)), [0.1, None, 2.0**53]),
     ("f", pa.array([D("0.1"), None], pa.decimal256(60, 20)), [0.1, None]),
     ("f", pa.array([D("0.1"), None, D("0.1")], pa.decimal128(5, 1)).dictionary_encode(), [0.1, None, 0.1]),
+    ("f", pa.array([D("0.1"), None], pa.decimal32(5, 1)), [0.1, None]),
+    ("i", pa.array([D("3"), None], pa.decimal64(15, 1)), [3, None]),
+    ("i", pc.run_end_encode(pa.array([3, 3, None])), [3, 3, None]),
+    ("s", pc.run_end_encode(pa.array(["m", "m", None])), ["m", "m", None]),
     ("f", pa.array([0.1, None], pa.float32()), [float(np.float32(0.1)), None]),
     ("f", pa.array([np.float16(0.5), None], pa.float16()), [0.5, None]),
     ("f", pa.array([3, None, 2**60]), [3.0, None, 2.0**60]),
@@ -371,6 +376,82 @@ def test_rows_are_counted_over_the_whole_batch() -> None:
         index.match_batch([{"i": 1}] * 20_000 + [{"i": "x"}])
 
 
+BOUNDS: list[tuple[str, pa.Array, pa.Array, str]] = [
+    ("i", pa.array([D("2.5")]), pa.array([D("3.5")]), "i BETWEEN 2.5 AND 3.5"),
+    ("i", pa.array([2.5], pa.float32()), pa.array([3], pa.uint64()), "i BETWEEN 2.5 AND 3"),
+    ("i", pa.array([np.float16(2.5)], pa.float16()), pa.array([7]).dictionary_encode(), "i BETWEEN 2.5 AND 7"),
+    ("f", pa.array([D("0.1")]), pa.array([D("3.0")]), "f BETWEEN 0.1 AND 3.0"),
+    ("f", pa.array([D("0.1")], pa.decimal256(50, 10)), pa.array([3]), "f BETWEEN 0.1 AND 3"),
+    ("f", pa.array([None], pa.float64()), pa.array([0.5], pa.float32()), "f <= 0.5"),
+    ("t", pa.array([NOON], NS), pa.nulls(1, NS), "t >= TIMESTAMP '2026-01-31 12:00:00'"),
+    (
+        "t",
+        pa.array([date(2026, 1, 31)]),
+        pa.array(["2026-01-31T14:00+02:00"]),
+        "t BETWEEN TIMESTAMP '2026-01-31' AND TIMESTAMP '2026-01-31 12:00'",
+    ),
+    ("s", pa.array(["a"], pa.string_view()), pa.array(["m"]).dictionary_encode(), "s BETWEEN 'a' AND 'm'"),
+    ("b", pa.array([True]), pa.nulls(1, pa.bool_()), "b"),
+    ("g", pa.array([D("0.1")]), pa.array([0.3]), "g BETWEEN 0.1 AND 0.3"),
+]
+
+
+@pytest.mark.parametrize(("name", "low", "high", "where"), BOUNDS, ids=[b[3] for b in BOUNDS])
+def test_bounds_of_every_make(name: str, low: pa.Array, high: pa.Array, where: str) -> None:
+    """A table of bounds says what the predicate says, also where it is read back as a text."""
+    index = Index(SCHEMA)
+    index.load(pa.table({"id": ["wide"], f"{name}_low": low, f"{name}_high": high}))
+    index.subscribe("text", where)
+    for value, _ in [*MAKES[name], *[(plain, plain) for _, plain in MAKES[name]], (None, None)]:
+        found = set(index.match({name: value}))
+        assert found in ({"wide", "text"}, set()), value
+        assert index.explain({name: value}, "wide").matched == bool(found)  # type: ignore[union-attr]
+
+
+def test_bounds_that_do_not_fit_are_errors_of_their_rows() -> None:
+    index = Index(SCHEMA)
+    cases = {
+        "i": pa.array([1, 2**63], pa.uint64()),
+        "f": pa.array([1, 2**53 + 1]),
+        "t": pa.array([0, 1], pa.timestamp("ns")),
+        "s": pa.array(["a", "b\0"]),
+        "g": pa.array([0.1, 0.15]),
+    }
+    for name, column in cases.items():
+        table = pa.table({"id": [1, 2], f"{name}_low": column, f"{name}_high": pa.nulls(2, column.type)})
+        with pytest.raises(TableError, match=f"row 1: {name}_low"):
+            index.load(table)
+        report = index.load(table, on_error="return")
+        assert (report.loaded, [row for row, _ in report.errors]) == (1, [1])
+
+
+def test_empty_tables() -> None:
+    index = filled("auto")
+    kinds = {
+        "i": pa.uint8(),
+        "f": pa.decimal128(9, 2),
+        "b": pa.bool_(),
+        "t": NS,
+        "s": pa.string_view(),
+        "g": pa.float16(),
+    }
+    kinds["tail"] = pa.dictionary(pa.int32(), pa.string())
+    for table in (
+        pa.schema(list(kinds.items())).empty_table(),
+        pa.schema([(n, pa.struct({"low": k, "high": k})) for n, k in kinds.items()]).empty_table(),
+        pa.schema([(f"{n}_{end}", k) for n, k in kinds.items() for end in ("low", "high")]).empty_table(),
+    ):
+        assert len(index.match_batch(table)) == 0
+    bounds = [(f"{n}_{end}", k) for n, k in kinds.items() for end in ("low", "high")]
+    assert index.load(pa.schema([("id", pa.string()), *bounds]).empty_table()).loaded == 0
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    index = Index({"i": "int"})
+    with pytest.raises(TableError, match="two columns are called 'i'"):
+        index.match_batch(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["i", "i"]))
+
+
 # ---- intervals
 
 
@@ -478,6 +559,19 @@ def test_swapped_ends_of_what_subscribers_say_of_themselves() -> None:
         assert index.about(1) == {"a": (1, 3)}
 
 
+def test_what_subscribers_say_of_themselves_is_checked_by_row() -> None:
+    index = Index({"x": "int", "c": Attribute("string", role="information")})
+    for column in (pa.array([None, 3]), pa.array([None, ["a", "z"]]), pa.array([None, {"low": "z", "high": "a"}])):
+        table = pa.table({"id": [1, 2], "where": ["x > 1"] * 2, "c": column})
+        with pytest.raises(TableError, match="row 1: attribute 'c'"):
+            index.load(table)
+        assert index.load(table, on_error="return").loaded == 1
+    fine = pa.array([None, 1], pa.timestamp("ns"))
+    index = Index({"x": "int", "t": Attribute("timestamp", role="information")})
+    with pytest.raises(TableError, match=r"row 1: attribute 't': .*finer"):
+        index.load(pa.table({"id": [1, 2], "where": ["x > 1"] * 2, "t": fine}))
+
+
 # ---- texts
 
 UNSOUND = ["\ud800", "a\udfffb", "\0", "a\0b", "é\0", "é\ud800"]
@@ -562,7 +656,7 @@ def test_ids_are_plain(tmp_path: Any) -> None:
 
 
 def test_values_that_fit_no_attribute() -> None:
-    index = Index({"i": "int", "f": "float", "s": "string", "b": "bool"})
+    index = Index({"i": "int", "f": "float", "s": "string", "b": "bool", "t": "timestamp"})
     for name, value in [
         ("i", 10**5000),
         ("f", 10**5000),
@@ -578,6 +672,8 @@ def test_values_that_fit_no_attribute() -> None:
         ("s", 10**5000),
         ("i", enum.Enum("Plain", {"A": 3})["A"]),
         ("i", np.timedelta64(3, "s")),
+        ("i", np.timedelta64(3, "ns")),
+        ("f", np.timedelta64(3, "ns")),
         ("f", 1j),
         ("f", object()),
     ]:
@@ -588,6 +684,8 @@ def test_values_that_fit_no_attribute() -> None:
         ("b", pa.array(["true"])),
         ("s", pa.array([b"a"])),
         ("i", pa.array([True])),
+        ("s", pa.array([3], pa.duration("s"))),
+        ("t", pa.array([3], pa.duration("s"))),
     ]:
         with pytest.raises(TableError, match=f"column '{name}'"):
             index.match_batch(pa.table({name: column}))
@@ -597,6 +695,15 @@ def test_values_that_fit_no_attribute() -> None:
 def test_forbidden_finds_the_first_place(text: str) -> None:
     places = [at for at, c in enumerate(text) if c == "\0" or "\ud800" <= c <= "\udfff"]
     assert forbidden(text) == (places[0] if places else None)
+
+
+def test_an_event_is_a_mapping() -> None:
+    index = filled("auto")
+    calls: list[Callable[[Any], Any]] = [index.match, lambda e: index.explain(e, "0"), lambda e: index.match_batch([e])]
+    for event in ([1], "text", None, 3):
+        for call in calls:
+            with pytest.raises(HitboxError, match="mapping"):
+                call(event)
 
 
 def test_small_parts() -> None:

@@ -292,7 +292,7 @@ def kind_of(id: object) -> str:
     """The kind of an id."""
     if isinstance(id, str):
         return "string"
-    if isinstance(id, (int, np.integer)) and not isinstance(id, bool):
+    if isinstance(id, (int, np.integer)) and not isinstance(id, (bool, np.timedelta64)):
         if not -(2**63) <= int(id) < 2**63:
             raise ValueProblem(f"id {brief(id)} does not fit 64 bits")
         return "int"

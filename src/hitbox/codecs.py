@@ -334,7 +334,7 @@ class StringCodec(Codec):
         try:
             return self.attempt(array)[0]
         except ValueProblem:
-            bad = unsound(array)
+            bad = unsound(array) if is_text(_kind(array)) else None
             if bad is None:
                 raise
             row = int(np.argmax(bad))
@@ -347,13 +347,13 @@ class StringCodec(Codec):
             return "the text is not UTF-8"
 
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
-        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        kind = _kind(array)
         if pa.types.is_null(kind):
             return np.full(len(array), MISSING, np.int64), None
         if not is_text(kind):
             raise ValueProblem(f"a column of {kind} is not a column of texts; {self.takes}")
-        if pa.types.is_string_view(kind):
-            array = decoded(array).cast(pa.large_string())
+        if pa.types.is_string_view(kind) or pa.types.is_run_end_encoded(array.type):
+            array = _text(array)
         return self.dictionary.column(array), None
 
     def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
@@ -396,12 +396,12 @@ def _number(literal: object, codec: Codec) -> int | Fraction:
 
 def decoded(array: Any) -> pa.Array:
     """A column as one array of plain values: without chunks, dictionary or run lengths."""
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays([pa.nulls(0, array.type), *array.chunks])
-    if pa.types.is_run_end_encoded(array.type):
-        array = pc.run_end_decode(array)
     return array
 
 
@@ -445,8 +445,14 @@ def _is_sound(raw: bytes) -> bool:
 
 
 def _text(column: Any) -> pa.Array:
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    return decoded(column.cast(kind).cast(pa.large_string()))
+    column = pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+    return decoded(column.cast(_kind(column)).cast(pa.large_string()))
+
+
+def _kind(column: Any) -> pa.DataType:
+    """The type of the values, however they are encoded."""
+    kind = column.type
+    return kind.value_type if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) else kind
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -518,6 +524,8 @@ def _numeric(array: Any, codec: Codec) -> pa.Array:
         return array.cast(pa.int64())
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise ValueProblem(f"a column of {kind} is not a column of numbers; {codec.takes}")
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
     return array
 
 

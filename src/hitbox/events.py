@@ -24,7 +24,7 @@ from hitbox.keys import Keys
 from hitbox.values import brief, ends_of
 
 Event = Mapping[str, Any]
-AS_THEY_ARE = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string())
+AS_THEY_ARE = frozenset([pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string()])
 """Arrow types whose Python values are plain already."""
 EXTREMES: dict[str, tuple[Any, Any]] = {
     "int": (LOWEST, HIGHEST),
@@ -37,8 +37,7 @@ EXTREMES: dict[str, tuple[Any, Any]] = {
 
 def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tuple[int, int]]:
     """{attribute: (low, high)} of what a mapping says; checks names, roles, types and that low <= high."""
-    if not isinstance(event, Mapping):
-        raise ValueProblem(f"an event is a mapping of attribute to value, not {type(event).__name__}")
+    _check_mapping(event)
     schema, found = keys.schema, {}
     for name, value in event.items():
         number = schema.number(name)
@@ -46,6 +45,11 @@ def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tu
             raise ValueProblem(wrong_side(name, schema[name].role))
         found[number] = value_keys(keys.codecs[number], name, value)
     return found
+
+
+def _check_mapping(event: Event) -> None:
+    if not isinstance(event, Mapping):
+        raise ValueProblem(f"an event is a mapping of attribute to value, not {type(event).__name__}")
 
 
 def wrong_side(name: str, role: str) -> str:
@@ -110,35 +114,38 @@ def from_mappings(keys: Keys, events: Sequence[Event], first_row: int = 0) -> Po
 def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
     """A column an attribute; columns that are no attributes are left alone. Errors count rows from `first_row`."""
     check_columns(keys, table.column_names)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
     low = _blank(keys, table.num_rows)
     high = low
     for number, (name, attribute) in enumerate(keys.schema.items()):
         if attribute.role != "criteria":
             continue
-        codec, ends = keys.codecs[number], _end_columns(table, name)
+        codec, ends = keys.codecs[number], _end_columns(columns, name)
         if ends is not None:
             first = column_keys(codec, f"{name}_low", ends[0], first_row)
             last = column_keys(codec, f"{name}_high", ends[1], first_row)
             _check_intervals(name, codec, ends, first, last, first_row)
             high = high.copy() if high is low else high
             low[:, number], high[:, number] = first, last
-        elif name in table.column_names:
-            low[:, number] = column_keys(codec, name, table[name], first_row)
+        elif name in columns:
+            low[:, number] = column_keys(codec, name, columns[name], first_row)
             if high is not low:
                 high[:, number] = low[:, number]
     return _with_information(keys, low, high)
 
 
-def _end_columns(table: pa.Table, name: str) -> tuple[Any, Any] | None:
+def _end_columns(columns: Mapping[str, Any], name: str) -> tuple[Any, Any] | None:
     """The two ends of an attribute that comes as intervals: a struct of low and high, or two columns."""
-    if name not in table.column_names:
-        return (table[f"{name}_low"], table[f"{name}_high"]) if f"{name}_low" in table.column_names else None
-    kind = table[name].type
+    if name not in columns:
+        return (columns[f"{name}_low"], columns[f"{name}_high"]) if f"{name}_low" in columns else None
+    kind = columns[name].type
+    if kind in AS_THEY_ARE:
+        return None
     if pa.types.is_struct(kind):
         if sorted(field.name for field in kind) != ["high", "low"]:
             raise TableError(f"column {name!r} is a column of {kind}; an interval is struct<low, high>")
-        return pc.struct_field(table[name], "low"), pc.struct_field(table[name], "high")
-    if pa.types.is_nested(kind):
+        return pc.struct_field(columns[name], "low"), pc.struct_field(columns[name], "high")
+    if pa.types.is_nested(kind) and not pa.types.is_run_end_encoded(kind):
         raise TableError(
             f"column {name!r} is a column of {kind}, and lists of values are not supported; an interval is "
             f"struct<low, high>, or two columns {name}_low and {name}_high"
@@ -165,9 +172,12 @@ def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Any]:
 
 
 def check_columns(keys: Keys, columns: Sequence[str]) -> None:
-    """At least one attribute is there, intervals have both ends, and no column looks like a misspelt attribute."""
+    """At least one attribute is there, none twice; intervals have both ends; no column looks like a misspelt one."""
     schema = keys.schema
     wanted = schema.with_role("criteria")
+    if len(set(columns)) != len(columns):
+        twice = [name for name in columns if columns.count(name) > 1]
+        raise TableError(f"two columns are called {twice[0]!r} (rename or drop one)")
     for name in wanted:
         ends = [end for end in (f"{name}_low", f"{name}_high") if end in columns]
         if len(ends) == 1 and name not in columns:
@@ -186,6 +196,7 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
 
 def normal(keys: Keys, event: Event) -> dict[str, Any]:
     """The event with the plain values that keys are made of: None for missing, a tuple for an interval."""
+    _check_mapping(event)
     found = {}
     for name, value in event.items():
         codec = keys.codecs[keys.schema.number(name)]
@@ -199,23 +210,28 @@ def normal(keys: Keys, event: Event) -> dict[str, Any]:
 
 def normal_row(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
     """One row of an event table, as `normal` gives a mapping."""
-    found = {}
+    found: dict[str, Any] = {}
+    columns = dict(zip(table.column_names, table.columns, strict=True))
     for number, (name, attribute) in enumerate(keys.schema.items()):
         if attribute.role != "criteria":
             continue
-        codec, ends = keys.codecs[number], _end_columns(table, name)
+        codec, ends = keys.codecs[number], _end_columns(columns, name)
         if ends is not None:
             low, high = (_cell(codec, column, row) for column in ends)
             found[name] = None if low is None else (low, high)
-        elif name in table.column_names:
-            found[name] = _cell(codec, table[name], row)
+        elif name in columns:
+            found[name] = _cell(codec, columns[name], row)
     return found
 
 
 def _cell(codec: Codec, column: Any, row: int) -> Any:
     """The plain value in a row of a column: that of its key, where a key says all."""
-    if column.type in AS_THEY_ARE:
+    kind = column.type
+    if kind in AS_THEY_ARE:
         return codec.normal(column[row].as_py())
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        micros = column[row].value
+        return None if micros is None else codec.value(micros)
     one = column.slice(row, 1)
     if codec.type == "string":
         return codec.normal(python_values(one)[0])

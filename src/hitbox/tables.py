@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hitbox import language
 from hitbox.boxes import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
 from hitbox.codecs import Codec, GridCodec, IntCodec, decoded, is_text, python_values, unsound
-from hitbox.errors import HitboxError, TableError, nearest
+from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
 from hitbox.events import attempt_keys, event_keys
 from hitbox.keys import Keys
 from hitbox.language import Limits, Predicate
@@ -58,7 +58,7 @@ class Draft:
     abouts: list[dict[str, Any]] = field(default_factory=list)
 
     def strings(self, schema: Schema) -> Strings:
-        """The strings that need labels, by attribute number."""
+        """The strings that need labels, by attribute number; rows whose `about` proves wrong join `errors`."""
         found: Strings = {}
         if self.predicates is None:
             for name, number in _named(schema, "string"):
@@ -67,10 +67,14 @@ class Draft:
                         texts = pc.unique(self.table[name + end]).to_pylist()
                         found.setdefault(number, set()).update(t for t in texts if t is not None)
             return found
-        for predicate, about in zip(self.predicates, self.abouts, strict=True):
-            if predicate is not None:
+        for row, (predicate, about) in enumerate(zip(self.predicates, self.abouts, strict=True)):
+            if predicate is not None and row not in self.errors:
+                try:
+                    merge_strings(found, about_strings(schema, about))
+                except HitboxError as problem:
+                    self.errors[row] = str(problem)
+                    continue
                 merge_strings(found, language.strings(predicate))
-                merge_strings(found, about_strings(schema, about))
         return found
 
     def encode(self, keys: Keys, limits: Limits) -> Encoded:
@@ -222,7 +226,10 @@ def about_strings(schema: Schema, about: dict[str, Any]) -> Strings:
     found: Strings = {}
     for name, value in about.items():
         if schema[name].type == "string":
-            plain = map(text, ends_of(value) or (value,))
+            try:
+                plain = [text(one) for one in ends_of(value) or (value,)]
+            except ValueProblem as problem:
+                raise ValueProblem(f"attribute {name!r}: {problem}") from None
             found[schema.number(name)] = {one for one in plain if one is not None}
     return found
 

@@ -87,7 +87,7 @@ def whole_number(value: object) -> int | None:
         return value
     if is_missing(value):
         return None
-    plain = value.item() if isinstance(value, np.generic) and not isinstance(value, np.datetime64) else value
+    plain = _without_numpy(value)
     if isinstance(plain, Decimal) and plain.is_finite() and plain.adjusted() > 40:
         raise _out_of_range(value, "int")  # int() would spell out every digit
     if isinstance(plain, (float, Decimal)) and math.isfinite(plain) and plain == int(plain):
@@ -104,7 +104,7 @@ def number(value: object) -> float | None:
         return value if value == value else None
     if is_missing(value):
         return None
-    plain = value.item() if isinstance(value, np.generic) and not isinstance(value, np.datetime64) else value
+    plain = _without_numpy(value)
     if isinstance(plain, bool) or not isinstance(plain, (int, float, Decimal)):
         raise wrong(value, TAKES["float"])
     try:
@@ -116,6 +116,12 @@ def number(value: object) -> float | None:
     if math.isinf(found) and isinstance(plain, Decimal) and plain.is_finite():
         raise _out_of_range(value, "float")
     return found
+
+
+def _without_numpy(value: object) -> object:
+    if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):
+        return value.item()
+    return value
 
 
 def truth(value: object) -> bool | None:

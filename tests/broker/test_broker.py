@@ -309,7 +309,9 @@ def test_symmetric_events(tmp_path: Path) -> None:
             await broker.subscribe("ann", [sub("s", "salary > 10", 4, age=30)])
             await broker.subscribe("bob", [sub("s", "salary > 10", 4, age=50)])
             ann, bob = await Listener(broker).attach("ann"), await Listener(broker).attach("bob")
-            await broker.publish([item("age > 40", salary=20), item(salary=[5, 11]), item("age < 40", salary=5)])
+            await broker.publish(
+                [item("age > 40", salary=20), item(salary={"low": 5, "high": 11}), item("age < 40", salary=5)]
+            )
             await until(lambda: len(bob.got) == 2 and ann.got)
             assert (ann.seqs(), bob.seqs()) == ([2], [1, 2])
             assert bob.got[0]["where"] == "age > 40"

@@ -25,7 +25,7 @@ PIECES = ["price", "qty", "city", "AND", "OR", "NOT", "(", ")", "BETWEEN", "IN",
 FRAMES: list[dict[str, Any]] = [
     {"type": "subscribe", "request": 1, "put": [{"name": "a", "where": "qty > 1", "priority": 3, "about": {}}]},
     {"type": "subscribe", "request": 2, "remove": ["a"]},
-    {"type": "publish", "request": 3, "items": [{"event": {"qty": 3, "price": [1, 2]}}]},
+    {"type": "publish", "request": 3, "items": [{"event": {"qty": 3, "price": {"low": 1, "high": 2}}}]},
     {"type": "ack", "seqs": [1, 2, 3]},
     {"type": "nack", "seqs": [4]},
     {"type": "window", "size": 10},
@@ -126,7 +126,7 @@ def test_bodies_and_predicates(broker: tuple[str, int]) -> None:
     rng = random.Random(2)
     paths: list[tuple[str, str, Any]] = [
         ("POST", "/v1/events", {"event": {"qty": 3, "city": "x"}, "where": None}),
-        ("POST", "/v1/events", [{"event": {"qty": 3}}, {"event": {"price": [1, 2]}}]),
+        ("POST", "/v1/events", [{"event": {"qty": 3}}, {"event": {"price": {"low": 1, "high": 2}}}]),
         ("PUT", "/v1/subscribers/s/subscriptions/a", {"where": "qty > 1", "priority": 3}),
         (
             "POST",
