@@ -129,10 +129,22 @@ def test_histories(matcher: str) -> None:
         run("history", seed, matcher)
 
 
+@pytest.mark.parametrize("matcher", ["hitbox", TODAY])
+def test_many_of_both(matcher: str) -> None:
+    for seed in range(3):
+        run("many", seed, matcher)
+
+
 @pytest.mark.parametrize("matcher", ["hitbox", "brute"])
 def test_both_sides(matcher: str) -> None:
-    for seed in range(8):
+    for seed in range(6):
         run("both", seed, matcher)
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+def test_exchange(matcher: str) -> None:
+    for seed in range(10):
+        run("exchange", seed, matcher)
 
 
 def test_mangled_texts() -> None:
@@ -148,3 +160,14 @@ def test_changes_in_another_thread() -> None:
 @pytest.mark.filterwarnings("ignore::hitbox.errors.HitboxWarning")
 def test_interrupted_changes() -> None:
     assert sum(check_interrupts(seed, "hitbox", rounds=20) for seed in range(6)) > 10
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+def test_nothing_lies_between_two_steps_of_a_whole_number(matcher: str) -> None:
+    index = hitbox.Index({"qty": {"type": "int", "domain": [0, 40]}}, matcher)
+    with pytest.warns(hitbox.HitboxWarning):
+        index.subscribe("never", "qty > 3 AND qty < 4")
+    index.subscribe("five", "qty > 4 AND qty < 6")
+    index.subscribe("not five", "qty <> 5")
+    assert sorted(index.match({"qty": (0, 40)})) == ["five", "not five"]
+    assert index.match({"qty": 5}) == ["five"]

@@ -65,6 +65,9 @@ class Codec(ABC):
     takes: str
     """What a value may be, for error messages."""
 
+    even: bool = False
+    """Whether every value has an even key: the steps of a grid that nothing lies between."""
+
     def key(self, value: object) -> int:
         """The key of one event value; what is missing has MISSING."""
         plain = self.normal(value)
@@ -182,6 +185,7 @@ class GridCodec(Codec):
         self.type = attribute.type
         self.step, (self.low, self.high) = attribute.precision, attribute.domain
         self.first, self.last = int(self.low / self.step), int(self.high / self.step)
+        self.even = self.type == "int" and self.step == 1
         self.takes = f"{values.TAKES[self.type]}, in [{self.low}, {self.high}] by steps of {self.step}"
 
     def place(self, plain: Any) -> int:

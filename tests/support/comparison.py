@@ -27,6 +27,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 import pyarrow as pa
 
 import hitbox
@@ -425,13 +426,15 @@ def squeeze(index: hitbox.Index, model: Model, rng: random.Random, kind: str) ->
 
 
 def copied(index: hitbox.Index, rng: random.Random) -> hitbox.Index:
-    """A copy, where the index can be copied; where not, an error of one sentence."""
-    try:
-        return pickle.loads(pickle.dumps(index)) if rng.random() < 0.5 else copy.deepcopy(index)
-    except (TypeError, hitbox.HitboxError) as error:
-        if "\n" in str(error):
-            raise Difference(f"copying ends in {error!r}") from error
-        return index
+    """A copy that lives its own life."""
+    ways: list[Callable[[hitbox.Index], hitbox.Index]] = [
+        lambda index: pickle.loads(pickle.dumps(index)),
+        copy.deepcopy,
+        copy.copy,
+    ]
+    another = rng.choice(ways)(index)
+    index.unsubscribe_many(list(index))
+    return another
 
 
 def refuse_changes(index: hitbox.Index, model: Model, rng: random.Random, kind: str) -> None:
@@ -443,6 +446,39 @@ def refuse_changes(index: hitbox.Index, model: Model, rng: random.Random, kind: 
     except hitbox.HitboxError:
         return
     raise Difference(f"load took the predicate {where!r}")
+
+
+# --- many of both -----------------------------------------------------------------------------------------------------
+
+
+def check_many(seed: int, matcher: str) -> None:
+    """Many copies of a few predicates and events: full blocks in the engine, several slices in a batch."""
+    rng = random.Random(seed)
+    case = random_case(rng)
+    subscriptions, rows = rng.choice([(700, 2500), (3000, 60)])
+    few = Model(case, {number: (random_node(rng, case, 2), 4) for number in range(20)})
+    texts = {number: spell(node, rng) for number, (node, _) in few.held.items()}
+    node_of = np.array(rng.choices(range(20), k=subscriptions))
+    index = new_index(case, matcher, rng)
+    index.load(table_of({id: (texts[node], id % 10) for id, node in enumerate(node_of.tolist())}, rng))
+    gone = rng.sample(range(subscriptions), subscriptions // 10)
+    index.unsubscribe_many(gone)
+    node_of[gone] = -1
+    table, events = random_table(rng, case, [node for node, _ in few.held.values()], 12)
+    event_of = rng.choices(range(12), k=rows)
+    matches = index.match_batch(table.take(event_of), threads=rng.choice([1, 2]))
+    ids = matches.ids.to_numpy(zero_copy_only=False)
+    right = [np.array([True in few.answers(event)[node] for node in range(20)] + [False]) for event in events]
+    expected = [np.flatnonzero(of_nodes[node_of]) for of_nodes in right]
+    for row, event in enumerate(event_of):
+        found = ids[matches.offsets[row] : matches.offsets[row + 1]].astype(np.int64)
+        if not np.array_equal(np.sort(found), expected[event]):
+            wrong = np.setxor1d(found, expected[event])
+            raise Difference(
+                f"row {row}: {texts[int(node_of[wrong[0]])]!r} of {events[event]!r}: wrong for {wrong[:5]}"
+            )
+        if np.any(np.diff(found % 10) > 0):
+            raise Difference(f"row {row}: not the most urgent first")
 
 
 # --- both sides filter ------------------------------------------------------------------------------------------------
@@ -682,10 +718,12 @@ def was_made(index: hitbox.Index, model: Model, gone: Sequence[Id], new: Mapping
         interrupt(20, Hung)
         signs = [id not in index for id in gone]
         for id, held in new.items():
-            text = index.where(id) if id in index else "FALSE"
-            changed = flat(parse(text, model.case.types, model.case.grids)) == flat(held[0])
-            if changed and id in model.held and flat(model.held[id][0]) == flat(held[0]):
-                continue  # the same predicate as before: no sign of anything
+            changed = id in index and (
+                flat(parse(index.where(id), model.case.types, model.case.grids)) == flat(held[0])
+                and index.priority(id) == held[1]
+            )
+            if id in model.held and model.held[id] == held:
+                continue  # the same as before: no sign of anything
             signs.append(changed)
     except Hung as error:
         raise Difference("the index hangs after an interrupted change") from error
@@ -771,6 +809,7 @@ def mangled(rng: random.Random, text: str) -> str:
 CHECKS: dict[str, Callable[[int, str], object]] = {
     "predicates": check_predicates,
     "history": check_history,
+    "many": check_many,
     "both": check_both_sides,
     "exchange": check_exchange,
     "threads": check_threads,

@@ -125,7 +125,7 @@ def random_case(rng: random.Random) -> Case:
     types = {name: rng.choice(TYPES) for name in names}
     grids = {}
     for name, type_ in types.items():
-        if type_ == "int" and rng.random() < 0.15:
+        if type_ == "int" and rng.random() < 0.25:
             grids[name] = Grid(Fraction(-10), Fraction(40), Fraction(rng.choice([1, 2, 5])))
         elif type_ == "float" and rng.random() < 0.15:
             grids[name] = Grid(Fraction(-2), Fraction(6), Fraction(1, rng.choice([1, 2, 8, 10])))
@@ -266,8 +266,32 @@ def twins(rng: random.Random, listed: Sequence[Literal]) -> list[Literal]:
     ]
 
 
+def random_gap(rng: random.Random, case: Case) -> Node:
+    """What lies between two literals that are as near to each other as they can be."""
+    name = rng.choice([name for name, type_ in case.types.items() if type_ != "bool"] or list(case.types))
+    low = random_literal(rng, case, name)
+    high = low
+    type_, grid = case.types[name], case.grids.get(name)
+    if grid and low.value < grid.high:
+        value = low.value + grid.step
+        high = numeral(f"{Decimal(value.numerator) / value.denominator:f}")
+    elif type_ == "int" and not grid and abs(low.value) < 2**62:
+        high = numeral(str(math.floor(low.value) + 1))
+    elif type_ == "float" and not grid and abs(low.value) < 2**62:
+        high = numeral(repr(math.nextafter(float(low.value), math.inf)))
+    elif type_ == "string":
+        text = low.value + "a"
+        high = Literal("string", text, "'" + text.replace("'", "''") + "'")
+    elif type_ == "timestamp" and low.value < LAST_MOMENT:
+        high = Literal("timestamp", low.value + 1, f"TIMESTAMP '{text_of_moment(rng, low.value + 1)}'")
+    signs = rng.choice([(">", "<"), (">", "<"), (">=", "<"), (">", "<=")])
+    return And((Compare(name, signs[0], low), Compare(name, signs[1], high)))
+
+
 def random_node(rng: random.Random, case: Case, depth: int = 3) -> Node:
     kind = rng.random()
+    if kind < 0.04:
+        return random_gap(rng, case)
     if depth == 0 or kind < 0.35:
         return random_atom(rng, case)
     if kind < 0.5:

@@ -143,6 +143,8 @@ def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
     if op.endswith("LIKE"):
         return _like_set(leaf, codec)
     found = _literal_set(op, leaf.values, codec)
+    if codec.even:
+        found = _even(found)
     return (found if leaf.type != "bool" else intersection((found, BOOLS))), True
 
 
@@ -157,6 +159,14 @@ def _literal_set(op: str, values: Sequence[Literal], codec: Codec) -> Set:
     if op == "BETWEEN":
         return span(last + 1, first - 1)
     return union((span(LOWEST, last), span(first, HIGHEST)))
+
+
+def _even(found: Set) -> Set:
+    """The same without odd keys at its ends, so that `a > 3 AND a < 4` is empty for an interval, too."""
+    ends = (
+        (low + low % 2 if low != LOWEST else low, high - high % 2 if high != HIGHEST else high) for low, high in found
+    )
+    return tuple((low, high) for low, high in ends if low <= high)
 
 
 def _comparison(op: str, last: int, first: int) -> Set:
