@@ -206,10 +206,6 @@ class Registry:
             subscriber.live.difference_update(remove)
         return told
 
-    def check(self, put: Sequence[Subscription]) -> None:
-        """The error that `apply` would end with, if any."""
-        _quiet(self._put, Index(self.schema, matcher="brute"), Subscriber(0, "check", Options()), put)
-
     def clear(self, subscriber: Subscriber) -> None:
         """Remove all subscriptions of a subscriber from the index."""
         index = self.live if subscriber.ephemeral else self.index
