@@ -7,7 +7,7 @@ Run: python examples/home_searches.py
 
 import random
 import tempfile
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,7 +56,7 @@ def listing() -> dict:
         "rooms": rooms,
         "m2": rng.uniform(18, 30) * rooms,
         "balcony": rng.random() < 0.4,
-        "free_from": datetime(2026, 12, 1, tzinfo=timezone.utc) + timedelta(days=rng.randrange(180)),
+        "free_from": datetime(2026, 12, 1, tzinfo=UTC) + timedelta(days=rng.randrange(180)),
         "text": f"{rooms} rooms, " + ", ".join(words),
     }
 

@@ -20,7 +20,8 @@ def person() -> tuple[str, dict]:
     if rng.random() < 0.6:
         wants += f" AND (remote OR city = '{rng.choice(CITIES)}')"
     years = rng.randint(0, 25)
-    return wants, {"years": years, "degree": rng.random() < 0.5, "notice_weeks": (rng.randint(0, 4), rng.randint(4, 12))}
+    notice = (rng.randint(0, 4), rng.randint(4, 12))  # "between two and eight weeks"
+    return wants, {"years": years, "degree": rng.random() < 0.5, "notice_weeks": notice}
 
 
 def job() -> tuple[dict, str]:

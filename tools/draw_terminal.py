@@ -1,6 +1,6 @@
 """Draws docs/terminal.svg, the animated terminal of the README, from statements that are really run.
 
-    python tools/draw_terminal.py
+python tools/draw_terminal.py
 """
 
 from __future__ import annotations
