@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*)
 
-.PHONY: help demo test quick lint format bench setup lock clean
+.PHONY: help demo test quick lint format bench docs examples wheel setup lock clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -30,6 +30,16 @@ format: setup    ## format and mend what can be mended
 
 bench: setup     ## the engine against REIN and a plain scan (options: make bench ARGS="w2 --n 200k")
 	@$(PY) -m hitbox bench $(ARGS)
+
+docs: setup      ## build the documentation site into build/site; a warning is an error
+	@$(PY) -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "the site is in build/site/index.html"
+
+examples: setup  ## run the programs in examples/
+	@for file in examples/*.py; do echo "== $$file"; $(PY) $$file || exit 1; done
+
+wheel: setup     ## build a wheel, check its tag with auditwheel, try it in an empty environment
+	@tools/check_wheel
 
 setup: .venv/installed .venv/built .venv/kernels
 
