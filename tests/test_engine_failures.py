@@ -174,6 +174,7 @@ def cpu(call: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_long_calls(interrupt: Callable[[float], None]) -> None:
     """A call that has just begun does not go on to its end."""
     for name, call in calls().items():

@@ -11,10 +11,10 @@ struct Range {
   u32 from, to;
 };
 
-// A value that is looked up, and the slot where it may be.
+// The hash of a value that is looked up, and the key + 1 that it may be.
 struct Asked {
-  u64 hash, slot;
-  u32 attribute;
+  u64 hash;
+  u32 attribute, key;
 };
 
 // Memory that the look-ups of many events share.
@@ -33,9 +33,9 @@ struct Lookup {
       if (event_high[a] == MISSING || part.key_start[begin] == part.key_start[open + 1]) continue;
       if (event_low[a] == event_high[a]) {
         if (open > begin) {
-          u64 hash = hash_of(part.seed, a, event_low[a]), slot = hash & part.slot_mask;
-          fetch(part.slots + slot);
-          asked.push({hash, slot, a});
+          u64 hash = hash_of(part.seed, a, event_low[a]);
+          fetch(part.slots + (hash & part.slot_mask));
+          asked.push({hash, a, 0});
         }
       } else {
         u32 first = first_key(part, begin, open, event_low[a], false);
@@ -43,14 +43,20 @@ struct Lookup {
       }
       push(part, open, open + 1);
     }
+    size_t likely = 0;
     for (size_t i = 0; i < asked.size; ++i) {
-      u32 key = likely_key(part, asked[i]);
+      u32 key = likely_key(part, asked[i].hash);
       if (!key) continue;
       fetch(part.key_start + key - 1);
       fetch(part.key_value + key - 1);
+      asked[likely++] = {asked[i].hash, asked[i].attribute, key};
     }
-    for (size_t i = 0; i < asked.size; ++i)
-      if (u32 key = found_key(part, asked[i], event_low[asked[i].attribute])) push(part, key - 1, key);
+    for (size_t i = 0; i < likely; ++i) {
+      const Asked& one = asked[i];
+      i64 value = event_low[one.attribute];
+      u32 key = is_key(part, one.key, one.attribute, value) ? one.key : exact_key(part, one, value);
+      if (key) push(part, key - 1, key);
+    }
     u32 rest = part.key_begin[part.attributes];
     push(part, rest, rest + 1);
   }
@@ -73,21 +79,25 @@ struct Lookup {
     return begin;
   }
 
-  // The key + 1 of the first slot from `slot` on that has the hash's fingerprint; 0 where there is none.
-  static u32 likely_key(const Postings& part, Asked& one) {
-    for (;; one.slot = (one.slot + 1) & part.slot_mask) {
-      u64 slot = part.slots[one.slot];
-      if (!slot || fingerprint(slot) == fingerprint(one.hash)) return u32(slot);
+  // The key + 1 of the first slot that has the hash's fingerprint; 0 where none has.
+  static u32 likely_key(const Postings& part, u64 hash) {
+    for (u64 at = hash & part.slot_mask;; at = (at + 1) & part.slot_mask) {
+      u64 slot = part.slots[at];
+      if (!slot || fingerprint(slot) == fingerprint(hash)) return u32(slot);
     }
   }
 
-  // The key + 1 of the value; fingerprints of several keys may be equal.
-  static u32 found_key(const Postings& part, Asked& one, i64 value) {
-    u32 begin = part.key_begin[one.attribute], open = part.key_begin[one.attribute + 1] - 1;
-    for (;; one.slot = (one.slot + 1) & part.slot_mask) {
-      u32 key = likely_key(part, one);
-      if (!key || (part.key_value[key - 1] == value && key > begin && key <= open)) return key;
+  static bool is_key(const Postings& part, u32 key, u32 attribute, i64 value) {
+    return part.key_value[key - 1] == value && key > part.key_begin[attribute] && key < part.key_begin[attribute + 1];
+  }
+
+  // The same where several keys have the fingerprint; 0 where none of them is the value's.
+  static u32 exact_key(const Postings& part, const Asked& one, i64 value) {
+    for (u64 at = one.hash & part.slot_mask; part.slots[at]; at = (at + 1) & part.slot_mask) {
+      u32 key = u32(part.slots[at]);
+      if (key && is_key(part, key, one.attribute, value)) return key;
     }
+    return 0;
   }
 
   void code_event(const Postings& part, const i64* event_low, const i64* event_high) {

@@ -58,7 +58,8 @@ void match_chunk(const Set& set, const Events& events, size_t from, size_t size,
     auto emit = [&](u32 number, u8 level) { log.add(Log::key_of(e, level), number); };
     for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
     match_rows(set.tail, low, high, emit);
-    note_work(watch, 8 + (lookup.scanned + set.tail.count) / 4);
+    if (e % 16) continue;
+    note_work(watch, 128 + lookup.scanned / 4 + 4 * set.tail.count);
     lookup.scanned = 0;
   }
 }
