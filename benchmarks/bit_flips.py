@@ -74,8 +74,9 @@ def ask_snapshot(path: Path) -> Any:
     ]
 
 
-def make_broker(path: Path) -> None:
-    """A folder as a broker leaves it that was killed: with a write-ahead log, and changes after its last snapshot."""
+def make_broker(path: Path, killed: bool) -> None:
+    """A folder as a broker leaves it that was killed, with a write-ahead log and changes after its last snapshot; or as
+    one leaves it that was stopped, with everything in the database."""
     work = path.with_name("running")
     schema = Schema({"price": "float", "city": "string"})
 
@@ -97,10 +98,13 @@ def make_broker(path: Path) -> None:
         await broker.writer.submit(
             lambda: broker.store.bury(number, broker.store.oldest(number, 40), 5, "too many tries", 1000)
         )
-        shutil.copytree(work, path)
+        if killed:
+            shutil.copytree(work, path)
         await broker.stop()
 
     asyncio.run(run())
+    if not killed:
+        shutil.copytree(work, path)
     shutil.rmtree(work)
 
 
@@ -121,8 +125,7 @@ def ask_broker(path: Path) -> Any:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-MAKE = {"snapshot": make_snapshot, "broker": make_broker}
-ASK = {"snapshot": ask_snapshot, "broker": ask_broker}
+ASK = {"snapshot": ask_snapshot, "killed-broker": ask_broker, "stopped-broker": ask_broker}
 
 
 def digest(answer: Any) -> str:
@@ -171,7 +174,7 @@ def child(kind: str, path: Path, jobs: Path, out: Path) -> None:
             try:
                 answer = ASK[kind](path)
                 outcome = "harmless" if digest(answer) == wanted["all"] else "wrong"
-                if kind == "broker" and outcome == "wrong":  # the index was built again from the store?
+                if kind != "snapshot" and outcome == "wrong":  # the index was built again from the store?
                     outcome = "detected" if digest([answer[0], *answer[2:]]) == wanted["facts"] else "wrong"
             except HitboxError:
                 outcome = "detected"
@@ -234,12 +237,13 @@ def main() -> None:
     rng = np.random.default_rng(asked.seed)
     bad = 0
     with tempfile.TemporaryDirectory(prefix="hitbox-flips-") as folder:
-        for kind, share in (("snapshot", asked.flips * 2 // 3), ("broker", asked.flips - asked.flips * 2 // 3)):
+        for kind in ASK:
             path = Path(folder) / kind
+            share = asked.flips * 2 // 3 if kind == "snapshot" else asked.flips // 6 + 1
             if kind == "snapshot":
                 make_snapshot(path, asked.n)
             else:
-                make_broker(path)
+                make_broker(path, kind == "killed-broker")
             flips = plan(rng, path, share)
             started = time.monotonic()
             outcomes = run(kind, path, flips, Path(folder))

@@ -10,6 +10,7 @@ import contextlib
 import io
 import mmap
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -120,6 +121,7 @@ def _verify(folder: Path, maps: Mapping[str, mmap.mmap], files: Mapping[str, Map
 def _checksum(memory: mmap.mmap, start: int) -> int:
     from hitbox.engine import _kernels
 
-    with contextlib.suppress(OSError, ValueError):
-        memory.madvise(POPULATE_READ, start, min(PIECE, len(memory) - start))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            memory.madvise(POPULATE_READ, start, min(PIECE, len(memory) - start))
     return _kernels.crc32c(np.frombuffer(memory, np.uint8)[start : start + PIECE])
