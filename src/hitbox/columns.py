@@ -35,7 +35,7 @@ class Numbers:
         if size > len(self._values):
             room = np.zeros(max(size, self._size * 3 // 2, 64), self._values.dtype)
         elif not self._values.flags.writeable:
-            room = np.empty_like(self._values)
+            room = np.empty(len(self._values), self._values.dtype)
         else:
             return
         room[: self._size] = self.array
