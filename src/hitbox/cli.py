@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 try:
@@ -69,9 +68,9 @@ app = typer.Typer(
 )
 
 Subscriptions = Annotated[
-    Path | None, typer.Option("--subscriptions", "-s", help="table of subscriptions (CSV, JSON lines, Parquet)")
+    str | None, typer.Option("--subscriptions", "-s", help="table of subscriptions (CSV, JSON lines, Parquet)")
 ]
-Snapshot = Annotated[Path | None, typer.Option("--snapshot", help="snapshot to open instead")]
+Snapshot = Annotated[str | None, typer.Option("--snapshot", help="snapshot to open instead")]
 SchemaText = Annotated[str | None, typer.Option("--schema", help="price:float,city:string or a JSON file")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines")]
 Where = Annotated[str | None, typer.Option(help="what the event asks of the subscriptions (symmetric matching)")]
@@ -79,7 +78,7 @@ Matcher = Annotated[str | None, typer.Option(help="the algorithm; the engine whe
 
 
 def _open(
-    subscriptions: Path | None, snapshot: Path | None, schema: str | None, matcher: str | None, events: Any
+    subscriptions: str | None, snapshot: str | None, schema: str | None, matcher: str | None, events: Any
 ) -> Index:
     """The index that the options name."""
     if (subscriptions is None) == (snapshot is None):
@@ -94,12 +93,12 @@ def _open(
 
 @app.command()
 def match(
-    events: Annotated[Path, typer.Argument(help="table of events (CSV, JSON lines, Parquet)")],
+    events: Annotated[str, typer.Argument(help="table of events (CSV, JSON lines, Parquet)")],
     subscriptions: Subscriptions = None,
     snapshot: Snapshot = None,
     schema: SchemaText = None,
     where: Where = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="write the matches to this file")] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="write the matches to this file")] = None,
     threads: Annotated[int, typer.Option(help="threads for matching")] = 1,
     matcher: Matcher = None,
     spark: Annotated[bool, typer.Option("--spark", help="match on Spark; --out is then a Parquet table")] = False,
@@ -117,7 +116,7 @@ def match(
             if source is None or out is None:
                 raise ValueProblem("--spark needs --snapshot DIR or --subscriptions TABLE, and --out TABLE")
             on_spark = import_module(SPARK).match_command
-            on_spark(str(events), str(source), str(out), event_id, form, limit, keep, where, master, as_json)
+            on_spark(events, source, out, event_id, form, limit, keep, where, master, as_json)
             return
         table = files.read_table(events)
         index = _open(subscriptions, snapshot, schema, matcher, table)
