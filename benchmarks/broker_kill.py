@@ -1,6 +1,8 @@
 """Kill the broker with SIGKILL at random moments under load, start it again, and hold what arrives against an oracle.
 
-    python benchmarks/broker_kill.py --cycles 100
+    python benchmarks/broker_kill.py --cycles 1000
+
+A cycle takes about as long as the broker needs to start, plus up to half a second of load.
 
 Checked: every acknowledged event reaches every durable subscriber that wants it, naming exactly the subscriptions that
 match (told by plain Python); nobody gets what he did not ask for; what comes twice is marked as redelivered, and after
@@ -61,10 +63,11 @@ class Torture:
     got: dict[str, list[Delivery]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     restarts: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.number = 0
+        self.number = self.inside = 0
         self.publishing = asyncio.Event()
         self.ends = False
         with socket.socket() as free:
@@ -75,6 +78,7 @@ class Torture:
     async def start(self) -> None:
         began = time.monotonic()
         command = ["serve", "--data", str(self.folder), "--schema", SCHEMA, "--port", str(self.port)]
+        self.counts["starts"] += 1
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "hitbox.broker.cli", *command, stdout=asyncio.subprocess.PIPE
         )
@@ -99,14 +103,18 @@ class Torture:
                 events.append({"n": self.number, "a": self.rng.randrange(DOMAIN), "b": self.rng.randrange(DOMAIN)})
             wanted = {event["n"]: self.oracle(event) for event in events}
             try:
+                self.counts["published"] += len(events)
+                self.inside += 1
                 first = await self.client.publish_many(events)
             except BrokerError:
-                self.counts["publishes not acknowledged"] += len(events)
+                self.counts["not acknowledged"] += len(events)
                 await asyncio.sleep(0.02)
             else:
                 for at, event in enumerate(events):
                     self.seqs[event["n"]] = first + at
                 self.expected |= wanted
+            finally:
+                self.inside -= 1
 
     def oracle(self, event: dict[str, int]) -> dict[str, tuple[int, frozenset[str]]]:
         found = {}
@@ -149,8 +157,10 @@ class Torture:
         tasks = [asyncio.create_task(self.listen(name)) for name in self.wants]
         publishers = [asyncio.create_task(self.publish()) for _ in range(4)]
         for cycle in range(cycles):
+            if cycle and cycle % 50 == 0:
+                print(f"{cycle} cycles, {self.counts['published']} events published", file=sys.stderr, flush=True)
             self.publishing.set()
-            await asyncio.sleep(self.rng.uniform(0.05, 1.0))
+            await asyncio.sleep(self.rng.uniform(0.02, 0.5))
             if self.rng.random() < 0.3:
                 snapshot = asyncio.create_task(self.snapshot())
                 await asyncio.sleep(self.rng.uniform(0, 0.05))
@@ -183,7 +193,8 @@ class Torture:
 
     async def settle_publishers(self) -> None:
         """Wait for the publishes that the kill met to end, one way or the other."""
-        await asyncio.sleep(0.3)
+        while self.inside:
+            await asyncio.sleep(0.01)
 
     async def quiet_kill(self) -> None:
         """Kill when all is acknowledged: nothing may come twice."""
@@ -192,10 +203,18 @@ class Torture:
         before = {name: len(got) for name, got in self.got.items()}
         await self.kill()
         await self.start()
-        await asyncio.sleep(1)
+        await self.connected()
+        await asyncio.sleep(0.3)
         assert {name: len(got) for name, got in self.got.items()} == before, "acknowledged deliveries came again"
         self.counts["quiet kills"] += 1
         await self.kill()
+
+    async def connected(self, seconds: float = 60) -> None:
+        """Wait until every subscriber is there again: what comes again would come now."""
+        until = time.monotonic() + seconds
+        while (await self.client.request("GET", "/v1/stats"))["connections"] < len(self.wants):
+            assert time.monotonic() < until, "the subscribers do not come back"
+            await asyncio.sleep(0.02)
 
     async def drained(self, seconds: float = 60) -> None:
         """Wait until everything is delivered and acknowledged."""
@@ -207,32 +226,47 @@ class Torture:
             if time.monotonic() > until:
                 rows = await self.client.request("GET", "/v1/subscribers")
                 raise AssertionError(f"something stays pending: {json.dumps(rows)}")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
 
     # ---- verdict
 
     def check(self) -> dict[str, Any]:
+        """Count what is lost or wrong, with the first few of them in words."""
+        counts = self.counts
+        for key in ("lost", "wrong", "unmarked", "out of order", "redeliveries", "deliveries", "arrivals"):
+            counts[key] += 0
         by_subscriber = {name: {} for name in self.wants}  # type: dict[str, dict[int, Delivery]]
         order: dict[tuple[str, int], int] = {}
         for name, got in self.got.items():
             for d in got:
+                counts["arrivals"] += 1
                 if d.seq in by_subscriber[name]:
-                    self.counts["duplicates"] += 1
-                    assert d.redelivered, f"{name} got {d.seq} twice, unmarked"
+                    counts["redeliveries"] += 1
+                    self.hold(d.redelivered, "unmarked", f"{name} got {d.seq} twice, unmarked")
                     continue
                 by_subscriber[name][d.seq] = d
-                assert d.seq > order.get((name, d.level), 0), f"{name}: {d.seq} is out of order at level {d.level}"
+                in_order = d.seq > order.get((name, d.level), 0)
+                self.hold(in_order, "out of order", f"{name}: {d.seq} is out of order at level {d.level}")
                 order[name, d.level] = d.seq
                 n = d.event["n"]
                 if n in self.expected:
-                    level, names = self.expected[n].get(name, (None, None))
-                    assert (level, names) == (d.level, frozenset(d.subscriptions)), f"{name} got {d}, wanted {names}"
-        for n, wanted in self.expected.items():
-            for name in wanted:
-                self.counts["deliveries"] += 1
-                assert self.seqs[n] in by_subscriber[name], f"{name} never got event {n} (number {self.seqs[n]})"
-        self.counts["acknowledged"] = len(self.expected)
-        return {**self.counts, "slowest start (s)": round(max(self.restarts), 2), "seed": self.seed}
+                    wanted = self.expected[n].get(name)
+                    self.hold(wanted == (d.level, frozenset(d.subscriptions)), "wrong", f"{name} got {d}: {wanted}")
+        for n, wanted_by in self.expected.items():
+            for name in wanted_by:
+                counts["deliveries"] += 1
+                here = self.seqs[n] in by_subscriber[name]
+                self.hold(here, "lost", f"{name} never got event {n} (number {self.seqs[n]})")
+        counts["acknowledged"] = len(self.expected)
+        starts = sorted(self.restarts)
+        times = {"start, median (s)": starts[len(starts) // 2], "start, slowest (s)": starts[-1]}
+        return {**counts, **{key: round(value, 2) for key, value in times.items()}, "seed": self.seed}
+
+    def hold(self, good: bool, what: str, text: str) -> None:
+        if not good:
+            self.counts[what] += 1
+            if self.counts[what] <= 3:
+                self.problems.append(text)
 
 
 def torture(folder: Path, cycles: int, seed: int) -> dict[str, Any]:
@@ -243,9 +277,23 @@ def torture(folder: Path, cycles: int, seed: int) -> dict[str, Any]:
         finally:
             if trial.process.returncode is None:
                 await trial.kill()
-        return trial.check()
+        found = trial.check()
+        if trial.problems:
+            raise AssertionError("\n".join([table({"cycles": cycles, **found}), *trial.problems]))
+        return found
 
     return asyncio.run(go())
+
+
+ROWS = (
+    "cycles", "starts", "quiet kills", "snapshots cut short", "published", "acknowledged", "not acknowledged",
+    "deliveries", "arrivals", "redeliveries", "lost", "wrong", "unmarked", "out of order",
+    "start, median (s)", "start, slowest (s)", "seed",
+)  # fmt: skip
+
+
+def table(found: dict[str, Any]) -> str:
+    return "\n".join(f"{name:<22} {found.get(name, 0):>10}" for name in ROWS)
 
 
 if __name__ == "__main__":
@@ -254,4 +302,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        print(json.dumps({"cycles": options.cycles, **torture(Path(place), options.cycles, options.seed)}, indent=2))
+        found = {"cycles": options.cycles, **torture(Path(place), options.cycles, options.seed)}
+    print(table(found))
+    print(json.dumps(found))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from broker_kit import Listener, item, running, sub, until
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.store import Store
+from hitbox.simulator.disk import Faults, SimulatedDisk
 
 
 @pytest.fixture
@@ -191,3 +194,59 @@ def test_a_beacon_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
         Store(tmp_path).close()
 
     asyncio.run(scenario())
+
+
+class OneFault(Faults):
+    """The step with this number fails."""
+
+    def __init__(self, kind: str, at: int):
+        super().__init__(random.Random(at))
+        self.kind, self.at = kind, at
+
+    def next(self) -> str | None:
+        self.at -= 1
+        return self.kind if self.at == 0 else None
+
+
+@pytest.mark.parametrize("kind", ["eio", "short", "crash"])
+def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
+    """Write by write and sync by sync: a transaction is there or is not, and the next one and the next start work."""
+    failed = 0
+    for at in range(1, 200):
+        faults = OneFault(kind, 0)
+        disk = SimulatedDisk(faults, 2**22, lambda: None)
+        store = Store(tmp_path, disk=disk)
+        store._next_checkpoint = 30_000  # so that some of the steps are those of a checkpoint
+        committed: list[int] = []
+        met = True
+        for turn in range(4):
+            faults.at = at if turn == 2 else 0
+            try:
+                store.begin()
+                first = store.append([b"{}" + b" " * 1500] * 8, turn)
+                store.keep("matched", first)
+                store.commit()
+            except (apsw.Error, OSError):
+                failed += 1
+                with contextlib.suppress(apsw.Error):
+                    store.rollback()
+            else:
+                committed += range(first, first + 8)
+            met = met and faults.at <= 0
+            if disk.dead:
+                break
+        after = disk.reboot(lambda: None, power_cut=bool(disk.dead and at % 2))
+        again = Store(tmp_path, disk=after)
+        found = [row[0] for row in again.events.scan()]
+        # what was confirmed is there; of the one that a crash cut short, the whole or nothing
+        whole = [*committed, *range(len(committed) + 1, len(committed) + 9)]
+        assert found in ([committed, whole] if disk.dead else [committed])
+        assert again.get("matched") == found[-1] - 7
+        for one in (again, store):
+            one.close()
+        after.close()
+        disk.close()
+        if not met:
+            break
+    assert at > 20
+    assert failed > 5

@@ -6,10 +6,15 @@ import asyncio
 import random
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 
+import apsw
+import pyarrow as pa
 import pytest
 
+from hitbox import Index, Schema
+from hitbox.broker import transfer
 from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.store import Store
 from hitbox.broker.writer import Writer
@@ -181,6 +186,79 @@ def test_group_commit_and_a_full_disk(tmp_path: Path) -> None:
         store.close()
         again = Store(tmp_path)
         assert again.events.rows() == 401
+        again.close()
+
+    asyncio.run(scenario())
+
+
+def steps_of_a_trim(folder: Path, idle: int) -> int:
+    """How many steps SQLite takes for a trim that lets go of events, in hundreds."""
+    store = Store(folder)
+    store.begin()
+    store.subscribers.insert((number, f"s{number}", b"{}") for number in range(1, idle + 1))
+    store.append([b"{}"] * 100, 0)
+    store.record([(1, 4, 50, "s", 0), (1, 9, 70, "s", 0), (idle, 2, 60, "s", 0)], 100)
+    store.commit()
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    store.begin()
+    store.db.set_progress_handler(count, 100)
+    assert store.trim(before=1, most_bytes=2**40) == 49
+    store.db.set_progress_handler(None)
+    store.commit()
+    store.close()
+    return steps
+
+
+def test_retention_does_not_ask_idle_subscribers(tmp_path: Path) -> None:
+    assert steps_of_a_trim(tmp_path / "many", 5_000) <= 2 * steps_of_a_trim(tmp_path / "few", 10)
+
+
+def test_an_import_takes_time_in_proportion(tmp_path: Path) -> None:
+    """Many subscribers: the number of a new one is not looked for among all the others."""
+
+    def seconds(count: int) -> float:
+        index = Index(Schema({"qty": "int"}))
+        index.load(pa.table({"id": [f"s{n}/a" for n in range(count)], "where": ["qty > 3"] * count}))
+        index.save(tmp_path / f"snapshot{count}")
+        began = time.process_time()
+        transfer.load(tmp_path / f"data{count}", tmp_path / f"snapshot{count}")
+        return time.process_time() - began
+
+    seconds(10)
+    few = min(seconds(2_000), seconds(2_001))
+    assert seconds(20_000) < 30 * few  # ten times as many; with a search among all of them more than 60 times
+    store = Store(tmp_path / "data20000")
+    assert [row[0] for row in store.subscribers.scan()] == list(range(1, 20_001))
+    store.close()
+
+
+def test_other_jobs_outlive_one_that_fails_and_a_broken_store_fails_them_all(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store = Store(tmp_path)
+        writer = Writer(store, asyncio.get_running_loop())
+        jobs = [lambda: 1, lambda: 1 // 0, lambda: store.append([b"{}"], 0)]
+        found = await asyncio.gather(*(writer.submit(job) for job in jobs), return_exceptions=True)
+        assert (found[0], type(found[1]), found[2]) == (1, ZeroDivisionError, 1)
+        assert writer.surprises == 1
+
+        def fails() -> None:
+            raise apsw.CorruptError
+
+        jobs = [fails, lambda: 1]
+        found = await asyncio.gather(*(writer.submit(job) for job in jobs), return_exceptions=True)
+        assert all(isinstance(one, StoreFailed) for one in found)
+        with pytest.raises(StoreFailed, match="closed"):
+            await writer.submit(lambda: 1)
+        await writer.close()
+        store.close()
+        again = Store(tmp_path)
+        assert again.events.rows() == 1
         again.close()
 
     asyncio.run(scenario())

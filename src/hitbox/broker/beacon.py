@@ -2,7 +2,7 @@
 
 SQLite drops the tail of a damaged write-ahead log without a word, because it cannot tell it from a crash in the middle
 of a commit. The beacon can: it is written after every commit, so a store that knows fewer commits has lost some. Two
-slots are written in turn, so that a torn write leaves the other one whole.
+slots are written in turn, so that a torn write leaves the other one whole; a write that failed is tried again in place.
 
     slot:  "HITBEACN" | commits (u64) | zero (u64) | CRC-32 (u32) | padding      32 bytes
 
@@ -29,6 +29,7 @@ class Beacon:
         self.path = path
         self._file = disk.open(path)
         self._synced = 0.0
+        self._next = 0  # the slot to write: never the one that was written last, so that one of them is whole
 
     def read(self) -> int | None:
         """The last commit that the beacon knows; None if it was never written."""
@@ -39,6 +40,7 @@ class Beacon:
         known = [commits for commits in slots if commits is not None]
         if not known:
             raise StoreDamaged(f"the beacon {self.path} is damaged: neither of its slots can be read")
+        self._next = 1 - slots.index(max(known))
         return max(known)
 
     def _slot(self, data: bytes) -> int | None:
@@ -55,7 +57,8 @@ class Beacon:
 
     def write(self, commits: int, sync: bool = False) -> None:
         head = SLOT.pack(MAGIC, commits, 0, 0)[:24]
-        self._file.write(SLOT.pack(MAGIC, commits, 0, zlib.crc32(head)), commits % 2 * SLOT.size)
+        self._file.write(SLOT.pack(MAGIC, commits, 0, zlib.crc32(head)), self._next * SLOT.size)
+        self._next = 1 - self._next
         now = time.monotonic()
         if sync or now - self._synced > 1:
             self._file.sync()

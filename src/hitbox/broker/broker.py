@@ -418,7 +418,9 @@ class Broker:
 
     async def attach(self, name: str, connection: Connection, window: int, options: Options | None) -> Mailbox:
         """Connect a durable subscriber; a connection that it had is taken over."""
-        mailbox = self.mailboxes[(await self.put_subscriber(name, options)).number]
+        mailbox = self.mailboxes.get((await self.put_subscriber(name, options)).number)
+        if mailbox is None:
+            raise Conflict(f"subscriber {name!r} was removed while it connected; connect again")
         if mailbox.connected is not None:
             mailbox.connected.close(4409, "another connection of this subscriber took over")
         mailbox.connect(connection, window)

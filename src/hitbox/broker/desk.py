@@ -91,6 +91,8 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         async with broker.gate.closed():  # what is on its way to this subscriber is recorded by now
             stored = broker.writer.submit(partial(broker.store.again, subscriber.number, found))
         count: int = await stored
+        if subscriber.number not in broker.mailboxes:
+            raise Unknown(f"subscriber {name!r} was removed meanwhile")
         broker.mailboxes[subscriber.number].respool(count)
         total += count
     return total

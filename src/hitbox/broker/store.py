@@ -196,8 +196,10 @@ class Store:
         try:
             promised = self.beacon.read()
         except StoreDamaged as problem:
-            yield str(problem)
-            return
+            if known:
+                yield str(problem)
+                return
+            promised = None  # the very first write was cut short
         if promised is None:
             if known:
                 yield f"the store has {known} commits, but its beacon is empty"

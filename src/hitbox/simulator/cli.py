@@ -28,10 +28,13 @@ def torture_(
     """Run the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
     if minutes is None and schedules is None:
         minutes = 2.0
-    shown = 0.0
+    shown, failed = 0.0, 0
 
     def progress(report: Report) -> None:
-        nonlocal shown
+        nonlocal shown, failed
+        for failure in report.failures[failed:]:
+            print(f"FAILED seed {failure.seed}: {failure.problem}", file=sys.stderr)
+        failed = len(report.failures)
         if report.seconds - shown >= 5:
             shown = report.seconds
             faults = sum(report.faults.values())

@@ -24,6 +24,7 @@ from hitbox.broker.disk import Disk, File
 from hitbox.broker.errors import StoreFailed
 
 SECTOR = 512
+KILLED, POWER_CUT = "killed", "power cut"
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Content:
             _resize(self.safe, at) if data is None else _put(self.safe, data, at)
         self.unsafe.clear()
 
-    def after_power_cut(self, rng: random.Random) -> bytes:
+    def after_power_cut(self, rng: random.Random, counts: Counter[str]) -> bytes:
         share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])
         left = bytearray(self.safe)
         for at, data in self.unsafe:
@@ -76,12 +77,16 @@ class Content:
                 if rng.random() < share:
                     _resize(left, at)
                 continue
-            begin = 0
+            begin = lost = 0
             while begin < len(data):  # to the next border of a sector
                 end = min(begin + SECTOR - (at + begin) % SECTOR, len(data))
                 if rng.random() < share:
                     _put(left, data[begin:end], at + begin)
+                else:
+                    lost += end - begin
                 begin = end
+            counts["write lost"] += lost == len(data)
+            counts["write torn"] += 0 < lost < len(data)
         return bytes(left)
 
 
@@ -109,6 +114,7 @@ class SimulatedDisk(Disk):
         self.files = {name: Content(data) for name, data in (files or {}).items()}
         self.faults, self.capacity, self._crashed = faults, capacity, crashed
         self.dead = self.off = False
+        self.ended: str | None = None
         self.vfs = f"hitbox-simulated-{id(self)}"
         self._vfs = _Vfs(self)
 
@@ -122,7 +128,7 @@ class SimulatedDisk(Disk):
 
     def crash(self, kind: str) -> None:
         self.faults.counts[kind] += 1
-        self.dead = True
+        self.dead, self.ended = True, kind
         self._crashed()
 
     def step(self, name: str, size: int, grow: int) -> int:
@@ -133,7 +139,7 @@ class SimulatedDisk(Disk):
             raise OSError(errno.EIO, "the machine is off")
         match self.faults.next():
             case "crash":
-                self.crash(self.faults.random.choice(["killed", "power cut"]))
+                self.crash(self.faults.random.choice([KILLED, POWER_CUT]))
                 raise OSError(errno.EIO, "the machine went off")
             case "eio":
                 self.faults.counts["I/O error"] += 1
@@ -152,7 +158,7 @@ class SimulatedDisk(Disk):
         """What is left, as a disk of its own; this one takes whatever still comes, and forgets it."""
         rng = self.faults.random
         files = {
-            name: content.after_power_cut(rng) if power_cut else bytes(content.data)
+            name: content.after_power_cut(rng, self.faults.counts) if power_cut else bytes(content.data)
             for name, content in self.files.items()
         }
         self.dead = self.off = True

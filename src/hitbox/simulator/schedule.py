@@ -39,7 +39,7 @@ from hitbox.broker.registry import Subscription
 from hitbox.broker.settings import Options, Settings
 from hitbox.errors import HitboxError
 from hitbox.schema import Schema
-from hitbox.simulator.disk import Faults, SimulatedDisk
+from hitbox.simulator.disk import KILLED, POWER_CUT, Faults, SimulatedDisk
 from hitbox.simulator.world import Loop, World, writer_of
 
 SCHEMA = Schema({"n": "int", "a": "int", "pad": "string"})
@@ -131,6 +131,7 @@ class Schedule:
             "eio": rng.choice([0.0, 0.0, 0.002]),
             "short": rng.choice([0.0, 0.0, 0.005]),
         }
+        self.writer = writer_of(self.world, self.slow, self.faults.counts)
         self.capacity = rng.choice([ROOMY, ROOMY, 300_000, 600_000])
         self.settings = Settings(
             way=rng.choice(["serial", "alternate", "concurrent"]),
@@ -187,7 +188,11 @@ class Schedule:
         broker = None
         try:
             self._arm(not last)
+            if last:
+                self.disk.capacity = ROOMY
             broker = self._open()
+            if broker is None and last:
+                raise Broken("the store does not open on a healthy disk")
             if broker is not None:
                 loop.run_until_complete(self._life(broker, last))
         finally:
@@ -210,7 +215,7 @@ class Schedule:
             setattr(self.faults, name, rate if on else 0.0)
 
     def _reboot(self) -> None:
-        power = self.faults.random.random() < 0.6
+        power = self.random.random() < 0.5 if self.disk.ended is None else self.disk.ended == POWER_CUT
         self.disk = self.disk.reboot(self._crashed, power)
         if self.random.random() < 0.3:
             shutil.rmtree(self.folder / "snapshots", ignore_errors=True)  # it is derived: nobody may miss it
@@ -219,7 +224,7 @@ class Schedule:
     def _open(self) -> Broker | None:
         """Open the store; where a fault hinders it, there is another start."""
         try:
-            return Broker(self.folder, SCHEMA, self.settings, self.disk, writer_of(self.world, self.slow))
+            return Broker(self.folder, SCHEMA, self.settings, self.disk, self.writer)
         except StoreDamaged as problem:
             if self.disk.dead:
                 return None
@@ -236,13 +241,14 @@ class Schedule:
         starting = asyncio.create_task(broker.start())
         await self._until_over(starting, 60 if last else 20)
         if not starting.done() or self.disk.dead or broker.writer.broken is not None:
+            if last:
+                raise Broken(f"the broker does not start on a healthy disk: {broker.health()}")
             return
         starting.result()
         self._compare()
         self.counts["lives"] += 1
         self.note("life", last)
         if last:
-            self.disk.capacity = ROOMY
             await self._drain()
             return
         actors = [self._publisher(), self._publisher(), self._changer(), self._racer(), self._weather()]
@@ -259,7 +265,7 @@ class Schedule:
             self._arm(False)
             await broker.stop()
         elif not self.disk.dead:
-            self.disk.crash("killed")
+            self.disk.crash(self.random.choice([KILLED, POWER_CUT]))
 
     def _judge(self, tasks: list[asyncio.Task[None]], errors: int) -> None:
         """Nobody may fail, unless the disk did."""
@@ -476,6 +482,7 @@ class Schedule:
             if patient or self.random.random() < 0.7:
                 if not patient:
                     self.random.shuffle(late)
+                    self.faults.counts["acks late and reordered"] += 1
                     if self.random.random() < 0.1:
                         late += late[:3]
                         self.faults.counts["acks doubled"] += 1

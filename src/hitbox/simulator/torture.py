@@ -63,7 +63,8 @@ def torture(
         try:
             schedule.run()
         except Exception as problem:
-            report.failures.append(Failure(one, f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+            told = f"{type(problem).__name__}: {problem}".replace(str(schedule.folder), "DIR")
+            report.failures.append(Failure(one, told, traceback.format_exc()))
         report.schedules += 1
         report.faults += schedule.faults.counts
         report.counts += schedule.counts

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import selectors
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,7 +76,7 @@ class Loop(asyncio.SelectorEventLoop):
         return future
 
 
-def writer_of(world: World, slow: float) -> type[Writer]:
+def writer_of(world: World, slow: float, counts: Counter[str]) -> type[Writer]:
     """The broker's writer, run by the loop: a group takes up to `slow` seconds to be synced and answered."""
 
     class SimulatedWriter(Writer):
@@ -97,7 +98,9 @@ def writer_of(world: World, slow: float) -> type[Writer]:
 
         def _step(self) -> None:
             wait = self.turn()
-            self._loop.call_later(world.random.uniform(0, slow), self._synced, wait)
+            pause = world.random.uniform(0, slow)
+            counts["slow sync"] += pause > 1
+            self._loop.call_later(pause, self._synced, wait)
 
         def _synced(self, wait: bool) -> None:
             self._tell()
