@@ -662,6 +662,31 @@ def moment_array(rng: random.Random, values: Sequence[Value], known: Sequence[in
     return pa.array(values, pa.timestamp("us", zone))
 
 
+def refused_columns(type_: str) -> list[pa.Array]:
+    """Columns of events that must be refused."""
+    always = [pa.array([["a", "z"]]), pa.array([b"\xff"]), pa.array([dt.time(1)])]
+    texts = [
+        pa.array(["a\0b"]),
+        pa.array(["\0"], pa.large_string()),
+        pa.array(["a\0"]).dictionary_encode(),
+        pa.array([3]),
+    ]
+    by_type: dict[str, list[pa.Array]] = {
+        "int": [
+            *(pa.array([2**63], pa.uint64()), pa.array([-(2**63)], pa.int64()), pa.array([1.5]), pa.array(["1"])),
+            *(pa.array([True]), pa.array([Decimal("1.5")]), pa.array([Decimal(2**63)]), pa.array([math.inf])),
+        ],
+        "float": [pa.array(["1"]), pa.array([True]), pa.array([2**53 + 1]), pa.array([dt.date(2026, 1, 31)])],
+        "string": texts,
+        "bool": [pa.array([1]), pa.array(["true"]), pa.array([1.0])],
+        "timestamp": [
+            *(pa.array([1], pa.timestamp("ns")), pa.array([5]), pa.array(["yesterday"]), pa.array([True])),
+            *(pa.array([LAST_MOMENT + 1], pa.timestamp("us")), pa.array([FIRST_MOMENT - 1], pa.timestamp("us", "UTC"))),
+        ],
+    }
+    return always + by_type[type_]
+
+
 def random_bounds(rng: random.Random, case: Case, ids: Sequence[Any]) -> tuple[pa.Table, list[tuple[Node, int]]]:
     """Subscriptions in the wide layout (closed bounds, null is unbounded), and the predicate of each row."""
     columns: dict[str, Any] = {"id": ids}
