@@ -577,7 +577,13 @@ def random_table(
             ]
             ends = [pair if None not in pair else (None, None) for pair in ends]
             column, means = random_column(rng, type_, [low for low, _ in ends] + [high for _, high in ends])
-            columns[f"{name}_low"], columns[f"{name}_high"] = column.slice(0, rows), column.slice(rows)
+            low_ends, high_ends = column.slice(0, rows), column.slice(rows)
+            if rng.random() < 0.5:
+                columns[f"{name}_low"], columns[f"{name}_high"] = low_ends, high_ends
+            else:
+                absent = pa.array([low is None for low in means[:rows]])
+                both = [ends.combine_chunks() for ends in (low_ends, high_ends)]
+                columns[name] = pa.chunked_array([pa.StructArray.from_arrays(both, ["low", "high"], mask=absent)])
             found = [
                 None if low is None else Interval(low, high)
                 for low, high in zip(means[:rows], means[rows:], strict=True)
