@@ -43,6 +43,7 @@ from support.random_cases import (
     random_event,
     random_node,
     random_table,
+    refused_columns,
     refused_values,
     spell,
     table_of,
@@ -271,6 +272,14 @@ def check_refusals(index: hitbox.Index, model: Model, rng: random.Random, tries:
     for _ in range(tries):
         name = rng.choice(list(model.case.types))
         check_refused(index, {name: rng.choice(refused_values(model.case.types[name]))}, next(iter(model.held)))
+        column = rng.choice(refused_columns(model.case.types[name]))
+        try:
+            index.match_batch(pa.table({name: column}))
+        except hitbox.HitboxError:
+            continue
+        raise Difference(
+            f"match_batch: the column {name!r} of {column.type} with {column.to_pylist()!r} was not refused"
+        )
     for id in rng.sample(BAD_IDS, 2):
         try:
             index.subscribe(id, "TRUE")

@@ -577,7 +577,13 @@ def random_table(
             ]
             ends = [pair if None not in pair else (None, None) for pair in ends]
             column, means = random_column(rng, type_, [low for low, _ in ends] + [high for _, high in ends])
-            columns[f"{name}_low"], columns[f"{name}_high"] = column.slice(0, rows), column.slice(rows)
+            low_ends, high_ends = column.slice(0, rows), column.slice(rows)
+            if rng.random() < 0.5:
+                columns[f"{name}_low"], columns[f"{name}_high"] = low_ends, high_ends
+            else:
+                absent = pa.array([low is None for low in means[:rows]])
+                both = [ends.combine_chunks() for ends in (low_ends, high_ends)]
+                columns[name] = pa.chunked_array([pa.StructArray.from_arrays(both, ["low", "high"], mask=absent)])
             found = [
                 None if low is None else Interval(low, high)
                 for low, high in zip(means[:rows], means[rows:], strict=True)
@@ -660,6 +666,31 @@ def moment_array(rng: random.Random, values: Sequence[Value], known: Sequence[in
     if all(abs(value) < 2**62 // 1000 for value in known) and rng.random() < 0.5:
         return pa.array([None if value is None else value * 1000 for value in values], pa.timestamp("ns", zone))
     return pa.array(values, pa.timestamp("us", zone))
+
+
+def refused_columns(type_: str) -> list[pa.Array]:
+    """Columns of events that must be refused."""
+    always = [pa.array([["a", "z"]]), pa.array([b"\xff"]), pa.array([dt.time(1)])]
+    texts = [
+        pa.array(["a\0b"]),
+        pa.array(["\0"], pa.large_string()),
+        pa.array(["a\0"]).dictionary_encode(),
+        pa.array([3]),
+    ]
+    by_type: dict[str, list[pa.Array]] = {
+        "int": [
+            *(pa.array([2**63], pa.uint64()), pa.array([-(2**63)], pa.int64()), pa.array([1.5]), pa.array(["1"])),
+            *(pa.array([True]), pa.array([Decimal("1.5")]), pa.array([Decimal(2**63)]), pa.array([math.inf])),
+        ],
+        "float": [pa.array(["1"]), pa.array([True]), pa.array([2**53 + 1]), pa.array([dt.date(2026, 1, 31)])],
+        "string": texts,
+        "bool": [pa.array([1]), pa.array(["true"]), pa.array([1.0])],
+        "timestamp": [
+            *(pa.array([1], pa.timestamp("ns")), pa.array([5]), pa.array(["yesterday"]), pa.array([True])),
+            *(pa.array([LAST_MOMENT + 1], pa.timestamp("us")), pa.array([FIRST_MOMENT - 1], pa.timestamp("us", "UTC"))),
+        ],
+    }
+    return always + by_type[type_]
 
 
 def random_bounds(rng: random.Random, case: Case, ids: Sequence[Any]) -> tuple[pa.Table, list[tuple[Node, int]]]:
