@@ -74,7 +74,7 @@ def loses_a_delivery(store: Store, rows: Any, matched: int, failed: Any = ()) ->
 
 RECORD = Store.record
 BUGS: dict[str, tuple[Callable[..., None], str]] = {
-    "rollback": (forgets_to_reload, "the ledger says"),
+    "rollback": (forgets_to_reload, "ledger"),
     "commit": (beacon_before_commit, "the end is lost"),
     "begin": (does_not_sync, "does not open"),
     "retry": (forgets_that_it_was_sent, "is not marked"),

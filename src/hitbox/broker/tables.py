@@ -200,7 +200,9 @@ class Table:
                     yield f"table {self.name}: number {expected} is missing (found {row[0]})"
                 expected = row[0] + 1
             count, total = count + 1, total + crc
-        if (count, total % WRAP) != (account.rows, account.sum):
+        if count == account.rows and total % WRAP != account.sum:
+            yield f"table {self.name}: its rows are not those that the ledger counted"
+        if count != account.rows:
             yield f"table {self.name} holds {count} rows, the ledger says {account.rows}"
         if self.numbered and expected != account.last + 1:
             yield f"table {self.name} ends at {expected - 1}, the ledger says {account.last}"
