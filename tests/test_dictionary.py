@@ -14,7 +14,7 @@ from hitbox.boxes import HIGHEST, LOWEST, MISSING
 from hitbox.dictionary import Dictionary
 from hitbox.errors import ValueProblem
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)
 
 
 def assert_ordered(words: Dictionary, known: set[str], others: list[str]) -> None:

@@ -13,7 +13,6 @@ alone; what nobody foresaw fails it alone too, and is logged.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections import deque
@@ -203,13 +202,15 @@ class Writer:
     def _recover(self, waiting: bool) -> None:
         """Let retention make room, if it can, and see whether there is some."""
         if self._relief is not None:
-            with contextlib.suppress(apsw.FullError, apsw.BusyError):
-                try:
-                    self._store.begin()
-                    self._relief()
-                    self._store.commit()
-                finally:
-                    self._store.rollback()
+            try:
+                self._store.begin()
+                self._relief()
+                self._store.commit()
+            except Exception as problem:
+                if not self._temporary(problem):
+                    raise
+            finally:
+                self._store.rollback()
         if self._store.settle() and not waiting:
             self.full, self.reason = False, ""
             log.warning("the store has room again")
