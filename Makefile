@@ -1,6 +1,6 @@
 # hitbox: `make demo` and `make test` set everything up by themselves; the second time is quick.
 PY := .venv/bin/python
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*)
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/*)
 
 .PHONY: help demo test quick lint format bench docs examples wheel setup lock clean
 

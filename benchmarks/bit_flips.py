@@ -31,10 +31,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hitbox import HitboxError, Index, Schema, snapshot, workloads
+from hitbox import HitboxError, Index, Schema, workloads
 from hitbox.broker.broker import Broker, Item
-from hitbox.broker.registry import Subscription
 from hitbox.broker.settings import Settings
+from hitbox.broker.subscriptions import Subscription
+from hitbox.storage import snapshot
 from hitbox.workloads import tables
 
 GROUP = 100

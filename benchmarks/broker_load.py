@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 import hitbox
-from hitbox.broker import transfer
+from hitbox.broker import import_export
 from hitbox.broker.client import Client, Delivery
 from stamped import Stamped
 
@@ -272,7 +272,7 @@ async def main(options: argparse.Namespace) -> None:
         began = time.monotonic()
         build(place / "snapshot", options.subscriptions, options.seed)
         built = time.monotonic()
-        transfer.load(place / "data", place / "snapshot")
+        import_export.load(place / "data", place / "snapshot")
         moved = time.monotonic() - built
         index = hitbox.Index.open(place / "snapshot")
         rows = [{"subscriptions": len(index), "build s": round(built - began, 1), "import s": round(moved, 1)}]

@@ -53,9 +53,9 @@ def use_sanitized_kernels() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["hitbox.engine._kernels"] = module
     spec.loader.exec_module(module)
-    from hitbox import mapped
+    from hitbox.storage import array_files
 
-    maps = mapped.read
+    maps = array_files.read
 
     def copies(*arguments: Any) -> dict[str, np.ndarray]:
         found = {name: np.array(array) for name, array in maps(*arguments).items()}
@@ -63,17 +63,19 @@ def use_sanitized_kernels() -> None:
             array.flags.writeable = False
         return found
 
-    mapped.read = copies
+    array_files.read = copies
 
 
 use_sanitized_kernels()
 
-from hitbox import HitboxError, Index, Schema, mapped, shards, snapshot, tables  # noqa: E402
+from hitbox import HitboxError, Index, Schema  # noqa: E402
+from hitbox.encoding.keys import Keys  # noqa: E402
+from hitbox.encoding.schema import Attribute  # noqa: E402
 from hitbox.engine import _kernels  # noqa: E402
 from hitbox.errors import SnapshotError  # noqa: E402
-from hitbox.keys import Keys  # noqa: E402
+from hitbox.index import bulk_load, sharded  # noqa: E402
 from hitbox.language import DEFAULT_LIMITS  # noqa: E402
-from hitbox.schema import Attribute  # noqa: E402
+from hitbox.storage import array_files, snapshot  # noqa: E402
 
 # ---- snapshots to start from
 
@@ -150,23 +152,23 @@ def brute(path: Path) -> None:
 def parts(path: Path) -> None:
     """Several parts that share their dictionaries."""
     keys = Keys(Schema({"a": "int", "s": "string"}))
-    found = tables.read(
+    found = bulk_load.read(
         pa.table({"id": [f"p{i}" for i in range(2500)], "where": [f"a > {i} OR s = 'n{i % 50}'" for i in range(2500)]}),
         keys.schema,
         DEFAULT_LIMITS,
     )
     keys.admit(found.strings(keys.schema))
     encoded = found.encode(keys, DEFAULT_LIMITS)
-    place = shards.part_of(encoded.ids, 3)
+    place = sharded.part_of(encoded.ids, 3)
     with snapshot.draft(path) as folder:
         files = snapshot.add(folder, keys.arrays())
         names = []
         for number in range(3):
             rows = np.flatnonzero(place == number)
             table = found_rows(encoded, rows)
-            index = shards.index_of(keys, table)
-            names.append(shards.part_name(number))
-            files |= shards.write_part(folder, index, names[-1])
+            index = sharded.index_of(keys, table)
+            names.append(sharded.part_name(number))
+            files |= sharded.write_part(folder, index, names[-1])
         meta = index.compacted().facts() | {"subscriptions": 2500, "parts": names}
         snapshot.publish(path, folder, meta, files)
 
@@ -174,7 +176,7 @@ def parts(path: Path) -> None:
 def found_rows(encoded: Any, rows: np.ndarray) -> Any:
     first = np.cumsum(encoded.count) - encoded.count
     boxes = np.concatenate([np.arange(first[row], first[row] + encoded.count[row]) for row in rows])
-    return tables.Encoded(
+    return bulk_load.Encoded(
         encoded.ids.take(pa.array(rows)),
         encoded.where.take(pa.array(rows)),
         encoded.priority[rows],
@@ -272,7 +274,7 @@ def forge(rng: np.random.Generator, source: Path, target: Path) -> str:
         if changed is None:
             del files[name]
         else:
-            files[name] = mapped.write(file, changed)
+            files[name] = array_files.write(file, changed)
     facts |= {"files": files}
     if rng.random() < 0.08:
         change_facts(rng, facts)
@@ -332,7 +334,7 @@ def use(rng: np.random.Generator, path: Path, again: Path) -> None:
     index.save(again)
     Index.open(again).match_batch(events)
     asked = [name for name, one in index.schema.items() if one.role != "information"]
-    shards.Shards.open(path).match_batch(pa.table({name: pa.nulls(3, pa.null()) for name in asked}))
+    sharded.Shards.open(path).match_batch(pa.table({name: pa.nulls(3, pa.null()) for name in asked}))
 
 
 def attempt(seed: int, bases: Path, scratch: Path) -> str:

@@ -28,8 +28,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from hitbox import Index, snapshot, workloads
+from hitbox import Index, workloads
 from hitbox.spark.generate import Tables
+from hitbox.storage import snapshot
 
 SUBSCRIPTIONS, PER_BATCH, CHANGES = 2000, 200, 20
 WIDTH = 0.7

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from hitbox.encoding.schema import Schema
 from hitbox.language.tree import literal, quoted
-from hitbox.schema import Schema
 
 SCHEMA = Schema(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Points
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Points
 
 
 def random_keys(rng: np.random.Generator, size: int, span: int) -> np.ndarray:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hitbox import Index, addresses
-from hitbox.addresses import connect, for_spark, is_remote, join, local_folder, resolve, shown
+from hitbox import Index
 from hitbox.errors import HitboxError, SnapshotError
+from hitbox.storage import addresses
+from hitbox.storage.addresses import connect, for_spark, is_remote, join, local_folder, resolve, shown
 
 HERE, HOME = os.getcwd(), os.path.expanduser("~")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hitbox import workloads
-from hitbox.boxes import Hits, Points, Space
+from hitbox.encoding.arrays import Hits, Points, Space
 from hitbox.errors import BenchError, HitboxError, MatcherError
 from hitbox.experiments import bench, bench_report
 from hitbox.experiments.bench_cli import app, split_matchers, workload_options

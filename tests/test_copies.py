@@ -13,8 +13,8 @@ import pytest
 
 from hitbox import Attribute, Exchange, Index, Schema
 from hitbox.errors import HitboxError, LimitExceeded
+from hitbox.index.sharded import Shards
 from hitbox.language import Limits
-from hitbox.shards import Shards
 
 WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
 

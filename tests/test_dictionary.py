@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from hitbox import dictionary
-from hitbox.boxes import HIGHEST, LOWEST, MISSING
-from hitbox.dictionary import Dictionary
+from hitbox.encoding import string_dictionary
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.string_dictionary import Dictionary
 from hitbox.errors import ValueProblem
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)
@@ -85,8 +85,8 @@ class Bounds(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaps of 16, so that they run out at once."""
-    monkeypatch.setattr(dictionary, "STRIDE", 16)
-    monkeypatch.setattr(dictionary, "STEP", 4)
+    monkeypatch.setattr(string_dictionary, "STRIDE", 16)
+    monkeypatch.setattr(string_dictionary, "STEP", 4)
 
 
 TestBounds = Bounds.TestCase

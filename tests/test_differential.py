@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from hitbox import Index, language
-from hitbox.boxes import Boxes, Points, Space
+from hitbox.encoding.arrays import Boxes, Points, Space
+from hitbox.encoding.keys import Keys
 from hitbox.errors import HitboxError, NeverMatches
-from hitbox.keys import Keys
 from hitbox.language.tree import quoted
 from hitbox.matchers import make
 from predicates import BIG, SCHEMA, random_event, random_predicate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
 from hitbox.engine import Engine, _kernels
 from hitbox.errors import MatcherError
 from hitbox.matchers import make

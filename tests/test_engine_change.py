@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hitbox.boxes import Boxes, Space
+from hitbox.encoding.arrays import Boxes, Space
 from hitbox.engine import Engine, _kernels
 from hitbox.errors import MatcherError
 from hitbox.matchers import make, matchers

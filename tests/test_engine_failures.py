@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hitbox.boxes import Boxes, Points, Space
+from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.engine import Engine, _kernels
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of Linux")

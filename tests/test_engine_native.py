@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ["memory.cpp", "grid.cpp", "cluster.cpp", "build_bitmap.cpp", "build_postings.cpp"]
+SOURCES = ["bindings/memory", "build/grid", "build/cluster", "build/build_bitmap", "build/build_postings"]
 X86 = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -35,12 +35,15 @@ def compiler() -> str:
 
 def build(folder: Path, program: str, sanitizers: str, levels: dict[str, list[str]]) -> Path:
     common = [compiler(), "-std=c++17", "-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    common += ["-I", str(ROOT / "src/engine"), "-I", str(ROOT / "tests/native")]
     common.append(f"-DHITBOX_X86={int(len(levels) > 1)}")
-    jobs: list[tuple[Path, str, list[str]]] = [(ROOT / "src/engine" / name, name, []) for name in SOURCES]
+    jobs: list[tuple[Path, str, list[str]]] = [
+        (ROOT / f"src/engine/{name}.cpp", name.replace("/", "-"), []) for name in SOURCES
+    ]
     jobs.append((ROOT / f"tests/native/{program}.cpp", program, []))
     for level, flags in levels.items():
         named = [f"-DHITBOX_KERNELS=kernels_{level}", f'-DHITBOX_NAME="{level}"']
-        jobs.append((ROOT / "src/engine/match.cpp", level, flags + named))
+        jobs.append((ROOT / "src/engine/match/match.cpp", level, flags + named))
     objects = []
     for source, name, flags in jobs:
         objects.append(folder / f"{name}.o")
@@ -66,7 +69,7 @@ def test_threads_that_match_while_one_builds_do_not_race(tmp_path: Path) -> None
 
 
 def test_every_instruction_set_that_kernels_are_compiled_with_is_asked_for() -> None:
-    text = (ROOT / "src/engine/dispatch.hpp").read_text()
+    text = (ROOT / "src/engine/match/dispatch.hpp").read_text()
     asked = set(re.findall(r'__builtin_cpu_supports\("(\w+)"\)', text)) | set(re.findall(r"&& has_(\w+)\(\)", text))
     used = {flag.removeprefix("-m") for flags in flags_of_levels().values() for flag in flags if "=" not in flag}
     assert used == asked if X86 else not used

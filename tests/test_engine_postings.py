@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hitbox import Index, Schema
-from hitbox.boxes import Boxes, Points, Space
+from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.engine import Engine, _kernels
 from hitbox.matchers import make
 from test_matchers import assert_equal

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hitbox.boxes import Points, Space
+from hitbox.encoding.arrays import Points, Space
 from hitbox.engine import Engine
 from hitbox.matchers import make
 from randoms import random_boxes, random_points

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hitbox import Index, Schema, mapped, snapshot
+from hitbox import Index, Schema
 from hitbox.engine import _kernels
 from hitbox.errors import SnapshotError
+from hitbox.storage import array_files, snapshot
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +32,7 @@ def forged(path: Path, name: str, change: Callable[[Array], Array | None]) -> No
     if array is None:
         del files[name]
     else:
-        files[name] = mapped.write(file, array)
+        files[name] = array_files.write(file, array)
     (folder / "manifest.json").write_text(snapshot.manifest_text(facts, files))
 
 
@@ -192,11 +193,11 @@ def test_the_checksum_is_crc32c_however_it_is_computed() -> None:
 
 def test_what_is_written_is_what_the_manifest_says(tmp_path: Path) -> None:
     for array in (np.arange(1_500_000), np.zeros(0, np.uint8), np.array([True, False]), np.zeros((0, 3), np.int64)):
-        facts = mapped.write(tmp_path / "x.npy", array)
+        facts = array_files.write(tmp_path / "x.npy", array)
         raw = np.fromfile(tmp_path / "x.npy", np.uint8)
         assert facts == {"bytes": len(raw), "crc32c": _kernels.crc32c(raw)}
         assert np.array_equal(np.load(tmp_path / "x.npy"), array)
-        back = mapped.read(tmp_path, {"x": facts}, verify=True)["x"]
+        back = array_files.read(tmp_path, {"x": facts}, verify=True)["x"]
         assert np.array_equal(back, array)
         assert (back.dtype, back.shape) == (array.dtype, array.shape)
 

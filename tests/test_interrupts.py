@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hitbox import Attribute, Exchange, Index, Schema, catalog, dictionary, language
+from hitbox import Attribute, Exchange, Index, Schema, language
+from hitbox.encoding import string_dictionary
 from hitbox.errors import NeverMatches
-from hitbox.locks import ReadWriteLock
+from hitbox.index import catalog
+from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.matchers.brute import Brute
 from interrupts import Interrupted, every_place, interrupt_after, interrupt_at
 
@@ -94,13 +96,13 @@ CHANGES: dict[str, tuple[Callable[[Index], Any], Callable[[Model], Model]]] = {
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaps run out, the tail is sealed, rows are frozen and slots squeezed out after a few steps."""
-    monkeypatch.setattr(dictionary, "STRIDE", 4)
-    monkeypatch.setattr(dictionary, "STEP", 2)
-    monkeypatch.setattr(dictionary, "OVERLAY", 2)
+    monkeypatch.setattr(string_dictionary, "STRIDE", 4)
+    monkeypatch.setattr(string_dictionary, "STEP", 2)
+    monkeypatch.setattr(string_dictionary, "OVERLAY", 2)
     monkeypatch.setattr(catalog, "FEW", 4)
     monkeypatch.setattr(catalog, "MANY_DEAD", 2)
-    monkeypatch.setattr("hitbox.columns.LATE", 3)
-    monkeypatch.setattr("hitbox.index.snapshot.write", lambda *_: 1)  # files have tests of their own
+    monkeypatch.setattr("hitbox.index.columns.LATE", 3)
+    monkeypatch.setattr("hitbox.index.index.snapshot.write", lambda *_: 1)  # files have tests of their own
 
 
 def start(matcher: str) -> Index:
@@ -131,7 +133,7 @@ def test_a_change_is_all_or_nothing(matcher: str, step: int, change: str, monkey
 def test_loads_interrupted_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger loads, with every kind of work that they bring along, interrupted by the clock."""
     monkeypatch.setattr(catalog, "MANY_DEAD", 500)
-    monkeypatch.setattr(dictionary, "STRIDE", 64)
+    monkeypatch.setattr(string_dictionary, "STRIDE", 64)
     rng = random.Random(5)
     index = Index(SCHEMA, tail=64)
     held: dict[int, int] = {}

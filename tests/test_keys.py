@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitbox.boxes import HIGHEST, LOWEST, MISSING
-from hitbox.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.schema import Attribute
 from hitbox.errors import ValueProblem
-from hitbox.schema import Attribute
 
 INTS = st.one_of(st.integers(LOWEST, HIGHEST), st.integers(-3, 3), st.sampled_from([LOWEST, HIGHEST, 2**53, 2**53 + 1]))
 FLOATS = st.one_of(

@@ -9,12 +9,12 @@ import pytest
 
 import goldens
 from hitbox import language
-from hitbox.boxes import HIGHEST, LOWEST, MISSING
-from hitbox.codecs import GridCodec, StringCodec
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.codecs import GridCodec, StringCodec
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import HitboxError, LimitExceeded, PredicateError, SyntaxProblem, UnknownAttribute
-from hitbox.keys import Keys
 from hitbox.language import Limits
-from hitbox.schema import Attribute, Schema
 
 SCHEMA = Schema(
     {

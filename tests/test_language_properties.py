@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitbox import language
-from hitbox.boxes import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import HitboxError
-from hitbox.keys import Keys
 from hitbox.language.patterns import like, successor
 from hitbox.language.sets import complement, intersection, union, within
 from hitbox.language.tree import leaves, without_not
 from hitbox.language.truth import key_interval
-from hitbox.schema import Attribute, Schema
 from predicates import POOLS, SCHEMA, random_event, random_interval_event, random_predicate
 
 NAMES = list(SCHEMA)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hitbox.boxes import Boxes, Points, Space
+from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers import Matcher, make, matchers
 from randoms import random_boxes, random_points

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hitbox
-from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers import Matcher, make
 from hitbox.matchers.dexin import Dexin, plan_cost

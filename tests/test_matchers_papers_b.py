@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers import Matcher, make
 from randoms import random_boxes, random_points

@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from hitbox.boxes import Hits
+from hitbox.encoding.arrays import Hits
 from hitbox.errors import BenchError
 from hitbox.experiments import claims, report, reproduce, runner
 from hitbox.experiments.claims import judge
 from hitbox.experiments.curves import BESIDE, Curves, at_one_pace
-from hitbox.experiments.declare import MEASURES, SCALES, SETTINGS
+from hitbox.experiments.experiment import MEASURES, SCALES, SETTINGS
 from hitbox.experiments.measure import require_equal
+from hitbox.experiments.measure_point import rank_correlation
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.plots import COLOURS, LABELS
-from hitbox.experiments.point import rank_correlation
 from hitbox.experiments.reproduce_cli import app
 from hitbox.matchers import make
 from hitbox.workloads import get
@@ -164,7 +164,7 @@ def test_a_finished_point_is_not_run_again(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_part_is_run_again_until_the_machine_was_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hitbox.experiments import point
+    from hitbox.experiments import measure_point as point
 
     slow, quick = [3, 3], [2, 2]
     paces = iter([*slow, *quick, 3, 2, *quick, *quick])  # two parts twice, then the first alone
@@ -237,7 +237,7 @@ def test_everybody_is_timed_on_the_workload_beside_too(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_marked_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hitbox.experiments.point.free_memory", lambda: 400_000)
+    monkeypatch.setattr("hitbox.experiments.measure_point.free_memory", lambda: 400_000)
     todo = [task for task in runner.tasks(PAPERS["rein"], "smoke") if task.experiment.name == "widths"][-1:]
     runner.run(todo, tmp_path)
     point = runner.stored(todo[0], tmp_path)
@@ -330,7 +330,7 @@ def test_smoke(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_spark_makes_the_same_boxes_and_the_same_summary() -> None:
     pytest.importorskip("pyspark")
-    from hitbox.experiments import farm
+    from hitbox.experiments import spark_workloads as farm
     from hitbox.spark.session import active, session
 
     started = active() is None

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hitbox import Attribute, Index, Schema, matchers, snapshot
+from hitbox import Attribute, Index, Schema, matchers
 from hitbox.errors import SnapshotError
+from hitbox.storage import snapshot
 
 SCHEMA = Schema({"price": "float", "city": "string", "age": Attribute("int", role="information")})
 EVENT = {"price": 12.5, "city": "Paris"}

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import predicates
-from hitbox import Attribute, Exchange, HitboxError, Index, Schema, index, workloads
-from hitbox.boxes import Space
+from hitbox import Attribute, Exchange, HitboxError, Index, Schema, workloads
+from hitbox.encoding.arrays import Space
 from hitbox.errors import (
     MatcherError,
     NeverMatches,
@@ -30,6 +30,7 @@ from hitbox.errors import (
     UnknownSubscription,
     ValueProblem,
 )
+from hitbox.index import index
 from hitbox.language import evaluate, parse
 from hitbox.matchers import make, matchers
 

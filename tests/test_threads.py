@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from hitbox import Index, Schema, catalog, explained
-from hitbox import index as index_module
-from hitbox.dictionary import Dictionary
+from hitbox import Index, Schema
+from hitbox.encoding.string_dictionary import Dictionary
 from hitbox.errors import HitboxError
-from hitbox.explained import Explained, NearMisses
-from hitbox.locks import ReadWriteLock
+from hitbox.index import catalog, explain
+from hitbox.index import index as index_module
+from hitbox.index.explain import Explained, NearMisses
+from hitbox.index.read_write_lock import ReadWriteLock
 
 SCHEMA = Schema({"a": "int", "s": "string"})
 
@@ -313,7 +314,7 @@ def test_strings_match_while_the_index_is_saved(tmp_path: Path) -> None:
 
 def test_near_misses_give_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change gets in while they are looked for, even one that moves every slot, and the answer is that of the end."""
-    monkeypatch.setattr(explained, "PIECE", 10)
+    monkeypatch.setattr(explain, "PIECE", 10)
     monkeypatch.setattr(index_module, "SLICE", 0)
     monkeypatch.setattr(catalog, "MANY_DEAD", 20)
     index = Index(SCHEMA)

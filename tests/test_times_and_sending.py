@@ -8,7 +8,7 @@ from threading import Event
 import numpy as np
 import pytest
 
-from hitbox.boxes import I64, Boxes, Points, Space
+from hitbox.encoding.arrays import I64, Boxes, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers import Matcher, make, matchers, metrics, sending
 from hitbox.matchers.pri_rein import PriRein

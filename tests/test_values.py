@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitbox import Attribute, Exchange, Index, Schema, language
-from hitbox.codecs import BoolCodec, Codec, FloatCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.values import ends_of, for_json, forbidden, is_missing
 from hitbox.errors import HitboxError, TableError, UnknownSubscription, ValueProblem
-from hitbox.values import ends_of, for_json, forbidden, is_missing
 
 pytestmark = pytest.mark.filterwarnings("ignore::hitbox.errors.NeverMatches")
 D = Decimal

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hitbox.waiting import LONG, interruptible
+from hitbox.concurrency.interruptible import LONG, interruptible
 from interrupts import interrupt_after
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hitbox import workloads
-from hitbox.boxes import HIGHEST, LOWEST, MISSING, Boxes, Points
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Points
 from hitbox.errors import HitboxError
-from hitbox.index import Index
+from hitbox.index.index import Index
 from hitbox.matchers import make
 from hitbox.workloads.base import CHUNK
 from hitbox.workloads.classbench import read

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from hitbox import Index, Schema, snapshot, writers
+from hitbox import Index, Schema
 from hitbox.errors import SnapshotError, WriterConflict
+from hitbox.storage import snapshot, writer_lock
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -347,11 +348,11 @@ def test_a_lost_current_says_how_to_repair_it(tmp_path: Path) -> None:
 def test_locks_end_with_their_holder(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     heard, says = os.pipe()
-    with writers.alone(file, "test"), writers.alone(file, "test"):  # the holder may come again
+    with writer_lock.alone(file, "test"), writer_lock.alone(file, "test"):  # the holder may come again
         child = os.fork()
         if not child:  # a forked child neither has the lock nor keeps it
             try:
-                with writers.alone(file, "test", wait=0):
+                with writer_lock.alone(file, "test", wait=0):
                     os.write(says, b"has it")
             except WriterConflict:
                 os.write(says, b"refused")
@@ -359,9 +360,9 @@ def test_locks_end_with_their_holder(tmp_path: Path) -> None:
             os._exit(0)
         assert os.read(heard, 10) == b"refused"
     try:
-        with writers.alone(file, "test", wait=0):
+        with writer_lock.alone(file, "test", wait=0):
             file.unlink()  # whoever removes the folder takes the lock with it
-            with writers.exclusive(file, "test", wait=0):
+            with writer_lock.exclusive(file, "test", wait=0):
                 pass
     finally:
         os.kill(child, signal.SIGKILL)
@@ -369,8 +370,8 @@ def test_locks_end_with_their_holder(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ended_is_known() -> None:
-    me = writers.owner("test")
-    assert not writers.ended(me)
-    assert writers.ended(me | {"started": "0"}) == (sys.platform == "linux")
-    assert not writers.ended(me | {"host": "elsewhere", "pid": 2**22 + random.randrange(9)})
-    assert "process" in writers.told(me)
+    me = writer_lock.owner("test")
+    assert not writer_lock.ended(me)
+    assert writer_lock.ended(me | {"started": "0"}) == (sys.platform == "linux")
+    assert not writer_lock.ended(me | {"host": "elsewhere", "pid": 2**22 + random.randrange(9)})
+    assert "process" in writer_lock.told(me)

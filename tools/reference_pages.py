@@ -49,7 +49,7 @@ def _command(path: str, command: Any, level: int) -> list[str]:
 
 def broker_api() -> str:
     """Every route of the broker, from its OpenAPI description."""
-    from hitbox.broker.openapi import describe
+    from hitbox.broker.http.openapi import describe
 
     api = describe(hitbox.__version__)
     parts = ["# Broker API", "The broker serves this description for programs at `/openapi.json`."]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import HitboxError, HitboxWarning
-from hitbox.index import Index, LoadReport
+from hitbox.index.exchange import Exchange
+from hitbox.index.index import Index, LoadReport
+from hitbox.index.matches import Matches
 from hitbox.language import Limits
 from hitbox.matchers import matchers
-from hitbox.matches import Matches
-from hitbox.schema import Attribute, Schema
-from hitbox.symmetric import Exchange
 
 __version__ = "0.1.0"
 __all__ = [

@@ -20,9 +20,10 @@ try:
 except ModuleNotFoundError as missing:  # the core installs without them
     sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
 
-from hitbox import Index, files
+from hitbox import Index
+from hitbox.console import table_files
+from hitbox.console.errors import plain_errors
 from hitbox.errors import ValueProblem
-from hitbox.plain import plain_errors
 
 SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
 ELSEWHERE = {  # name: module, extra, summary
@@ -85,9 +86,9 @@ def _open(
         raise ValueProblem("give either --subscriptions FILE or --snapshot DIR")
     if snapshot is not None:
         return Index.open(snapshot, matcher=matcher)
-    wanted = files.read_schema(schema) if schema else files.infer_schema(events)
+    wanted = table_files.read_schema(schema) if schema else table_files.infer_schema(events)
     index = Index(wanted, matcher or "auto")
-    index.load(files.read_table(subscriptions or ""))
+    index.load(table_files.read_table(subscriptions or ""))
     return index
 
 
@@ -118,12 +119,12 @@ def match(
             on_spark = import_module(SPARK).match_command
             on_spark(events, source, out, event_id, form, limit, keep, where, master, as_json)
             return
-        table = files.read_table(events)
+        table = table_files.read_table(events)
         index = _open(subscriptions, snapshot, schema, matcher, table)
         matches = index.match_batch(table, where, threads=threads)
         total = len(matches.ids)
         if out is not None:
-            files.write_matches(out, matches)
+            table_files.write_matches(out, matches)
             print(f"{len(matches)} events, {total} matches -> {out}", file=sys.stderr)
         elif as_json:
             for event in range(len(matches)):

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
-from hitbox.broker.auth import Guard
 from hitbox.broker.broker import Broker, Item
-from hitbox.broker.registry import Subscription
-from hitbox.broker.service import serve
+from hitbox.broker.http.app import serve
+from hitbox.broker.http.auth import Guard
 from hitbox.broker.settings import Options, Settings
+from hitbox.broker.subscriptions import Subscription
 
 SCHEMA = Schema({"price": "float", "qty": "int", "city": "string"})
 

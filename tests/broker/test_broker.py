@@ -13,10 +13,10 @@ from broker_kit import SCHEMA, Listener, item, running, sub, until
 
 from hitbox import Attribute, Schema
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
-from hitbox.broker.mailbox import Mailbox
-from hitbox.broker.registry import Subscriber
 from hitbox.broker.settings import Options, Settings, check_options
+from hitbox.broker.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hitbox
-from hitbox.broker import transfer
+from hitbox.broker import import_export
 from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.broker.errors import BadRequest, Conflict
@@ -134,13 +134,13 @@ def test_import_and_export(tmp_path: Path) -> None:
     assert len(index) == 501
     assert set(index.match({"price": 3.5})) == {"s1/n1", "s3/n3", "ann/s"}
     with pytest.raises(Conflict):
-        transfer.load(tmp_path / "data", tmp_path / "spark")
+        import_export.load(tmp_path / "data", tmp_path / "spark")
 
 
 def test_import_of_bare_ids_asks_whose_they_are(tmp_path: Path) -> None:
     snapshot(tmp_path / "spark", list(range(20)))
     with pytest.raises(BadRequest, match="--as"):
-        transfer.load(tmp_path / "data", tmp_path / "spark")
+        import_export.load(tmp_path / "data", tmp_path / "spark")
     with served(tmp_path / "data", "--import", str(tmp_path / "spark"), "--as", "ann") as url:
         stats = json.loads(run("admin", "stats", "--url", url))
         assert (stats["subscriptions"], stats["restored"]) == (20, "snapshot 1 and 0 changes")
@@ -152,7 +152,7 @@ def test_import_of_bare_ids_asks_whose_they_are(tmp_path: Path) -> None:
 
 def test_import_of_ids_with_and_without_a_subscriber(tmp_path: Path) -> None:
     snapshot(tmp_path / "mixed", ["bob/a", "b", "c"])
-    transfer.load(tmp_path / "data", tmp_path / "mixed", "ann")
+    import_export.load(tmp_path / "data", tmp_path / "mixed", "ann")
     with served(tmp_path / "data") as url, Client.sync(url) as client:
         tried = client.request("POST", "/v1/try", {"event": {"price": 3.5, "city": "c2"}})
         assert {(m["subscriber"], m["name"]) for m in tried["matches"]} == {("ann", "b"), ("ann", "c")}
@@ -160,7 +160,7 @@ def test_import_of_ids_with_and_without_a_subscriber(tmp_path: Path) -> None:
         assert explained["matched"]
     snapshot(tmp_path / "twice", ["ann/b", "b"])
     with pytest.raises(BadRequest, match="two subscriptions are called 'ann/b'"):
-        transfer.load(tmp_path / "other", tmp_path / "twice", "ann")
+        import_export.load(tmp_path / "other", tmp_path / "twice", "ann")
 
 
 def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) ->
     for n in range(3):
         index.subscribe(n, "price > 1 OR price < -1", about={"age": 10 * n})
     index.save(tmp_path / "spark")
-    transfer.load(tmp_path / "data", tmp_path / "spark", "ann")
+    import_export.load(tmp_path / "data", tmp_path / "spark", "ann")
     with served(tmp_path / "data") as url, Client.sync(url) as client:
         tried = client.request("POST", "/v1/try", {"event": {"price": 2}, "where": "age >= 10"})
         assert {m["name"] for m in tried["matches"]} == {"1", "2"}

@@ -18,10 +18,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from hitbox.broker.client import Client, Delivery
-from hitbox.broker.mailbox import MEMORY, Mailbox
-from hitbox.broker.pace import FIRST_WINDOW, Pace
-from hitbox.broker.registry import Subscriber
+from hitbox.broker.delivery.mailbox import MEMORY, Mailbox
+from hitbox.broker.prefetch import FIRST_WINDOW, Pace
 from hitbox.broker.settings import Options
+from hitbox.broker.subscriptions import Subscriber
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -269,7 +269,7 @@ def test_a_delivery_may_fail_any_number_of_times() -> None:
     async def scenario() -> None:
         mailbox = Mailbox(Subscriber(1, "ann", Options(max_tries=5000)))
         mailbox.connected, mailbox.window = object(), 1  # type: ignore[assignment]
-        from hitbox.broker.mailbox import Delivery as Sent
+        from hitbox.broker.delivery.mailbox import Delivery as Sent
 
         delivery = Sent(1, 4, ["s"], 0, b"{}")
         for attempt in range(1, 3000):

@@ -18,7 +18,7 @@ from broker_kit import Listener, item, running, sub, until
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import StoreFull
-from hitbox.broker.store import Store
+from hitbox.broker.store.store import Store
 from hitbox.simulator.disk import Faults, SimulatedDisk
 
 

@@ -18,13 +18,14 @@ import pytest
 from broker_kit import SCHEMA, Listener, item, serving, sub, until
 from websockets.asyncio.client import connect
 
-from hitbox.broker import desk, network
-from hitbox.broker.auth import Guard
+from hitbox.broker import admin
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
 from hitbox.broker.errors import BadRequest, CannotListen, Forbidden, Overloaded, StoreFailed
-from hitbox.broker.lookups import Lookups
-from hitbox.broker.service import serve
+from hitbox.broker.http import connections
+from hitbox.broker.http.app import serve
+from hitbox.broker.http.auth import Guard
+from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.settings import Settings, read_settings
 
 SHORT: dict[str, Any] = {"request_seconds": 0.3, "body_seconds": 0.4, "hello_seconds": 0.3, "stall_seconds": 0.5}
@@ -155,7 +156,7 @@ def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch, caplo
     def most(soft: int, hard: int) -> int:
         raised.clear()
         monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
-        return network.most_sockets(Settings(max_sockets=5000))
+        return connections.most_sockets(Settings(max_sockets=5000))
 
     assert (most(10_000, 10_000), raised) == (5000, [])
     assert (most(1024, 10_000), raised) == (5000, [(5100, 10_000)])
@@ -176,18 +177,18 @@ def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"port {port} of 127.0.0.1 is in use.*--port"):
-            network.listen("127.0.0.1", port)
+            connections.listen("127.0.0.1", port)
         broker = Broker(tmp_path, SCHEMA)
         with pytest.raises(CannotListen):
             run(serve(broker, Guard({}, True), "127.0.0.1", port, lambda _: None, asyncio.Event()))
     Broker(tmp_path).store.close()  # it was closed
     with pytest.raises(CannotListen, match="cannot be resolved"):
-        network.listen("no such host", 0)
+        connections.listen("no such host", 0)
     with pytest.raises(CannotListen, match="no address of this machine"):
-        network.listen("192.0.2.1", 0)
+        connections.listen("192.0.2.1", 0)
     with pytest.raises(CannotListen, match="0 to 65535"):
-        network.listen("127.0.0.1", 70_000)
-    assert "above 1023" in network._why(PermissionError(13, "Permission denied"), "127.0.0.1", 80)
+        connections.listen("127.0.0.1", 70_000)
+    assert "above 1023" in connections._why(PermissionError(13, "Permission denied"), "127.0.0.1", 80)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +350,8 @@ def test_long_looks_leave_the_loop_free(tmp_path: Path, monkeypatch: pytest.Monk
         async with serving(tmp_path, max_lookups=3) as (broker, url), httpx.AsyncClient(base_url=url) as http:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             ann = await Listener(broker).attach("ann")
-            monkeypatch.setattr(desk, "explain", stuck)
-            monkeypatch.setattr(desk, "attempt", stuck)
+            monkeypatch.setattr(admin, "explain", stuck)
+            monkeypatch.setattr(admin, "attempt", stuck)
             why = {"event": {"qty": 1}, "id": "ann/s"}
             looks = [
                 asyncio.create_task(http.post("/v1/explain", json=why)),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from hitbox.broker.cli import app
 from hitbox.broker.errors import StoreDamaged
-from hitbox.broker.store import Store
+from hitbox.broker.store.store import Store
 
 
 def fill(folder: Path, events: int = 40) -> None:

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from hitbox import Index, Schema
-from hitbox.broker import transfer
+from hitbox.broker import import_export
 from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
-from hitbox.broker.store import Store
-from hitbox.broker.writer import Writer
+from hitbox.broker.store.group_commit import Writer
+from hitbox.broker.store.store import Store
 
 
 def fill(store: Store, events: int = 200) -> None:
@@ -227,7 +227,7 @@ def test_an_import_takes_time_in_proportion(tmp_path: Path) -> None:
         index.load(pa.table({"id": [f"s{n}/a" for n in range(count)], "where": ["qty > 3"] * count}))
         index.save(tmp_path / f"snapshot{count}")
         began = time.process_time()
-        transfer.load(tmp_path / f"data{count}", tmp_path / f"snapshot{count}")
+        import_export.load(tmp_path / f"data{count}", tmp_path / f"snapshot{count}")
         return time.process_time() - began
 
     seconds(10)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hitbox.broker.store import Store
+from hitbox.broker.store.store import Store
 from hitbox.simulator.torture import torture
 
 COMMIT, BEGIN = Store.commit, Store.begin

@@ -10,7 +10,7 @@ import pytest
 from broker_kit import Listener, item, running, sub, until
 from typer.testing import CliRunner
 
-from hitbox.broker import desk
+from hitbox.broker import admin
 from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.broker.settings import Options
@@ -57,10 +57,10 @@ def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) ->
             broker.post.refuse(lost.mailbox, [3])
             broker.post.acknowledge(lost.mailbox, [1])
             await until(lambda: broker.store.dead.rows() == 1 and lost.mailbox.pending == 0)
-            (letter,) = await desk.dead_letters(broker, "lost", 10)
+            (letter,) = await admin.dead_letters(broker, "lost", 10)
             assert (letter["seq"], letter["subscriptions"]) == (3, [])
-            assert await desk.replay(broker, "lost", 1) == 2
-            assert await desk.replay(broker, "ann", 1) == 0  # its delivery is pending anyway
+            assert await admin.replay(broker, "lost", 1) == 2
+            assert await admin.replay(broker, "ann", 1) == 0  # its delivery is pending anyway
             await until(lambda: lost.seqs() == [1, 3, 1, 3])
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

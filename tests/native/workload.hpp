@@ -5,10 +5,10 @@
 #include <random>
 #include <set>
 
-#include "../../src/engine/build.hpp"
-#include "../../src/engine/decode.hpp"
-#include "../../src/engine/dispatch.hpp"
-#include "../../src/engine/tail.hpp"
+#include "build/build.hpp"
+#include "format/decode.hpp"
+#include "match/dispatch.hpp"
+#include "format/tail.hpp"
 
 using namespace hitbox;
 

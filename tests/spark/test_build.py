@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from hitbox import Index, Schema, snapshot, workloads
+from hitbox import Index, Schema, workloads
 from hitbox import spark as hs
-from hitbox.addresses import resolve
 from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
-from hitbox.spark import leases, store
+from hitbox.spark import snapshot_files, writer_lease
+from hitbox.storage import snapshot
+from hitbox.storage.addresses import resolve
 from object_store import ObjectStore
 
 SCHEMA = Schema({"price": "float", "city": "string"})
@@ -126,28 +127,28 @@ def test_an_address_is_copied_once_and_checked(
     spark: Any, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(leases, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
     address = resolve(s3.address("bucket/home"))
     made = hs.generate("w1", 500, 20, spark=spark, width=0.8)
     for version in (1, 2, 3):
         assert hs.build(made.subscriptions, address, parts=2).version == version
-    assert store._numbers(address) == [2, 3]
+    assert snapshot_files._numbers(address) == [2, 3]
     assert not [name for name in s3.names() if "draft" in name or "writer" in name]
-    expected = store.identity(store.facts(address, 3))
-    root = store.local(address, 3, expected)
+    expected = snapshot_files.identity(snapshot_files.facts(address, 3))
+    root = snapshot_files.local(address, 3, expected)
     assert root.startswith(str(tmp_path / "cache"))
     assert len(Index.open(root, 3)) == 500
     before = (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns
-    assert store.local(address, 3, expected) == root
+    assert snapshot_files.local(address, 3, expected) == root
     assert (Path(root) / "versions" / "00000003" / "manifest.json").stat().st_mtime_ns == before
     counts = hs.match(made.events, address, form="counts").collect()
     assert sum(row.matches for row in counts) > 0
     victim = next(name for name in s3.names("bucket/home/versions/00000002/part-") if "catalog.ids" in name)
     s3.objects[victim] = s3.objects[victim][:-1] + b"?"
     with pytest.raises(SnapshotError, match="damaged"):
-        store.local(address, 2, store.identity(store.facts(address, 2)))
+        snapshot_files.local(address, 2, snapshot_files.identity(snapshot_files.facts(address, 2)))
     with pytest.raises(SnapshotError, match="there is no CURRENT"):
-        store.current(s3.address("bucket/nowhere"))
+        snapshot_files.current(s3.address("bucket/nowhere"))
     with pytest.raises(SnapshotError, match=r"version 1 .*it is gone; versions there: 2, 3 \(current\)"):
         hs.match(made.events, address, version=1)
 
@@ -159,16 +160,16 @@ def test_all_workers_of_a_host_fetch_one_copy(s3: ObjectStore, tmp_path: Path, m
     index.save(tmp_path / "home")
     s3.take(tmp_path / "home", "bucket/home")
     address = s3.address("bucket/home")
-    expected, fetch, fetched = store.identity(store.facts(address)), store._fetch, []
+    expected, fetch, fetched = snapshot_files.identity(snapshot_files.facts(address)), snapshot_files._fetch, []
 
     def slowly(*where: Any) -> None:
         fetched.append(where)
         time.sleep(0.2)
         fetch(*where)
 
-    monkeypatch.setattr(store, "_fetch", slowly)
+    monkeypatch.setattr(snapshot_files, "_fetch", slowly)
     with ThreadPoolExecutor(8) as pool:
-        roots = list(pool.map(lambda _: store.local(address, 1, expected), range(8)))
+        roots = list(pool.map(lambda _: snapshot_files.local(address, 1, expected), range(8)))
     assert len(fetched) == len(set(roots)) == 1
     assert list(Index.open(roots[0], 1)) == ["a"]
 
@@ -179,7 +180,7 @@ def test_a_host_verifies_a_version_once(tmp_path: Path, monkeypatch: pytest.Monk
     index = Index(SCHEMA)
     index.subscribe("a", "price > 1")
     index.save(home)
-    expected, read, whole = store.identity(store.facts(home)), snapshot.read, []
+    expected, read, whole = snapshot_files.identity(snapshot_files.facts(home)), snapshot.read, []
 
     def noted(path: Any, version: Any = None, verify: bool = True, parts: Any = None) -> Any:
         whole.append(verify)
@@ -187,16 +188,16 @@ def test_a_host_verifies_a_version_once(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(snapshot, "read", noted)
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: store.local(home, 1, expected), range(8))) == {home}
+        assert set(pool.map(lambda _: snapshot_files.local(home, 1, expected), range(8))) == {home}
     assert whole == [True]
     victim = snapshot.folder_of(home, 1) / "matcher.where.npy"
     victim.write_bytes(victim.read_bytes()[:-1] + b"?")
     for _ in range(2):
         with pytest.raises(SnapshotError, match="checksum"):
-            store.local(home, 1, expected)
+            snapshot_files.local(home, 1, expected)
     monkeypatch.setenv("HITBOX_CACHE", "/proc/nowhere")  # cannot be written: verified in each worker
     with pytest.raises(SnapshotError, match="checksum"):
-        store.local(home, 1, expected)
+        snapshot_files.local(home, 1, expected)
 
 
 @pytest.mark.parametrize("name", [n for n in workloads.names() if n not in ("classbench", "rein", "dexin", "pri-rein")])

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from hitbox import Index, snapshot, writers
+from hitbox import Index
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError, WriterConflict
+from hitbox.storage import snapshot, writer_lock
 
 SCHEMA = {"price": "int", "city": "string"}
 LOG = "sequence bigint, op string, id string, where string, priority int"
@@ -149,7 +150,7 @@ def test_changes_at_once_are_all_applied(spark: Any, path: str, monkeypatch: pyt
     index = Index.open(path)
     assert len(index) == 26
     assert [index.match({"price": 100 + n}) for n in range(1, 7)] == [[f"new{n}"] for n in range(1, 7)]
-    monkeypatch.setattr(writers, "WAIT", 0.05)
+    monkeypatch.setattr(writer_lock, "WAIT", 0.05)
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> None:

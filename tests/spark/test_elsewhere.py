@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hitbox.spark import workers
+from hitbox.spark import worker_check
 
 HERE = Path(__file__).parent
 KILLER = HERE.parent.parent / "benchmarks" / "stream_kill.py"
@@ -84,8 +84,8 @@ folder = pathlib.Path(go.read_text())
 
 def test_why_workers_fail_is_said_in_one_line() -> None:
     java = ': SparkException: task failed: java.io.IOException: Cannot run program "/x"\n\tat y\nCaused by: ...'
-    assert workers._reason(java) == 'IOException: Cannot run program "/x"'
-    assert workers._reason("Traceback:\n  File\nModuleNotFoundError: No module named 'pyarrow'") == (
+    assert worker_check._reason(java) == 'IOException: Cannot run program "/x"'
+    assert worker_check._reason("Traceback:\n  File\nModuleNotFoundError: No module named 'pyarrow'") == (
         "ModuleNotFoundError: No module named 'pyarrow'"
     )
-    assert workers._reason("no executors\n...") == "no executors"
+    assert worker_check._reason("no executors\n...") == "no executors"

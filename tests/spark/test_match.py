@@ -18,7 +18,7 @@ import pytest
 from hitbox import Index, workloads
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError, ValueProblem
-from hitbox.spark import leases, partition, store
+from hitbox.spark import match_task, snapshot_files, writer_lease
 from hitbox.spark.demo import join
 from hitbox.spark.generate import Tables
 from object_store import ObjectStore
@@ -177,7 +177,7 @@ def test_a_snapshot_that_was_deleted_and_built_again(
     spark: Any, s3: ObjectStore, tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins at version 1 again, which workers and caches knew as another one."""
-    monkeypatch.setattr(leases, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
     path = s3.address("bucket/s", "s3a") if remote else str(tmp_path / "s")
     events = spark.createDataFrame([(1, 5)], "event_id int, a int")
     for low, ids in ((0, [7]), (6, []), (5, [7])):
@@ -209,10 +209,12 @@ def test_output_is_cut_into_bounded_batches(tmp_path: Path, monkeypatch: pytest.
     index = Index({"a": "int"})
     index.load(pa.table({"id": np.arange(20_000), "a_low": np.zeros(20_000, np.int64), "a_high": np.full(20_000, 9)}))
     index.save(tmp_path)
-    monkeypatch.setattr(partition, "BUDGET", 100_000)
+    monkeypatch.setattr(match_task, "BUDGET", 100_000)
     events = pa.RecordBatch.from_pydict({"event_id": np.arange(300), "a": np.arange(300) % 12})
     for form in ("arrays", "pairs"):
-        job = partition.Job(str(tmp_path), 1, store.identity(store.facts(str(tmp_path))), ("a",), ("event_id",), form)
+        job = match_task.Job(
+            str(tmp_path), 1, snapshot_files.identity(snapshot_files.facts(str(tmp_path))), ("a",), ("event_id",), form
+        )
         batches = list(job(iter([events])))
         if form == "arrays":
             sizes = [len(batch.column("subscriptions").flatten()) for batch in batches]

@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-from hitbox import Index, snapshot, writers
-from hitbox.addresses import resolve
+from hitbox import Index
 from hitbox.errors import SnapshotError, WriterConflict
-from hitbox.spark import leases, store
+from hitbox.spark import snapshot_files, writer_lease
+from hitbox.storage import snapshot, writer_lock
+from hitbox.storage.addresses import resolve
 from object_store import ObjectStore
 
 
 @pytest.fixture
 def address(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(leases, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
     return resolve(s3.address("bucket/my ads", "s3a"))
 
 
@@ -33,18 +34,18 @@ def fill(place: str, mark: int = 0) -> tuple[dict[str, Any], snapshot.Files]:
     for id in range(5):
         index.subscribe(id, f"a = {id} OR s = 'x{mark}'")
     stock = index.compacted()
-    with store.filling(place) as folder:
+    with snapshot_files.filling(place) as folder:
         return stock.facts(), snapshot.add(folder, stock.arrays() | index._keys.arrays())
 
 
 def publish(address: str, mark: int = 0, base: int | None = None) -> int:
-    with store.draft(address) as place:
-        return store.publish(address, place, *fill(place, mark), base)
+    with snapshot_files.draft(address) as place:
+        return snapshot_files.publish(address, place, *fill(place, mark), base)
 
 
 def opened(address: str, version: int | None = None) -> Index:
-    facts = store.facts(address, version)
-    return Index.open(store.local(address, facts["version"], store.identity(facts)), facts["version"])
+    facts = snapshot_files.facts(address, version)
+    return Index.open(snapshot_files.local(address, facts["version"], snapshot_files.identity(facts)), facts["version"])
 
 
 def lease_of(s3: ObjectStore) -> dict[str, Any]:
@@ -54,30 +55,30 @@ def lease_of(s3: ObjectStore) -> dict[str, Any]:
 
 def test_versions_come_and_go(s3: ObjectStore, address: str) -> None:
     with pytest.raises(SnapshotError, match="there is no CURRENT"):
-        store.facts(address)
+        snapshot_files.facts(address)
     assert [publish(address, mark) for mark in (1, 2, 3)] == [1, 2, 3]
-    assert store._numbers(address) == [2, 3]
+    assert snapshot_files._numbers(address) == [2, 3]
     assert opened(address).match({"s": "x3"}) == [0, 1, 2, 3, 4]
     assert opened(address, 2).match({"s": "x2"}) == [0, 1, 2, 3, 4]
     gone = (
         r"version 1 of the snapshot at s3://key:\.\.\.@bucket/my%20ads.*: it is gone; versions there: 2, 3 \(current\)"
     )
-    for ask in (lambda: store.facts(address, 1), lambda: store.local(address, 1, 0)):
+    for ask in (lambda: snapshot_files.facts(address, 1), lambda: snapshot_files.local(address, 1, 0)):
         with pytest.raises(SnapshotError, match=gone):
             ask()
     kept = {name.split("/")[2] for name in s3.names()}
     assert kept == {"CURRENT", "versions"}, "neither drafts nor leases are left"
     del s3.objects["bucket/my ads/CURRENT"]
     with pytest.raises(SnapshotError, match=r"no CURRENT, though there are versions 2, 3"):
-        store.facts(address)
+        snapshot_files.facts(address)
 
 
 def test_two_drafts_do_not_meet(s3: ObjectStore, address: str) -> None:
-    with store.draft(address) as one, store.draft(address) as two:
+    with snapshot_files.draft(address) as one, snapshot_files.draft(address) as two:
         assert one != two
         facts, other = fill(one, 1), fill(two, 2)
-        assert store.publish(address, two, *other) == 1
-        assert store.publish(address, one, *facts) == 2
+        assert snapshot_files.publish(address, two, *other) == 1
+        assert snapshot_files.publish(address, one, *facts) == 2
     assert opened(address, 1).match({"s": "x2"})
     assert opened(address, 2).match({"s": "x1"})
     assert not [name for name in s3.names() if ".draft" in name]
@@ -87,16 +88,16 @@ def test_a_second_writer_waits_and_then_hears_who_writes(s3: ObjectStore, addres
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store.writing(address):
+        with snapshot_files.writing(address):
             entered.set()
             assert go.wait(20)
 
     thread = threading.Thread(target=hold)
     thread.start()
     assert entered.wait(20)
-    me = writers.owner("")
+    me = writer_lock.owner("")
     says = rf"process {me['pid']} on {me['host']}, since .* holds s3://.*writer\.json.*not ended in 0\.05 seconds"
-    with pytest.raises(WriterConflict, match=says), store.writing(address, wait=0.05):
+    with pytest.raises(WriterConflict, match=says), snapshot_files.writing(address, wait=0.05):
         pass
     go.set()
     thread.join(20)
@@ -109,16 +110,16 @@ def test_leases_of_the_dead(s3: ObjectStore, address: str, monkeypatch: pytest.M
     for void in (
         elsewhere | {"expires": time.time() - 1},
         elsewhere,
-        writers.owner("test") | {"started": "0", "expires": time.time() + 50},  # of this host, and it ended
+        writer_lock.owner("test") | {"started": "0", "expires": time.time() + 50},  # of this host, and it ended
     ):
         s3.objects[name] = json.dumps(void).encode()
-        with store.writing(address, wait=0):
-            assert lease_of(s3)["pid"] == writers.owner("")["pid"]
+        with snapshot_files.writing(address, wait=0):
+            assert lease_of(s3)["pid"] == writer_lock.owner("")["pid"]
         assert name not in s3.objects
     s3.objects[name] = b"?"
     publish(address)
     s3.objects[name] = json.dumps(elsewhere | {"expires": time.time() + 50}).encode()
-    with pytest.raises(WriterConflict, match="on elsewhere"), store.writing(address, wait=0):
+    with pytest.raises(WriterConflict, match="on elsewhere"), snapshot_files.writing(address, wait=0):
         pass
     assert lease_of(s3)["token"] == "x"
 
@@ -126,8 +127,8 @@ def test_leases_of_the_dead(s3: ObjectStore, address: str, monkeypatch: pytest.M
 def test_a_lease_is_renewed_while_its_holder_works(
     s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "LEASE", 0.4)
-    with store.writing(address) as lease:
+    monkeypatch.setattr(writer_lease, "LEASE", 0.4)
+    with snapshot_files.writing(address) as lease:
         assert lease is not None
         first = lease_of(s3)["expires"]
         deadline = time.monotonic() + 20
@@ -141,7 +142,7 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
     s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     publish(address)
-    module: Any = store if moment == "_move" else snapshot
+    module: Any = snapshot_files if moment == "_move" else snapshot
     original = getattr(module, moment)
 
     def overtaken(*args: Any) -> Any:
@@ -155,20 +156,20 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
         publish(address)
     assert lease_of(s3)["token"] == "y"
     monkeypatch.undo()
-    assert store._current_if_any(address) == 1
+    assert snapshot_files._current_if_any(address) == 1
     assert opened(address).match({"a": 1}) == [1]
 
 
 def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "SETTLE", 0.05)
+    monkeypatch.setattr(writer_lease, "SETTLE", 0.05)
     seen: list[int] = []
     done = threading.Event()
 
     def watch() -> None:
         while not done.is_set():
-            seen.append(store._current_if_any(address) or 0)
+            seen.append(snapshot_files._current_if_any(address) or 0)
             if seen[-1]:
-                store.facts(address)
+                snapshot_files.facts(address)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -180,7 +181,7 @@ def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.Monk
         watcher.join(20)
     assert sorted(numbers) == list(range(1, 7))
     assert seen == sorted(seen)
-    assert store.current(address) == 6
+    assert snapshot_files.current(address) == 6
     assert opened(address).match({"s": f"x{numbers.index(6)}"})
 
 
@@ -189,15 +190,15 @@ def test_a_change_to_a_version_that_is_not_current_any_more(address: str) -> Non
     publish(address, base=1)
     with pytest.raises(WriterConflict, match="made to version 1, and version 2 is current"):
         publish(address, base=1)
-    assert store.current(address) == 2
+    assert snapshot_files.current(address) == 2
 
 
 def test_drafts_of_the_dead(s3: ObjectStore, address: str) -> None:
-    dead = writers.owner("write") | {"started": "0", "expires": time.time() + 50}
+    dead = writer_lock.owner("write") | {"started": "0", "expires": time.time() + 50}
     s3.objects["bucket/my ads/.draft-1.owner"] = json.dumps(dead).encode()
     s3.objects["bucket/my ads/.draft-1/dictionary.npy"] = b"?"
     s3.objects["bucket/my ads/.draft-2/dictionary.npy"] = b"of an executor whose driver is gone"
-    with store.draft(address) as alive:
+    with snapshot_files.draft(address) as alive:
         fill(alive)
         publish(address)
         left = {name.split("/")[2].removesuffix(".owner") for name in s3.names() if ".draft" in name}
@@ -207,27 +208,27 @@ def test_drafts_of_the_dead(s3: ObjectStore, address: str) -> None:
 
 def test_pinned_versions_stay(s3: ObjectStore, address: str) -> None:
     publish(address)
-    store.pin(address, "stream", 1, batch=7)
-    assert store.pinned(address, "stream") == {"version": 1, "batch": 7}
-    assert store.pinned(address, "other") is None
+    snapshot_files.pin(address, "stream", 1, batch=7)
+    assert snapshot_files.pinned(address, "stream") == {"version": 1, "batch": 7}
+    assert snapshot_files.pinned(address, "other") is None
     for _ in range(3):
         publish(address)
-    assert store._numbers(address) == [1, 3, 4]
+    assert snapshot_files._numbers(address) == [1, 3, 4]
     with pytest.raises(SnapshotError, match="versions there: 1, 3, 4"):
-        store.pin(address, "stream", 2, batch=8)
+        snapshot_files.pin(address, "stream", 2, batch=8)
     s3.objects["bucket/my ads/pins/stream.json"] = b"{"
     publish(address)
-    assert store._numbers(address) == [1, 3, 4, 5], "nobody knows which version a damaged pin keeps"
+    assert snapshot_files._numbers(address) == [1, 3, 4, 5], "nobody knows which version a damaged pin keeps"
 
 
 def test_a_version_without_a_manifest_is_none(s3: ObjectStore, address: str) -> None:
     publish(address)
     s3.objects["bucket/my ads/versions/00000002/rows.npy"] = b"of a writer that was killed"
-    assert store._numbers(address) == [1]
+    assert snapshot_files._numbers(address) == [1]
     assert publish(address) == 3
-    assert store._folders(address) == [1, 3]
+    assert snapshot_files._folders(address) == [1, 3]
 
 
 def test_a_store_that_does_not_answer_is_an_error() -> None:
     with pytest.raises(SnapshotError, match=r"cannot (open|read) s3://key:\.\.\.@bucket"):
-        store.current("s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
+        snapshot_files.current("s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from hitbox import Index, snapshot
+from hitbox import Index
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError, ValueProblem
 from hitbox.spark.stream import Asked, Batch, stream_name
+from hitbox.storage import snapshot
 
 
 @pytest.fixture

@@ -22,19 +22,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.disk import Disk
+from hitbox.broker.delivery.change_barrier import Gate
+from hitbox.broker.delivery.delivery import Post
+from hitbox.broker.delivery.dispatcher import BATCH, Accepted, Pump
+from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
-from hitbox.broker.gate import Gate
-from hitbox.broker.mailbox import Connection, Mailbox
-from hitbox.broker.post import Post
-from hitbox.broker.pump import BATCH, Accepted, Pump
-from hitbox.broker.registry import Registry, Subscriber, Subscription, kept_values
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
-from hitbox.broker.store import Store
-from hitbox.broker.watch import Watch
-from hitbox.broker.writer import Writer
+from hitbox.broker.stats import Watch
+from hitbox.broker.store.disk import Disk
+from hitbox.broker.store.group_commit import Writer
+from hitbox.broker.store.store import Store
+from hitbox.broker.subscriptions import Registry, Subscriber, Subscription, kept_values
+from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
-from hitbox.schema import Schema
 
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8

@@ -16,9 +16,9 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from hitbox.console.errors import plain_errors
+from hitbox.console.table_files import read_schema
 from hitbox.errors import HitboxError
-from hitbox.files import read_schema
-from hitbox.plain import plain_errors
 
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Look after a broker.")
@@ -43,10 +43,10 @@ def serve(
     as_: Annotated[str, typer.Option("--as", help="The subscriber of the snapshot's ids without 'subscriber/'.")] = "",
 ) -> None:
     """Run a broker until it is told to stop."""
-    from hitbox.broker import transfer
-    from hitbox.broker.auth import Guard, check_origin, is_loopback
+    from hitbox.broker import import_export
     from hitbox.broker.broker import Broker
-    from hitbox.broker.service import serve
+    from hitbox.broker.http.app import serve
+    from hitbox.broker.http.auth import Guard, check_origin, is_loopback
     from hitbox.broker.settings import read_settings
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -54,7 +54,7 @@ def serve(
     async def run() -> None:
         given = read_schema(schema) if schema else None
         if import_ is not None:
-            given = transfer.load(data, import_, as_)
+            given = import_export.load(data, import_, as_)
         broker = Broker(data, given, settings)
         guard = Guard(broker.store.get("tokens", {}), is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
@@ -168,8 +168,8 @@ def snapshot(url: Url = HERE, token: Token = "") -> None:
 @admin.command()
 def token(name: str, data: Data, remove: bool = False) -> None:
     """Make (or remove) the token of a principal, with the broker stopped; it is shown once."""
-    from hitbox.broker.auth import make_token, remove_token
-    from hitbox.broker.store import Store
+    from hitbox.broker.http.auth import make_token, remove_token
+    from hitbox.broker.store.store import Store
 
     with plain_errors(), _folder_errors(data):
         store = Store(data)
@@ -188,10 +188,10 @@ def token(name: str, data: Data, remove: bool = False) -> None:
 @admin.command()
 def export(path: Path, data: Data) -> None:
     """Save the subscriptions as a snapshot that the library and Spark open, with the broker stopped."""
-    from hitbox.broker import transfer
+    from hitbox.broker import import_export
 
     with plain_errors(), _folder_errors(data):
-        typer.echo(transfer.export(data, path))
+        typer.echo(import_export.export(data, path))
 
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a broker that does not run.")]

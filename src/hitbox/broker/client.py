@@ -50,8 +50,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
-from hitbox.broker.pace import PREFETCH_SECONDS, Pace
-from hitbox.values import for_json
+from hitbox.broker.prefetch import PREFETCH_SECONDS, Pace
+from hitbox.encoding.values import for_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}

@@ -24,14 +24,14 @@ import apsw
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.disk import Disk
 from hitbox.broker.errors import BrokerError, StoreDamaged, Unknown
-from hitbox.broker.registry import Registry
 from hitbox.broker.settings import Options
-from hitbox.broker.store import TABLES, Store
-from hitbox.broker.tables import Row, crc_of
+from hitbox.broker.store.checked_table import Row, crc_of
+from hitbox.broker.store.disk import Disk
+from hitbox.broker.store.store import TABLES, Store
+from hitbox.broker.subscriptions import Registry
+from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
-from hitbox.schema import Schema
 
 FILES = ("hitbox.db", "hitbox.db-wal", "beacon")
 

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I32, I64, U8
+from hitbox.encoding.arrays import I32, I64, U8
 
 U32 = NDArray[np.uint32]
 Arrays = dict[str, NDArray[Any]]

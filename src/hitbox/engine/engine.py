@@ -28,8 +28,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox import checks, pieces
-from hitbox.boxes import I32, I64, LEVELS, U8, Boxes, Hits, Points, Space
+from hitbox.concurrency import pieces
+from hitbox.encoding import array_checks
+from hitbox.encoding.arrays import I32, I64, LEVELS, U8, Boxes, Hits, Points, Space
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.segment import U32, Arrays, Segment
@@ -251,14 +252,14 @@ class Engine(Matcher):
         """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
         changed; what kernels use as an index is checked first (src/engine/validate.hpp)."""
         engine = cls(space, **options)
-        engine._where = checks.column(arrays, "where", np.uint32)
-        checks.require(len(engine._where) <= TAIL, "where", "it is too long")
+        engine._where = array_checks.column(arrays, "where", np.uint32)
+        array_checks.require(len(engine._where) <= TAIL, "where", "it is too long")
         for i, (kind, base, live) in enumerate(_segments_of(arrays)):
             prefix = f"segment{i}."
             parts = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             with _naming(prefix):
                 engine._segments.append(Segment(KINDS[kind], space.attributes, base, live, parts))
-        numbers, boxes = checks.boxes(arrays, "tail.", space.attributes)
+        numbers, boxes = array_checks.boxes(arrays, "tail.", space.attributes)
         engine._check_opened(numbers)
         if len(numbers):
             engine._tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
@@ -268,9 +269,9 @@ class Engine(Matcher):
         """Whether segments hold what kernels can use, and `where` says of every living box where it is."""
         end = 0
         for segment in sorted(self._segments, key=lambda one: one.base):
-            checks.require(end <= segment.base, "segments", "two segments have the same locations")
+            array_checks.require(end <= segment.base, "segments", "two segments have the same locations")
             end = segment.base + segment.size
-        checks.require(end <= TAIL, "segments", "there are too many locations")
+        array_checks.require(end <= TAIL, "segments", "there are too many locations")
         tasks, whose = [], []
         for i, segment in enumerate(self._segments):
             with _naming(f"segment{i}."):
@@ -280,12 +281,12 @@ class Engine(Matcher):
                 whose.append(i)
         living = np.bincount(whose, pieces.run(tasks), len(self._segments)) if tasks else np.zeros(0)
         for i, segment in enumerate(self._segments):
-            checks.require(segment.live == living[i], "segments", f"segment {i} has {living[i]:.0f} living boxes")
-        checks.bounds(tail, "tail.numbers", 0, len(self._where) - 1)
+            array_checks.require(segment.live == living[i], "segments", f"segment {i} has {living[i]:.0f} living boxes")
+        array_checks.bounds(tail, "tail.numbers", 0, len(self._where) - 1)
         there = np.arange(TAIL, TAIL + len(tail), dtype=np.uint32)
-        checks.require((self._where[tail] == there).all(), "where", "a box of the tail is elsewhere")
+        array_checks.require((self._where[tail] == there).all(), "where", "a box of the tail is elsewhere")
         located = int(np.count_nonzero(self._where != NOWHERE))
-        checks.require(located == living.sum() + len(tail), "where", "it has boxes that are nowhere")
+        array_checks.require(located == living.sum() + len(tail), "where", "it has boxes that are nowhere")
 
     # --- inside
 
@@ -398,13 +399,13 @@ class Engine(Matcher):
 
 def _segments_of(arrays: Mapping[str, NDArray[Any]]) -> list[list[int]]:
     """(kind, base, living boxes) of each segment."""
-    checks.require("segments" in arrays, "segments", "it is missing")
+    array_checks.require("segments" in arrays, "segments", "it is missing")
     table = arrays["segments"]
     good = table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3
-    checks.require(good, "segments", "it is no table of three columns")
-    checks.bounds(table[:, 0], "segments", 0, len(KINDS) - 1)
-    checks.bounds(table[:, 1], "segments", 0, TAIL)
-    checks.bounds(table[:, 2], "segments", 1, TAIL)
+    array_checks.require(good, "segments", "it is no table of three columns")
+    array_checks.bounds(table[:, 0], "segments", 0, len(KINDS) - 1)
+    array_checks.bounds(table[:, 1], "segments", 0, TAIL)
+    array_checks.bounds(table[:, 2], "segments", 1, TAIL)
     found: list[list[int]] = table.tolist()
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64, LEVELS, Boxes
+from hitbox.encoding.arrays import I64, LEVELS, Boxes
 from hitbox.engine import _kernels
 
 U32 = NDArray[np.uint32]

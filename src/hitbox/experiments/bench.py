@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitbox import workloads
-from hitbox.boxes import Boxes, Points
+from hitbox.encoding.arrays import Boxes, Points
 from hitbox.errors import BenchError, MatcherError
 from hitbox.experiments.contestants import contestants, enter
 from hitbox.experiments.machine import free_memory, machine

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hitbox.boxes import HIGHEST, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import BenchError, MatcherError, nearest
 from hitbox.matchers import Matcher, make, matchers
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import Boxes, Hits, Points
+from hitbox.encoding.arrays import Boxes, Hits, Points
 from hitbox.errors import BenchError
 from hitbox.matchers import Matcher, make
 from hitbox.matchers.rein import mark

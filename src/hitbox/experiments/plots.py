@@ -12,7 +12,7 @@ from typing import Any
 from hitbox.errors import BenchError
 from hitbox.experiments.claims import show
 from hitbox.experiments.curves import Curves
-from hitbox.experiments.declare import ENGINE, Experiment, Plot
+from hitbox.experiments.experiment import ENGINE, Experiment, Plot
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")

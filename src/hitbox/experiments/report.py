@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hitbox.experiments.claims import show
-from hitbox.experiments.declare import Experiment, Paper, Plot
+from hitbox.experiments.experiment import Experiment, Paper, Plot
 
 HOLDS, OTHER_FACTOR, FAILS, UNCOMPARABLE = "holds", "holds, other factor", "does not hold", "not comparable"
 DIFFERENT = (OTHER_FACTOR, FAILS)

@@ -26,7 +26,7 @@ from hitbox.errors import BenchError, nearest
 from hitbox.experiments import plots, report, runner
 from hitbox.experiments.claims import judge
 from hitbox.experiments.curves import Curves
-from hitbox.experiments.declare import SCALES, SETTINGS, Experiment, Paper
+from hitbox.experiments.experiment import SCALES, SETTINGS, Experiment, Paper
 from hitbox.experiments.machine import free_memory, machine
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.runner import Task
@@ -204,6 +204,6 @@ def _last(points: list[dict[str, Any]], paper: Paper, experiment: Experiment) ->
 def _cluster() -> Any:
     """Spark makes the boxes and sums up: only where it is asked for, for it takes seconds to start."""
     try:
-        return import_module("hitbox.experiments.farm")
+        return import_module("hitbox.experiments.spark_workloads")
     except ModuleNotFoundError as missing:
         raise BenchError(f"--spark needs the package {missing.name!r}: pip install 'hitbox[spark]'") from None

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hitbox.boxes import Boxes, Points
+from hitbox.encoding.arrays import Boxes, Points
 from hitbox.errors import BenchError
 from hitbox.experiments.curves import Curves, at_one_pace
-from hitbox.experiments.declare import SETTINGS, Experiment, Paper, Value
+from hitbox.experiments.experiment import SETTINGS, Experiment, Paper, Value
 from hitbox.experiments.machine import cpu_model
-from hitbox.experiments.point import measure_point
+from hitbox.experiments.measure_point import measure_point
 
 FORMAT = 3
 """Of the files of points: 3 since their times are those of the quickest yardstick beside them."""

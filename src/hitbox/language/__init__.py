@@ -10,6 +10,7 @@ It is a subset of SQL's WHERE; ARCHITECTURE.md lists where it differs on purpose
 
 from __future__ import annotations
 
+from hitbox.encoding.schema import Schema
 from hitbox.language.explanation import Change, Explanation, Reason, explain
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.normal import Compiled, compile, never, strings
@@ -17,7 +18,6 @@ from hitbox.language.parser import parse
 from hitbox.language.patterns import Pattern, like
 from hitbox.language.tree import Branch, Leaf, Predicate
 from hitbox.language.truth import evaluate
-from hitbox.schema import Schema
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from hitbox.boxes import HIGHEST, MISSING
-from hitbox.codecs import Codec
+from hitbox.encoding.arrays import HIGHEST, MISSING
+from hitbox.encoding.codecs import Codec
+from hitbox.encoding.values import is_missing
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
 from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, literal, quoted, without_not
 from hitbox.language.truth import Facts, leaf_truth, truth
-from hitbox.values import is_missing
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}

@@ -13,8 +13,8 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from hitbox.encoding.values import forbidden, forbidden_name
 from hitbox.errors import SyntaxProblem
-from hitbox.values import forbidden, forbidden_name
 
 KEYWORDS = frozenset(["AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
 

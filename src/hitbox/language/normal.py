@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from hitbox.boxes import HIGHEST, LOWEST
-from hitbox.codecs import Codec
+from hitbox.encoding.arrays import HIGHEST, LOWEST
+from hitbox.encoding.codecs import Codec
+from hitbox.encoding.keys import Keys
 from hitbox.errors import LimitExceeded, TypeProblem, ValueProblem
-from hitbox.keys import Keys
 from hitbox.language.limits import Limits
 from hitbox.language.patterns import successor
 from hitbox.language.sets import (

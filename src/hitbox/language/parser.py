@@ -17,13 +17,13 @@ in one pass: an error names the first token that does not fit, and what would.
 
 from __future__ import annotations
 
+from hitbox.encoding.schema import Schema
 from hitbox.errors import LimitExceeded, SyntaxProblem, TypeProblem, UnknownAttribute, nearest
 from hitbox.language.lexer import KEYWORDS, tokens
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.literals import number, right_kind, short, string, timestamp
 from hitbox.language.patterns import Pattern
 from hitbox.language.tree import Branch, Leaf, Literal, Node, Predicate, join
-from hitbox.schema import Schema
 
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 TESTS = frozenset(["op", "IS", "IN", "BETWEEN", "LIKE"])

@@ -11,8 +11,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from hitbox.boxes import HIGHEST, LOWEST, MISSING
-from hitbox.codecs import Codec, GridCodec, StringCodec
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.codecs import Codec, GridCodec, StringCodec
 from hitbox.language.normal import leaf_set
 from hitbox.language.patterns import successor
 from hitbox.language.sets import Interval

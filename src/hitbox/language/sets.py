@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hitbox.boxes import HIGHEST, LOWEST, MISSING
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 
 Interval = tuple[int, int]
 Set = tuple[Interval, ...]

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, ClassVar, TypeVar
 
+from hitbox.encoding.schema import Schema
 from hitbox.language.lexer import is_plain
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.patterns import Pattern
-from hitbox.schema import Schema
 
 Literal = int | Decimal | str | bool | datetime
 Result = TypeVar("Result")

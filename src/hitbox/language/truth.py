@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from hitbox.boxes import HIGHEST, LOWEST
-from hitbox.codecs import Codec
-from hitbox.keys import Keys
+from hitbox.encoding.arrays import HIGHEST, LOWEST
+from hitbox.encoding.codecs import Codec
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.values import normal
 from hitbox.language.normal import Term, strings, terms
 from hitbox.language.sets import Set
 from hitbox.language.tree import Leaf, Node, Predicate, fold
-from hitbox.values import normal
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

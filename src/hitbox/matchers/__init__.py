@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hitbox.boxes import Space
+from hitbox.encoding.arrays import Space
 from hitbox.errors import MatcherError, nearest
 from hitbox.matchers.base import BoxStore, Matcher
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox import checks
-from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.encoding import array_checks
+from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 
 
@@ -125,8 +125,8 @@ class Matcher(ABC):
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
         """The matcher whose `arrays` these were; they are checked first."""
         matcher = cls(space, **options)  # type: ignore[call-arg]
-        numbers, boxes = checks.boxes(arrays, "", space.attributes)
-        checks.ascending(numbers, "numbers", strictly=True)
+        numbers, boxes = array_checks.boxes(arrays, "", space.attributes)
+        array_checks.ascending(numbers, "numbers", strictly=True)
         matcher.insert(numbers, boxes)
         return matcher
 

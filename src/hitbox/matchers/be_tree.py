@@ -31,7 +31,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import F64, Gridded, Rulers, code, report, widened
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, search, table, take_row

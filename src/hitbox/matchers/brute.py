@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hitbox.boxes import I64, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I64, Boxes, Hits, Points, Space
 from hitbox.matchers.base import BoxStore, Matcher
 
 

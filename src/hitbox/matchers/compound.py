@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hitbox.boxes import I64, Space
+from hitbox.encoding.arrays import I64, Space
 from hitbox.matchers.r_tree import RTree
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import HIGHEST, I32, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.matchers.base import BoxStore, Matcher
 from hitbox.matchers.kernels import NO_STAMPS, Lists, grown, now
 

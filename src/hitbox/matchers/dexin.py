@@ -38,7 +38,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError, nearest
 from hitbox.matchers.kernels import U64, Ints, grown_for_unmarked, now, prefetch, trailing_zeros, unmarked
 from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.matchers.base import BoxStore, Matcher
 from hitbox.matchers.kernels import NO_STAMPS, grown, now
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import Grid, Gridded, Rulers, code, meets, report
 from hitbox.matchers.kernels import Lists, prefetch

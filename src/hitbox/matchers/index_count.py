@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, MISSING, Hits, Points
+from hitbox.encoding.arrays import I32, I64, MISSING, Hits, Points
 from hitbox.matchers.counting import AT_LEAST, AT_MOST, EMPTY, EQUAL, OPERATORS, Counting, place_of, report_bare, tally
 from hitbox.matchers.kernels import grown
 from hitbox.matchers.rein import cut

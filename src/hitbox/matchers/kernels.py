@@ -30,7 +30,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hitbox.boxes import I32, I64
+from hitbox.encoding.arrays import I32, I64
 
 U64 = NDArray[np.uint64]
 Ints = I32 | I64

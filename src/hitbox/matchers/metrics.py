@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hitbox.boxes import I32, I64, Points
+from hitbox.encoding.arrays import I32, I64, Points
 from hitbox.errors import MatcherError
 from hitbox.matchers.base import Matcher
 from hitbox.matchers.kernels import stamp

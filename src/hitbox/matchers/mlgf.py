@@ -32,7 +32,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import U16, report
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, table, take_row

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.matchers.grid import U16, Gridded, Rulers, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import U64, Lists
 

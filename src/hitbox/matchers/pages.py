@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64
+from hitbox.encoding.arrays import I32, I64
 from hitbox.matchers.grid import meets
 
 NEXT, USED, FIRST = 0, 1, 2

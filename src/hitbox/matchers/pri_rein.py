@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, LEVELS, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, LEVELS, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, unmarked_among
 from hitbox.matchers.rein import Rein, mark_point

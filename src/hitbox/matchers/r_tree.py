@@ -31,7 +31,7 @@ from numba import njit
 from rtree.core import rt
 from rtree.index import Index, Property
 
-from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import F64, Gridded, codes_of, confirm, report
 

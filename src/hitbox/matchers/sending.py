@@ -24,7 +24,7 @@ from threading import Event
 from types import TracebackType
 from typing import Literal
 
-from hitbox.boxes import I32, Points
+from hitbox.encoding.arrays import I32, Points
 from hitbox.errors import MatcherError, nearest
 from hitbox.matchers.base import Matcher
 
@@ -49,7 +49,7 @@ class MatchAndSend:
     """Matches events and hands the matches to `send`, level by level.
 
     >>> import numpy as np
-    >>> from hitbox.boxes import Boxes, Points, Space
+    >>> from hitbox.encoding.arrays import Boxes, Points, Space
     >>> from hitbox.matchers import make
     >>> matcher = make("brute", Space.of(1))
     >>> matcher.insert(np.array([0, 1]), Boxes.of([{0: (1, 5)}, {0: (3, 9)}], priority=[2, 7]))

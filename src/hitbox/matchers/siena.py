@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.matchers.base import BoxStore, Matcher
 from hitbox.matchers.counting import OPERATORS, Targets, constraints, report_bare, satisfied
 from hitbox.matchers.kernels import NO_STAMPS, Lists, grown, now

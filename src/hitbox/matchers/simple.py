@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.matchers.base import BoxStore, Matcher
 from hitbox.matchers.kernels import NO_STAMPS, grown, now
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, MISSING, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import Gridded, Rulers, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import Lists, grown

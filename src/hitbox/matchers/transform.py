@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hitbox.boxes import I32, I64, Boxes, Points, Space
+from hitbox.encoding.arrays import I32, I64, Boxes, Points, Space
 from hitbox.matchers.grid import U16, Gridded, Rulers, code, meets, widened
 from hitbox.matchers.kernels import prefetch
 from hitbox.matchers.pages import FIRST, NEXT, USED

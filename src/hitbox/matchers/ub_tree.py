@@ -29,7 +29,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hitbox.boxes import I32, I64, Boxes, Hits, Points, Space
+from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.grid import U16, meets, report
 from hitbox.matchers.kernels import U64, prefetch, slide

@@ -20,8 +20,8 @@ from typing import Any
 
 import apsw
 
-from hitbox.broker.disk import Disk, File
 from hitbox.broker.errors import StoreFailed
+from hitbox.broker.store.disk import Disk, File
 
 SECTOR = 512
 KILLED, POWER_CUT = "killed", "power cut"

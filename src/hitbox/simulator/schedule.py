@@ -33,12 +33,12 @@ from typing import Any
 import msgspec
 
 from hitbox.broker.broker import Broker, Item
+from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
-from hitbox.broker.mailbox import Delivery, Mailbox
-from hitbox.broker.registry import Subscription
 from hitbox.broker.settings import Options, Settings
+from hitbox.broker.subscriptions import Subscription
+from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
-from hitbox.schema import Schema
 from hitbox.simulator.disk import KILLED, POWER_CUT, Faults, SimulatedDisk
 from hitbox.simulator.world import Loop, World, writer_of
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hitbox.broker import clock as broker_clock
-from hitbox.broker.writer import RETRY_SECONDS, Job, Writer, settle
+from hitbox.broker.store.group_commit import RETRY_SECONDS, Job, Writer, settle
 
 START = 1_700_000_000.0
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from hitbox.spark.build import BuildReport, build
 from hitbox.spark.changes import ChangeReport, apply_changes
+from hitbox.spark.event_source import register
 from hitbox.spark.generate import Generated, generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
-from hitbox.spark.source import register
 from hitbox.spark.stream import match_stream, progress
 
 __all__ = [

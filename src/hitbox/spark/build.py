@@ -27,17 +27,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from hitbox import snapshot, tables
-from hitbox.addresses import join, resolve
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
 from hitbox.errors import TableError, ValueProblem
-from hitbox.keys import Keys
+from hitbox.index import bulk_load
+from hitbox.index.sharded import index_of, part_name, part_of, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import resolve_name
-from hitbox.schema import Schema
-from hitbox.shards import index_of, part_name, part_of, write_part
-from hitbox.spark import rows, store
+from hitbox.spark import box_rows, snapshot_files
 from hitbox.spark.columns import ID_TYPES, check_subscriptions, field_of, schema_of_bounds
-from hitbox.spark.workers import require_hitbox
+from hitbox.spark.worker_check import require_hitbox
+from hitbox.storage import snapshot
+from hitbox.storage.addresses import join, resolve
 
 PART = 1_000_000
 NAMED = 5
@@ -85,11 +86,11 @@ def build(
         _clear(report)
     if parts is None:
         parts = max(1, -(-subscriptions.count() // PART))
-    with store.draft(path) as place:
+    with snapshot_files.draft(path) as place:
         keys = Keys(wanted)
         keys.admit(_strings(subscriptions.drop(latest_by) if latest_by else subscriptions, wanted))
         dictionaries = keys.arrays()
-        with store.filling(place) as folder:
+        with snapshot_files.filling(place) as folder:
             files = snapshot.add(folder, dictionaries)
         task = Task(place, wanted, tuple(dictionaries), kind, resolve_name(matcher), parts, latest_by, report)
         done = _run(subscriptions, task, kind)
@@ -98,7 +99,7 @@ def build(
         done.sort(key=lambda d: int(d["part"]))
         for one in done:
             files |= one["files"]
-        version = store.publish(path, place, task.facts(done) | {"sequence": sequence}, files)
+        version = snapshot_files.publish(path, place, task.facts(done) | {"sequence": sequence}, files)
     subscribed, never, rejected = (sum(d[name] for d in done) for name in ("subscriptions", "never", "rejected"))
     return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None)
 
@@ -126,17 +127,17 @@ def _checked(
         schema = schema_of_bounds(subscriptions)
     schema = schema if isinstance(schema, Schema) else Schema(schema)
     kind = check_subscriptions(subscriptions, schema)
-    store.require_writable(path, "a snapshot")
+    snapshot_files.require_writable(path, "a snapshot")
     if report:
-        store.require_writable(report, "a report")
+        snapshot_files.require_writable(report, "a report")
     return schema, kind
 
 
 def _clear(report: str) -> None:
     """Remove the bad rows of an earlier build, and nothing that a build did not write."""
-    for name in store.names(report):
+    for name in snapshot_files.names(report):
         if name.startswith("part-") and name.endswith(".parquet"):
-            store.remove(join(report, name))
+            snapshot_files.remove(join(report, name))
 
 
 def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:
@@ -146,7 +147,7 @@ def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            draft = tables.read(pa.Table.from_batches([batch]), schema, DEFAULT_LIMITS)
+            draft = bulk_load.read(pa.Table.from_batches([batch]), schema, DEFAULT_LIMITS)
             pairs = [(number, text) for number, texts in draft.strings(schema).items() for text in texts]
             columns = [pa.array([n for n, _ in pairs], pa.int32()), pa.array([t for _, t in pairs], pa.string())]
             yield pa.RecordBatch.from_arrays(columns, ["attribute", "text"])
@@ -166,7 +167,7 @@ def _run(subscriptions: DataFrame, task: Task, kind: str) -> list[dict[str, Any]
         return task.write(batches)
 
     order = ["part", "id", *(["latest"] if latest else [])]
-    encoded = subscriptions.mapInArrow(encode, rows.schema(ID_TYPES[kind], latest))
+    encoded = subscriptions.mapInArrow(encode, box_rows.schema(ID_TYPES[kind], latest))
     sorted_ = encoded.repartition(task.parts, "part").sortWithinPartitions(*[F.col(name) for name in order])
     done = sorted_.mapInArrow(write, T.StructType([T.StructField("done", T.StringType())]))
     return [json.loads(row.done) for row in done.collect()]
@@ -201,41 +202,41 @@ class Task:
         for batch in batches:
             table = pa.Table.from_batches([batch])
             latest = table[self.latest_by] if self.latest_by else None
-            draft = tables.read(
+            draft = bulk_load.read(
                 table.drop_columns([self.latest_by]) if self.latest_by else table, self.schema, DEFAULT_LIMITS
             )
             encoded = draft.encode(keys, DEFAULT_LIMITS)
-            yield rows.pack(draft, encoded, part_of(draft.ids, self.parts), latest)
+            yield box_rows.pack(draft, encoded, part_of(draft.ids, self.parts), latest)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows sorted by part -> one part of the snapshot after the other; a line of JSON each."""
-        for part, table in rows.by_part(batches):
+        for part, table in box_rows.by_part(batches):
             done = json.dumps(self._write_part(part, table))
             yield pa.RecordBatch.from_arrays([pa.array([done])], ["done"])
 
     def empty_part(self, part: int) -> dict[str, Any]:
         latest = T.LongType() if self.latest_by else None
-        return self._write_part(part, rows.empty(ID_TYPES[self.kind], latest))
+        return self._write_part(part, box_rows.empty(ID_TYPES[self.kind], latest))
 
     def _write_part(self, part: int, table: pa.Table) -> dict[str, Any]:
-        good, bad = rows.settle(table, self.latest_by is not None)
+        good, bad = box_rows.settle(table, self.latest_by is not None)
         facts: dict[str, Any] = {"part": part, "rejected": bad.num_rows}
         if bad.num_rows and self.report is None:
             return facts | {"errors": bad.slice(0, NAMED).to_pylist()}
         if bad.num_rows and self.report:
-            with store.filling(self.report) as folder:
+            with snapshot_files.filling(self.report) as folder:
                 folder.mkdir(parents=True, exist_ok=True)
                 pq.write_table(bad, folder / f"part-{part:05d}.parquet")
-        encoded = rows.unpack(good)
+        encoded = box_rows.unpack(good)
         name = part_name(part)
-        with store.filling(self.place) as folder:
+        with snapshot_files.filling(self.place) as folder:
             files = write_part(folder, index_of(self._keys(), encoded, self.matcher), name)
         never = int((encoded.count == 0).sum())
         return facts | {"name": name, "files": files, "subscriptions": len(encoded.ids), "never": never}
 
     def _keys(self) -> Keys:
         files = [f"{name}.npy" for name in self.dictionaries]
-        with store.reading(self.place, files) as folder:
+        with snapshot_files.reading(self.place, files) as folder:
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in self.dictionaries}
             return Keys.from_arrays(self.schema, arrays)
 

@@ -28,15 +28,16 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQuery
 
-from hitbox import checks, snapshot
-from hitbox.addresses import for_spark, resolve
-from hitbox.boxes import I64
-from hitbox.catalog import ID_TYPES, text_arrays
+from hitbox.encoding import array_checks
+from hitbox.encoding.arrays import I64
+from hitbox.encoding.schema import Schema
 from hitbox.errors import TableError, ValueProblem
-from hitbox.schema import Schema
-from hitbox.shards import Shards
-from hitbox.spark import store
+from hitbox.index.catalog import ID_TYPES, text_arrays
+from hitbox.index.sharded import Shards
+from hitbox.spark import snapshot_files
 from hitbox.spark.columns import check_subscriptions, field_of
+from hitbox.storage import snapshot
+from hitbox.storage.addresses import for_spark, resolve
 
 OPS = ("subscribe", "unsubscribe")
 NAMED = 5
@@ -76,8 +77,8 @@ def apply_changes(
     path = resolve(path)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
-    _check(changes, store.facts(path))
-    store.require_writable(path, "a snapshot")
+    _check(changes, snapshot_files.facts(path))
+    snapshot_files.require_writable(path, "a snapshot")
     if not changes.isStreaming:
         return _apply(changes, path, on_error, remember)
     if not checkpoint:
@@ -102,14 +103,14 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
 
 def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
     newest = _newest(changes)
-    with store.writing(path):  # from reading to publishing: no change of another writer is lost
-        facts = store.facts(path)
+    with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
+        facts = snapshot_files.facts(path)
         memory = Memory.read(path, facts)
         entries, ignored, too_late = memory.fresh(newest)
         entries, errors = _sound(entries, on_error)
         if not entries.num_rows:
             return ChangeReport(facts["version"], memory.last, 0, 0, ignored, too_late, errors)
-        home = store.local(path, facts["version"], store.identity(facts))
+        home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts))
         shards = Shards.open(home, facts["version"])
         come = entries.filter(pc.equal(entries["op"], "subscribe"))
         gone = entries.filter(pc.equal(entries["op"], "unsubscribe"))
@@ -118,11 +119,11 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
         _refuse(errors, on_error)
         memory.add(entries, remember)
         source = Path(home) / "versions" / f"{facts['version']:08d}"
-        with store.draft(path) as place:
-            with store.filling(place) as folder:
+        with snapshot_files.draft(path) as place:
+            with snapshot_files.filling(place) as folder:
                 meta, files = shards.write(source, folder, touched)
                 files |= snapshot.add(folder, memory.arrays())
-            version = store.publish(path, place, meta | memory.facts(), files, base=facts["version"])
+            version = snapshot_files.publish(path, place, meta | memory.facts(), files, base=facts["version"])
     return ChangeReport(version, memory.last, report.loaded, removed, ignored, too_late, errors)
 
 
@@ -170,12 +171,16 @@ class Memory:
         kind, built = facts["id_type"], int(facts.get("sequence", 0))
         if "changes" not in facts:
             return cls(kind, built, built, built, pa.array([], ID_TYPES[kind]), np.zeros(0, np.int64))
-        home = store.local(path, facts["version"], store.identity(facts))
+        home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts))
         _, arrays = snapshot.read(home, facts["version"], parts=())
         found = snapshot.part(arrays, "changes")
         with snapshot.naming(snapshot.folder_of(home, facts["version"]), "changes."):
-            ids = pa.array(checks.column(found, "ids", np.int64)) if kind == "int" else checks.texts(found, "ids")
-            sequence = checks.column(found, "sequence", np.int64, len(ids))
+            ids = (
+                pa.array(array_checks.column(found, "ids", np.int64))
+                if kind == "int"
+                else array_checks.texts(found, "ids")
+            )
+            sequence = array_checks.column(found, "sequence", np.int64, len(ids))
         said = facts["changes"]
         return cls(kind, built, said["last"], said["faded"], ids, np.array(sequence))
 

@@ -20,18 +20,19 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from hitbox import files, workloads
-from hitbox.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
+from hitbox import workloads
+from hitbox.console import table_files
+from hitbox.console.errors import plain_errors
 from hitbox.errors import HitboxError, TableError, WorkloadError
-from hitbox.plain import plain_errors
 from hitbox.spark import demo as demonstration
-from hitbox.spark import store
+from hitbox.spark import snapshot_files
 from hitbox.spark.build import build as built
+from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
-from hitbox.spark.source import register
 from hitbox.spark.stream import match_stream, progress
+from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
 
 CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 COLUMNS = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -67,7 +68,7 @@ def generate_command(
             with step(f"writing {name}") as clock:
                 frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
             summary[f"{name}_seconds"] = clock()
-        store.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
+        snapshot_files.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
     _say(console, as_json, summary)
 
 
@@ -85,7 +86,7 @@ def build_command(
 ) -> None:
     """Build the next version of a snapshot from a table of subscriptions, in parallel."""
     with plain_errors(), _bar(1) as (step, console):
-        wanted = files.read_schema(schema) if schema else None
+        wanted = table_files.read_schema(schema) if schema else None
         frame = _read(_start(master), subscriptions)
         with step("building") as clock:
             made = built(

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from hitbox import tables
+from hitbox.encoding.events import from_table
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, SchemaError, TableError, nearest
-from hitbox.events import from_table
-from hitbox.keys import Keys
+from hitbox.index import bulk_load
 from hitbox.language import DEFAULT_LIMITS
-from hitbox.schema import Schema
 
 ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()}
 
@@ -74,7 +74,7 @@ def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
 def check_subscriptions(subscriptions: DataFrame, schema: Schema) -> str:
     """Raise what `tables.read` would raise of these columns; the kind of the ids otherwise."""
     empty = empty_table(subscriptions.schema.fields)
-    draft = tables.read(empty, schema, DEFAULT_LIMITS)
+    draft = bulk_load.read(empty, schema, DEFAULT_LIMITS)
     try:
         draft.encode(Keys(schema), DEFAULT_LIMITS)
         if draft.predicates is None:

@@ -19,13 +19,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from hitbox.errors import HitboxError
-from hitbox.index import Index
+from hitbox.index.index import Index
 from hitbox.spark.build import build
 from hitbox.spark.changes import apply_changes
+from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
-from hitbox.spark.source import register
 from hitbox.spark.stream import match_stream, progress
 
 WORKLOAD: dict[str, Any] = {"width": 0.4, "levels": 10}

@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from hitbox import workloads
-from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING, Boxes
+from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Boxes
+from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import WorkloadError
-from hitbox.schema import Attribute, Schema
 from hitbox.spark.session import session
-from hitbox.spark.workers import require_hitbox
+from hitbox.spark.worker_check import require_hitbox
 from hitbox.workloads import Workload
 
 LAYOUTS = ("wide", "where")

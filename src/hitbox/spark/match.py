@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from hitbox.addresses import join, resolve
+from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
-from hitbox.schema import Schema
-from hitbox.spark import store
+from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
-from hitbox.spark.partition import FORMS, Job
-from hitbox.spark.workers import require_hitbox
+from hitbox.spark.match_task import FORMS, Job
+from hitbox.spark.worker_check import require_hitbox
+from hitbox.storage.addresses import join, resolve
 
 RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
 
@@ -63,7 +63,7 @@ def match(
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
     require_hitbox(events.sparkSession)
     if by_part:
-        return _by_part(events, job, schema, len(store.facts(path, job.version).get("parts", [""])))
+        return _by_part(events, job, schema, len(snapshot_files.facts(path, job.version).get("parts", [""])))
     return run(events, job, schema)
 
 
@@ -83,7 +83,7 @@ def prepare(
         raise ValueProblem(f"form is one of {', '.join(FORMS)}, not {form!r}{nearest(str(form), FORMS)}")
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
-    facts = store.facts(path, version)
+    facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
     fields = [field_of(events, name, "event_id" if name == event_id else "keep") for name in kept]
     result = RESULTS[form]
@@ -92,7 +92,7 @@ def prepare(
     if where is not None:
         field_of(events, where, "where")
     attributes = event_columns(events, Schema.from_json(facts["schema"]), allow_missing)
-    job = Job(path, facts["version"], store.identity(facts), tuple(attributes), kept, form, limit, where)
+    job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
     return job, T.StructType([*fields, T.StructField(result, kind)])
@@ -157,6 +157,6 @@ def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], s
     else:
         schema = schema_of_bounds(subscriptions)
     path = join(resolve(scratch or tempfile.gettempdir()), f"hitbox-match-{uuid.uuid4().hex}")
-    atexit.register(store.remove, path)
+    atexit.register(snapshot_files.remove, path)
     build(subscriptions, path, schema=schema)
     return path

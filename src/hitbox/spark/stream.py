@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from hitbox.addresses import for_spark, is_remote, join, resolve, scheme_of
 from hitbox.errors import SnapshotError, TableError, ValueProblem
-from hitbox.spark import store
+from hitbox.spark import snapshot_files
 from hitbox.spark.match import prepare, run
-from hitbox.spark.partition import passed
-from hitbox.spark.workers import require_hitbox
+from hitbox.spark.match_task import passed
+from hitbox.spark.worker_check import require_hitbox
+from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
 
 NOTED = 10_000
 """Batches that `progress` knows of."""
@@ -78,9 +78,9 @@ def match_stream(
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
     for place, what in ((noted, "a checkpoint"), (join(path, "pins"), "pins of the stream")):
-        store.require_writable(place, what)
+        snapshot_files.require_writable(place, what)
     if table is not None and scheme_of(table) in (None, "file", "dbfs"):
-        store.require_writable(resolve(table), "matches")
+        snapshot_files.require_writable(resolve(table), "matches")
     require_hitbox(events.sparkSession)
     batch = Batch(asked, stream_name(noted), noted, table, sink)
 
@@ -93,7 +93,7 @@ def match_stream(
 
 def progress(checkpoint: str) -> list[dict[str, Any]]:
     """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching."""
-    return [json.loads(text) for text in store.texts(join(resolve(checkpoint), "hitbox", "batches"))]
+    return [json.loads(text) for text in snapshot_files.texts(join(resolve(checkpoint), "hitbox", "batches"))]
 
 
 def stream_name(checkpoint: str) -> str:
@@ -162,7 +162,7 @@ class Batch:
     def _counting(self) -> Iterator[str]:
         """A place of its own for what the tasks of this attempt at a batch count; never waited for."""
         counts = join(self.checkpoint, "hitbox", "counts")
-        store.remove(counts)  # of an attempt that was killed
+        snapshot_files.remove(counts)  # of an attempt that was killed
         place = join(counts, uuid.uuid4().hex)
         if not is_remote(place):
             Path(place).mkdir(parents=True)
@@ -170,18 +170,18 @@ class Batch:
             yield place
         finally:
             with contextlib.suppress(SnapshotError):  # or it would hide what the sink raised
-                store.remove(counts)
+                snapshot_files.remove(counts)
 
     def _pin(self, batch_id: int) -> int:
         """The version of this batch, fixed before any work is done with it."""
         path = self.asked.path
-        pin = store.pinned(path, self.name)
+        pin = snapshot_files.pinned(path, self.name)
         if pin is not None and pin["batch"] == batch_id:
             return int(pin["version"])
         for attempt in range(5):
-            version = store.current(path)
+            version = snapshot_files.current(path)
             try:
-                store.pin(path, self.name, version, batch_id)
+                snapshot_files.pin(path, self.name, version, batch_id)
             except SnapshotError:  # collected between the two lines: a newer one is there
                 if attempt == 4:
                     raise
@@ -191,5 +191,5 @@ class Batch:
 
     def _note(self, **facts: Any) -> None:
         folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
-        store.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
-        store.remove(join(folder, f"{number - NOTED:08d}.json"))
+        snapshot_files.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
+        snapshot_files.remove(join(folder, f"{number - NOTED:08d}.json"))

@@ -11,17 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hitbox.boxes import I64, LEVELS, MISSING, Boxes, Points, Space
-from hitbox.workloads.base import (
-    ATTRIBUTES,
-    EVENT_ATTRIBUTES,
-    EVENTS,
-    PRECISION,
-    SIZES,
-    VALUES,
-    Workload,
-    ragged,
-)
+from hitbox.encoding.arrays import I64, LEVELS, MISSING, Boxes, Points, Space
+from hitbox.workloads.base import ATTRIBUTES, EVENT_ATTRIBUTES, EVENTS, PRECISION, SIZES, VALUES, Workload, ragged
 from hitbox.workloads.draws import F64, choose, units, zipf_ranks
 
 CARDINALITIES = (10, 30, 100, 300, 1_000, 3_000, 10_000)

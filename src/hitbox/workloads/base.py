@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hitbox.boxes import DEFAULT_PRIORITY, I64, U8, Boxes, Points, Space
+from hitbox.encoding.arrays import DEFAULT_PRIORITY, I64, U8, Boxes, Points, Space
 from hitbox.errors import WorkloadError
 from hitbox.workloads.draws import units
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hitbox.boxes import I64, LEVELS, Boxes, Points, Space
+from hitbox.encoding.arrays import I64, LEVELS, Boxes, Points, Space
 from hitbox.errors import WorkloadError
 from hitbox.workloads.base import EVENT_ATTRIBUTES, EVENTS, Workload
 from hitbox.workloads.draws import units

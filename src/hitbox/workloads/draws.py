@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import I64
+from hitbox.encoding.arrays import I64
 
 U64 = NDArray[np.uint64]
 F64 = NDArray[np.float64]

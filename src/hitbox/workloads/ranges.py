@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hitbox.boxes import HIGHEST, I64, LEVELS, LOWEST, Boxes, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, LOWEST, Boxes, Points, Space
 from hitbox.workloads.base import (
     ATTRIBUTES,
     CENTRES,

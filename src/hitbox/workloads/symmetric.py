@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.boxes import HIGHEST, I64, LEVELS, MISSING, Boxes, Points, Space
+from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, MISSING, Boxes, Points, Space
 from hitbox.workloads.base import CENTRES, EVENT_KINDS, EVENT_WIDTHS, EVENTS, KINDS, VALUES, WIDTHS, Workload, ragged
 from hitbox.workloads.draws import units
 

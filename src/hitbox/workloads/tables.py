@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from hitbox.boxes import HIGHEST, I64, LOWEST, MISSING
+from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
+from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import WorkloadError
-from hitbox.schema import Attribute, Schema
 from hitbox.workloads.base import Workload
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hitbox.experiments.declare import Paper
+from hitbox.experiments.experiment import Paper
 from hitbox.experiments.papers import dexin, index_count, pri_rein, rein, symmetric
 
 PAPERS: dict[str, Paper] = {

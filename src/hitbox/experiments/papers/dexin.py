@@ -26,7 +26,7 @@ from hitbox.experiments.claims import (
     rises_slightly,
     steeper,
 )
-from hitbox.experiments.declare import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
+from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
 
 TITLES = {
     "tama": "TAMA",

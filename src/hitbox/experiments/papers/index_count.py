@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hitbox.experiments.claims import best, least_growth, rises, steeper, worst
-from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by, each
+from hitbox.experiments.experiment import Claim, Experiment, Paper, Plot, by, each
 
 TITLES = {"simple": "Linear comparison", "counting": "Counting", "index-count": "Index-Count"}
 ALL = tuple(TITLES)

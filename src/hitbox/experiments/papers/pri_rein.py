@@ -24,7 +24,7 @@ from hitbox.experiments.claims import (
     worst,
 )
 from hitbox.experiments.curves import At
-from hitbox.experiments.declare import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
+from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
 
 TITLES = {"simple": "Simple", "siena": "Siena", "tama": "Tama", "h-tree": "H-tree", "rein": "Rein"}
 PRIORITISED = {"pri-rein": "Pri-Rein", "pri-rein-s": "Pri-Rein-S"}

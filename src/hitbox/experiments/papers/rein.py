@@ -24,7 +24,7 @@ from hitbox.experiments.claims import (
     turns,
     worst,
 )
-from hitbox.experiments.declare import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
+from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
 
 TITLES = {"siena": "SIENA", "tama": "TAMA", "h-tree": "H-Tree", "rein": "REIN"}
 ALL = tuple(TITLES)

@@ -18,7 +18,7 @@ from hitbox.experiments.claims import (
     sublinear,
     superlinear,
 )
-from hitbox.experiments.declare import Claim, Experiment, Paper, Plot, by, each
+from hitbox.experiments.experiment import Claim, Experiment, Paper, Plot, by, each
 
 NAIVE, COMPOUND, UB, MLGF = ALL = ("r-tree", "compound", "ub-tree", "mlgf")
 MATCHERS = (f"{NAIVE}={NAIVE}:bulk=false", f"{COMPOUND}={COMPOUND}:bulk=false", UB, f"{MLGF}={MLGF}:capacity=20")

@@ -1,0 +1,146 @@
+// Large memory that one call gives back is kept for the next: fresh pages cost more to clear than results to write.
+//
+// What is kept is at most a sixteenth of the machine's memory, and the system may take its pages whenever it is short
+// of memory (MADV_FREE), so keeping them costs nobody anything. Small memory is malloc's business.
+#include <mutex>
+#include <utility>
+
+#include "build/build.hpp"
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <unistd.h>
+#endif
+
+namespace hitbox {
+namespace {
+
+constexpr size_t HEAD = 64;  // before what the caller sees: how much there is
+constexpr size_t LARGE = size_t(1) << 20;
+constexpr u32 KEPT = 16;
+
+// From the start of the head on.
+struct Block {
+  char* at = nullptr;
+  size_t bytes = 0;
+};
+
+size_t bytes_of(const char* at) {
+  size_t bytes;
+  std::memcpy(&bytes, at, sizeof bytes);
+  return bytes;
+}
+
+size_t most_kept() {
+#if defined(__linux__) && defined(MADV_FREE)
+  long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? size_t(pages) / 16 * size_t(size) : 0;
+#else
+  return 0;
+#endif
+}
+
+void let_system_take(Block block) {
+#if defined(__linux__) && defined(MADV_FREE)
+  constexpr std::uintptr_t page = 4096;
+  std::uintptr_t from = (reinterpret_cast<std::uintptr_t>(block.at) + HEAD + page - 1) / page * page;
+  std::uintptr_t to = (reinterpret_cast<std::uintptr_t>(block.at) + block.bytes) / page * page;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_FREE);
+#else
+  (void)block;
+#endif
+}
+
+// Whoever finds it busy goes without: no one waits but a fork, whose child must find it free and whole.
+class Kept {
+ public:
+  // The smallest block that is large enough and not much too large.
+  Block take(size_t bytes) {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    Block* best = nullptr;
+    for (Block& one : blocks_)
+      if (lock && one.bytes >= bytes && one.bytes / 2 <= bytes && (!best || one.bytes < best->bytes)) best = &one;
+    if (!best) return {};
+    total_ -= best->bytes;
+    return std::exchange(*best, {});
+  }
+
+  // False where there is no room.
+  bool put(Block block) {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    static const size_t most = most_kept();
+    if (!lock || block.bytes > most) return false;
+    u32 slot = next_++ % KEPT;  // what was there is the oldest, or gone
+    for (u32 i = 0; i < KEPT && (blocks_[slot].at || total_ + block.bytes > most); ++i) {
+      Block& oldest = blocks_[(slot + i) % KEPT];
+      total_ -= oldest.bytes;
+      std::free(std::exchange(oldest, {}).at);
+    }
+    let_system_take(block);
+    blocks_[slot] = block;
+    total_ += block.bytes;
+    return true;
+  }
+
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+  Block blocks_[KEPT];
+  size_t total_ = 0;
+  u32 next_ = 0;
+};
+
+Kept kept;
+#if defined(__linux__)
+[[maybe_unused]] const int forks = pthread_atfork([] { kept.lock(); }, [] { kept.unlock(); }, [] { kept.unlock(); });
+#endif
+
+char* fresh(size_t bytes) {
+  void* at = bytes < LARGE ? std::malloc(bytes) : aligned_memory(bytes);
+  if (!at) throw std::bad_alloc();
+  return static_cast<char*>(at);
+}
+
+}  // namespace
+
+void* resize_memory(void* memory, size_t bytes) {
+  char* old = memory ? static_cast<char*>(memory) - HEAD : nullptr;
+  size_t before = old ? bytes_of(old) : 0, after = bytes + HEAD;
+  if (after <= before) return memory;
+  Block block;
+  if (after >= LARGE) block = kept.take(after);
+  if (!block.at && old) {
+    block = {static_cast<char*>(std::realloc(old, after)), after};
+    if (!block.at) throw std::bad_alloc();
+    if (after >= LARGE) prefer_large_pages(block.at, after);
+    old = nullptr;
+  }
+  if (!block.at) block = {fresh(after), after};
+  if (old) {
+    std::memcpy(block.at + HEAD, old + HEAD, before - HEAD);
+    free_memory(memory);
+  }
+  std::memcpy(block.at, &block.bytes, sizeof block.bytes);
+  return block.at + HEAD;
+}
+
+void* trim_memory(void* memory, size_t bytes) noexcept {
+  char* at = static_cast<char*>(memory) - HEAD;
+  size_t after = bytes + HEAD;
+  if (bytes_of(at) >= LARGE || bytes_of(at) <= after) return memory;
+  char* less = static_cast<char*>(std::realloc(at, after));
+  if (!less) return memory;
+  std::memcpy(less, &after, sizeof after);
+  return less + HEAD;
+}
+
+void free_memory(void* memory) noexcept {
+  if (!memory) return;
+  char* at = static_cast<char*>(memory) - HEAD;
+  size_t bytes = bytes_of(at);
+  if (bytes < LARGE || !kept.put({at, bytes})) std::free(at);
+}
+
+}  // namespace hitbox

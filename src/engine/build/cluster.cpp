@@ -1,0 +1,157 @@
+// Ordering boxes so that the 512 of a block look alike and few blocks survive an event.
+//
+// Top-down: at each node a few hundred sampled boxes say which attribute, split by centre into how many parts, lowers
+// the expected survival of a part most for its entropy; boxes that leave the attribute open form a part of their own.
+// Parts end on whole blocks. An event is taken to fall into any cell of an attribute alike.
+#include <algorithm>
+#include <cmath>
+
+#include "build/build.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr u32 SAMPLE = 256;
+constexpr u32 OPEN = 127;  // bucket of boxes that leave the attribute open; centres are 0..126
+constexpr double LEAST_GAIN = 0.004;
+
+struct Interval {
+  u8 centre, low, high;
+};
+
+struct Split {
+  u32 attribute = 0;
+  u32 parts = 0;
+  double gain = LEAST_GAIN;
+};
+
+struct Clusterer {
+  const Boxes& boxes;
+  const std::vector<Cells>& cells;
+  u32 attributes, block;
+  Watch& watch;
+  std::vector<float> mass;  // [attributes][CELLS + 1] running event mass
+  std::vector<std::vector<Interval>> sampled;
+  std::vector<u32> spare;
+  std::vector<u8> buckets;
+
+  Clusterer(const Boxes& b, const std::vector<Cells>& c, const Grid& grid, u32 m, u32 size, Watch& w)
+      : boxes(b), cells(c), attributes(m), block(size), watch(w), mass(size_t(m) * (CELLS + 1)), sampled(m) {
+    for (u32 a = 0; a < m; ++a) {
+      const i64* starts = grid.starts.memory.get() + size_t(a) * CELLS;
+      float* sum = &mass[size_t(a) * (CELLS + 1)];
+      sum[0] = 0;
+      for (u32 cell = 0; cell < CELLS; ++cell)
+        sum[cell + 1] = sum[cell] + float(cell + 1 == CELLS || starts[cell] < starts[cell + 1]);
+      for (u32 cell = 0; cell <= CELLS; ++cell) sum[cell] /= sum[CELLS];
+    }
+  }
+
+  double covered(u32 a, u32 low, u32 high) const {
+    const float* sum = &mass[size_t(a) * (CELLS + 1)];
+    return double(sum[high + 1]) - double(sum[low]);
+  }
+
+  void sample(const u32* order, size_t count) {
+    for (auto& one : sampled) one.clear();
+    for (u32 i = 0; i < SAMPLE; ++i) {
+      size_t box = order[anyone(i, count * i / SAMPLE, count * (i + 1) / SAMPLE)];
+      for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
+        Cells c = cells[size_t(at)];
+        sampled[c.attribute].push_back({u8((c.low + c.high)), c.low, c.high});
+      }
+    }
+  }
+
+  // Expected survival after a split of attribute a into `parts`, and the bits that the split costs.
+  double gain_of(u32 a, u32 parts) const {
+    const auto& all = sampled[a];
+    double open = 1.0 - double(all.size()) / SAMPLE, survival = open;
+    double bits = open > 0 ? -open * std::log2(open) : 0;
+    u32 least = CELLS, most = 0;
+    for (u32 part = 0; part < parts; ++part) {
+      u32 low = CELLS, high = 0;
+      size_t from = all.size() * part / parts, to = all.size() * (part + 1) / parts;
+      for (size_t i = from; i < to; ++i) {
+        low = std::min<u32>(low, all[i].low);
+        high = std::max<u32>(high, all[i].high);
+      }
+      if (from == to) continue;
+      double share = double(to - from) / SAMPLE;
+      survival += share * covered(a, low, high);
+      bits -= share * std::log2(share);
+      least = std::min(least, low);
+      most = std::max(most, high);
+    }
+    double before = open > 0 ? 1.0 : covered(a, least, most);
+    return bits > 0.01 && survival < before ? std::log2(before / survival) / bits : 0;
+  }
+
+  Split best(size_t count) {
+    Split found;
+    for (u32 a = 0; a < attributes; ++a) {
+      auto& all = sampled[a];
+      if (all.size() * count < size_t(block) * SAMPLE || all.size() < SAMPLE / 16) continue;
+      std::sort(all.begin(), all.end(), [](Interval x, Interval y) { return x.centre < y.centre; });
+      note_work(watch, SAMPLE);
+      for (u32 parts : {1u, 2u, 3u, 4u, 6u, 8u}) {
+        if (parts > 1 && all.size() * count < size_t(block) * SAMPLE * parts) break;
+        double gain = gain_of(a, parts);
+        if (gain > found.gain) found = {a, parts, gain};
+      }
+    }
+    return found;
+  }
+
+  u8 bucket(size_t box, u32 a) const {
+    const Cells* at = cells.data() + boxes.offsets[box];
+    const Cells* end = cells.data() + boxes.offsets[box + 1];
+    while (at < end && at->attribute < a) ++at;
+    return at < end && at->attribute == a ? u8(at->low + at->high) : u8(OPEN);
+  }
+
+  // Sorts a node by bucket; returns how many boxes constrain the attribute.
+  size_t arrange(u32* order, size_t count, u32 a) {
+    buckets.resize(count);
+    spare.assign(order, order + count);
+    size_t start[OPEN + 2] = {};
+    constexpr size_t AHEAD = 12;
+    for (size_t i = 0; i < count; ++i) {
+      if (i + 2 * AHEAD < count) __builtin_prefetch(boxes.offsets + spare[i + 2 * AHEAD]);
+      if (i + AHEAD < count) __builtin_prefetch(cells.data() + boxes.offsets[spare[i + AHEAD]]);
+      note_work(watch, 2);
+      buckets[i] = bucket(spare[i], a);
+      ++start[buckets[i] + 1];
+    }
+    for (u32 b = 0; b <= OPEN; ++b) start[b + 1] += start[b];
+    size_t constrained = start[OPEN];
+    for (size_t i = 0; i < count; ++i) order[start[buckets[i]]++] = spare[i];
+    return constrained;
+  }
+
+  void split(u32* order, size_t count) {
+    if (count <= block) return;
+    sample(order, count);
+    Split chosen = best(count);
+    if (!chosen.parts) return;
+    size_t constrained = arrange(order, count, chosen.attribute);
+    if (constrained < count) constrained = constrained / block * block;
+    size_t from = 0;
+    for (u32 part = 0; part < chosen.parts; ++part) {
+      size_t to = constrained * (part + 1) / chosen.parts / block * block;
+      if (part + 1 == chosen.parts) to = constrained;
+      if (to > from && to - from < count) split(order + from, to - from);
+      from = std::max(from, to);
+    }
+    if (from > 0 && from < count) split(order + from, count - from);
+  }
+};
+
+}  // namespace
+
+void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,
+             u32* order, size_t count, Watch& watch) {
+  Clusterer(boxes, cells, grid, attributes, block, watch).split(order, count);
+}
+
+}  // namespace hitbox

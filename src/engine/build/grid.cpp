@@ -1,0 +1,194 @@
+// Cutting each attribute's key line into cells.
+//
+// Membership changes only at cuts: a low bound, or the key after a high bound. Where an attribute has few cuts every
+// one starts a cell and lines alone are exact. Otherwise cuts that many boxes share start cells (an event beside them
+// would find all of their ends in its lists), other cells are equi-depth over sampled cuts, wide gaps without cuts get
+// a cell of their own (an event that falls there needs neither line nor list), and the first and the last cell hold
+// nothing but open ends, so that codes inside the others stay narrow.
+#include <algorithm>
+#include <limits>
+
+#include "build/build.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr size_t SAMPLED_LEAST = 1024, SAMPLED_MOST = 16384;  // boxes, a sixteenth between: sorting cuts is dear
+constexpr u32 INNER = CELLS - 4;  // beside {MISSING}, the open low end, the first and the last cut
+constexpr u32 GAPS = 4;
+
+struct Gap {
+  i64 below, above;    // sampled cuts on both sides
+  i64 lowest, highest;  // tightened by all cuts
+};
+
+bool cut_below(i64 low) { return low > LOWEST; }
+bool cut_above(i64 high) { return high < HIGHEST; }
+
+struct Cuts {
+  std::vector<i64> sample;
+  std::vector<Gap> gaps;
+  i64 first = HIGHEST, last = LOWEST;
+
+  void see(i64 cut) {
+    first = std::min(first, cut);
+    last = std::max(last, cut);
+  }
+  void tighten(i64 cut) {
+    for (Gap& gap : gaps) {
+      if (cut <= gap.below || cut >= gap.above) continue;
+      if (u64(cut) - u64(gap.below) < u64(gap.above) - u64(cut)) gap.lowest = std::max(gap.lowest, cut);
+      else gap.highest = std::min(gap.highest, cut);
+    }
+  }
+};
+
+void find_gaps(Cuts& cuts) {
+  const auto& sample = cuts.sample;
+  u64 wide = (u64(cuts.last) - u64(cuts.first)) / 12;
+  for (size_t i = 1; i < sample.size() && cuts.gaps.size() < GAPS; ++i)
+    if (u64(sample[i]) - u64(sample[i - 1]) > wide)
+      cuts.gaps.push_back({sample[i - 1], sample[i], sample[i - 1], sample[i]});
+}
+
+// The most common cuts of a sorted sample, at most three quarters of `parts`: those that come several times and make up
+// an eighth of a share. There is no rank among equals: where these are too many, none of them is common. What is not
+// among them is left in `rest`.
+std::vector<i64> common_cuts(const std::vector<i64>& sample, size_t parts, std::vector<i64>& rest) {
+  std::vector<std::pair<size_t, i64>> common;  // how often, which
+  for (size_t i = 0, end; i < sample.size(); i = end) {
+    end = size_t(std::upper_bound(sample.begin() + std::ptrdiff_t(i), sample.end(), sample[i]) - sample.begin());
+    if (end - i >= 4 && (end - i) * 8 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
+  }
+  std::sort(common.rbegin(), common.rend());
+  if (size_t most = parts * 3 / 4; common.size() > most)
+    for (size_t often = common[most].first; !common.empty() && common.back().first <= often;) common.pop_back();
+  std::vector<i64> found;
+  for (const auto& one : common) found.push_back(one.second);
+  std::sort(found.begin(), found.end());
+  for (i64 cut : sample)
+    if (!std::binary_search(found.begin(), found.end(), cut)) rest.push_back(cut);
+  return found;
+}
+
+// The starts of the inner cells: every distinct cut; or those that many boxes share, equi-depth over the rest of the
+// sample, and the gaps.
+std::vector<i64> inner_starts(const Cuts& cuts, size_t distinct) {
+  std::vector<i64> found;
+  if (distinct <= INNER) {
+    found = cuts.sample;
+  } else {
+    size_t parts = INNER - 2 * cuts.gaps.size();
+    std::vector<i64> rest;
+    found = common_cuts(cuts.sample, parts, rest);
+    parts -= found.size();
+    for (const Gap& gap : cuts.gaps) found.insert(found.end(), {gap.lowest, gap.highest});
+    for (size_t q = 0; q < parts; ++q) found.push_back(rest[rest.size() * (q + 1) / (parts + 1)]);
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+void write_starts(i64* starts, const Cuts& cuts, const std::vector<i64>& inner) {
+  starts[0] = MISSING;
+  starts[1] = LOWEST;
+  u32 at = 2;
+  if (cuts.first <= cuts.last) {
+    starts[at++] = cuts.first;
+    for (i64 start : inner)
+      if (start > cuts.first && start < cuts.last) starts[at++] = start;
+    if (cuts.last > cuts.first) starts[at++] = cuts.last;
+  }
+  for (; at < CELLS; ++at) starts[at] = starts[at - 1];
+}
+
+template <class See>
+void each_cut(const Boxes& boxes, size_t box, See see) {
+  for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
+    u32 a = u32(boxes.attribute[at]);
+    if (cut_below(boxes.low[at])) see(a, boxes.low[at]);
+    if (cut_above(boxes.high[at])) see(a, boxes.high[at] + 1);
+  }
+}
+
+std::vector<Cuts> collect(const Boxes& boxes, u32 attributes, Watch& watch) {
+  std::vector<Cuts> cuts(attributes);
+  size_t rows = std::clamp(boxes.count / 16, SAMPLED_LEAST, SAMPLED_MOST);
+  size_t step = std::max<size_t>(1, boxes.count / rows);
+  for (size_t box = 0, next = 0; box < boxes.count; ++box) {
+    bool sampled = box == next;
+    if (sampled) {
+      size_t i = box / step + 1;
+      next = anyone(i, i * step, (i + 1) * step);
+    }
+    each_cut(boxes, box, [&](u32 a, i64 cut) {
+      cuts[a].see(cut);
+      if (sampled) cuts[a].sample.push_back(cut);
+    });
+    note_work(watch, 1 + boxes.size(box) / 2);
+  }
+  bool gaps = false;
+  for (Cuts& one : cuts) {
+    std::sort(one.sample.begin(), one.sample.end());
+    find_gaps(one);
+    note_work(watch, one.sample.size());
+    gaps |= !one.gaps.empty();
+  }
+  if (gaps)
+    for (size_t box = 0; box < boxes.count; ++box) {
+      each_cut(boxes, box, [&](u32 a, i64 cut) { cuts[a].tighten(cut); });
+      note_work(watch, 1 + boxes.size(box) / 2);
+    }
+  return cuts;
+}
+
+u8 bits_of(u64 width) { return width ? u8(64 - __builtin_clzll(width)) : u8(0); }
+
+// Whether a distance has bits below the 16 that a code keeps.
+bool loses(u64 distance, u8 bits) { return bits > 16 && distance << (80 - bits) != 0; }
+
+}  // namespace
+
+i64 Grid::last(size_t at) const {
+  const i64* start = starts.memory.get() + at;
+  return at % CELLS == CELLS - 1 || start[1] == start[0] ? HIGHEST : start[1] - 1;
+}
+
+Grid make_grid(const Boxes& boxes, u32 attributes, Watch& watch) {
+  Grid grid;
+  grid.starts.make(size_t(attributes) * CELLS);
+  grid.shift.make(size_t(attributes) * CELLS);
+  auto all = collect(boxes, attributes, watch);
+  for (u32 a = 0; a < attributes; ++a) {
+    i64* starts = grid.starts.data() + size_t(a) * CELLS;
+    auto distinct = all[a].sample;
+    note_work(watch, distinct.size());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    if (distinct.size() <= INNER) all[a].sample = distinct;
+    write_starts(starts, all[a], inner_starts(all[a], distinct.size()));
+    for (u32 c = 0; c < CELLS; ++c) {
+      size_t at = size_t(a) * CELLS + c;
+      grid.shift[at] = bits_of(u64(grid.last(at)) - u64(starts[c]));
+    }
+  }
+  return grid;
+}
+
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, Watch& watch) {
+  std::vector<Cells> cells(size_t(boxes.offsets[boxes.count]));
+  for (size_t at = size_t(boxes.offsets[0]); at < cells.size(); ++at) {
+    note_work(watch, 1);
+    u32 a = u32(boxes.attribute[at]);
+    const i64* starts = grid.starts.data() + size_t(a) * CELLS;
+    u32 low = cell_of(starts, boxes.low[at]), high = cell_of(starts, boxes.high[at]);
+    cells[at] = {u16(a), u8(low), u8(high)};
+    size_t i = size_t(a) * CELLS + low, j = size_t(a) * CELLS + high;
+    u64 next = u64(boxes.high[at]) - u64(starts[high]) + 1;
+    grid.lossy |= loses(u64(boxes.low[at]) - u64(starts[low]), grid.shift[i]);
+    grid.lossy |= loses(next, grid.shift[j]) && boxes.high[at] != grid.last(j);
+  }
+  return cells;
+}
+
+}  // namespace hitbox

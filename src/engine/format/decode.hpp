@@ -1,0 +1,52 @@
+// Boxes back from a segment, exactly as they went in: for compaction and for whoever asks.
+#pragma once
+
+#include <vector>
+
+#include "format/row.hpp"
+#include "format/rows.hpp"
+#include "base/watch.hpp"
+
+namespace hitbox {
+
+struct Decoded {
+  std::vector<i64> offsets{0};
+  std::vector<int> attribute;
+  std::vector<i64> low, high;
+};
+
+inline Decoded decode(const Bitmap& map, const u32* positions, size_t count, Watch& watch) {
+  Decoded out;
+  const RowShape shape = shape_of(map);
+  for (size_t at = 0; at < count; ++at) {
+    Row row = open_row(shape, row_at(map, positions[at]));
+    note_work(watch, 4 + row.size);
+    each_constraint(shape, row, [&](u32 i, u32 a) {
+      out.attribute.push_back(int(a));
+      i64 low = row_key(map, row, i, a, false), high = row_key(map, row, i, a, true);
+      out.low.push_back(low);
+      out.high.push_back(high < low ? low : high);  // in a forged file only; builders need it so
+    });
+    out.offsets.push_back(i64(out.low.size()));
+  }
+  return out;
+}
+
+inline Decoded decode(const Rows& rows, const u32* positions, size_t count, Watch& watch) {
+  Decoded out;
+  for (size_t i = 0; i < count; ++i) {
+    const u64* row = rows.words + rows.start[positions[i]];
+    u32 size = row_size(row);
+    note_work(watch, 4 + size);
+    const u64* bounds = row_bounds(row, size);
+    for (u32 at = 0; at < size; ++at) {
+      out.attribute.push_back(int(row_attribute(row, at)));
+      out.low.push_back(i64(bounds[2 * at]));
+      out.high.push_back(i64(bounds[2 * at + 1]));
+    }
+    out.offsets.push_back(i64(out.low.size()));
+  }
+  return out;
+}
+
+}  // namespace hitbox

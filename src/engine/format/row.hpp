@@ -1,0 +1,108 @@
+// A box's row: all its ends, in two steps. Glances, 8 bits an end, tell almost always whether an event is inside; where
+// an event's glance is an end's, the rest of the end does.
+//
+//   | which attributes | glances of low ends | of high ends | rest of both ends of the first, the second, ... |
+//
+// Which attributes: a bit each, or where there are more than 64 their number and then themselves, 16 bits each. The
+// rest is the lower 14 bits of a place, or the whole key. A box with more constraints than rows have room for has,
+// after its attribute bits or number, the offset (in words of 32 bits) of a row that is large enough.
+#pragma once
+
+#include "format/bitmap.hpp"
+
+namespace hitbox {
+
+constexpr u32 MASKED = 64;  // attributes up to which a row has a bit for each
+constexpr u32 REST = 14;    // bits of a place that a glance leaves out
+
+struct Row {
+  const u8 *head, *lows, *highs, *rest;
+  u32 size;
+};
+
+static inline u32 row_head_bytes(u32 attributes, u32 room) {
+  return attributes <= MASKED ? (attributes + 7) / 8 : 2 + 2 * room;
+}
+
+static inline u32 row_bytes_for(u32 attributes, u32 room, bool keyed) {
+  return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * REST * room + 7) / 8);
+}
+
+// What all rows of a segment have in common: a copy, which nothing that is written meanwhile can change.
+struct RowShape {
+  u32 attributes, room, bytes;
+  bool masked;
+  u64 mask;  // the bits of a row's first 8 bytes that stand for attributes
+  const u8* more;
+};
+
+static inline RowShape shape_of(const Bitmap& map) {
+  bool masked = map.attributes <= MASKED;
+  u64 mask = masked ? ~0ull >> (64 - 8 * row_head_bytes(map.attributes, 0)) : 0;
+  return {map.attributes, map.room, map.row_bytes, masked, mask, map.more};
+}
+
+static inline u64 row_mask(const RowShape& shape, const u8* head) {
+  u64 bits;
+  std::memcpy(&bits, head, 8);
+  return bits & shape.mask;
+}
+
+static inline u16 two_bytes(const u8* at) {
+  u16 value;
+  std::memcpy(&value, at, 2);
+  return value;
+}
+
+static inline u32 row_attribute(const Row& row, u32 i) { return two_bytes(row.head + 2 + 2 * i); }
+
+static inline const u8* row_at(const Bitmap& map, size_t position) { return map.rows + position * map.row_bytes; }
+
+static inline Row open_row(const RowShape& shape, const u8* at) {
+  u32 size = shape.masked ? u32(__builtin_popcountll(row_mask(shape, at))) : two_bytes(at), room = shape.room;
+  if (size > room) {
+    u32 offset;
+    std::memcpy(&offset, at + row_head_bytes(shape.attributes, 0), 4);
+    at = shape.more + size_t(offset) * 4;
+    room = size;
+  }
+  const u8* lows = at + row_head_bytes(shape.attributes, room);
+  return {at, lows, lows + room, lows + 2 * room, size};
+}
+
+// The place of an end of a box's i-th constraint; there are places in rows that hold no keys.
+static inline u32 row_place(const Row& row, u32 i, bool upper) {
+  u32 word, first = 2 * REST * i;
+  std::memcpy(&word, row.rest + first / 8, 4);  // both ends, 28 bits: of every second constraint from bit 4 on
+  u32 rest = word >> (first % 8 + (upper ? REST : 0)) & ((1u << REST) - 1);
+  return u32((upper ? row.highs : row.lows)[i]) << REST | rest;
+}
+
+// The key of a box's i-th constraint, which is on this attribute.
+static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribute, bool upper) {
+  if (map.keyed) {
+    i64 key;
+    std::memcpy(&key, row.rest + (2 * i + upper) * 8, 8);
+    return key;
+  }
+  u32 place = row_place(row, i, upper), cell = cell_at(place), code = place & 0xFFFF;
+  size_t at = size_t(attribute) * CELLS + cell;
+  u64 start = u64(map.starts[at]), bits = map.shift[at];
+  if (bits <= 16) return i64(start + (code >> (16 - bits)));
+  if (!upper) return i64(start + (u64(code) << (bits - 16)));
+  bool last = cell == CELLS - 1 || map.starts[at + 1] == map.starts[at];
+  u64 width = (last ? u64(HIGHEST) : u64(map.starts[at + 1]) - 1) - start, whole = (u64(code + 1) << (bits - 16)) - 1;
+  return i64(start + (whole < width ? whole : width));
+}
+
+// Calls take(i, attribute) for each constraint of a box, attributes ascending.
+template <class Take>
+static inline void each_constraint(const RowShape& shape, const Row& row, Take take) {
+  u32 i = 0;
+  if (!shape.masked)
+    for (; i < row.size; ++i) take(i, row_attribute(row, i));
+  else
+    for (u64 bits = row_mask(shape, row.head); bits; bits &= bits - 1) take(i++, u32(__builtin_ctzll(bits)));
+}
+
+}  // namespace hitbox

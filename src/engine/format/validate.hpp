@@ -1,0 +1,234 @@
+// What the content of a segment's arrays must be so that no kernel reads or writes outside of them, divides by zero,
+// shifts too far or goes round for ever, whatever file the arrays came from. Checked once, when a segment is opened.
+//
+// Kernels use as an index, a shift, a size or a step: levels, cells (through starts and shift), directory entries, list
+// ends, attributes of rows, filters and orders, offsets of rows, keys of slots, strides. What they only compare or AND
+// (lines, summaries, tops of entries, ends of rows) may hold anything: that gives wrong matches at worst. Boxes must be
+// such that they can be built from again: attributes ascending, no bound above the other.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "format/postings.hpp"
+#include "format/row.hpp"
+
+namespace hitbox {
+
+// An array holds what it cannot hold: "name: reason".
+struct Damage : std::invalid_argument {
+  Damage(const char* name, const std::string& reason) : std::invalid_argument(name + (": " + reason)) {}
+};
+
+static inline void require(bool good, const char* name, const char* reason) {
+  if (!good) throw Damage(name, reason);
+}
+
+// Where each box is, as the engine has it, and where the segment begins in it.
+struct Locations {
+  const u32* where;
+  size_t size;
+  u32 base;
+
+  void check(u32 number, u32 position) const {
+    require(number < size, "numbers", "a box number is out of range");
+    require(where[number] == base + position, "numbers", "a box is not where the array `where` has it");
+  }
+};
+
+// ---- bitmap segments
+
+enum BitmapSize { BLOCKS, SUMMARY_WORDS, MEMBERS, ROOM, KEYED, ROW_BYTES, NUMBER_BYTES, BITMAP_SIZES };
+
+static inline void check_sizes(const u32* sizes, u32 attributes) {
+  const u32 blocks = sizes[BLOCKS];
+  require(blocks && blocks <= (1u << 31) / BLOCK, "sizes", "the number of blocks is out of range");
+  require(sizes[SUMMARY_WORDS] == (blocks + 511) / 512 * 8, "sizes", "summaries do not go with the blocks");
+  require(sizes[MEMBERS] && sizes[MEMBERS] <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
+  require(sizes[ROOM] && sizes[ROOM] <= attributes, "sizes", "the room of a row is out of range");
+  require(sizes[KEYED] <= 1, "sizes", "the kind of rows is unknown");
+  require(sizes[ROW_BYTES] == row_bytes_for(attributes, sizes[ROOM], sizes[KEYED]), "sizes",
+          "the bytes of a row do not go with its room");
+  require(sizes[NUMBER_BYTES] && sizes[NUMBER_BYTES] <= 4, "sizes", "the bytes of a number are out of range");
+}
+
+static inline i64 last_key(const i64* starts, u32 cell) {
+  return cell + 1 == CELLS || starts[cell + 1] == starts[cell] ? HIGHEST : starts[cell + 1] - 1;
+}
+
+static inline void check_grid(const Bitmap& map) {
+  for (u32 a = 0; a < map.attributes; ++a) {
+    const i64* starts = map.starts + size_t(a) * CELLS;
+    require(starts[0] == MISSING, "starts", "the first cell does not begin at the missing value");
+    for (u32 c = 0; c < CELLS; ++c) {
+      size_t at = size_t(a) * CELLS + c;
+      require(!c || starts[c] >= starts[c - 1], "starts", "cells do not ascend");
+      u64 width = u64(last_key(starts, c)) - u64(starts[c]);
+      require(map.shift[at] == (width ? 64 - __builtin_clzll(width) : 0), "shift", "it does not go with the cells");
+      require(map.population[at] <= map.members, "population", "a cell has more boxes than there are");
+    }
+    require(map.narrowest[a] >= 1 && map.narrowest[a] <= CELLS, "narrowest", "a width is out of range");
+  }
+}
+
+static inline void check_levels(const Bitmap& map) {
+  for (u32 l = 0; l < LEVELS; ++l)
+    require(map.bands[l].from <= map.bands[l].to && map.bands[l].to <= map.blocks, "bands", "blocks are out of range");
+  for (u32 t = 0; t < tiles_of(map.blocks); ++t)
+    require(map.tile_level[t] < LEVELS || map.tile_level[t] == MIXED, "tile_level", "a level is out of range");
+  for (u32 b = 0; b < map.blocks; ++b) {
+    const u16* ends = level_ends_of(map, b);
+    for (u32 l = 0; l < LEVEL_ENDS; ++l) {
+      if (l < LEVELS) require(ends[l] <= BLOCK && (!l || ends[l] >= ends[l - 1]), "level_ends", "ends do not ascend");
+      else require(ends[l] == 0xFFFF, "level_ends", "the padding is gone");
+    }
+  }
+}
+
+static inline void check_lists(const Bitmap& map, size_t groups, size_t entries) {
+  const u32 m = map.attributes, tiles = tiles_of(map.blocks), words = (m + 63) / 64;
+  const Directory* directory = map.directory;
+  constexpr u32 MOST = 2 * TILE;  // ends in one list
+  require(size_t(directory[size_t(tiles) * m].base) + 32 == entries, "directory", "lists do not end with the entries");
+  for (size_t i = 0; i < size_t(tiles) * m; ++i) {
+    require(directory[i].base <= directory[i + 1].base, "directory", "lists do not ascend");
+    require(directory[i].group <= groups, "directory", "lines are out of range");
+  }
+  for (u32 t = 0; t < tiles; ++t) {
+    for (u32 a = 0; a < m; ++a) {
+      const Directory* one = directory_of(map, t) + a;
+      u32 size = one[1].base - one->base, before = CELLS;
+      if (!one->group) {
+        require(size <= MOST, "directory", "a list is too long");
+        continue;
+      }
+      require(size >= CELLS, "directory", "a list is too short");
+      for (u32 c = 0; c < CELLS; ++c) {
+        u32 end = map.entries[one->base + c];
+        require(end >= before && end - before <= MOST && end <= size, "entries", "list ends are out of range");
+        before = end;
+      }
+    }
+    const u16* order = map.order + size_t(t) * m;
+    for (u32 i = 0; i < m && order[i] != NO_ATTRIBUTE; ++i) {
+      require(order[i] < m, "order", "an attribute is out of range");
+      require(directory_of(map, t)[order[i]].group, "order", "an attribute has no lines");
+    }
+    u64 beyond = m % 64 ? map.bare[size_t(t) * words + words - 1] >> m % 64 : 0;
+    require(!beyond, "bare", "an attribute is out of range");
+  }
+  const u64* alive = map.alive;
+  for (size_t w = size_t(map.blocks) * WORDS; w < size_t(tiles) * TILE_WORDS; ++w)
+    require(!alive[w], "alive", "a box is beyond the last block");
+}
+
+static inline void check_tables(const Bitmap& map, size_t groups, size_t entries) {
+  check_grid(map);
+  check_levels(map);
+  check_lists(map, groups, entries);
+}
+
+// The attributes of rows. Their ends are only ever compared, and `decode` sees to it that they ascend.
+struct RowCheck {
+  const Bitmap& map;
+  const RowShape shape;
+  const size_t more;  // bytes of rows elsewhere, without padding
+  const u32 head;
+  const u64 beyond;  // bits of a head that stand for no attribute
+
+  RowCheck(const Bitmap& m, size_t more_bytes)
+      : map(m), shape(shape_of(m)), more(more_bytes - 64), head(row_head_bytes(m.attributes, 0)),
+        beyond(m.attributes < 64 ? ~0ull << m.attributes : 0) {}
+
+  void check(const u8* at) const {
+    u64 mask = shape.masked ? row_mask(shape, at) : 0;
+    u32 size = shape.masked ? u32(__builtin_popcountll(mask)) : two_bytes(at);
+    require(!(mask & beyond) && size <= map.attributes, "rows", "an attribute is out of range");
+    if (size > shape.room) {
+      u32 offset;
+      std::memcpy(&offset, at + head, 4);
+      size_t end = size_t(offset) * 4 + row_bytes_for(map.attributes, size, map.keyed);
+      require(end <= more, "rows", "a row elsewhere is out of range");
+      require(!std::memcmp(at, map.more + size_t(offset) * 4, head), "more", "a row has other attributes than its box");
+    }
+    if (shape.masked) return;
+    Row row = open_row(shape, at);
+    for (u32 i = 0, next = 0; i < size; ++i) {
+      u32 a = row_attribute(row, i);
+      require(a >= next && a < map.attributes, "rows", "attributes do not ascend");
+      next = a + 1;
+    }
+  }
+};
+
+// The living boxes at [from, to), whole blocks; how many they are.
+static inline size_t check_boxes(const Bitmap& map, size_t more, size_t from, size_t to, const Locations& locations) {
+  RowCheck rows(map, more);
+  size_t found = 0;
+  for (size_t block = from / BLOCK; block * BLOCK < to; ++block) {
+    u32 members = level_ends_of(map, block)[LEVELS - 1];
+    for (u32 w = 0; w < WORDS; ++w) {
+      u64 bits = map.alive[block * WORDS + w];
+      require(members >= w * 64 + 64 || !(bits >> (members > w * 64 ? members - w * 64 : 0)), "alive",
+              "a box is beyond the last one of its block");
+      for (; bits; bits &= bits - 1, ++found) {
+        size_t position = block * BLOCK + w * 64 + u32(__builtin_ctzll(bits));
+        locations.check(map.numbers[position], u32(position));
+        rows.check(row_at(map, position));
+      }
+    }
+  }
+  return found;
+}
+
+// ---- postings segments
+
+static inline void check_tables(const Postings& part, size_t words) {
+  const u32 m = part.attributes, keys = part.key_begin[m];
+  require(words, "words", "there are no rows");
+  require(part.key_begin[0] == 0, "key_begin", "keys do not begin at 0");
+  for (u32 a = 0; a < m; ++a) {
+    require(part.key_begin[a] < part.key_begin[a + 1], "key_begin", "keys do not ascend");
+    require(part.code_shift[a] < 64, "code_shift", "a shift is out of range");
+  }
+  for (u32 k = 0; k <= keys; ++k)
+    require(part.key_start[k] <= part.key_start[k + 1], "key_start", "postings do not ascend");
+  require(part.key_start[keys + 1] == part.rows.count, "key_start", "postings do not end with the boxes");
+  bool some_empty = false;
+  for (size_t at = 0; at <= part.slot_mask; ++at) {
+    require(u32(part.slots[at]) <= keys, "slots", "a key is out of range");
+    some_empty |= !part.slots[at];
+  }
+  require(some_empty, "slots", "no slot is empty");
+  if (u32 rest = part.rows.count % 64)
+    require(!(part.rows.alive[part.rows.count / 64] >> rest), "alive", "a box is beyond the last one");
+}
+
+// The boxes at [from, to); how many of them live.
+static inline size_t check_boxes(const Postings& part, size_t words, size_t from, size_t to,
+                                 const Locations& locations) {
+  const Rows& rows = part.rows;
+  size_t found = 0;
+  for (size_t i = from; i < to; ++i) {
+    require(u32(part.filter[i] >> 48) < part.attributes, "filter", "an attribute is out of range");
+    require(rows.levels[i] < LEVELS, "levels", "a level is out of range");
+    require(rows.start[i] < words, "start", "a row is out of range");
+    const u64* row = rows.words + rows.start[i];
+    u32 size = row_size(row), next = 0;
+    require(size <= part.attributes && rows.start[i] + row_words(size) <= words, "words", "a row is out of range");
+    const u64* bounds = row_bounds(row, size);
+    bool good = true;
+    for (u32 at = 0; at < size; ++at) {
+      u32 a = row_attribute(row, at);
+      good &= a >= next && a < part.attributes && i64(bounds[2 * at]) <= i64(bounds[2 * at + 1]);
+      next = a + 1;
+    }
+    require(good, "words", "attributes or bounds do not ascend");
+    if (!bit(rows.alive, i)) continue;
+    locations.check(rows.numbers[i], u32(i));
+    ++found;
+  }
+  return found;
+}
+
+}  // namespace hitbox

@@ -1,0 +1,174 @@
+// Which kernels run: the best that the processor has, unless HITBOX_SIMD or a call says otherwise.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#if HITBOX_X86
+#include <cpuid.h>
+#endif
+
+#include "match/match.hpp"
+
+namespace hitbox {
+
+#if HITBOX_X86
+inline bool has_lzcnt() {  // not every compiler's __builtin_cpu_supports knows "lzcnt"
+  unsigned a, b, c, d;
+  return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1);
+}
+#endif
+
+// Each level's kernels may use everything that CMakeLists.txt compiles them with, so all of it is asked for.
+inline std::vector<const Kernels*> find_available() {
+  std::vector<const Kernels*> found{&kernels_baseline};
+#if HITBOX_X86
+  __builtin_cpu_init();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+              __builtin_cpu_supports("popcnt") && has_lzcnt();
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  bool vbmi = avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+              __builtin_cpu_supports("avx512vpopcntdq");
+  if (avx2) found.push_back(&kernels_avx2);
+  if (avx512) found.push_back(&kernels_avx512);
+  if (vbmi) found.push_back(&kernels_avx512vbmi);
+#endif
+  return found;
+}
+
+inline const std::vector<const Kernels*>& available() {
+  static const std::vector<const Kernels*> found = find_available();  // to ask the processor takes microseconds
+  return found;
+}
+
+inline const Kernels* kernels_named(const std::string& name) {
+  for (const Kernels* one : available())
+    if (name == one->name) return one;
+  return nullptr;
+}
+
+// A result that is released at the end, whichever way that comes.
+struct OwnResult : Result {
+  OwnResult() = default;
+  OwnResult(const OwnResult&) = delete;
+  ~OwnResult() { release(*this); }
+};
+
+// Thrown in a thread whose call has failed or was stopped in another one.
+struct Stopped {};
+
+// What a call that runs in several threads shares.
+struct Crew {
+  std::mutex mutex;
+  std::condition_variable ended;
+  size_t running = 0;  // threads beside the calling one
+  std::exception_ptr failure;
+  std::atomic<bool> stopped{false};
+
+  template <class Task>
+  void run(Task task) noexcept {
+    try {
+      task();
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!failure) failure = std::current_exception();
+      stopped = true;
+    }
+  }
+};
+
+// The watch of a thread that cannot ask anybody but the others.
+struct Member : Watch {
+  Crew& crew;
+
+  explicit Member(Crew& c) : Watch{look, 0}, crew(c) {}
+  static void look(Watch& watch) {
+    if (static_cast<Member&>(watch).crew.stopped) throw Stopped{};
+  }
+};
+
+// Calls task(t, watch) for each t below `count`, the first in the calling thread, each other in a thread of its own, or
+// in the calling one where no thread is to be had. Where one throws the others stop, and when all have ended the first
+// exception goes on.
+template <class Task>
+void in_threads(size_t count, Watch& watch, Task task) {
+  Crew crew;
+  std::vector<std::thread> threads;
+  threads.reserve(count);
+  size_t mine = 1;  // from here on no thread was to be had
+  for (; mine < count; ++mine) {
+    try {
+      {
+        std::lock_guard<std::mutex> lock(crew.mutex);
+        ++crew.running;
+      }
+      threads.emplace_back([&crew, &task, t = mine] {
+        Member member(crew);
+        crew.run([&] { task(t, member); });
+        std::lock_guard<std::mutex> lock(crew.mutex);
+        --crew.running;
+        crew.ended.notify_one();
+      });
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(crew.mutex);
+      --crew.running;
+      break;
+    }
+  }
+  crew.run([&] {
+    if (count) task(0, watch);
+    for (size_t t = mine; t < count; ++t) task(t, watch);
+  });
+  auto all_ended = [&] { return !crew.running; };
+  std::unique_lock<std::mutex> lock(crew.mutex);
+  while (!crew.ended.wait_for(lock, std::chrono::milliseconds(20), all_ended)) {
+    lock.unlock();
+    if (watch.ask && !crew.stopped) crew.run([&] { watch.ask(watch); });
+    lock.lock();
+  }
+  lock.unlock();
+  for (std::thread& thread : threads) thread.join();
+  if (crew.failure) std::rethrow_exception(crew.failure);
+}
+
+// Events [0, count) over some threads, each with its own share and its own result; the first has room for all.
+inline void match_threads(const Kernels& kernels, const Set& set, const Events& events, size_t count, size_t threads,
+                          i64* ends, Result& out, Watch& watch) {
+  threads = std::max<size_t>(1, std::min(threads, count / 64));
+  if (threads == 1) return kernels.many(set, events, 0, count, count, ends, out, watch);
+  std::vector<OwnResult> results(threads);
+  auto share = [&](size_t t) { return count * t / threads; };
+  in_threads(threads, watch, [&](size_t t, Watch& mine) {
+    size_t from = share(t), to = share(t + 1);
+    kernels.many(set, events, from, to, t ? to - from : count, ends, t ? results[t] : out, mine);
+  });
+  std::vector<size_t> from(threads, 0);
+  size_t total = out.size;
+  for (size_t t = 1; t < threads; ++t) {
+    from[t] = total;
+    total += results[t].size;
+  }
+  regrow(out.numbers, total);
+  out.size = total;
+  in_threads(threads - 1, watch, [&](size_t before, Watch& mine) {
+    size_t t = before + 1;
+    for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(from[t]);
+    constexpr size_t SOME = 1 << 18;
+    for (size_t at = 0; at < results[t].size; at += SOME) {
+      std::memcpy(out.numbers + from[t] + at, results[t].numbers + at,
+                  std::min(SOME, results[t].size - at) * sizeof(i32));
+      note_work(mine, SOME / 8);
+    }
+    release(results[t]);
+  });
+}
+
+}  // namespace hitbox

@@ -1,0 +1,168 @@
+// Plans of intervals: lines of the event's cells, no further apart than the narrowest box is wide, or, where that would
+// be too many, the lists of the cells outside.
+#pragma once
+
+#include "match/plan.hpp"
+
+namespace hitbox {
+namespace {
+
+// How an event reads an attribute.
+struct Span {
+  u8 wide;    // lists of the cells outside are cheaper than lines of those inside
+  u8 stride;  // so many cells apart, lines miss no box
+};
+
+// Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
+struct Ranking {
+  u16 item[MAX_ATTRIBUTES];
+  u8 rank[MAX_ATTRIBUTES];
+  u32 size = 0;
+
+  void push(u32 value, u32 population, u32 members) {
+    item[size] = u16(value);
+    rank[size++] = u8(u64(population) * 31 / members);
+  }
+  template <class Take>
+  void each(Take take) const {
+    u16 start[33] = {}, sorted[MAX_ATTRIBUTES];
+    for (u32 i = 0; i < size; ++i) ++start[rank[i] + 1];
+    for (u32 r = 0; r < 32; ++r) start[r + 1] = u16(start[r + 1] + start[r]);
+    for (u32 i = 0; i < size; ++i) sorted[start[rank[i]]++] = item[i];
+    for (u32 i = 0; i < size; ++i) take(sorted[i]);
+  }
+};
+
+struct IntervalPlans : Plans<2> {
+  Scratch<Span> spans;  // [attribute]
+  Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
+  Scratch<u16> used;   // how many
+
+  static constexpr bool STAGED = true;   // an attribute has many lines: where few boxes are left, rows are cheaper
+  static constexpr u32 EARLY = 4;        // attributes before that is looked at
+  static constexpr u32 WIDE = 20;        // lines from which lists of the outside are cheaper
+  static constexpr u32 FETCHED = 10;     // lines of a block and attribute that are fetched early
+
+  struct Source {
+    const u64 *first, *last;  // lines of lane 0
+    size_t step;
+  };
+  Scratch<Source> sources;
+
+  IntervalPlans(u32 attributes, size_t events)
+      : Plans(attributes, events), spans(attributes * events), order(attributes * events), used(events),
+        sources(attributes) {}
+
+  bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
+    Ranking ranking;
+    start(event);
+    for (u32 a = 0; a < map.attributes; ++a) {
+      const i64* starts = map.starts + size_t(a) * CELLS;
+      u32 from = cell_of(starts, low[a]), to = cell_of(starts, high[a]), most = 0, inner = 0;
+      for (u32 c = from; c <= to; ++c) {
+        u32 population = map.population[a * CELLS + c];
+        if (population > most) most = population;
+        if (c > from && c < to && population > inner) inner = population;
+      }
+      if (!most) return false;
+      u32 stride = map.narrowest[a], i = a * CELLS + from, j = a * CELLS + to;
+      bool full = most == map.members, wide = !full && to - from >= WIDE * stride;
+      bool covered = inner == map.members;  // every box covers a cell inside the event
+      bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
+      const u8* shift = map.shift + size_t(a) * CELLS;
+      put(event, 0, a, place_of(starts, shift, from, low[a]));
+      put(event, 1, a, place_of(starts, shift, to, high[a]));
+      spans[event * width + a] = {wide, u8(stride)};
+      if (!sure) set_bit(needs.data + event * words, a);  // sure: lines decide, where a tile has them
+      if (map.edges[i] || map.edges[j]) set_bit(unsure.data + event * words, a);
+      if (!full) narrow_span(map, a, from, to, stride, blocks);
+      if (!full && !wide) ranking.push(a, most, map.members);
+    }
+    used[event] = 0;
+    few[event] = MOST_ROWS;  // an interval reads two lists an attribute
+    ranking.each([&](u16 a) { order[event * width + used[event]++] = a; });
+    return true;
+  }
+
+  static void narrow_span(const Bitmap& map, u32 a, u32 from, u32 to, u32 stride, u64* blocks) {
+    const u64* summary = map.summary + size_t(a) * CELLS * map.summary_words;
+    for (u32 w = 0; w < map.summary_words; w += WORDS) {
+      Line any = load(summary + size_t(to) * map.summary_words + w);
+      for (u32 c = from; c < to; c += stride) any = any | load(summary + size_t(c) * map.summary_words + w);
+      store(blocks + w, load(blocks + w) & any);
+    }
+  }
+
+  u32 open(const Bitmap& map, u32 tile, size_t event, Source* found) const {
+    return open(map, tile, event, false, found);
+  }
+
+  // First the lines of a few attributes, then the rest. Cells of an interval differ in how full they are more than
+  // tiles do, so the order is the event's.
+  u32 open(const Bitmap& map, u32 tile, size_t event, bool rest, Source* found) const {
+    u32 size = 0, all = used.data[event], split = all < EARLY ? all : EARLY;
+    const Directory* directory = directory_of(map, tile);
+    for (u32 i = rest ? split : 0; i < (rest ? all : split); ++i) {
+      u32 a = order.data[event * width + i], group = directory[a].group;
+      if (!group) continue;
+      u32 low = cell_at(places_of(event, 0)[a]), high = cell_at(places_of(event, 1)[a]);
+      found[size++] = {line_of(map, group, low, 0), line_of(map, group, high, 0),
+                       size_t(spans.data[event * width + a].stride) * TILE_WORDS};
+    }
+    return size;
+  }
+
+  static void prefetch(const Source& source, u32 lane) {
+    const u64* at = source.first;
+    for (u32 i = 1; i < FETCHED && at < source.last; ++i, at += source.step) fetch(at + lane * WORDS);
+    fetch(source.last + lane * WORDS);
+  }
+
+  static Line gather(const Source* sources, u32 size, u32 lane, Line held) {
+    for (u32 i = 0; i < size && !empty(held); ++i) {
+      Line any = load(sources[i].last + lane * WORDS);
+      for (const u64* at = sources[i].first; at < sources[i].last; at += sources[i].step)
+        any = any | load(at + lane * WORDS);
+      held = held & any;
+    }
+    return held;
+  }
+
+  void open_tile(const Bitmap&, u32) {}
+
+  // All lanes, as far as it takes. Returns how many boxes are left.
+  u32 gather_tile(const Bitmap& map, Visit visit, size_t event, u64* held) {
+    u32 size = MOST_ROWS + 1;
+    for (bool rest : {false, true}) {
+      if (size <= MOST_ROWS) break;
+      u32 lines = open(map, visit.tile, event, rest, sources.data);
+      each_lane(visit, [&](u32 lane) {
+        u64* line = held + lane * WORDS;
+        store(line, gather(sources.data, lines, lane, load(line)));
+      });
+      size = count<TILE_WORDS>(held);
+    }
+    return size;
+  }
+
+  // Ends that matter lie in the cells of the event's ends; where lines were left out (`wide`), outside as well.
+  template <class Take>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+    const Directory* directory = directory_of(map, tile);
+    constexpr int NONE = -1, ALL = TOPS;
+    each_need(map, tile, event, [&](u32 a) {
+      const Directory* at = directory + a;
+      u32 low = places_of(event, 0)[a], high = places_of(event, 1)[a], from = cell_at(low), to = cell_at(high);
+      if (!at->group) return take(a, at, 0, Tops{bare_top_at(low), bare_top_at(high)});
+      if (from == to) return take(a, at, from, Tops{top_at(low), top_at(high)});
+      take(a, at, from, Tops{top_at(low), ALL});
+      take(a, at, to, Tops{NONE, top_at(high)});
+      if (!spans.data[event * width + a].wide) return;
+      for (u32 cell = 0; cell < from; ++cell) take(a, at, cell, Tops{ALL, ALL});
+      for (u32 cell = to + 1; cell < CELLS; ++cell) take(a, at, cell, Tops{NONE, NONE});
+    });
+  }
+};
+
+}  // namespace
+}  // namespace hitbox

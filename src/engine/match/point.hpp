@@ -1,0 +1,120 @@
+// Plans of points: one line an attribute, and the list of the event's cell.
+#pragma once
+
+#include "match/plan.hpp"
+
+namespace hitbox {
+namespace {
+
+struct PointPlans : Plans<1> {
+  struct Opened {
+    const u64* lines;  // of cell 0, lane 0
+    u32 attribute;
+  };
+  Scratch<Opened> opened;
+  Scratch<u64> full;  // bits: attributes where every box reaches into the event's cell
+
+  PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
+
+  using Source = const u64*;  // an attribute's line of lane 0
+  static constexpr u32 FEW = 4;  // rows that cost about as much as a list
+  static constexpr bool STAGED = false;
+
+  // False where no box of the segment can match; `blocks` is narrowed to those that may.
+  bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
+    start(event);
+    u64* all = full.data + event * words;
+    std::memset(all, 0, words * 8);
+    u32 rows = 0;
+    for (u32 a = 0; a < map.attributes; ++a) {
+      const i64* starts = map.starts + size_t(a) * CELLS;
+      u32 cell = cell_of(starts, low[a]), at = a * CELLS + cell;
+      u32 population = map.population[at];
+      if (!population) return false;
+      if (population == map.members) set_bit(all, a);
+      else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
+      put(event, 0, a, place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
+      if (!map.edges[at]) continue;  // lines decide, where a tile has them
+      set_bit(needs.data + event * words, a);
+      set_bit(unsure.data + event * words, a);
+      rows += FEW;
+    }
+    few[event] = u16(rows < MOST_ROWS ? rows : MOST_ROWS);
+    return true;
+  }
+
+  // Where the lines are that the event reads in a tile.
+  u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
+    u32 size = 0;
+    const Directory* directory = directory_of(map, tile);
+    const u16* order = map.order + size_t(tile) * map.attributes;
+    const u32* place = places_of(event, 0);
+    const u64* all = full.data + event * words;
+    for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i) {
+      u32 a = order[i];
+      sources[size] = line_of(map, directory[a].group, cell_at(place[a]), 0);
+      size += !bit(all, a);
+    }
+    return size;
+  }
+
+  static void prefetch(Source source, u32 lane) { fetch_outer(source + lane * WORDS); }
+
+  static Line gather(const Source* sources, u32 size, u32 lane, Line held) {
+    u32 i = 0;
+    for (; i + 2 <= size; i += 2) {
+      held = held & load(sources[i] + lane * WORDS) & load(sources[i + 1] + lane * WORDS);
+      if (empty(held)) return held;
+    }
+    if (i < size) held = held & load(sources[i] + lane * WORDS);
+    return held;
+  }
+
+  // Many events are about to visit the tile: where its lines are.
+  void open_tile(const Bitmap& map, u32 tile) {
+    const Directory* directory = directory_of(map, tile);
+    const u16* order = map.order + size_t(tile) * map.attributes;
+    opened.size = 0;
+    for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i)
+      opened.push({line_of(map, directory[order[i]].group, 0, 0), order[i]});
+  }
+
+  // ANDs the lines of all lanes that the event visits in the open tile. Returns how many boxes are left.
+  u32 gather_tile(const Bitmap&, Visit visit, size_t event, u64* held) const {
+    switch (__builtin_popcount(visit.lanes)) {
+      case 1: return gather_lanes<1>(visit, event, held);
+      case 2: return gather_lanes<2>(visit, event, held);
+      case 3: return gather_lanes<3>(visit, event, held);
+      default: return gather_lanes<4>(visit, event, held);
+    }
+  }
+
+  template <u32 SOME>
+  u32 gather_lanes(Visit visit, size_t event, u64* held) const {
+    const u8* mine = glances_of(event, 0);
+    u32 at[SOME], n = 0;
+    Line line[SOME];
+    each_lane(visit, [&](u32 lane) { at[n++] = lane * WORDS; });
+    for (n = 0; n < SOME; ++n) line[n] = load(held + at[n]);
+    for (const Opened *one = opened.data, *end = one + opened.size; one < end; ++one) {
+      const u64* cell = one->lines + (mine[one->attribute] >> 2) * TILE_WORDS;
+      for (n = 0; n < SOME; ++n) line[n] = line[n] & load(cell + at[n]);
+    }
+    for (n = 0; n < SOME; ++n) store(held + at[n], line[n]);
+    return count<TILE_WORDS>(held);
+  }
+
+  // Calls take(attribute, directory entry, cell, tops) for each list that may exclude the event.
+  template <class Take>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+    const Directory* directory = directory_of(map, tile);
+    each_need(map, tile, event, [&](u32 a) {
+      u32 place = places_of(event, 0)[a];
+      int top = directory[a].group ? top_at(place) : bare_top_at(place);
+      take(a, directory + a, cell_at(place), Tops{top, top});
+    });
+  }
+};
+
+}  // namespace
+}  // namespace hitbox

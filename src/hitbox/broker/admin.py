@@ -1,0 +1,170 @@
+"""What people ask of a broker that runs: look up, try out, replay, revive, change the schema."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from hitbox.broker.broker import Broker, Item
+from hitbox.broker.errors import BadRequest, Conflict, Unknown
+from hitbox.broker.store.checked_table import Row
+from hitbox.broker.subscriptions import Subscriber, kept_values
+from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import with_named_ends
+from hitbox.errors import HitboxError, UnknownSubscription
+from hitbox.index.index import Index
+
+CHUNK = 500
+
+
+async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
+    """Subscriptions whose name or predicate holds a text, those of one subscriber or of all."""
+    query = """SELECT b.name, s.name, wanted, priority, about FROM subscriptions s
+               JOIN subscribers b ON b.number = s.subscriber
+               WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(s.name, :text) OR instr(wanted, :text)
+                      OR instr(b.name, :text)) LIMIT :limit"""
+    rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "text": search, "limit": limit})
+    found = [_subscription(row[0], row[1], row[2], row[3], json.loads(row[4])) for row in rows]
+    live = broker.registry.live
+    for id in list(live)[: limit - len(found)] if len(live) else ():
+        subscriber, _, name = str(id).partition("/")
+        where = live.where(id)
+        if owner in ("", subscriber) and (search in str(id) or search in where):
+            found.append(_subscription(subscriber, name, where, live.priority(id), with_named_ends(live.about(id))))
+    return found
+
+
+def _subscription(subscriber: str, name: str, where: str, priority: int, about: Any) -> dict[str, Any]:
+    return {"subscriber": subscriber, "name": name, "where": where, "priority": priority, "about": about}
+
+
+async def events(broker: Broker, first: int, limit: int) -> list[dict[str, Any]]:
+    query = "SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"
+    rows = await asyncio.to_thread(broker.store.read, query, (first, limit))
+    return [{"seq": seq, "time": when, **msgspec.json.decode(body)} for seq, when, body in rows]
+
+
+async def dead_letters(broker: Broker, owner: str, limit: int) -> list[dict[str, Any]]:
+    """The newest dead letters."""
+    query = """SELECT d.number, b.name, level, seq, ids, tries, reason, time, body FROM dead d
+               JOIN subscribers b ON b.number = d.subscriber
+               WHERE (:owner = '' OR b.name = :owner) ORDER BY d.number DESC LIMIT :limit"""
+    rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "limit": limit})
+    names = ("number", "subscriber", "level", "seq", "subscriptions", "tries", "reason", "time")
+    return [
+        dict(zip(names, (*row[:4], row[4].splitlines(), *row[5:8]), strict=True)) | msgspec.json.decode(row[8] or b"{}")
+        for row in rows
+    ]
+
+
+async def revive(broker: Broker, numbers: Sequence[int]) -> int:
+    """Deliver dead letters again."""
+    revived = await broker.writer.submit(lambda: broker.store.revive(numbers))
+    for _, subscriber, _ in revived:
+        mailbox = broker.mailboxes.get(subscriber)
+        if mailbox is not None:
+            mailbox.respool(1)
+    return len(revived)
+
+
+async def replay(broker: Broker, name: str, first: int) -> int:
+    """Deliver stored events from a number on again, as far as the subscriber's present subscriptions want them."""
+    subscriber = broker.subscriber(name)
+    if subscriber.ephemeral:
+        raise BadRequest("an ephemeral subscriber is live only; replay is for durable ones")
+    if first < broker.store.events.first():
+        raise Unknown(f"events before {broker.store.events.first()} are gone (retention)")
+    last, total = broker.store.events.next() - 1, 0
+    while first <= last:
+        query = "SELECT seq, body FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
+        rows = await asyncio.to_thread(broker.store.read, query, (first, last, CHUNK))
+        if not rows:
+            break
+        found = await asyncio.to_thread(_wanted, broker, subscriber, rows)
+        first = rows[-1][0] + 1
+        async with broker.gate.closed():  # what is on its way to this subscriber is recorded by now
+            stored = broker.writer.submit(partial(broker.store.again, subscriber.number, found))
+        count: int = await stored
+        if subscriber.number not in broker.mailboxes:
+            raise Unknown(f"subscriber {name!r} was removed meanwhile")
+        broker.mailboxes[subscriber.number].respool(count)
+        total += count
+    return total
+
+
+def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
+    """(level, seq, ids) of the events (seq, body) that the subscriber wants now."""
+    return [found for seq, body in rows if (found := _wants(broker, subscriber, seq, body))]
+
+
+def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
+    item = msgspec.json.decode(body, type=Item)
+    names: list[str] = []
+    highest, nobodys = 0, True
+    try:
+        for level, ids in broker.registry.levels(kept_values(item.event), item.where):
+            nobodys = False
+            mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
+            highest = highest if names else level
+            names += mine
+    except HitboxError:  # an event of an older schema
+        return None
+    return (highest, seq, "\n".join(names)) if names or (nobodys and subscriber.options.unmatched) else None
+
+
+async def put_schema(broker: Broker, schema: Schema) -> None:
+    """Change the schema, unless a subscription contradicts the new one."""
+    registry = broker.registry
+    if schema == registry.schema:
+        return
+    async with broker.gate.closed():
+        await broker._changes_stored()
+        if len(registry.live):
+            raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
+        index = await asyncio.to_thread(registry.with_schema, schema)
+
+        def keep() -> None:
+            broker.store.keep("schema", schema.to_json())
+            broker.store.keep("snapshot", None)
+
+        await broker.writer.submit(keep)
+        registry.adopt(schema, index)
+
+
+def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
+    """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses.
+
+    It may look at every subscription: to be run in a thread.
+    """
+    broker.check([item])
+    registry = broker.registry
+    found: list[dict[str, Any]] = []
+    count = 0
+    for level, ids in registry.levels(item.event, item.where):
+        count += len(ids)
+        for id in ids[: max(limit - len(found), 0)]:
+            owner, _, name = id.partition("/")
+            with contextlib.suppress(UnknownSubscription):  # removed meanwhile
+                found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
+    near = []
+    if misses and len(registry.index):
+        told: Any = registry.index.explain(item.event, where=item.where, misses=misses)
+        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in told.misses.items()]
+    return {"count": count, "matches": found, "misses": near}
+
+
+def explain(broker: Broker, item: Item, id: str) -> dict[str, Any]:
+    """Why a subscription ("subscriber/name") wants an event, or why not."""
+    broker.check([item])
+    verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
+    return {"id": id, "text": str(verdict), **verdict.to_dict()}
+
+
+def _index_of(broker: Broker, id: str) -> Index:
+    return broker.registry.live if id in broker.registry.live else broker.registry.index

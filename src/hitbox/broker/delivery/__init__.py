@@ -1,0 +1,1 @@
+"""From a stored event to an acknowledged delivery."""

@@ -1,0 +1,172 @@
+"""The way to the subscribers and back: what is sent next, acknowledged, refused, too late, or too much.
+
+A delivery is a row of the store from `record` on, which follows the sending of its event's first level: what happens to
+a delivery before that (a quick acknowledgement, say) waits for the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from hitbox.broker.clock import time
+from hitbox.broker.delivery.dispatcher import Row
+from hitbox.broker.delivery.mailbox import Connection, Delivery, Mailbox
+from hitbox.broker.settings import Settings
+from hitbox.broker.stats import Sent, Watch
+from hitbox.broker.store.group_commit import Writer
+from hitbox.broker.store.store import Store
+
+FETCH = 1_000
+
+
+class Post:
+    def __init__(self, store: Store, writer: Writer, watch: Watch, settings: Settings):
+        self.store, self.writer, self.watch, self.settings = store, writer, watch, settings
+        self.recorded: int = store.get("matched", 0)
+        self._early: list[Callable[[], object]] = []
+
+    def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
+        done = self.writer.submit(lambda: self.store.record(rows, matched, failed), must=True)
+        self.recorded = matched
+        early, self._early = self._early, []
+        for step in early:
+            step()
+        return done
+
+    def _after_record(self, seq: int, step: Callable[[], object]) -> None:
+        """Do it now, or, where the deliveries of this event are not in the store yet, right after they are."""
+        if seq <= self.recorded:
+            step()
+        else:
+            self._early.append(step)
+
+    async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
+        """Wait for what the connection should send next; empty when it is no longer the one."""
+        while mailbox.connected is connection:
+            if mailbox.over:
+                connection.close(1013, "too slow: more deliveries wait than the subscriber's limit")
+                return []
+            found = mailbox.take()
+            if found:
+                return found
+            if mailbox.wants_spool():
+                await self._refill(mailbox, connection)
+                continue
+            mailbox.idle.set()
+            mailbox.wake.clear()
+            await mailbox.wake.wait()
+        return []
+
+    async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
+        skip, spills, number = set(mailbox.held), mailbox.spills, mailbox.subscriber.number
+        unrecorded = mailbox.newest > self.recorded  # then there may be more in a moment
+        rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH), must=True)
+        if mailbox.connected is connection:
+            mailbox.fill(rows)
+            mailbox.spilled = more or mailbox.spills != spills or unrecorded
+
+    def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
+        """A connection has written these: their time-out begins."""
+        if not mailbox.subscriber.ephemeral:
+            mailbox.extend([d.seq for d in deliveries])
+        now = time.perf_counter_ns()
+        name = mailbox.subscriber.name
+        count = 0
+        for d in deliveries:
+            count += 1
+            self.watch.trace.append(Sent(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
+            if d.live and d.accepted:
+                self.watch.latencies.append((d.level, (now - d.accepted) / 1e6))
+        self.watch.counts["delivered"] += count
+
+    def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
+        """Done with these. Where memory knows some of the numbers not, what comes back is done when the disk was asked
+        for them (an acknowledgement may come late, on another connection): wait for it before more of them."""
+        if mailbox.subscriber.ephemeral:
+            return None
+        number, last = mailbox.subscriber.number, self.store.events.next() - 1
+        known, others = mailbox.acknowledge(seqs)
+        unknown = [seq for seq in others if 0 < seq <= last]
+        if not known and not unknown:
+            return None
+
+        def delete() -> int:
+            found = self.store.pending_levels(number, unknown) if unknown else []
+            return self.store.acknowledge((number, level, seq) for level, seq in known + found)
+
+        asked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def step() -> None:
+            gone = self._gone(mailbox, self.writer.submit(delete, must=True), "acked")
+            gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
+
+        newest = max((seq for _, seq in known), default=0)
+        self._after_record(max([newest, *(seq for seq in unknown if seq <= mailbox.newest)]), step)
+        return asked_for if unknown else None
+
+    def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
+        """Count deliveries that left the store, when they have."""
+
+        def settle(done: asyncio.Future[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                mailbox.pending -= done.result()
+                for name in counters:
+                    self.watch.counts[name] += done.result()
+
+        done.add_done_callback(settle)
+        return done
+
+    def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
+        """The subscriber could not handle these: again later, or dead letters."""
+        for seq in seqs:
+            delivery = mailbox.held.get(seq)
+            if delivery is not None and delivery.deadline:
+                self._failed(mailbox, delivery, "refused by the subscriber")
+
+    def _failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
+        number, seq, level = mailbox.subscriber.number, d.seq, d.level
+        if mailbox.failed(d, time.monotonic()):
+            tries = d.tries
+            retry = partial(self.store.retry, number, level, seq, tries)
+            self._after_record(seq, lambda: self.writer.submit(retry, must=True))
+        else:
+            mailbox.dead += 1
+            self._after_record(seq, lambda: self._bury(mailbox, [(level, seq)], d.tries, reason))
+
+    def _bury(self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str) -> asyncio.Future[int]:
+        number, most = mailbox.subscriber.number, self.settings.max_dead_letters
+        done = self.writer.submit(lambda: self.store.bury(number, keys, tries, reason, most), must=True)
+        return self._gone(mailbox, done, "dead")
+
+    # ---- time and limits
+
+    async def look_after(self, mailbox: Mailbox) -> None:
+        """Called ten times a second: what was not acknowledged in time, and what is more than the limit."""
+        if mailbox.connected is not None:
+            for delivery in mailbox.expired(time.monotonic()):
+                self._failed(mailbox, delivery, "not acknowledged in time")
+        if mailbox.pending <= mailbox.subscriber.options.limit:
+            mailbox.calm = True
+        elif not mailbox.subscriber.ephemeral and not self.writer.full:
+            await self._enforce(mailbox)
+
+    async def _enforce(self, mailbox: Mailbox) -> None:
+        """A durable subscriber has more pending than its limit."""
+        options, number = mailbox.subscriber.options, mailbox.subscriber.number
+        if options.policy == "disconnect":
+            if mailbox.calm and mailbox.connected is not None:
+                mailbox.over, mailbox.calm = True, False
+                mailbox.wake.set()
+            return
+        over = mailbox.pending - options.limit
+        keys = await self.writer.submit(lambda: self.store.oldest(number, over), must=True)
+        mailbox.drop(seq for _, seq in keys)
+        if options.policy == "spool":
+            mailbox.dead += len(keys)
+            await self._bury(mailbox, keys, 0, "more pending than the subscriber's limit")
+        else:
+            mailbox.dropped += len(keys)
+            gone = self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
+            await self._gone(mailbox, gone, "dropped")

@@ -1,0 +1,285 @@
+"""What waits for one subscriber.
+
+    offer ->  ready[9] ... ready[0]  -> take ->  held (sent, not acknowledged)  -> ack
+                  ^   in memory, bounded             |  timeout or refusal: a pause, or a dead letter
+    spool --------+   on disk, in the same order     +-> ready, at the front, after the pause
+
+The time-out of a delivery counts from the moment it was written to the connection, and again from each `extend`.
+
+A durable subscriber's deliveries are rows of the store; memory holds only the next ones of a subscriber that is
+connected. Where memory does not suffice (or nobody is connected) the mailbox is `spilled`: what comes goes to the disk
+alone, and is fetched in order once `ready` is empty. An ephemeral subscriber has memory only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from hitbox.broker.clock import time
+from hitbox.broker.store.store import Stored
+from hitbox.broker.subscriptions import Subscriber
+from hitbox.encoding.arrays import LEVELS
+
+MEMORY = 1_000
+FRAME_BYTES = 256 * 1024
+FRAME_COUNT = 500
+MOST_DOUBLINGS = 60  # of a pause; more would overflow at some point, and all of them are beyond any limit
+
+
+class Connection(Protocol):
+    """Where deliveries go; closing it must not block."""
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One event for one subscriber, with all the subscriptions that matched."""
+
+    seq: int
+    level: int
+    ids: list[str]
+    time: int
+    body: bytes
+    sent: bool = False
+    tries: int = 0
+    accepted: int = 0
+    determined: int = 0
+    live: bool = True
+    deadline: float = 0.0
+
+    def encode(self) -> bytes:
+        """JSON; the event's own text is taken over as it is."""
+        names = msgspec.json.encode(self.ids)
+        again = b"true" if self.sent else b"false"
+        head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
+        return head % (self.seq, self.level, self.time, self.tries + 1, again, names) + self.body[1:]
+
+
+class Mailbox:
+    def __init__(self, subscriber: Subscriber, pending: int = 0):
+        self.subscriber = subscriber
+        self.pending = pending  # of a durable subscriber: rows in the store, counted as they come and go there
+        self.dropped = self.dead = self.resent = 0
+        self.connected: Connection | None = None
+        self.window = 0
+        self.wake, self.idle = asyncio.Event(), asyncio.Event()
+        self.spilled = pending > 0
+        self.spills = 0
+        self.newest = 0
+        self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
+        self.ready = 0
+        self.held: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
+        self.paused = 0  # of the held ones, those that failed and wait for their next try
+        self._due: list[tuple[float, int]] = []
+        self.over = False  # to be disconnected
+        self.calm = True  # was within its limit
+
+    # ---- in
+
+    def offer(self, delivery: Delivery) -> bool:
+        """Take a delivery; whether it may be sent from memory right away."""
+        self.pending += 1
+        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order
+        if self.subscriber.ephemeral:
+            return self._offer_live(delivery)
+        if self.connected is None or self.spilled or self.ready >= MEMORY:
+            self.spilled = True
+            self.spills += 1
+            self.wake.set()
+            return False
+        self._push(delivery)
+        return True
+
+    def _offer_live(self, delivery: Delivery) -> bool:
+        if self.connected is None:
+            self.pending -= 1
+            return False
+        self._push(delivery)
+        if self.ready > self.subscriber.options.limit:
+            if self.subscriber.options.policy == "disconnect":
+                self.over = True
+            oldest = min((queue for queue in self._ready if queue), key=lambda queue: queue[0].seq)
+            oldest.popleft()
+            self.ready -= 1
+            self.pending -= 1
+            self.dropped += 1
+        return True
+
+    def _push(self, delivery: Delivery) -> None:
+        self._ready[delivery.level].append(delivery)
+        self.ready += 1
+        self.idle.clear()
+        self.wake.set()
+
+    def fill(self, stored: Iterable[Stored]) -> None:
+        """What was fetched from the disk."""
+        for s in stored:
+            self._push(Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False))
+
+    def respool(self, count: int) -> None:
+        """Deliveries were added on disk, behind our back."""
+        self.pending += count
+        self.spilled = self.spilled or count > 0
+        self.spills += 1
+        self.wake.set()
+
+    # ---- out
+
+    def room(self) -> int:
+        """How many more may be sent; a delivery in its pause is not with the client, so it takes no place there."""
+        return self.window - len(self.held) + min(self.paused, MEMORY)
+
+    def take(self) -> list[Delivery]:
+        """The next deliveries for one frame, most urgent first, within the window; they count as held from now on."""
+        found: list[Delivery] = []
+        size = 0
+        most = min(FRAME_COUNT, self.room()) if not self.subscriber.ephemeral else FRAME_COUNT
+        for queue in reversed(self._ready):
+            while queue and len(found) < most and size < FRAME_BYTES:
+                delivery = queue.popleft()
+                size += len(delivery.body)
+                delivery.deadline = math.inf  # until it is written
+                found.append(delivery)
+        self.ready -= len(found)
+        if self.subscriber.ephemeral:
+            self.pending -= len(found)
+        else:
+            self.held.update((d.seq, d) for d in found)
+        return found
+
+    def wants_spool(self) -> bool:
+        return self.spilled and not self.ready and self.room() > 0 and not self.subscriber.ephemeral
+
+    def extend(self, seqs: Iterable[int]) -> None:
+        """The time-out of these deliveries counts from now on; what is not with the client stays as it is."""
+        deadline = time.monotonic() + self.subscriber.options.visibility_seconds
+        for seq in seqs:
+            delivery = self.held.get(seq)
+            if delivery is not None and delivery.deadline:
+                del self.held[seq]  # to the end: held is in the order of deadlines
+                delivery.deadline = deadline
+                self.held[seq] = delivery
+
+    def acknowledge(self, seqs: Iterable[int]) -> tuple[list[tuple[int, int]], list[int]]:
+        """(level, seq) of what is done, and the numbers of which memory knows nothing: they may be on the disk."""
+        known, unknown = [], []
+        for seq in dict.fromkeys(seqs):
+            delivery = self._unhold(seq)
+            if delivery is not None:
+                known.append((delivery.level, seq))
+            else:
+                unknown.append(seq)
+        self._discard(unknown)
+        self.wake.set()
+        return known, unknown
+
+    def _unhold(self, seq: int) -> Delivery | None:
+        delivery = self.held.pop(seq, None)
+        if delivery is not None and not delivery.deadline:
+            self.paused -= 1
+        return delivery
+
+    def _discard(self, seqs: Iterable[int]) -> None:
+        """Take these out of the queues, in one pass."""
+        gone = set(seqs)
+        if not gone or not self.ready:
+            return
+        for level, queue in enumerate(self._ready):
+            if any(delivery.seq in gone for delivery in queue):
+                self._ready[level] = deque(delivery for delivery in queue if delivery.seq not in gone)
+        self.ready = sum(map(len, self._ready))
+
+    def drop(self, seqs: Iterable[int]) -> None:
+        """Forget deliveries that the store has let go."""
+        seqs = list(seqs)
+        for seq in seqs:
+            self._unhold(seq)
+        self._discard(seqs)
+
+    # ---- time
+
+    def expired(self, now: float) -> list[Delivery]:
+        """Held deliveries whose time is up; those whose pause is over go back to the front of their queue."""
+        while self._due and self._due[0][0] <= now:
+            delivery = self.held.get(heapq.heappop(self._due)[1])
+            if delivery is not None and not delivery.deadline:
+                self._unhold(delivery.seq)
+                delivery.sent, delivery.live = True, False
+                self._ready[delivery.level].appendleft(delivery)
+                self.ready += 1
+                self.resent += 1
+                self.wake.set()
+        late = []
+        for delivery in self.held.values():
+            if now < delivery.deadline < math.inf:
+                break
+            if 0 < delivery.deadline <= now:
+                late.append(delivery)
+        return late
+
+    def failed(self, delivery: Delivery, now: float) -> bool:
+        """Count a try; whether there is another one, after a pause."""
+        options = self.subscriber.options
+        delivery.tries += 1
+        self.wake.set()
+        if delivery.tries >= options.max_tries:
+            self._unhold(delivery.seq)
+            return False
+        delivery.deadline = 0.0
+        self.paused += 1
+        doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
+        pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
+        heapq.heappush(self._due, (now + pause, delivery.seq))
+        return True
+
+    # ---- connections
+
+    def connect(self, connection: Connection, window: int) -> None:
+        self.disconnect(self.connected)
+        self.connected, self.window = connection, window
+        self.wake.set()
+
+    def disconnect(self, connection: Connection | None) -> None:
+        """Forget what was in memory: a durable subscriber's is on disk."""
+        if self.connected is not connection or connection is None:
+            return
+        self.connected = None
+        for queue in self._ready:
+            queue.clear()
+        self.ready = 0
+        self.held.clear()
+        self.paused = 0
+        self._due.clear()
+        self.over = False
+        if self.subscriber.ephemeral:
+            self.pending = 0
+        else:
+            self.spilled = self.pending > 0
+        self.idle.set()
+        self.wake.set()
+
+    def lag(self) -> dict[str, object]:
+        """For the page and the metrics."""
+        s = self.subscriber
+        return {
+            "name": s.name,
+            "ephemeral": s.ephemeral,
+            "connected": self.connected is not None,
+            "subscriptions": s.subscriptions,
+            "pending": self.pending,
+            "held": len(self.held),
+            "spooled": self.spilled,
+            "dropped": self.dropped,
+            "dead": self.dead,
+            "redelivered": self.resent,
+            "options": msgspec.to_builtins(s.options),
+        }

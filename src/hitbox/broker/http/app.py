@@ -1,0 +1,261 @@
+"""The broker on the network: HTTP and JSON, WebSockets, Server-Sent Events, metrics, and the page.
+
+application(broker, guard)     an ASGI application
+serve(...)                     with uvicorn, until a signal
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from hitbox.broker import metrics
+from hitbox.broker.broker import Broker
+from hitbox.broker.errors import BadRequest, Overloaded
+from hitbox.broker.http import connections, openapi, request_bodies, routes
+from hitbox.broker.http.auth import Buckets, Guard
+from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.websocket import Session
+from hitbox.errors import HitboxError
+
+PAGE = Path(__file__).parent.parent / "page"
+OPEN = ("/", "/healthz")
+LIVE_SECONDS = 1.0
+LATEST = 20
+"""Events that the page lists."""
+SWITCH_SECONDS = 0.0005
+"""How long the writer's thread waits for the interpreter while the event loop is busy; the default is 0.005."""
+SAFETY = {
+    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+log = logging.getLogger("hitbox.broker")
+
+
+class Door:
+    """Checks Host, Origin and token of every request before anything else sees it."""
+
+    def __init__(self, app: ASGIApp, guard: Guard):
+        self.app, self.guard = app, guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"]
+        try:
+            headers = _headers(scope["headers"])
+            self.guard.check_page(headers)
+            public = path in OPEN or path.startswith("/page/")
+            scope["principal"] = "" if public else self.guard.principal(headers, scope.get("subprotocols", ()))
+        except HitboxError as problem:
+            if scope["type"] == "websocket":
+                await WebSocket(scope, receive, send).close(1008, str(problem)[:120])
+            else:
+                await answer(describe(problem), status_of(problem))(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """By name; those that decide who may come in must not come twice, as others may read the other one."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        key = name.decode("latin-1")
+        if key in found and key in ("host", "origin", "authorization"):
+            raise BadRequest(f"the header {key} came twice")
+        found[key] = value.decode("latin-1")
+    return found
+
+
+def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    body = b"" if status == 204 else msgspec.json.encode(found)
+    kind = None if status == 204 else "application/json"
+    return Response(body, status, {**SAFETY, **(headers or {})}, kind)
+
+
+def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
+    buckets = Buckets(broker.settings.publish_rate)
+    lookups = Lookups(broker.settings.max_lookups)
+    connected: Counter[str] = Counter()
+
+    def endpoint(by_method: dict[str, routes.Route]) -> Any:
+        async def run(request: Request) -> Response:
+            route = by_method["GET" if request.method == "HEAD" else request.method]
+            call = routes.Call(broker, guard, buckets, lookups, request, request.scope["principal"])
+            call.query = _query(request, route.query)
+            if route.body is not None and not route.raw:
+                if request_bodies.kind_of(request) != "application/json":
+                    raise BadRequest("the content type is application/json")
+                data = await request_bodies.read(request, broker.settings.max_body_bytes)
+                call.body = request_bodies.decode(data, route.body)
+            return answer(await route.run(call), route.status)
+
+        return run
+
+    async def connect(socket: WebSocket) -> None:
+        principal = socket.scope["principal"]
+        if connected[principal] >= broker.settings.max_connections or broker.closing:
+            await socket.close(1013, "too many connections")
+            return
+        connected[principal] += 1
+        try:
+            await Session(socket, broker, buckets, principal).run()
+        finally:
+            connected[principal] -= 1
+
+    async def live(request: Request) -> Response:
+        return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SAFETY)
+
+    async def health(request: Request) -> Response:
+        found, status = broker.health()
+        return answer(found, status)
+
+    async def prometheus(request: Request) -> Response:
+        return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SAFETY)
+
+    async def description(request: Request) -> Response:
+        return answer(openapi.describe(version))
+
+    async def page(request: Request) -> Response:
+        return FileResponse(PAGE / "index.html", headers=SAFETY)
+
+    by_path: dict[str, dict[str, routes.Route]] = {}
+    for route in routes.ROUTES:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return Starlette(
+        routes=[
+            *(Route(path, endpoint(found), methods=list(found)) for path, found in by_path.items()),
+            WebSocketRoute("/v1/connect", connect),
+            Route("/v1/live", live),
+            Route("/healthz", health),
+            Route("/metrics", prometheus),
+            Route("/openapi.json", description),
+            Route("/", page),
+            Mount("/page", StaticFiles(directory=PAGE)),
+        ],
+        middleware=[Middleware(Door, guard=guard)],
+        exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _surprise},  # type: ignore[dict-item]
+    )
+
+
+def _query(request: Request, shape: type[msgspec.Struct]) -> Any:
+    try:
+        return msgspec.convert(dict(request.query_params), shape, strict=False)
+    except msgspec.ValidationError as problem:
+        raise BadRequest(f"a parameter is wrong: {problem}") from None
+
+
+async def _problem(request: Request, problem: HitboxError) -> Response:
+    headers = {}
+    if isinstance(problem, Overloaded):
+        headers["retry-after"] = str(math.ceil(problem.retry_after))
+    return answer(describe(problem), status_of(problem), headers)
+
+
+async def _http_problem(request: Request, problem: HTTPException) -> Response:
+    found = {"error": {"type": "HTTPError", "message": problem.detail}}
+    return answer(found, problem.status_code, dict(problem.headers or {}))
+
+
+async def _surprise(request: Request, problem: Exception) -> Response:
+    log.error("unexpected", exc_info=problem)
+    return answer({"error": {"type": "InternalError", "message": "unexpected; see the broker's log"}}, 500)
+
+
+async def _live(broker: Broker) -> AsyncIterator[bytes]:
+    """Server-Sent Events for the page: a line of figures a second, and the latest events."""
+    seen = 0
+    while not broker.closing:
+        line = broker.watch.history[-1] if broker.watch.history else {}
+        fresh = broker.watch.since(seen, LATEST)
+        seen = broker.watch.seen
+        state = {key: value for key, value in broker.describe().items() if key != "history"}
+        data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh, "arrived": seen})
+        yield b"data: " + data + b"\n\n"
+        await asyncio.sleep(LIVE_SECONDS)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that leaves signals to us: the broker closes after it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(
+    broker: Broker, guard: Guard, host: str, port: int, ready: Callable[[int], None], stop: asyncio.Event | None = None
+) -> None:
+    """Run until SIGTERM, SIGINT or `stop`, then finish what was accepted and close; `ready` gets the port."""
+    listening: list[socket.socket] = []
+    try:
+        guard.check_address()
+        most = connections.most_sockets(broker.settings)
+        listening = connections.listen(host, port)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        await broker.start()
+    except BaseException:
+        for one in listening:
+            one.close()
+        broker.store.close()
+        raise
+    config = connections.Config(
+        application(broker, guard),
+        broker.settings,
+        most,
+        ws_max_size=broker.settings.max_body_bytes,
+        ws_per_message_deflate=False,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+    )
+    server = _Server(config)
+
+    def leave() -> None:
+        broker.closing = server.should_exit = True
+
+    async def until_told() -> None:
+        if stop is not None:
+            await stop.wait()
+            leave()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
+        loop.add_signal_handler(number, leave)
+    told = asyncio.create_task(until_told())
+    running = asyncio.create_task(server.serve(listening))
+    try:
+        while not server.started and not running.done():
+            await asyncio.sleep(0.01)
+        if not running.done():
+            ready(listening[0].getsockname()[1])
+        await running
+    finally:
+        told.cancel()
+        await broker.stop()

@@ -1,0 +1,247 @@
+"""Deliveries over a WebSocket, /v1/connect: JSON messages, one object each.
+
+    client                                                     broker
+    {"type": "hello", "subscriber": "ann", "window": 256}      {"type": "welcome", "pending": 3, ...}
+    {"type": "subscribe", "request": 1, "put": [...]}          {"type": "done", "request": 1, "warnings": []}
+    {"type": "publish", "request": 2, "items": [...]}          {"type": "done", "request": 2, "first": 7}
+                                                               {"type": "deliveries", "deliveries": [...]}
+    {"type": "ack", "seqs": [7, 8]}
+    {"type": "nack", "seqs": [9]}                              comes again later, at last as a dead letter
+    {"type": "extend", "seqs": [10, 11]}                       their time-out counts from now on
+    {"type": "window", "size": 1000}
+                                                               {"type": "error", "request": 1, "error": {...}}
+
+"put" in a hello makes subscriptions together with the subscriber, all or none; the welcome has "warnings" about them.
+Flow control: at most `window` deliveries are on their way unacknowledged; "window" changes it at any time. A delivery
+that is not acknowledged within the subscriber's `visibility_seconds` comes again; they count from the moment it was
+written to the connection, and from each "extend" that names it, which may be sent any number of times: for deliveries
+that still wait in the client, and for the one that is being worked on. With "ephemeral": true the subscriber and its
+subscriptions live as long as the connection, get live events only, and acknowledge nothing. Without a name an ephemeral
+subscriber is given one. A browser, which cannot set headers, sends its token as the subprotocol "bearer.TOKEN" next to
+"hitbox.v1".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from hitbox.broker.broker import Broker, Item
+from hitbox.broker.delivery.mailbox import Delivery, Mailbox
+from hitbox.broker.errors import BadRequest, TooLarge
+from hitbox.broker.http import request_bodies
+from hitbox.broker.http.auth import PROTOCOL, Buckets
+from hitbox.broker.http.error_responses import describe
+from hitbox.broker.settings import Options, check_name, check_options
+from hitbox.broker.subscriptions import Subscription
+from hitbox.errors import HitboxError
+
+MOST = 10_000
+MANY = 100
+"""Numbers in a frame after which the other connections have their turn."""
+Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Seqs = Annotated[list[int], msgspec.Meta(max_length=MOST)]
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
+    """Common to all."""
+
+
+class Hello(_Message, tag="hello"):
+    subscriber: str = ""
+    ephemeral: bool = False
+    window: Window = 256
+    options: Options | None = None
+    put: list[Subscription] = []
+
+
+class Subscribe(_Message, tag="subscribe"):
+    put: list[Subscription] = []
+    remove: list[str] = []
+    request: int = 0
+
+
+class Publish(_Message, tag="publish"):
+    items: list[Item]
+    request: int = 0
+
+
+class Ack(_Message, tag="ack"):
+    seqs: Seqs
+
+
+class Nack(_Message, tag="nack"):
+    seqs: Seqs
+
+
+class Extend(_Message, tag="extend"):
+    seqs: Seqs
+
+
+class SetWindow(_Message, tag="window"):
+    size: Window
+
+
+Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
+
+
+class Session:
+    """One connection of a subscriber."""
+
+    def __init__(self, socket: WebSocket, broker: Broker, buckets: Buckets, principal: str):
+        self.socket, self.broker, self.buckets, self.principal = socket, broker, buckets, principal
+        self._goodbye: tuple[int, str] | None = None
+        self._ended = asyncio.Event()
+
+    def close(self, code: int, reason: str) -> None:
+        """Asked for by the broker; done by `run`."""
+        self._goodbye = self._goodbye or (code, reason)
+        self._ended.set()
+
+    async def run(self) -> None:
+        await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
+        try:
+            mailbox = await self._hello()
+        except HitboxError as problem:
+            await self._fail(problem)
+            return
+        except (WebSocketDisconnect, RuntimeError):
+            return
+        tasks = [
+            asyncio.create_task(step) for step in (self._receive(mailbox), self._send(mailbox), self._ended.wait())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self.broker.detach(mailbox, self)
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, HitboxError):
+                    await self._fail(result)
+            await self._close()
+
+    async def _hello(self) -> Mailbox:
+        seconds = self.broker.settings.hello_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                hello = _decode(await self._text())
+        except TimeoutError:
+            raise BadRequest(f"no hello came within {seconds:g} seconds") from None
+        if not isinstance(hello, Hello):
+            raise BadRequest('the first message is {"type": "hello", "subscriber": ...}')
+        self._batch(len(hello.put))
+        warnings: list[str] = []
+        if hello.ephemeral:
+            name = check_name(hello.subscriber or f"live-{secrets.token_hex(8)}", "subscriber")
+            mailbox = self.broker.attach_ephemeral(name, self, hello.options or Options("drop_oldest", 10_000))
+        else:
+            name = check_name(hello.subscriber, "subscriber")
+            if hello.options is not None:
+                check_options(hello.options, False)  # before the subscriptions, which make the subscriber
+            if hello.put:
+                warnings = await self.broker.subscribe(name, hello.put)
+            mailbox = await self.broker.attach(name, self, hello.window, hello.options)
+        try:
+            if hello.ephemeral and hello.put:
+                warnings = await self.broker.subscribe(name, hello.put)
+            await self._tell({"type": "welcome", **mailbox.lag(), "warnings": warnings})
+        except BaseException:
+            await self.broker.detach(mailbox, self)
+            raise
+        return mailbox
+
+    async def _text(self) -> str | bytes:
+        message = await self.socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        return message.get("text") or message.get("bytes") or b""
+
+    async def _receive(self, mailbox: Mailbox) -> None:
+        acts: dict[type, Callable[[Mailbox, Any], Any]] = {
+            Subscribe: self._subscribe,
+            Publish: self._publish,
+        }
+        while True:
+            message: Any = _decode(await self._text())
+            match message:
+                case Ack() | Nack() | Extend():
+                    await self._acted(mailbox, message)
+                case SetWindow():
+                    mailbox.window = message.size
+                    mailbox.wake.set()
+                case Hello():
+                    raise BadRequest("hello comes once")
+                case _:
+                    await self._answer(message.request, acts[type(message)](mailbox, message))
+
+    async def _acted(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
+        """What a client did with deliveries. Numbers that are not with it cost their sender time, nobody else."""
+        match message:
+            case Ack():
+                asked = self.broker.post.acknowledge(mailbox, message.seqs)
+                if asked is not None:
+                    await asked
+            case Nack():
+                self.broker.post.refuse(mailbox, message.seqs)
+            case Extend():
+                mailbox.extend(message.seqs)
+        if len(message.seqs) > MANY:
+            await asyncio.sleep(0)
+
+    async def _answer(self, request: int, work: Any) -> None:
+        """What a request gave, or its error; the connection goes on."""
+        try:
+            await self._tell({"type": "done", "request": request, **await work})
+        except HitboxError as problem:
+            await self._tell({"type": "error", "request": request, **describe(problem)})
+
+    async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
+        self._batch(len(message.put) + len(message.remove))
+        name = mailbox.subscriber.name
+        return {"warnings": await self.broker.subscribe(name, message.put, message.remove, strict=True)}
+
+    async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
+        self._batch(len(message.items))
+        self.buckets.take(self.principal, len(message.items))
+        return {"first": await self.broker.publish(message.items), "count": len(message.items)}
+
+    def _batch(self, count: int) -> None:
+        if count > self.broker.settings.max_batch:
+            raise TooLarge(f"a batch has at most {self.broker.settings.max_batch} values")
+
+    async def _send(self, mailbox: Mailbox) -> None:
+        while deliveries := await self.broker.post.next(mailbox, self):
+            await self.socket.send_text(frame(deliveries))
+            self.broker.post.sent(mailbox, deliveries)
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        await self.socket.send_text(msgspec.json.encode(message).decode())
+
+    async def _fail(self, problem: HitboxError) -> None:
+        """Say what is wrong, then close."""
+        try:
+            await self._tell({"type": "error", "request": 0, **describe(problem)})
+        except (WebSocketDisconnect, RuntimeError):
+            return
+        self.close(1008, str(problem).partition("\n")[0])
+        await self._close()
+
+    async def _close(self) -> None:
+        code, reason = self._goodbye or (1000, "")
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
+            await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
+
+
+def _decode(text: str | bytes) -> Any:
+    return request_bodies.decode(text, Message)  # type: ignore[arg-type]
+
+
+def frame(deliveries: list[Delivery]) -> str:
+    return '{"type":"deliveries","deliveries":[' + b",".join([d.encode() for d in deliveries]).decode() + "]}"

@@ -1,0 +1,106 @@
+"""Subscriptions in bulk: a snapshot that Spark built becomes a broker's, and the other way.
+
+Ids that are texts like "ann/cheap" name the subscriber; others belong to the subscriber that `--as` gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hitbox.broker.errors import BadRequest, Conflict
+from hitbox.broker.settings import Options, check_name
+from hitbox.broker.store.store import Store
+from hitbox.broker.subscriptions import Registry
+from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import with_named_ends
+from hitbox.index import state
+from hitbox.index.index import Index
+from hitbox.index.state import Stock
+
+CHUNK = 50_000
+
+
+def load(folder: Path, path: Path, owner: str = "") -> Schema:
+    """Put a snapshot's subscriptions into a store that has none; its schema."""
+    stock = _named(state.read(path, verify=True), owner)
+    schema = stock.keys.schema
+    store = Store(folder)
+    try:
+        kept = store.get("schema")
+        if kept is not None and Schema.from_json(kept) != schema:
+            raise Conflict("the snapshot's schema is not the broker's")
+        if store.subscriptions.rows():
+            raise Conflict(f"{folder} holds subscriptions already; --import is for a new broker")
+        with store.transaction():
+            _fill(store, stock)
+        with store.transaction():
+            _adopt(store, stock)
+    finally:
+        store.close()
+    return schema
+
+
+def _named(stock: Stock, owner: str) -> Stock:
+    """The snapshot with ids as the broker has them, "subscriber/subscription"."""
+    slots = stock.catalog.living_slots()
+    ids = stock.catalog.ids.take(slots).cast(pa.large_string())
+    bare = pc.invert(pc.match_substring(ids, "/"))
+    if not pc.any(bare, min_count=0).as_py():
+        return stock
+    if not owner:
+        id = ids.filter(bare)[0].as_py()
+        raise BadRequest(f"the id {id!r} names no subscriber (like 'ann/cheap'); say whose it is: --as NAME")
+    whose, slash = pa.scalar(owner, ids.type), pa.scalar("/", ids.type)
+    names = pc.if_else(bare, pc.binary_join_element_wise(whose, ids, slash), ids)
+    counts = pc.value_counts(names)
+    twice = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        raise BadRequest(f"with --as {owner} two subscriptions are called {twice[0]['values'].as_py()!r}")
+    return stock.renamed(names)
+
+
+def _fill(store: Store, stock: Stock) -> None:
+    """All in one transaction: either the whole snapshot is there, or nothing of it."""
+    numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
+    highest = max(numbers.values(), default=0)
+    options = msgspec.json.encode(Options())
+    store.keep("schema", stock.keys.schema.to_json())
+    rows = _rows(stock)
+    while chunk := list(islice(rows, CHUNK)):
+        fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
+        numbers.update(zip(fresh, range(highest + 1, highest + 1 + len(fresh)), strict=True))
+        store.subscribers.insert((numbers[name], name, options) for name in fresh)
+        highest += len(fresh)
+        store.subscriptions.insert([(numbers[name], *rest) for name, *rest in chunk])
+
+
+def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
+    for id, where, priority, about in stock.rows():
+        owner, _, name = str(id).partition("/")
+        told = json.dumps(with_named_ends(about), sort_keys=True, default=str)
+        yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, told
+
+
+def _adopt(store: Store, stock: Stock) -> None:
+    """The snapshot itself is the broker's first: it opens without building anything."""
+    version = Index.of(stock).save(store.folder / "snapshots")
+    store.keep("snapshot", {"version": version, "change": store.changes.next() - 1})
+
+
+def export(folder: Path, path: Path) -> int:
+    """Save a broker's subscriptions as a snapshot; its version."""
+    store = Store(folder)
+    try:
+        kept = store.get("schema")
+        if kept is None:
+            raise BadRequest(f"{folder} holds no broker")
+        return Registry(store, Schema.from_json(kept)).index.save(path)
+    finally:
+        store.close()

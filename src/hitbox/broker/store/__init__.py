@@ -1,0 +1,1 @@
+"""What the broker keeps on disk, and how it is checked."""

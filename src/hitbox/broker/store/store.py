@@ -1,0 +1,536 @@
+"""What the broker must not lose, in SQLite: subscriptions, events, pending deliveries, dead letters, schema, tokens.
+
+    DIR/hitbox.db      write-ahead log, synchronous=FULL: a commit is on the disk when it returns
+    DIR/beacon         how many commits there were (see beacon.py)
+    DIR/reserve        space to delete with when the disk is full (see disk.py)
+    DIR/snapshots/     the index, derived: read at start, brought up to date from the table `changes`
+
+    meta           key                                    value
+    subscribers    number                                 name, settings
+    subscriptions  subscriber, name                       where, priority, about
+    changes        seq                                    subscriber's name, name: since the last snapshot of the index
+    events         seq                                    time, body
+    deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only where the event is gone)
+    dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
+
+An event is stored first and matched then; `matched` in meta says how far, and is written together with the deliveries,
+so after a crash the rest is matched again. A delivery is deleted when it is acknowledged. Deliveries are read in the
+order of their key: the most urgent first, then by age.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from hitbox.broker.clock import time
+from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull, Unknown
+from hitbox.broker.store.checked_table import Ledger, Row, Table
+from hitbox.broker.store.commit_marker import Beacon
+from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
+from hitbox.encoding.arrays import LEVELS
+
+FORMAT = 1
+CHECKPOINT_BYTES = 16 * 2**20
+SMALL_BYTES = 128 * 1024
+MOST_PAGES = 2**32 - 2
+BUSY_MILLISECONDS = 5_000
+TOP = LEVELS - 1
+TABLES: dict[str, tuple[str, int, bool]] = {  # name: columns, how many of them are the key, bulk
+    "meta": ("key value", 1, False),
+    "subscribers": ("number name settings", 1, False),
+    "subscriptions": ("subscriber name wanted priority about", 2, False),
+    "changes": ("seq owner name", 1, False),
+    "events": ("seq time body", 1, True),
+    "deliveries": ("subscriber urgency seq ids sent tries body", 3, True),
+    "dead": ("number subscriber level seq ids tries reason time body", 1, False),
+}
+CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
+"""Errors of SQLite that speak of what a file holds; the other I/O errors speak of the disk."""
+NOUNS = {"subscriptions": "subscriptions", "deliveries": "pending deliveries", "dead": "dead letters"}
+log = logging.getLogger("hitbox.broker")
+
+
+class Stored(NamedTuple):
+    """A delivery as it comes back from the store."""
+
+    seq: int
+    level: int
+    ids: list[str]
+    sent: bool
+    tries: int
+    time: int
+    body: bytes
+
+
+class Store:
+    """Opened and checked in the caller's thread; after that only the writer's thread changes it.
+
+    `problems` are parts that contradict the rest, without anything being lost: they are set aside, and `hitbox admin
+    repair` removes them. `troubles` are what failed after a commit and will be tried again: by name, with the reason.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
+        self.folder = Path(folder)
+        self.disk = disk or Disk()
+        self._release_lock = self.disk.lock(self.folder)
+        self.path = self.folder / "hitbox.db"
+        self.beacon: Beacon | None = None
+        self.reserve: Reserve | None = None
+        self.db = self._reader = None  # type: ignore[assignment]
+        self.problems: list[str] = []
+        self.troubles: dict[str, str] = {}
+        try:
+            self._open(max_bytes)
+        except (apsw.Error, StoreDamaged, OSError) as problem:
+            raise self._cannot_open(problem) from problem
+        except BaseException:
+            self._release()
+            raise
+
+    db: apsw.Connection
+    _reader: apsw.Connection
+
+    def _cannot_open(self, problem: Exception) -> BrokerError:
+        full = isinstance(problem, OSError) and problem.errno in NO_ROOM
+        failed = isinstance(problem, OSError)
+        if isinstance(problem, apsw.Error) and self.db is not None:
+            full = is_full(problem, self.db) or (isinstance(problem, apsw.IOError) and self._little_space())
+            failed = isinstance(problem, apsw.IOError) and getattr(problem, "extendedresult", 0) not in CONTENT
+        self._release()
+        if full:
+            return StoreFull(f"the store {self.path} cannot be opened: the disk is full ({problem}); make room")
+        if failed:
+            return StoreFailed(f"the store {self.path} cannot be opened: {problem}")
+        return StoreDamaged(
+            f"the store {self.path} is damaged: {problem}. Nothing was changed. Restore the folder from a backup, or "
+            f"run `hitbox admin repair {self.folder}`: it keeps a copy, saves what can be read and lists what is lost"
+        )
+
+    def _little_space(self) -> bool:
+        """Whether the disk is so full that SQLite cannot make its index of the log; it then fails in various ways."""
+        return self.disk.space(self.folder)[1] < SMALL_BYTES
+
+    def _use_reserve(self) -> None:
+        """Before anything is opened: a disk that is full has too little space even for reading."""
+        path = self.folder / "reserve"
+        if self._little_space() and self.disk.size(path) > 0:
+            file = self.disk.open(path)
+            file.resize(0)
+            file.close()
+
+    def _open(self, max_bytes: int | None) -> None:
+        self._use_reserve()
+        existed = self.disk.size(self.path) > 0
+        self.db = apsw.Connection(str(self.path), vfs=self.disk.vfs)
+        self._reader = self.db
+        self.db.set_busy_timeout(BUSY_MILLISECONDS)
+        self.disk.protect(self.path)
+        if not self.disk.shared:
+            self.db.pragma("locking_mode", "exclusive")
+        # incremental: deleted pages can be given back to a disk that is full
+        pragmas = ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0")
+        for pragma in (*pragmas, "cache_size=-65536"):
+            self.db.execute(f"PRAGMA {pragma}")
+        if existed:
+            found = [row[0] for row in self.db.execute("PRAGMA integrity_check(5)")]
+            if found != ["ok"]:
+                raise StoreDamaged("; ".join(found))
+        self.db.execute("BEGIN IMMEDIATE")
+        self.ledger = Ledger(self.db)
+        self.tables = {name: Table(self.db, self.ledger, name, *shape) for name, shape in TABLES.items()}
+        self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
+        self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:])
+        self.db.execute("COMMIT")
+        self._pages = 0
+        self._page = int(self.db.pragma("page_size"))
+        self.reserve = Reserve(self.disk, self.folder / "reserve")
+        self._checkpoint_bytes = self._next_checkpoint = min(CHECKPOINT_BYTES, self.reserve.bytes // 2)
+        self._check(existed)
+        self.db.set_wal_hook(self._count_pages)
+        self._reading = threading.Lock()
+        if self.disk.shared:
+            self._reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+            self._reader.set_busy_timeout(BUSY_MILLISECONDS)
+        self.limit(max_bytes)
+        self.room = self.settle()
+
+    def limit(self, max_bytes: int | None) -> None:
+        """How large the database may become."""
+        self._limit = MOST_PAGES if max_bytes is None else min(max(max_bytes // self._page, 1), MOST_PAGES)
+        self.db.pragma("max_page_count", self._limit)
+
+    def _check(self, existed: bool) -> None:
+        for problem in self.check():
+            raise StoreDamaged(problem)
+        if not existed or not self.ledger.look("commits").rows:
+            with self.transaction():
+                self.keep("format", FORMAT)
+        self.problems += self.contradictions()
+        for text in self.problems:
+            log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
+
+    def check(self) -> Iterator[str]:
+        """What is damaged or lost; reads everything."""
+        yield from self._check_beacon(self.ledger.look("commits").rows)
+        for table in self.tables.values():
+            yield from table.check()
+        version = self.get("format", FORMAT)
+        if version != FORMAT:
+            raise StoreFailed(f"{self.folder} has format {version}; this version of hitbox reads {FORMAT}")
+
+    def _check_beacon(self, known: int) -> Iterator[str]:
+        path = self.folder / "beacon"
+        if known and self.disk.size(path) <= 0:
+            yield f"the store has {known} commits, but its beacon file is missing"
+            return
+        self.beacon = Beacon(path, self.disk)
+        try:
+            promised = self.beacon.read()
+        except StoreDamaged as problem:
+            if known:
+                yield str(problem)
+                return
+            promised = None  # the very first write was cut short
+        if promised is None:
+            if known:
+                yield f"the store has {known} commits, but its beacon is empty"
+            else:
+                self.beacon.begin()
+        elif promised > known:
+            yield f"{promised} commits were made, only the first {known} are there: the end is lost"
+
+    def contradictions(self) -> list[str]:
+        """Rows that nobody damaged, but that belong to no subscriber."""
+        found = []
+        for name in ("subscriptions", "deliveries", "dead"):
+            query = (
+                f"SELECT count(*), min(subscriber) FROM {name} WHERE subscriber NOT IN (SELECT number FROM subscribers)"
+            )
+            for count, number in self.db.execute(query):
+                if count:
+                    found.append(f"{count} {NOUNS[name]} of subscribers that do not exist (such as number {number})")
+        return found
+
+    # ---- transactions, called by the writer
+
+    def begin(self) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+        self.ledger.refresh()
+
+    def commit(self) -> None:
+        """Make durable what was done since `begin`, or raise; what fails after that is only a trouble."""
+        commits = self.ledger.flush()
+        self.db.execute("COMMIT")
+        with self._trouble("beacon"):
+            if self.beacon is not None:
+                self.beacon.write(commits)
+        if self._pages * self._page > self._next_checkpoint:
+            with self._trouble("checkpoint"):
+                self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            late = self._pages * self._page if "checkpoint" in self.troubles else 0  # then not at every commit
+            self._next_checkpoint = self._checkpoint_bytes + late
+            self._pages = 0
+
+    @contextlib.contextmanager
+    def _trouble(self, name: str) -> Iterator[None]:
+        """Something that may fail without harm, and is tried again later."""
+        try:
+            yield
+        except (apsw.Error, OSError) as problem:
+            if name not in self.troubles:
+                log.warning("%s: the %s could not be written: %s", self.folder, name, problem)
+            self.troubles[name] = str(problem)
+        else:
+            self.troubles.pop(name, None)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, where there is no writer: before the broker starts, or in a command."""
+        try:
+            self.begin()
+            yield
+            self.commit()
+        except (apsw.Error, OSError) as problem:
+            self.rollback()
+            kind = StoreFull if self.is_full(problem) else StoreFailed
+            raise kind(f"the store {self.path} cannot be written: {problem!r}") from problem
+        except BaseException:
+            self.rollback()
+            raise
+
+    def rollback(self) -> None:
+        """Undo what was not committed, if anything."""
+        try:
+            if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
+                self.db.execute("ROLLBACK")
+        finally:
+            self.ledger.reload()
+
+    # ---- a disk that is full
+
+    def release(self) -> None:
+        """Use the reserve: there is room for deletes, and for what must be written."""
+        assert self.reserve is not None
+        with self._trouble("reserve"):
+            self.reserve.release()
+        self.db.pragma("max_page_count", min(self._limit + self._limit // 16 + 8, MOST_PAGES))
+        self._shrink()
+
+    def settle(self) -> bool:
+        """Take the reserve back; whether there is room again for everything."""
+        assert self.reserve is not None
+        while not self.reserve.hold():
+            with self._trouble("reserve"):
+                self.reserve.release()
+            if not self._shrink():
+                return False
+        if "checkpoint" in self.troubles:
+            self._shrink()
+            if "checkpoint" in self.troubles:
+                return False
+        pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
+        if pages > self._limit - self._limit // 16:
+            return False
+        self.db.pragma("max_page_count", self._limit)
+        return True
+
+    def _shrink(self) -> bool:
+        """Give to the disk what the log and some of the deleted pages take up; whether there may be more."""
+        assert self.reserve is not None
+        free = self.db.pragma("freelist_count")
+        with self._trouble("checkpoint"):
+            if free:  # a little at a time: moving pages goes through the log too
+                list(self.db.execute(f"PRAGMA incremental_vacuum({max(self.reserve.bytes // 8 // self._page, 16)})"))
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        return bool(self.db.pragma("freelist_count") < free)
+
+    def is_full(self, problem: BaseException) -> bool:
+        return is_full(problem, self.db)
+
+    def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
+        """What is committed, from any thread."""
+        with self._reading:
+            return list(self._reader.execute(query, values))
+
+    def _count_pages(self, _db: object, _name: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
+
+    def close(self) -> None:
+        try:
+            if self.beacon is not None:
+                with self._trouble("beacon"):
+                    self.beacon.write(self.ledger.look("commits").rows, sync=True)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        for part in (self._reader, self.db, self.beacon, self.reserve):
+            if part is not None:
+                with contextlib.suppress(apsw.Error, OSError):
+                    part.close()
+        self._release_lock()
+
+    def used(self) -> int:
+        """Bytes of the database that hold something."""
+        pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
+        return int(pages * self.db.pragma("page_size"))
+
+    # ---- small facts
+
+    def failed(self) -> list[int]:
+        """Events that could not be matched."""
+        for (value,) in self.read("SELECT value FROM meta WHERE key = 'failed'"):
+            return list(msgspec.json.decode(value))
+        return []
+
+    def get(self, key: str, default: Any = None) -> Any:
+        for _, value, _ in self.meta.scan("key = ?", (key,)):
+            return msgspec.json.decode(value)
+        return default
+
+    def keep(self, key: str, value: Any) -> None:
+        self.meta.put([(key, msgspec.json.encode(value))])
+
+    # ---- subscribers and subscriptions
+
+    def put_subscriber(self, number: int, name: str, settings: bytes) -> None:
+        self.subscribers.put([(number, name, settings)])
+
+    def existing(self, numbers: Iterable[int]) -> set[int]:
+        """Those of the subscribers that exist, as this transaction sees it."""
+        query = "SELECT number FROM subscribers WHERE number IN (SELECT value FROM json_each(?))"
+        return {number for (number,) in self.db.execute(query, (msgspec.json.encode(sorted(numbers)).decode(),))}
+
+    def remove_subscriber(self, number: int, owner: str) -> None:
+        if not self.existing([number]):
+            return
+        names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
+        self.change(number, owner, [], names)
+        self.deliveries.delete_where("subscriber = ?", (number,))
+        self.dead.delete_where("subscriber = ?", (number,))
+        self.subscribers.delete([(number,)])
+
+    def change(
+        self, subscriber: int, owner: str, put: Sequence[tuple[str, str, int, str]], remove: Sequence[str]
+    ) -> None:
+        """Add or replace (name, where, priority, about) and remove names; the changes are numbered."""
+        if not self.existing([subscriber]):
+            raise Unknown(f"there is no subscriber {owner!r}: it was removed meanwhile")
+        self.subscriptions.put([(subscriber, *row) for row in put])
+        self.subscriptions.delete((subscriber, name) for name in remove)
+        names = [row[0] for row in put] + list(remove)
+        self.changes.insert((seq, owner, name) for seq, name in enumerate(names, self.changes.next()))
+
+    def subscriptions_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[str, int, str]]:
+        """{name: (where, priority, about)} of those that exist."""
+        query = "SELECT wanted, priority, about FROM subscriptions WHERE subscriber = ? AND name = ?"
+        found = ((name, self.read(query, (subscriber, name))) for name in names)
+        return {name: (rows[0][0], rows[0][1], rows[0][2]) for name, rows in found if rows}
+
+    # ---- events and deliveries
+
+    def append(self, bodies: Sequence[bytes], now: int) -> int:
+        """Store events; the number of the first."""
+        first = self.events.next()
+        self.events.insert((seq, now, body) for seq, body in enumerate(bodies, first))
+        return first
+
+    def record(self, rows: Sequence[tuple[int, int, int, str, int]], matched: int, failed: Sequence[int] = ()) -> None:
+        """The deliveries (subscriber, level, seq, ids, sent) of all events up to `matched`; of `failed` not all."""
+        known = self.existing({row[0] for row in rows})  # one may have been removed, where the disk was full meanwhile
+        self.deliveries.insert(
+            (subscriber, TOP - level, seq, ids, sent, 0, None)
+            for subscriber, level, seq, ids, sent in rows
+            if subscriber in known
+        )
+        self.keep("matched", matched)
+        if failed:
+            self.keep("failed", [*self.get("failed", []), *failed])
+
+    def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> None:
+        """Another attempt at the events that failed: deliveries that are not there yet, and what still fails."""
+        for subscriber, level, seq, ids, sent in rows:
+            if self.existing([subscriber]) and not list(self.deliveries.scan(*_one(subscriber, level, seq))):
+                self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
+        self.keep("failed", list(failed))
+
+    def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> int:
+        """Delete deliveries (subscriber, level, seq)."""
+        return self.deliveries.delete((subscriber, TOP - level, seq) for subscriber, level, seq in keys)
+
+    def pending_levels(self, subscriber: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
+        """(level, seq) of those of the numbers that are pending."""
+        query = """SELECT urgency, seq FROM deliveries WHERE subscriber = ?1
+                   AND seq IN (SELECT value FROM json_each(?2)) AND urgency IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"""
+        rows = self.db.execute(query, (subscriber, msgspec.json.encode(seqs).decode()))
+        return [(TOP - urgency, seq) for urgency, seq in rows]
+
+    def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[Stored], bool]:
+        """The next deliveries in order, marked as sent from now on; and whether there are more."""
+        query = """SELECT d.*, e.time, e.body FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
+                   WHERE d.subscriber = ? ORDER BY d.urgency, d.seq LIMIT ?"""
+        rows = list(self.db.execute(query, (subscriber, limit + len(skip) + 1)))
+        fresh = [row for row in rows if row[2] not in skip]
+        more, fresh = len(fresh) > limit, fresh[:limit]
+        self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in fresh if not row[4]])
+        found = [
+            Stored(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body or b"{}")
+            for _, urgency, seq, ids, sent, tries, own, _, when, body in fresh
+        ]
+        return found, more
+
+    def retry(self, subscriber: int, level: int, seq: int, tries: int) -> None:
+        for *row, _ in list(self.deliveries.scan(*_one(subscriber, level, seq))):
+            self.deliveries.put([(*row[:4], 1, tries, row[6])])
+
+    def bury(self, subscriber: int, keys: Iterable[tuple[int, int]], tries: int, reason: str, most: int) -> int:
+        """Move deliveries (level, seq) to the dead letters, of which the newest `most` stay; how many were moved."""
+        account = self.ledger.touch("dead")
+        before = account.last
+        for level, seq in keys:
+            for *row, _ in list(self.deliveries.scan(*_one(subscriber, level, seq))):
+                body = row[6] if row[6] is not None else self.body(seq)
+                account.last += 1
+                kept = (account.last, subscriber, level, seq, row[3], tries, reason, time.time_ns() // 1000, body)
+                self.dead.insert([kept])
+                self.deliveries.delete([tuple(row[:3])])
+        over = self.dead.rows() - most
+        self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
+        return account.last - before
+
+    def revive(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Make dead letters deliveries again; their (number, subscriber, seq)."""
+        revived = []
+        for number in numbers:
+            for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
+                if not self.existing([subscriber]):
+                    continue
+                self.deliveries.put([(subscriber, TOP - level, seq, ids, 1, 0, body)])
+                self.dead.delete([(number,)])
+                revived.append((number, subscriber, seq))
+        return revived
+
+    def again(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
+        """Deliveries (level, seq, ids) of old events, unless they are pending anyway; how many were added."""
+        if not self.existing([subscriber]):
+            return 0
+        pending = {seq for _, _, seq, *_ in self.deliveries.scan("subscriber = ?", (subscriber,))}
+        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in rows if seq not in pending]
+        self.deliveries.insert(fresh)
+        return len(fresh)
+
+    def body(self, seq: int) -> bytes | None:
+        for _, _, body, _ in self.events.scan("seq = ?", (seq,)):
+            return body  # type: ignore[no-any-return]
+        return None
+
+    def events_from(self, seq: int, limit: int) -> list[tuple[int, int, bytes]]:
+        query = "SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"
+        return list(self.db.execute(query, (seq, limit)))
+
+    def oldest(self, subscriber: int, count: int) -> list[tuple[int, int]]:
+        """(level, seq) of the `count` oldest pending deliveries."""
+        query = "SELECT urgency, seq FROM deliveries WHERE subscriber = ? ORDER BY seq LIMIT ?"
+        return [(TOP - urgency, seq) for urgency, seq in self.db.execute(query, (subscriber, count))]
+
+    # ---- retention
+
+    def trim(self, before: int, most_bytes: int, batch: int = 20_000) -> int:
+        """Let go of events older than `before` (microseconds) or beyond `most_bytes`, but of none that is pending."""
+        last = min([self.get("matched", 0), *(seq - 1 for seq in self.get("failed", []))])
+        excess = self.used() - most_bytes
+        gone = 0
+        query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
+        for seq, when, size in self.db.execute(query, (last, batch)):
+            if when >= before and excess <= 0:
+                break
+            gone, excess = seq, excess - size - 32
+        if gone:  # mostly there is nothing to let go, and then nobody needs to be asked
+            ((pinned,),) = self.db.execute(_PINNED)
+            gone = gone if pinned is None else min(gone, pinned - 1)
+        return self.events.delete_through(gone) if gone >= self.events.first() else 0
+
+
+# The oldest event that somebody still needs: jumps from subscriber to subscriber in the order of the key, and looks at
+# the first row of every level, so that it takes a few steps for each subscriber with deliveries, none for the others.
+_PINNED = f"""
+    WITH RECURSIVE owner(n) AS (
+        SELECT min(subscriber) FROM deliveries
+        UNION ALL SELECT (SELECT min(subscriber) FROM deliveries WHERE subscriber > n) FROM owner WHERE n IS NOT NULL
+    ), level(u) AS (VALUES {", ".join(f"({urgency})" for urgency in range(LEVELS))})
+    SELECT min((SELECT min(seq) FROM deliveries WHERE subscriber = n AND urgency = u AND body IS NULL))
+    FROM owner, level WHERE n IS NOT NULL"""
+
+
+def _one(subscriber: int, level: int, seq: int) -> tuple[str, tuple[int, int, int]]:
+    return "subscriber = ? AND urgency = ? AND seq = ?", (subscriber, TOP - level, seq)

@@ -1,0 +1,299 @@
+"""Who wants what: the index of the subscriptions, derived from the store, and the subscribers by name.
+
+In the index a subscription is called "subscriber/name", so that a match says whom it is for. Subscriptions of ephemeral
+subscribers live in an index of their own, `live`, which is never saved: a snapshot holds exactly what is durable.
+
+    start:  snapshot at change n  +  what `changes` names after n, as the store has it now   =   the index
+            no snapshot, or a damaged one: everything from the store
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from hitbox.broker.clock import time
+from hitbox.broker.errors import BadRequest, Conflict
+from hitbox.broker.settings import Options, check_name
+from hitbox.broker.store.store import Store
+from hitbox.encoding.arrays import DEFAULT_PRIORITY, LEVELS
+from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import for_json
+from hitbox.errors import HitboxError, NeverMatches, SnapshotError
+from hitbox.index.index import Index
+
+LOAD_ROWS = 200_000
+log = logging.getLogger("hitbox.broker")
+
+
+class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As clients send it."""
+
+    name: str
+    where: str
+    priority: int = DEFAULT_PRIORITY
+    about: dict[str, Any] = {}
+
+    def row(self) -> tuple[str, str, int, str]:
+        return self.name, self.where, self.priority, json.dumps(for_json(self.about), sort_keys=True, default=str)
+
+
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """`lowest` is the least urgent priority that any of its subscriptions ever had since the start."""
+
+    number: int
+    name: str
+    options: Options
+    ephemeral: bool = False
+    lowest: int = LEVELS
+    subscriptions: int = 0
+    live: set[str] = field(default_factory=set)
+
+
+class Registry:
+    """`problems` are subscribers and subscriptions that cannot be used as they are stored: the rest works."""
+
+    def __init__(self, store: Store, schema: Schema):
+        self.store, self.schema = store, schema
+        self.problems: list[str] = []
+        self.by_name: dict[str, Subscriber] = {}
+        self.by_number: dict[int, Subscriber] = {}
+        self.takes_unmatched: dict[int, Subscriber] = {}
+        self._next = 1
+        for number, name, options, _ in store.subscribers.scan():
+            self._next = max(self._next, number + 1)
+            if name in self.by_name:
+                self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
+            else:
+                self.add(Subscriber(number, name, self._options(name, options)))
+        query = "SELECT subscriber, min(priority), count(*) FROM subscriptions GROUP BY subscriber"
+        for number, lowest, count in store.db.execute(query):
+            self._next = max(self._next, number + 1)
+            if number in self.by_number:  # the store has reported the others
+                self.by_number[number].lowest, self.by_number[number].subscriptions = lowest, count
+        self.how = "empty"
+        started = time.monotonic()
+        self.index = self._restore()
+        self.seconds = time.monotonic() - started
+        self.adopt(schema, self.index)
+
+    # ---- start
+
+    def _set_aside(self, problem: str) -> None:
+        self.problems.append(problem)
+        log.warning("%s: %s", self.store.path, problem)
+
+    def _options(self, name: str, stored: bytes) -> Options:
+        try:
+            return msgspec.json.decode(stored, type=Options)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            self._set_aside(f"the options of subscriber {name!r} cannot be read ({problem}): the defaults are used")
+            return Options()
+
+    @property
+    def path(self) -> Path:
+        return self.store.folder / "snapshots"
+
+    def _restore(self) -> Index:
+        saved = self.store.get("snapshot")
+        if saved:
+            try:
+                index = Index.open(self.path, saved["version"], verify=True)
+                if index.schema == self.schema:
+                    tail = list(self.store.changes.scan("seq > ?", (saved["change"],)))
+                    self.how = f"snapshot {saved['version']} and {len(tail)} changes"
+                    self._replay(index, [(owner, name) for _, owner, name, _ in tail])
+                    if len(index) == sum(s.subscriptions for s in self.by_number.values()):
+                        return index
+            except (SnapshotError, KeyError, TypeError):
+                pass  # it is derived: build it again
+        index = Index(self.schema)
+        self.how = "the store"
+        rows = self.store.db.execute("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
+        while chunk := list(islice(rows, LOAD_ROWS)):
+            known = [row for row in chunk if row[0] in self.by_number]
+            self._load(index, [(f"{self.by_number[n].name}/{name}", *rest) for n, name, *rest in known])
+        return index
+
+    def _load(self, index: Index, rows: Sequence[tuple[str, str, int, str]]) -> None:
+        """Many (id, where, priority, about) at once; those that do not fit are set aside."""
+        if all(row[3] == "{}" for row in rows):
+            try:
+                columns = {
+                    "id": pa.array([row[0] for row in rows], pa.large_string()),
+                    "where": pa.array([row[1] for row in rows], pa.large_string()),
+                    "priority": pa.array([row[2] for row in rows], pa.int64()),
+                }
+                _quiet(index.load, pa.table(columns))
+            except (HitboxError, pa.ArrowException):
+                pass  # find out which
+            else:
+                return
+        for id, where, priority, about in rows:
+            try:
+                _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))
+            except (HitboxError, ValueError, TypeError) as problem:
+                self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
+
+    def _replay(self, index: Index, changed: Iterable[tuple[str, str]]) -> None:
+        """Bring an older index up to date: what the store says now of every (subscriber, name) that changed."""
+        for owner, names in _by_first(changed).items():
+            subscriber = self.by_name.get(owner)
+            stored = self.store.subscriptions_of(subscriber.number, names) if subscriber else {}
+            self._agree(index, owner, {name: stored.get(name) for name in names})
+
+    def _agree(self, index: Index, owner: str, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+        """Make the index say what the store says of these subscriptions."""
+        if len(index):
+            index.unsubscribe_many([f"{owner}/{name}" for name, row in stored.items() if row is None])
+        rows = [(f"{owner}/{name}", *row) for name, row in stored.items() if row is not None]
+        if rows:
+            self._load(index, rows)
+
+    def agree(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+        self._agree(self.index, subscriber.name, stored)
+
+    # ---- subscribers
+
+    def draft(self, name: str, options: Options, ephemeral: bool = False) -> Subscriber:
+        """A subscriber that is not known yet."""
+        check_name(name, "subscriber")
+        self._next += 1
+        return Subscriber(self._next - 1, name, options, ephemeral)
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Know a subscriber, or its new options."""
+        self.by_name[subscriber.name] = self.by_number[subscriber.number] = subscriber
+        self.takes_unmatched.pop(subscriber.number, None)
+        if subscriber.options.unmatched:
+            self.takes_unmatched[subscriber.number] = subscriber
+
+    def forget(self, subscriber: Subscriber) -> None:
+        self.by_name.pop(subscriber.name, None)
+        self.by_number.pop(subscriber.number, None)
+        self.takes_unmatched.pop(subscriber.number, None)
+
+    # ---- changes, in a worker thread while no event is being matched
+
+    def apply(self, subscriber: Subscriber, put: Sequence[Subscription], remove: Sequence[str]) -> list[str]:
+        """Change the index; warnings come back. Bad input changes nothing."""
+        index = self.live if subscriber.ephemeral else self.index
+        ids = {f"{subscriber.name}/{s.name}": s for s in put}
+        known = [name for name in remove if f"{subscriber.name}/{name}" in index]
+        fresh = sum(id not in index for id in ids)
+        told: list[str] = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", NeverMatches)
+            self._put(index, subscriber, put)
+        told += [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
+        if known:
+            index.unsubscribe_many([f"{subscriber.name}/{name}" for name in known])
+        subscriber.subscriptions += fresh - len(known)
+        subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
+        if subscriber.ephemeral:
+            subscriber.live.update(s.name for s in put)
+            subscriber.live.difference_update(remove)
+        return told
+
+    def clear(self, subscriber: Subscriber) -> None:
+        """Remove all subscriptions of a subscriber from the index."""
+        index = self.live if subscriber.ephemeral else self.index
+        query = "SELECT name FROM subscriptions WHERE subscriber = ?"
+        names = subscriber.live or [name for (name,) in self.store.read(query, (subscriber.number,))]
+        if names:
+            index.unsubscribe_many([f"{subscriber.name}/{name}" for name in names])
+
+    def _put(self, index: Index, subscriber: Subscriber, put: Sequence[Subscription]) -> None:
+        if len(put) > 1 and not any(s.about for s in put):
+            rows = [(f"{subscriber.name}/{s.name}", s.where, s.priority) for s in put]
+            columns = dict(zip(("id", "where", "priority"), map(list, zip(*rows, strict=True)), strict=True))
+            try:
+                index.load(pa.table(columns))
+            except (pa.ArrowInvalid, OverflowError) as problem:
+                raise BadRequest(f"the subscriptions do not make a table: {problem}") from None
+            return
+        for at, s in enumerate(put):  # several with `about`: all are checked before the first is put
+            if at == 0 and len(put) > 1:
+                trial = Index(self.schema, matcher="brute")
+                for one in put:
+                    trial.subscribe(one.name, one.where, priority=one.priority, about=one.about)
+            index.subscribe(f"{subscriber.name}/{s.name}", s.where, priority=s.priority, about=s.about)
+
+    # ---- matching
+
+    def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
+        """(priority, ids) of both indexes, most urgent first; a priority may come twice."""
+        durable: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
+        if not len(self.live):
+            return durable
+        return heapq.merge(durable, self.live.match_levels(event, where), key=lambda found: -found[0])
+
+    def group(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
+        """Ids by subscriber."""
+        found: dict[str, list[str]] = {}
+        for id in ids:
+            owner, _, name = id.partition("/")
+            found.setdefault(owner, []).append(name)
+        return {self.by_name[owner]: names for owner, names in found.items() if owner in self.by_name}
+
+    # ---- snapshots and schema
+
+    def save(self) -> dict[str, int]:
+        """Save the index; what to remember of it. Changes that slip in meanwhile are replayed, which is harmless."""
+        change = self.store.changes.next() - 1
+        return {"version": self.index.save(self.path), "change": change}
+
+    def adopt(self, schema: Schema, index: Index) -> None:
+        self.schema, self.index = schema, index
+        self.live = Index(schema, matcher=index.matcher)
+        self.checker = Index(schema, matcher="brute")  # holds nothing: checks events
+
+    def with_schema(self, schema: Schema) -> Index:
+        """The index under another schema; refused where a subscription contradicts it."""
+        index = Index(schema)
+        bad: list[str] = []
+        rows = self.store.read("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
+        for number, name, where, priority, about in rows:
+            if number not in self.by_number:
+                continue
+            id = f"{self.by_number[number].name}/{name}"
+            try:
+                _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))
+            except HitboxError as problem:
+                bad.append(f"{id}: {problem}")
+        if bad:
+            more = f"\n(and {len(bad) - 5} more)" if len(bad) > 5 else ""
+            raise Conflict(f"{len(bad)} subscriptions contradict the new schema:\n" + "\n".join(bad[:5]) + more)
+        return index
+
+
+def kept_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as the store has them; older stores hold an interval as a list of two."""
+    return {
+        name: {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
+        for name, value in values.items()
+    }
+
+
+def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for first, second in dict.fromkeys(pairs):
+        found.setdefault(first, []).append(second)
+    return found
+
+
+def _quiet(call: Any, *args: Any, **named: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NeverMatches)
+        call(*args, **named)

@@ -1,0 +1,1 @@
+"""Long work that can be interrupted, and work in pieces over all cores."""

@@ -1,0 +1,109 @@
+"""Tables in files: CSV, JSON lines and Parquet, by the ending of the name; and schemas in short or JSON form."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from hitbox.encoding.schema import Schema
+from hitbox.errors import SchemaError, TableError
+from hitbox.index.matches import Matches
+
+FORMATS = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
+
+
+def read_table(path: str | os.PathLike[str]) -> pa.Table:
+    """The table in a file."""
+    file = Path(path)
+    ending = file.suffix.lower()
+    try:
+        if ending == ".csv":
+            return pyarrow.csv.read_csv(file)
+        if ending in (".jsonl", ".ndjson", ".json"):
+            return pyarrow.json.read_json(file)
+        if ending == ".parquet":
+            return pyarrow.parquet.read_table(file)
+    except FileNotFoundError:
+        raise TableError(f"no file {file}") from None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as problem:
+        raise TableError(f"cannot read {file}: {problem}") from None
+    raise TableError(f"{file} is of no format that hitbox reads ({', '.join(FORMATS)})")
+
+
+def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
+    """One row a match in CSV, one row an event with a list of ids in JSON lines and Parquet."""
+    file = Path(path)
+    ending = file.suffix.lower()
+    lists = pa.table({"event": pa.array(range(len(matches)), pa.int64()), "subscriptions": matches.to_lists()})
+    try:
+        if ending == ".csv":
+            pyarrow.csv.write_csv(matches.to_table(), file)
+        elif ending in (".jsonl", ".ndjson", ".json"):
+            with open(file, "w", encoding="utf-8") as out:
+                out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in lists.to_pylist())
+        elif ending == ".parquet":
+            pyarrow.parquet.write_table(lists, file)
+        else:
+            raise TableError(f"{file} is of no format that hitbox writes ({', '.join(FORMATS)})")
+    except OSError as problem:
+        raise TableError(f"cannot write {file}: {problem.strerror or problem}") from None
+
+
+def read_schema(text: str) -> Schema:
+    """A schema from `price:float,city:string`, or from a JSON file with name and type of each attribute.
+
+    >>> read_schema("price:float, city:string")
+    Schema({'price': 'float', 'city': 'string'})
+    """
+    if text.lower().endswith(".json"):
+        try:
+            found: Any = json.loads(Path(text).read_text())
+        except (OSError, ValueError) as problem:
+            raise SchemaError(f"cannot read the schema {text}: {problem}") from None
+        return Schema.from_json(found) if isinstance(found, list) else Schema(found)
+    attributes = {}
+    for part in text.split(","):
+        name, colon, kind = part.strip().rpartition(":")
+        if not colon or not name.strip():
+            raise SchemaError(f"{part.strip()!r} is not name:type; write a schema as price:float,city:string")
+        if name.strip() in attributes:
+            raise SchemaError(f"attribute {name.strip()!r} comes twice")
+        attributes[name.strip()] = kind.strip()
+    return Schema(attributes)
+
+
+def infer_schema(events: pa.Table) -> Schema:
+    """The schema that the columns of an event table suggest."""
+    found = {}
+    for field in events.schema:
+        kind = _type_of(field.type)
+        if kind:
+            found[field.name] = kind
+    if not found:
+        raise SchemaError("no column of the events has a type that an attribute can have; give --schema")
+    return Schema(found)
+
+
+def _type_of(kind: pa.DataType) -> str | None:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_struct(kind) and sorted(field.name for field in kind) == ["high", "low"]:
+        kind = kind.field("low").type
+    if pa.types.is_boolean(kind):
+        return "bool"
+    if pa.types.is_integer(kind):
+        return "int"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "float"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return "timestamp"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "string"
+    return None

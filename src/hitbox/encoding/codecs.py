@@ -1,0 +1,545 @@
+"""Values of each type <-> keys: one number line, int64, for every type, in the order of the values.
+
+    int, timestamp   the number itself (microseconds since 1970, UTC)
+    float            sortable bits: the bits read as an integer, negative ones mirrored; -0.0 is 0.0
+    bool             0, 1
+    string           an even label of an ordered dictionary (dictionary.py); unknown strings lie on odd keys between
+    int/float with   twice the number of the step; a value between two steps lies on the odd key between them,
+    a precision      one outside the domain keeps its place below or above all steps
+
+The smallest int64 is the key of "missing"; the int value -2^63 is therefore the one value that cannot be held.
+
+A codec turns values into keys, one by one or a whole Arrow column, always by way of the plain value that values.py
+makes of what the caller gave; a column and its single values have the same keys.
+
+For predicates it answers one question: `cut(literal)` is the pair (greatest key whose value is below the literal,
+smallest key whose value is above it), from which every comparison becomes closed intervals: `< v` is [LOWEST, last],
+`= v` is [last + 1, first - 1], and so on.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hitbox.encoding import values
+from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
+from hitbox.encoding.schema import Attribute
+from hitbox.encoding.string_dictionary import Dictionary
+from hitbox.encoding.values import EPOCH
+from hitbox.errors import SchemaError, ValueProblem
+
+MICROSECOND = timedelta(microseconds=1)
+FIRST_MOMENT = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+LAST_MOMENT = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+UNITS = {"s": 10**6, "ms": 10**3, "us": 1, "day": 86_400 * 10**6}
+
+Mask = NDArray[np.bool_]
+
+
+class BadRow(ValueProblem):
+    """A value of a column does not fit."""
+
+    def __init__(self, row: int, message: str):
+        self.row, self.message = row, message
+        super().__init__(f"row {row}: {message}")
+
+
+class Codec(ABC):
+    """Values of one attribute <-> keys."""
+
+    type: str
+    """The attribute's type, which says how values.py reads its values."""
+
+    takes: str
+    """What a value may be, for error messages."""
+
+    even: bool = False
+    """Whether every value has an even key: the steps of a grid that nothing lies between."""
+
+    def key(self, value: object) -> int:
+        """The key of one event value; what is missing has MISSING."""
+        plain = self.normal(value)
+        return MISSING if plain is None else self.place(plain)
+
+    def normal(self, value: object) -> Any:
+        """The plain Python value that counts; None where it is missing."""
+        return values.NORMAL[self.type](value)
+
+    @abstractmethod
+    def place(self, plain: Any) -> int:
+        """The key of a plain value that is there."""
+
+    @abstractmethod
+    def value(self, key: int) -> object:
+        """The value whose key this is; the inverse of `key` (for keys that no value has, the nearest below)."""
+
+    @abstractmethod
+    def cut(self, literal: object) -> tuple[int, int]:
+        """(greatest key whose value is < literal, smallest key whose value is > literal)."""
+
+    def column(self, array: pa.Array) -> I64:
+        """The keys of an Arrow array or chunked array; null is MISSING. A value that does not fit is an error."""
+        keys, bad = self.attempt(array)
+        if bad is not None and bad.any():
+            row = int(np.argmax(bad))
+            raise BadRow(row, self.problem(array, row))
+        return keys
+
+    @abstractmethod
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        """The keys of a column, and which rows do not fit (None: all do); an error where its type does not."""
+
+    def problem(self, array: pa.Array, row: int) -> str:
+        """Why the value in a row does not fit."""
+        try:
+            self.normal(python_values(array[row : row + 1])[0])
+        except ValueProblem as problem:
+            return str(problem)
+        return f"the value does not fit; {self.takes}"
+
+    def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
+        """In which rows of two columns, whose keys are `first` and `last`, the low end lies above the high one."""
+        return first > last
+
+    def domain(self) -> tuple[int, int]:
+        """The declared domain in keys."""
+        return LOWEST, HIGHEST
+
+
+class IntCodec(Codec):
+    type, takes = "int", values.TAKES["int"]
+
+    def key(self, value: object) -> int:
+        if type(value) is int and LOWEST <= value <= HIGHEST:
+            return value
+        plain = values.whole_number(value)
+        return MISSING if plain is None else plain
+
+    def place(self, plain: Any) -> int:
+        return int(plain)
+
+    def value(self, key: int) -> object:
+        return key
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        number = literal if type(literal) is int else _number(literal, self)
+        floor = math.floor(number)
+        last = floor - 1 if floor == number else floor
+        return max(last, MISSING), min(max(floor + 1, LOWEST), HIGHEST + 1)
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        numbers, null, bad = _whole_numbers(array, self)
+        return _masked(numbers, null), bad
+
+
+class FloatCodec(Codec):
+    type, takes = "float", values.TAKES["float"]
+
+    def key(self, value: object) -> int:
+        if type(value) is float:
+            return float_key(value) if value == value else MISSING
+        plain = values.number(value)
+        return MISSING if plain is None else float_key(plain)
+
+    def place(self, plain: Any) -> int:
+        return float_key(plain)
+
+    def value(self, key: int) -> object:
+        bits = key if key >= 0 else MISSING - key
+        return DOUBLE.unpack(LONG.pack(bits))[0]
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        number = literal if isinstance(literal, (float, Decimal)) else _number(literal, self)
+        near = float(number)
+        if not math.isfinite(near):
+            raise ValueProblem(f"{literal} is out of range; {self.takes}")
+        key = float_key(near)
+        if isinstance(number, int) and near != number:  # the literal lies between two floats
+            return (key, key + 1) if near < number else (key - 1, key)
+        return key - 1, key + 1
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        numbers, null, bad = _floats(array, self)
+        bits = numbers.view(np.int64)
+        return _masked(np.where(bits >= 0, bits, MISSING - bits), null), bad
+
+
+class GridCodec(Codec):
+    """An int or float attribute with a declared domain and precision: numbers as steps of a grid."""
+
+    def __init__(self, attribute: Attribute):
+        if attribute.domain is None or attribute.precision is None:
+            raise SchemaError("a grid needs a domain and a precision")
+        self.type = attribute.type
+        self.step, (self.low, self.high) = attribute.precision, attribute.domain
+        self.first, self.last = int(self.low / self.step), int(self.high / self.step)
+        self.even = self.type == "int" and self.step == 1
+        self.takes = f"{values.TAKES[self.type]}, in [{self.low}, {self.high}] by steps of {self.step}"
+
+    def place(self, plain: Any) -> int:
+        below, above = 2 * (self.first - 1), 2 * (self.last + 1)
+        over, under = self.step.numerator, self.step.denominator
+        if self.type == "int":
+            at, rest = divmod(plain, over)
+            return int(min(max(2 * at + (rest != 0), below), above))
+        scaled = plain * (under / over)
+        if not below <= scaled <= above:
+            return below if scaled < below else above
+        at = round(scaled)
+        grid = at * over / under  # exact integers divided once: the double nearest to the step
+        return int(min(max(2 * at + (plain > grid) - (plain < grid), below), above))
+
+    def value(self, key: int) -> object:
+        exact = self.step * Fraction(key, 2)  # an odd key: a value between two steps, which compares as all there do
+        return int(exact) if self.type == "int" else float(exact)
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        exact = Fraction(_number(literal, self))
+        if not self.low <= exact <= self.high:
+            raise ValueProblem(f"{literal} is outside the declared domain [{float(self.low)}, {float(self.high)}]")
+        if exact % self.step:
+            raise ValueProblem(f"{literal} is finer than the declared precision {float(self.step)}")
+        at = 2 * int(exact / self.step)
+        return at - 1, at + 1
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        over, under = self.step.numerator, self.step.denominator
+        numbers, null, bad = self._numbers(array)
+        if self.type == "int":
+            at, rest = np.divmod(numbers, over)
+            keys = 2 * np.clip(at, self.first - 2, self.last + 1) + (rest != 0)
+            return _masked(np.clip(keys, 2 * (self.first - 1), 2 * (self.last + 1)), null), bad
+        if null is not None:
+            numbers = np.where(null, 0, numbers)
+        with np.errstate(over="ignore"):
+            at = np.rint(numbers * (under / over))
+        np.clip(at, self.first - 1, self.last + 1, out=at)
+        grid = at * over / under  # exact integers divided once: the double nearest to the step
+        keys = at.astype(np.int64) * 2 + (numbers > grid) - (numbers < grid)
+        np.clip(keys, 2 * (self.first - 1), 2 * (self.last + 1), out=keys)
+        return _masked(keys, null), bad
+
+    def _numbers(self, array: pa.Array) -> tuple[Any, Mask | None, Mask | None]:
+        return _whole_numbers(array, self) if self.type == "int" else _floats(array, self)
+
+    def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
+        """Two values off the grid may share a key: the numbers themselves are compared."""
+        there = (first != MISSING) & (last != MISSING)
+        found: Mask = there & (self._numbers(low)[0] > self._numbers(high)[0])
+        return found
+
+    def domain(self) -> tuple[int, int]:
+        return 2 * self.first, 2 * self.last
+
+
+class BoolCodec(Codec):
+    type, takes = "bool", values.TAKES["bool"]
+
+    def place(self, plain: Any) -> int:
+        return int(plain)
+
+    def value(self, key: int) -> object:
+        return key >= 1
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        key = self.key(literal)
+        return key - 1, key + 1
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        array = decoded(array)
+        if not (pa.types.is_boolean(array.type) or pa.types.is_null(array.type)):
+            raise ValueProblem(f"a column of {array.type} is not a column of bools; {self.takes}")
+        return _masked(*_plain(array.cast(pa.bool_()).cast(pa.int8()).cast(pa.int64()))), None
+
+    def domain(self) -> tuple[int, int]:
+        return 0, 1
+
+
+class TimestampCodec(Codec):
+    type, takes = "timestamp", values.TAKES["timestamp"]
+
+    def place(self, plain: Any) -> int:
+        return int((plain - EPOCH) // MICROSECOND)
+
+    def value(self, key: int) -> object:
+        return EPOCH + timedelta(microseconds=min(max(key, FIRST_MOMENT), LAST_MOMENT))
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        key = self.key(literal)
+        return key - 1, key + 1
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        array = decoded(array)
+        kind = array.type
+        if pa.types.is_null(kind):
+            return np.full(len(array), MISSING, np.int64), None
+        if is_text(kind):
+            return _one_by_one(array, self.key)
+        if pa.types.is_timestamp(kind):
+            unit, counts = kind.unit, array.cast(pa.int64())
+        elif pa.types.is_date32(kind):
+            unit, counts = "day", array.cast(pa.int32()).cast(pa.int64())
+        elif pa.types.is_date64(kind):
+            unit, counts = "ms", array.cast(pa.int64())
+        else:
+            raise ValueProblem(f"a column of {kind} is not a column of timestamps; {self.takes}")
+        numbers, null = _plain(counts)
+        if unit == "ns":
+            keys = numbers // 1000
+            bad = keys * 1000 != numbers
+            bad |= (keys < FIRST_MOMENT) | (keys > LAST_MOMENT)
+        else:
+            bad = (numbers < -(-FIRST_MOMENT // UNITS[unit])) | (numbers > LAST_MOMENT // UNITS[unit])
+            keys = numbers if unit == "us" else np.where(bad, 0, numbers) * UNITS[unit]
+        if null is not None:
+            bad &= ~null
+        return _masked(keys, null), bad
+
+
+class StringCodec(Codec):
+    type, takes = "string", values.TAKES["string"]
+
+    def __init__(self, dictionary: Dictionary | None = None):
+        self.dictionary = dictionary or Dictionary()
+
+    def key(self, value: object) -> int:
+        if type(value) is str:
+            return self.dictionary.key(value)  # which checks what it has not seen yet
+        plain = values.text(value)
+        return MISSING if plain is None else self.dictionary.key(plain)
+
+    def place(self, plain: Any) -> int:
+        return self.dictionary.key(plain)
+
+    def value(self, key: int) -> object:
+        return self.dictionary.string(key)
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        key = self.key(literal)  # a string without a label cuts the gap where it would stand
+        return key - 1, key + 1
+
+    def column(self, array: pa.Array) -> I64:
+        try:
+            return self.attempt(array)[0]
+        except ValueProblem:
+            bad = unsound(array) if is_text(_kind(array)) else None
+            if bad is None:
+                raise
+            row = int(np.argmax(bad))
+            raise BadRow(row, self.problem(array, row)) from None
+
+    def problem(self, array: pa.Array, row: int) -> str:
+        try:
+            return super().problem(array, row)
+        except UnicodeDecodeError:
+            return "the text is not UTF-8"
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        kind = _kind(array)
+        if pa.types.is_null(kind):
+            return np.full(len(array), MISSING, np.int64), None
+        if not is_text(kind):
+            raise ValueProblem(f"a column of {kind} is not a column of texts; {self.takes}")
+        if pa.types.is_string_view(kind) or pa.types.is_run_end_encoded(array.type):
+            array = _text(array)
+        return self.dictionary.column(array), None
+
+    def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
+        """Two strings without labels may share a key: the strings themselves are compared."""
+        found = first > last
+        same = (first == last) & (first % 2 != 0)
+        if same.any():
+            few = pa.array(same)
+            ends = (_text(array).filter(few).cast(pa.large_binary()) for array in (low, high))
+            found[same] = pc.greater(*ends).to_numpy(zero_copy_only=False)
+        return found
+
+
+DOUBLE, LONG = struct.Struct("<d"), struct.Struct("<q")
+
+
+def float_key(number: float) -> int:
+    bits: int = LONG.unpack(DOUBLE.pack(number))[0]
+    return bits if bits >= 0 else MISSING - bits
+
+
+def _number(literal: object, codec: Codec) -> int | Fraction:
+    """A literal as an exact number."""
+    if isinstance(literal, bool) or not isinstance(literal, (int, float, Decimal, Fraction)):
+        raise values.wrong(literal, codec.takes)
+    if isinstance(literal, int):
+        return literal
+    if not math.isfinite(literal):
+        raise ValueProblem(f"{literal} is no number to compare with")
+    if isinstance(literal, float):
+        return Fraction(repr(literal))  # as people write it: the float 0.3 is the decimal 0.3
+    if isinstance(literal, Decimal) and abs(literal.adjusted()) > 400:  # keep Fraction from growing without bound
+        raise ValueProblem(f"{literal} is out of range")
+    exact = Fraction(literal)
+    return int(exact) if exact.denominator == 1 else exact
+
+
+# ---- columns
+
+
+def decoded(array: Any) -> pa.Array:
+    """A column as one array of plain values: without chunks, dictionary or run lengths."""
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays([pa.nulls(0, array.type), *array.chunks])
+    return array
+
+
+def python_values(column: Any) -> list[Any]:
+    """The values of a column one by one, as values.py takes them; nothing is lost, and no value is out of range."""
+    array = decoded(column)
+    if pa.types.is_timestamp(array.type):  # Python's datetimes have neither nanoseconds nor all years
+        return list(array.cast(pa.timestamp(array.type.unit)).to_numpy(zero_copy_only=False))
+    if pa.types.is_date(array.type):
+        unit, counts = ("D", pa.int32()) if pa.types.is_date32(array.type) else ("ms", pa.int64())
+        numbers, null = _plain(array.cast(counts))
+        return list(
+            np.where(False if null is None else null, np.datetime64("NaT"), numbers.astype(f"datetime64[{unit}]"))
+        )
+    if pa.types.is_struct(array.type):
+        ends = [python_values(pc.struct_field(array, [at])) for at in range(array.type.num_fields)]
+        names = [field.name for field in array.type]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*ends, strict=True)]
+        return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    found: list[Any] = array.to_pylist()
+    return found
+
+
+def unsound(column: Any) -> Mask | None:
+    """Which texts of a column are not UTF-8 or hold NUL; None where all are sound."""
+    array = _text(column)
+    try:
+        array.validate(full=True)
+        if not pc.any(pc.match_substring(array, "\0")).as_py():
+            return None
+    except pa.ArrowInvalid:
+        pass
+    return np.array([raw is not None and not _is_sound(raw) for raw in array.cast(pa.large_binary()).to_pylist()], bool)
+
+
+def _is_sound(raw: bytes) -> bool:
+    try:
+        return "\0" not in raw.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _text(column: Any) -> pa.Array:
+    column = pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+    return decoded(column.cast(_kind(column)).cast(pa.large_string()))
+
+
+def _kind(column: Any) -> pa.DataType:
+    """The type of the values, however they are encoded."""
+    kind = column.type
+    return kind.value_type if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) else kind
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _one_by_one(array: pa.Array, convert: Callable[[object], Any], empty: Any = MISSING) -> tuple[Any, Mask | None]:
+    """What each different value becomes, and which rows hold one that does not fit."""
+    coded = array.dictionary_encode()
+    found, bad = [], []
+    for value in coded.dictionary.to_pylist():
+        try:
+            found.append(convert(value))
+            bad.append(False)
+        except ValueProblem:
+            found.append(empty)
+            bad.append(True)
+    at = coded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
+    return np.array([*found, empty])[at], np.array([*bad, False])[at]
+
+
+def _whole_numbers(array: Any, codec: Codec) -> tuple[I64, Mask | None, Mask | None]:
+    """A column of numbers as int64; which are missing, and which do not fit."""
+    array = _numeric(array, codec)
+    if pa.types.is_decimal(array.type):
+        found, bad = _one_by_one(array, values.whole_number, 0)
+        return found.astype(np.int64), _nulls(array), bad
+    numbers, null = _plain(array)
+    if numbers.dtype.kind == "f":
+        nan = np.isnan(numbers)
+        null = nan if null is None else nan | null
+        with np.errstate(invalid="ignore"):
+            bad = ~null & ~((np.trunc(numbers) == numbers) & (np.abs(numbers.astype(np.float64)) < 2.0**63))
+        return np.where(bad | null, 0, numbers).astype(np.int64), null, bad
+    if numbers.dtype == np.uint64:
+        bad = numbers > np.uint64(HIGHEST)
+        return np.where(bad, np.uint64(0), numbers).astype(np.int64), null, bad
+    if numbers.dtype != np.int64:
+        return numbers.astype(np.int64), null, None
+    bad = numbers == MISSING
+    return numbers, null, bad if null is None else bad & ~null
+
+
+def _floats(array: Any, codec: Codec) -> tuple[NDArray[np.float64], Mask | None, Mask | None]:
+    """A column of numbers as 64-bit floats; which are missing, and which do not fit."""
+    array = _numeric(array, codec)
+    if pa.types.is_decimal128(array.type) and array.type.precision <= 15 and 0 <= array.type.scale <= 22:
+        words = np.frombuffer(array.buffers()[1] or b"", np.int64)[2 * array.offset :: 2][: len(array)]
+        null = _nulls(array)  # two exact doubles divided once: the double nearest to the decimal
+        return np.where(False if null is None else null, 0, words) / 10.0**array.type.scale, null, None
+    if pa.types.is_decimal(array.type):
+        found, bad = _one_by_one(array, values.number, 0.0)
+        return found.astype(np.float64), _nulls(array), bad
+    numbers, null = _plain(array)
+    floats = numbers.astype(np.float64, copy=False)
+    if numbers.dtype.kind == "f":
+        nan = np.isnan(floats)
+        return floats, nan if null is None else nan | null, None
+    if numbers.dtype.itemsize < 8:
+        return floats, null, None
+    above = floats >= (2.0**64 if numbers.dtype == np.uint64 else 2.0**63)
+    return floats, null, above | (np.where(above, 0, floats).astype(numbers.dtype) != numbers)
+
+
+def _numeric(array: Any, codec: Codec) -> pa.Array:
+    array = decoded(array)
+    kind = array.type
+    if pa.types.is_null(kind):
+        return array.cast(pa.int64())
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise ValueProblem(f"a column of {kind} is not a column of numbers; {codec.takes}")
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return array.cast(pa.decimal128(kind.precision, kind.scale))
+    return array
+
+
+def _plain(array: pa.Array) -> tuple[Any, Mask | None]:
+    """The values and, where there are nulls, their mask."""
+    if not array.null_count:
+        return array.to_numpy(zero_copy_only=False), None
+    return array.fill_null(0).to_numpy(zero_copy_only=False), _nulls(array)
+
+
+def _nulls(array: pa.Array) -> Mask | None:
+    null: Mask | None = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return null
+
+
+def _masked(keys: I64, null: Mask | None) -> I64:
+    return keys if null is None else np.where(null, MISSING, keys)

@@ -1,0 +1,183 @@
+"""Attributes and types: what events and subscriptions may speak of.
+
+    Schema({"price": "float", "qty": "int", "city": "string"})
+    Schema({"salary": "int", "age": Attribute("int", role="information")})
+    Schema({"x": Attribute("float", domain=(0, 1), precision="1e-6")})
+
+A role is seen from the subscriber, as in the symmetric paper: `criteria` attributes are what subscriptions filter on
+and events carry; `information` attributes are what subscriptions say about themselves and an event's `where` filters
+on.
+
+A declared domain and precision turn a number into a step on a grid, as the papers discretise. At subscribe time a value
+outside the domain or between two steps is an error. At event time such a value keeps its exact place in the order: it
+lies below, above or between the steps, equals none of them, and is never rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from hitbox.encoding.values import forbidden
+from hitbox.errors import SchemaError, UnknownAttribute, nearest
+
+TYPES = ("int", "float", "string", "bool", "timestamp")
+ROLES = ("criteria", "information")
+MAX_ATTRIBUTES = 1000
+MAX_STEPS = 2**48
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One typed dimension. `domain` and `precision` go together, for numbers only."""
+
+    type: str
+    role: str = "criteria"
+    domain: tuple[Fraction, Fraction] | None = None
+    precision: Fraction | None = None
+
+    def __init__(
+        self,
+        type: str,
+        role: str = "criteria",
+        domain: tuple[Any, Any] | None = None,
+        precision: Any | None = None,
+    ):
+        if type not in TYPES:
+            raise SchemaError(f"unknown type {type!r}{nearest(str(type), TYPES)} (have: {', '.join(TYPES)})")
+        if role not in ROLES:
+            raise SchemaError(f"unknown role {role!r}{nearest(str(role), ROLES)} (have: {', '.join(ROLES)})")
+        object.__setattr__(self, "type", type)
+        object.__setattr__(self, "role", role)
+        low_high, step = _grid(type, domain, precision)
+        object.__setattr__(self, "domain", low_high)
+        object.__setattr__(self, "precision", step)
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": self.type, "role": self.role}
+        if self.domain and self.precision:
+            found["domain"] = [str(self.domain[0]), str(self.domain[1])]
+            found["precision"] = str(self.precision)
+        return found
+
+
+def _grid(
+    kind: str, domain: tuple[Any, Any] | None, precision: Any | None
+) -> tuple[tuple[Fraction, Fraction] | None, Fraction | None]:
+    if domain is None and precision is None:
+        return None, None
+    if kind not in ("int", "float"):
+        raise SchemaError(f"a domain and a precision are for int and float attributes, not for {kind}")
+    if domain is None:
+        raise SchemaError("a precision needs a domain: domain=(lowest, highest)")
+    if precision is None and kind == "float":
+        raise SchemaError("the domain of a float attribute needs a precision, e.g. precision='1e-6'")
+    try:
+        low, high = (_exact(v) for v in domain)
+        step = Fraction(1) if precision is None else _exact(precision)
+    except (TypeError, ValueError, ZeroDivisionError) as problem:
+        raise SchemaError(f"domain {domain!r} with precision {precision!r} is not made of numbers") from problem
+    if low > high or step <= 0:
+        raise SchemaError(f"domain {domain!r} with precision {precision!r} is empty")
+    if low % step or high % step:
+        raise SchemaError(f"the ends of domain {domain!r} are not multiples of the precision {precision}")
+    if kind == "int" and step.denominator != 1:
+        raise SchemaError(f"the precision {precision} of an int attribute is not a whole number")
+    if max(abs(low), abs(high)) / step > MAX_STEPS or max(abs(low), abs(high)) * step.denominator > 2**53:
+        raise SchemaError(f"domain {domain!r} with precision {precision} has more steps than 2^48")
+    return (low, high), step
+
+
+def _exact(value: Any) -> Fraction:
+    """A number as people write it: the float 1e-6 means the decimal 0.000001."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(value)
+        return Fraction(repr(value))
+    if isinstance(value, bool):
+        raise TypeError(value)
+    return Fraction(value)
+
+
+class Schema(Mapping[str, Attribute]):
+    """An ordered set of attributes by name.
+
+    >>> schema = Schema({"price": "float", "city": "string"})
+    >>> list(schema), schema["city"].type, schema.number("city")
+    (['price', 'city'], 'string', 1)
+    """
+
+    def __init__(self, attributes: Mapping[str, str | Attribute | Mapping[str, Any]]):
+        if not isinstance(attributes, Mapping):
+            raise SchemaError("a schema is made from a mapping of name to type, e.g. Schema({'price': 'float'})")
+        if not attributes:
+            raise SchemaError("a schema needs at least one attribute")
+        if len(attributes) > MAX_ATTRIBUTES:
+            raise SchemaError(f"{len(attributes)} attributes; the most is {MAX_ATTRIBUTES}")
+        self._attributes = {_name(name): _attribute(name, of) for name, of in attributes.items()}
+        self._numbers = {name: number for number, name in enumerate(self._attributes)}
+        self.names = list(self._attributes)
+
+    def __getitem__(self, name: str) -> Attribute:
+        return self._attributes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attributes)
+
+    def __len__(self) -> int:
+        return len(self._attributes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and list(self.items()) == list(other.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.items()))
+
+    def __repr__(self) -> str:
+        return f"Schema({ {name: a.type for name, a in self.items()} })"
+
+    def number(self, name: str) -> int:
+        """The place of an attribute; an unknown name is an error with the nearest valid one."""
+        try:
+            return self._numbers[name]
+        except KeyError:
+            raise UnknownAttribute(f"unknown attribute {name!r}{nearest(str(name), self.names)}") from None
+
+    def with_role(self, role: str) -> list[str]:
+        return [name for name, a in self.items() if a.role == role]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{"name": name, **a.to_json()} for name, a in self.items()]
+
+    @classmethod
+    def from_json(cls, rows: Iterable[Mapping[str, Any]]) -> Schema:
+        found: dict[str, Mapping[str, Any]] = {}
+        for row in rows:
+            if not isinstance(row, Mapping) or "name" not in row:
+                raise SchemaError(f"an attribute needs a name: {row!r}")
+            if row["name"] in found:
+                raise SchemaError(f"attribute {row['name']!r} comes twice")
+            found[row["name"]] = {key: value for key, value in row.items() if key != "name"}
+        return cls(found)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name or len(name) > 200:
+        raise SchemaError(f"an attribute's name is a text of 1 to 200 characters, not {name!r:.60}")
+    if any(ch < " " for ch in name) or forbidden(name) is not None:
+        raise SchemaError(f"attribute name {name!r} holds a control character or a lone surrogate")
+    return str.__str__(name)
+
+
+def _attribute(name: str, of: str | Attribute | Mapping[str, Any]) -> Attribute:
+    try:
+        if isinstance(of, Attribute):
+            return of
+        return Attribute(**of) if isinstance(of, Mapping) else Attribute(of)
+    except SchemaError as problem:
+        raise SchemaError(f"attribute {name!r}: {problem}") from None
+    except TypeError:
+        raise SchemaError(f"attribute {name!r}: give type, role, domain, precision; got {of!r}") from None

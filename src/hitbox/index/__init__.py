@@ -1,0 +1,1 @@
+"""Subscriptions by id on top of a matcher: what users hold, load, save and explain."""

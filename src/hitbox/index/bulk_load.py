@@ -1,0 +1,350 @@
+"""Subscription tables -> boxes, whole columns at a time where the layout allows.
+
+    predicates   id, where[, priority][, a column for each information attribute, or its _low and _high]
+    wide         id[, priority], {attribute}_low, {attribute}_high: closed bounds, null is unbounded, both null is
+                 unconstrained; for an information attribute they are what the subscription says about itself
+
+It goes in two steps, because strings must have labels before bounds can be cut: `read` checks the table and gathers the
+strings, `Draft.encode` makes the boxes. Rows that do not fit are gathered with their numbers; good rows are not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hitbox import language
+from hitbox.concurrency.interruptible import interruptible
+from hitbox.encoding.arrays import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
+from hitbox.encoding.codecs import Codec, GridCodec, IntCodec, decoded, is_text, python_values, unsound
+from hitbox.encoding.events import attempt_keys, event_keys
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import ends_of, is_missing, text
+from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
+from hitbox.language import Limits, Predicate
+
+Box = dict[int, tuple[int, int]]
+Strings = dict[int, set[str]]
+PIECE = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Subscriptions as columns: `count` boxes each, in order."""
+
+    ids: pa.Array
+    where: pa.Array | None
+    priority: NDArray[np.uint8]
+    count: I64
+    exact: NDArray[np.bool_]
+    boxes: Boxes
+
+
+@dataclass(slots=True)
+class Draft:
+    """A table that was read but has no keys yet."""
+
+    table: pa.Table
+    ids: pa.Array
+    priority: NDArray[np.uint8]
+    errors: dict[int, str]
+    predicates: list[Predicate | None] | None = None
+    abouts: list[dict[str, Any]] = field(default_factory=list)
+
+    def strings(self, schema: Schema) -> Strings:
+        """The strings that need labels, by attribute number; rows whose `about` proves wrong join `errors`."""
+        found: Strings = {}
+        if self.predicates is None:
+            for name, number in _named(schema, "string"):
+                for end in ("_low", "_high"):
+                    if name + end in self.table.column_names:
+                        column = self.table[name + end]
+                        texts = interruptible(len(column), pc.unique, column).to_pylist()
+                        found.setdefault(number, set()).update(t for t in texts if t is not None)
+            return found
+        for row, (predicate, about) in enumerate(zip(self.predicates, self.abouts, strict=True)):
+            if predicate is not None and row not in self.errors:
+                try:
+                    merge_strings(found, about_strings(schema, about))
+                except HitboxError as problem:
+                    self.errors[row] = str(problem)
+                    continue
+                merge_strings(found, language.strings(predicate))
+        return found
+
+    def encode(self, keys: Keys, limits: Limits) -> Encoded:
+        """The boxes of the rows without an error; rows that prove wrong now join `errors`."""
+        if self.predicates is None:
+            return self._encode_wide(keys)
+        rows: list[int] = []
+        boxes: list[Box] = []
+        exact: list[bool] = []
+        count: list[int] = []
+        for row, (predicate, about) in enumerate(zip(self.predicates, self.abouts, strict=True)):
+            if predicate is None or row in self.errors:
+                continue
+            try:
+                made, sure = subscription_boxes(keys, predicate, about, limits)
+            except HitboxError as problem:
+                self.errors[row] = str(problem)
+                continue
+            rows.append(row)
+            boxes += made
+            exact += sure
+            count.append(len(made))
+        counts = np.array(count, np.int64)
+        levels = self.priority[rows]
+        return Encoded(
+            self.ids.take(pa.array(rows, pa.int64())),
+            _text(self.table["where"]).take(pa.array(rows, pa.int64())),
+            levels,
+            counts,
+            np.array(exact, bool),
+            Boxes.of(boxes, np.repeat(levels, counts)),  # type: ignore[arg-type]
+        )
+
+    def _encode_wide(self, keys: Keys) -> Encoded:
+        """In pieces, so that the dense bounds of a wide schema never stand in memory all at once."""
+        parts = [self._encode_piece(keys, start) for start in range(0, self.table.num_rows, PIECE)]
+        good = np.ones(self.table.num_rows, bool)
+        good[list(self.errors)] = False
+        boxes = Boxes.concat([boxes for boxes, _ in parts])
+        count = np.concatenate([np.zeros(0, np.int64), *(count for _, count in parts)])
+        ids = self.ids.filter(pa.array(good))
+        return Encoded(ids, None, self.priority[good], count, np.ones(len(boxes), bool), boxes)
+
+    def _encode_piece(self, keys: Keys, start: int) -> tuple[Boxes, I64]:
+        """The boxes of the good rows of one piece, and how many each row has: one, or none if it can never match."""
+        piece = self.table.slice(start, PIECE)
+        low = np.full((piece.num_rows, len(keys.schema)), MISSING, np.int64)
+        high = np.full((piece.num_rows, len(keys.schema)), HIGHEST, np.int64)
+        for number, (name, attribute) in enumerate(keys.schema.items()):
+            about = attribute.role == "information"
+            if about:
+                high[:, number] = MISSING
+            if f"{name}_low" in piece.column_names or f"{name}_high" in piece.column_names:
+                low[:, number], high[:, number] = self._bounds(keys, number, name, about, piece, start)
+        good = np.ones(piece.num_rows, bool)
+        good[[row - start for row in self.errors if start <= row < start + PIECE]] = False
+        sound = good & ~(low > high).any(axis=1)
+        priority = self.priority[start : start + PIECE]
+        return Boxes.of_dense(low[sound], high[sound], priority[sound]), sound[good].astype(np.int64)
+
+    def _bounds(self, keys: Keys, number: int, name: str, about: bool, piece: pa.Table, start: int) -> tuple[I64, I64]:
+        """Closed bounds in keys; null is unbounded, both null unconstrained (or, in `about`, not said)."""
+        low, high = (self._bound(keys.codecs[number], f"{name}_{end}", end, piece, start) for end in ("low", "high"))
+        none = (low == MISSING) & (high == MISSING)
+        low = np.where(low == MISSING, LOWEST, low)
+        high = np.where(high == MISSING, HIGHEST, high)
+        if about:  # a filter that nothing passes may be meant; a value with swapped ends may not
+            self._blame(low > high, start, f"the ends of the interval on {name!r} are swapped: low comes first")
+        return np.where(none, MISSING, low), np.where(none, MISSING if about else HIGHEST, high)
+
+    def _bound(self, codec: Codec, column: str, end: str, piece: pa.Table, start: int) -> I64:
+        """The keys of one column of bounds; null is MISSING."""
+        values = decoded(piece[column])
+        if pa.types.is_floating(values.type):
+            values = values.cast(pa.float64())
+            wrong = pc.fill_null(pc.invert(pc.is_finite(values)), False).to_numpy(zero_copy_only=False)
+            self._blame(wrong, start, f"{column} is NaN or infinite; leave it null for no bound")
+            values = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
+        if isinstance(codec, IntCodec) and (pa.types.is_floating(values.type) or pa.types.is_decimal(values.type)):
+            values = pc.ceil(values) if end == "low" else pc.floor(values)  # 3.5 <= x and x <= 3.5 round inwards
+        found, bad = attempt_keys(codec, column, values)
+        for row in () if bad is None else np.flatnonzero(bad).tolist():
+            self.errors.setdefault(start + row, f"{column}: {codec.problem(values, row)}")
+        if isinstance(codec, GridCodec):
+            first, last = codec.domain()
+            off = (found != MISSING) & ((found % 2 != 0) | (found < first) | (found > last))
+            self._blame(off, start, f"{column} does not fit; {codec.takes}")
+        return found
+
+    def _blame(self, wrong: NDArray[np.bool_], start: int, message: str) -> None:
+        for row in np.flatnonzero(wrong).tolist():
+            self.errors.setdefault(start + row, message)
+
+
+def read(table: pa.Table, schema: Schema, limits: Limits) -> Draft:
+    """Check a table's columns (a TableError if they do not fit) and parse its predicates (gathered by row)."""
+    if not isinstance(table, pa.Table):
+        raise TableError(f"load takes a pyarrow.Table, not {type(table).__name__}")
+    if "id" not in table.column_names:
+        raise TableError(f"no column 'id'; columns: {', '.join(table.column_names[:10])}")
+    if len(set(table.column_names)) != len(table.column_names):
+        raise TableError("two columns of the table have the same name")
+    errors: dict[int, str] = {}
+    table = _sound(table, schema, errors)
+    ids = _ids(table["id"], errors)
+    priority = _priorities(table, errors)
+    draft = Draft(table, ids, priority, errors)
+    if "where" in table.column_names:
+        _parse(draft, schema, limits)
+    else:
+        _check_wide(table, schema)
+    return draft
+
+
+def last_of_each(encoded: Encoded) -> Encoded:
+    """Of rows with one id the last counts."""
+    ids = encoded.ids
+    if interruptible(len(ids), pc.count_distinct, ids).as_py() == len(ids):
+        return encoded
+    codes = interruptible(len(ids), pc.dictionary_encode, ids).indices.to_numpy()
+    last = np.zeros(int(codes.max()) + 1, np.int64)
+    last[codes] = np.arange(len(ids))  # of equal places the last write stays
+    keep = np.zeros(len(ids), bool)
+    keep[last] = True
+    rows = np.flatnonzero(keep)
+    boxes = np.flatnonzero(np.repeat(keep, encoded.count))
+    where = None if encoded.where is None else encoded.where.take(pa.array(rows))
+    return Encoded(
+        ids.take(pa.array(rows)),
+        where,
+        encoded.priority[rows],
+        encoded.count[rows],
+        encoded.exact[boxes],
+        encoded.boxes.take(boxes),
+    )
+
+
+def subscription_boxes(
+    keys: Keys, predicate: Predicate, about: dict[str, Any], limits: Limits
+) -> tuple[list[Box], list[bool]]:
+    """The boxes of one subscription, what it says about itself included, and whether each is exact."""
+    compiled = language.compile(predicate, keys, limits)
+    told: Box = dict.fromkeys(keys.space.information, (MISSING, MISSING))
+    told |= event_keys(keys, about, role="information")
+    return [box | told for box in compiled.boxes], list(compiled.exact)
+
+
+def about_strings(schema: Schema, about: dict[str, Any]) -> Strings:
+    found: Strings = {}
+    for name, value in about.items():
+        if schema[name].type == "string":
+            try:
+                plain = [text(one) for one in ends_of(value) or (value,)]
+            except ValueProblem as problem:
+                raise ValueProblem(f"attribute {name!r}: {problem}") from None
+            found[schema.number(name)] = {one for one in plain if one is not None}
+    return found
+
+
+def merge_strings(into: Strings, more: dict[int, set[str]]) -> None:
+    for number, texts in more.items():
+        into.setdefault(number, set()).update(texts)
+
+
+def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
+    """The table with its texts as plain columns; one that nothing can carry is an error of its row, and null here."""
+    strings = [name for name, attribute in schema.items() if attribute.type == "string"]
+    wanted = {"id", "where", *strings, *(f"{name}_{end}" for name in strings for end in ("low", "high"))}
+    for column in sorted(wanted & set(table.column_names)):
+        kind = table[column].type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not is_text(kind):
+            continue
+        texts = _text(table[column].cast(kind))
+        bad = unsound(texts)
+        if bad is not None:
+            for row in np.flatnonzero(bad).tolist():
+                errors.setdefault(row, f"{column} holds the character NUL, or is not UTF-8")
+            texts = pc.if_else(pa.array(bad), pa.scalar(None, pa.large_string()), texts)
+        table = table.set_column(table.column_names.index(column), column, texts)
+    return table
+
+
+def _parse(draft: Draft, schema: Schema, limits: Limits) -> None:
+    column = draft.table["where"]
+    if not is_text(column.type):
+        raise TableError(f"column 'where' is a column of {column.type}, not of texts")
+    texts = column.to_pylist()
+    draft.predicates = []
+    draft.abouts = _abouts(draft.table, schema, len(texts))
+    parsed: dict[str, Predicate] = {}
+    for row, where in enumerate(texts):
+        predicate = parsed.get(where)
+        if predicate is None and row not in draft.errors:
+            try:
+                predicate = language.parse(where or "", schema, role="criteria", limits=limits)
+                parsed[where] = predicate
+            except HitboxError as problem:
+                draft.errors[row] = str(problem)
+        draft.predicates.append(predicate)
+
+
+def _abouts(table: pa.Table, schema: Schema, rows: int) -> list[dict[str, Any]]:
+    abouts: list[dict[str, Any]] = [{} for _ in range(rows)]
+    for name in schema.with_role("information"):
+        if name in table.column_names:
+            values: Iterable[Any] = python_values(table[name])
+        elif f"{name}_low" in table.column_names and f"{name}_high" in table.column_names:
+            pairs = zip(*(python_values(table[f"{name}_{end}"]) for end in ("low", "high")), strict=True)
+            values = [None if all(map(is_missing, pair)) else pair for pair in pairs]
+        else:
+            continue
+        for about, value in zip(abouts, values, strict=True):
+            if value is not None:
+                about[name] = value
+    return abouts
+
+
+def _ids(column: pa.ChunkedArray, errors: dict[int, str]) -> pa.Array:
+    kind = column.type
+    if pa.types.is_integer(kind):
+        to = pa.int64()
+    elif is_text(kind):
+        to = pa.large_string()
+    else:
+        raise TableError(f"column 'id' is a column of {kind}; ids are int64 or strings")
+    try:
+        ids = column.cast(to)
+    except pa.ArrowInvalid as problem:
+        raise TableError(f"column 'id' does not fit 64 bits: {problem}") from None
+    ids = pa.concat_arrays([pa.array([], to), *ids.chunks])
+    for row in np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False)).tolist():
+        errors.setdefault(row, "id is null")
+    return ids
+
+
+def _priorities(table: pa.Table, errors: dict[int, str]) -> NDArray[np.uint8]:
+    if "priority" not in table.column_names:
+        return np.full(table.num_rows, DEFAULT_PRIORITY, np.uint8)
+    column = table["priority"]
+    if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        raise TableError(f"column 'priority' is a column of {column.type}; priorities are whole numbers 0 to 9")
+    levels = column.cast(pa.int64()).fill_null(DEFAULT_PRIORITY).to_numpy()
+    for row in np.flatnonzero((levels < 0) | (levels >= LEVELS)).tolist():
+        errors.setdefault(row, f"priority {levels[row]} is not in 0 to 9")
+    clipped: NDArray[np.uint8] = np.clip(levels, 0, LEVELS - 1).astype(np.uint8)
+    return clipped
+
+
+def _check_wide(table: pa.Table, schema: Schema) -> None:
+    known = {f"{name}_{end}" for name in schema for end in ("low", "high")}
+    strange = [c for c in table.column_names if c not in known and c not in ("id", "priority")]
+    if strange:
+        raise TableError(
+            f"column {strange[0]!r} is neither 'where' nor a bound of an attribute{nearest(strange[0], known)}"
+        )
+    for column in known & set(table.column_names):
+        name, _, end = column.rpartition("_")
+        other = f"{name}_{'high' if end == 'low' else 'low'}"
+        if other not in table.column_names:
+            raise TableError(f"column {column!r} has no {other!r} beside it (all null means unbounded)")
+    if not known & set(table.column_names):
+        raise TableError("the table has neither a column 'where' nor bounds like 'price_low' and 'price_high'")
+
+
+def _named(schema: Schema, kind: str) -> Sequence[tuple[str, int]]:
+    return [(name, number) for number, (name, a) in enumerate(schema.items()) if a.type == kind]
+
+
+def _text(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], pa.large_string()), *column.cast(pa.large_string()).chunks])

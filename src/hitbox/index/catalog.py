@@ -1,0 +1,448 @@
+"""Who is behind a box: subscriptions by id, in slots.
+
+A subscription lives in a slot; a slot never changes, an upsert takes a new one. Its boxes are numbered consecutively
+from `first`, `count` of them (0 where the predicate can never hold).
+
+    slot    id     priority  first  count  where          box number   owner (slot)   exact
+      0     "s1"      7        0      1    "price > 3"         0            0           yes
+      1     "s2"      4        1      2    "a = 1 OR ..."      1            1           yes
+      2     (gone)    4        -      -                        2            1           no: check the predicate
+
+Ids and texts stand in frozen Arrow arrays (from a bulk load, or memory-mapped from a snapshot, with the ids' sorted
+order for look-ups); the few that came later are in plain lists, with a dict. Numbers of deleted boxes are used
+again, run by run; dead slots are squeezed out by `compact` when they are most of the catalog.
+
+Whatever changes the catalog comes in two steps: a method prepares, which may take long and may fail, and touches
+nothing that a reader sees; the `commit` that it returns is short and must be alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hitbox.concurrency.interruptible import interruptible
+from hitbox.encoding.array_checks import bounds, column, require, texts
+from hitbox.encoding.arrays import I64, LEVELS
+from hitbox.encoding.values import brief, check_text
+from hitbox.errors import ValueProblem
+from hitbox.index.columns import Numbers, Values
+
+Id = int | str
+ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
+FEW = 1000
+"""Rows up to which a bulk load joins those that came later, instead of freezing everything again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Subscriptions that come, none of whose ids is here: `count` boxes each, in order."""
+
+    ids: Sequence[Id] | pa.Array
+    where: Sequence[str | None] | pa.Array | None
+    priority: NDArray[np.uint8]
+    count: I64
+    exact: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+MANY_DEAD = 10_000
+"""Dead slots up to which squeezing them out is not worth it."""
+
+NO_ROWS = Rows([], [], np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, bool))
+NO_SLOTS: I64 = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that is prepared."""
+
+    gone: I64
+    """The numbers of the boxes that go."""
+    come: I64
+    """The numbers for the boxes that come; some of those that go may be among them."""
+    commit: Callable[[], None]
+
+
+class Catalog:
+    def __init__(self, kind: str = "int"):
+        self.kind = kind
+        self.ids = Values(pa.array([], ID_TYPES[kind]))
+        self.where = Values(pa.array([], pa.large_string()))
+        self._order: I64 | None = None  # of the frozen ids; None where they are sorted as they stand
+        self._late: dict[Id, int] = {}
+        self._priority = Numbers(np.zeros(0, np.uint8))
+        self._first = Numbers(np.zeros(0, np.int64))
+        self._count = Numbers(np.zeros(0, np.int32))
+        self._alive = Numbers(np.zeros(0, bool))
+        self._owner = Numbers(np.zeros(0, np.int64))
+        self._exact = Numbers(np.zeros(0, bool))
+        self._free: dict[int, list[int]] = {}  # first numbers of the runs that are free, by length
+        self.living = 0
+        self.compactions = 0
+        """How often slots have moved."""
+        self.plain = True
+        """Every subscription has been one exact box so far: no second look at a hit is needed."""
+
+    # ---- looking up
+
+    def slot(self, id: Id) -> int | None:
+        """The living slot of an id."""
+        slot = self._late.get(id)
+        if slot is None and len(self.ids.base) and kind_of(id) == self.kind:
+            slot = self._search(id)
+        return slot
+
+    def _search(self, id: Id) -> int | None:
+        ids, order = self.ids.base, self._order
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if ids[middle if order is None else int(order[middle])].as_py() < id:
+                low = middle + 1
+            else:
+                high = middle
+        for rank in range(low, len(ids)):  # dead slots may hold the same id
+            at = rank if order is None else int(order[rank])
+            if ids[at].as_py() != id:
+                break
+            if self._alive.array[at]:
+                return at
+        return None
+
+    def slots_of(self, ids: pa.Array) -> I64:
+        """Living slots of many ids; -1 where there is none."""
+        if len(ids) * 64 < self.living:  # too few to pay for a hash table over all
+            known = [self.slot(id) for id in ids.to_pylist()]
+            return np.array([-1 if slot is None else slot for slot in known], np.int64)
+        found = np.full(len(ids), -1, np.int64)
+        slots = self.living_slots()
+        if len(slots) and ids.type == self.ids.base.type:
+            at = interruptible(len(ids) + len(slots), pc.index_in, ids, value_set=self.ids.take(slots))
+            known = at.is_valid().to_numpy(zero_copy_only=False)
+            found[known] = slots[at.drop_null().to_numpy(zero_copy_only=False)]
+        return found
+
+    def living_slots(self) -> I64:
+        return np.flatnonzero(self._alive.array)
+
+    def id_list(self, slots: I64) -> list[Id]:
+        return self.ids.pick(slots)
+
+    def boxes_of(self, slots: I64) -> I64:
+        """The box numbers of some slots, slot after slot."""
+        return _spread_out(self._first.array[slots], self._count.array[slots])
+
+    @property
+    def priority(self) -> NDArray[np.uint8]:
+        return self._priority.array
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        return self._alive.array
+
+    @property
+    def counts(self) -> I64:
+        """How many boxes each slot has."""
+        return self._count.array.astype(np.int64)
+
+    @property
+    def owner(self) -> I64:
+        return self._owner.array
+
+    @property
+    def exact(self) -> NDArray[np.bool_]:
+        return self._exact.array
+
+    def living_ids(self) -> pa.Array:
+        return self.ids.take(self.living_slots())
+
+    def nbytes(self) -> int:
+        numbers = (self._priority, self._first, self._count, self._alive, self._owner, self._exact)
+        return self.ids.nbytes() + self.where.nbytes() + sum(n.nbytes() for n in numbers)
+
+    # ---- changing
+
+    def check_kind(self, kind: str) -> None:
+        if self.living and kind != self.kind:
+            raise ValueProblem(f"ids of type {kind} do not go with the {self.kind} ids of this index")
+
+    def settled(self, kind: str) -> Callable[[], None] | None:
+        """An empty catalog may change its mind about the type of its ids; None where there is nothing to do."""
+        if self.living or kind == self.kind:
+            return None
+        fresh = vars(Catalog(kind)) | {"compactions": self.compactions + 1}
+        return lambda: vars(self).update(fresh)
+
+    def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
+        """Some living slots go, some rows get new ones."""
+        freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
+        first, taken, given = self._numbered(gone, come.count)
+        numbers = _spread_out(first, come.count)
+        owner = np.repeat(np.arange(start, start + rows), come.count)
+        top = int(numbers.max()) + 1 if len(numbers) else 0
+        for kept in (self._priority, self._first, self._count, self._alive):
+            kept.reserve(start + rows)
+        self._owner.reserve(top)
+        self._exact.reserve(top)
+        plain = self.plain and bool((come.count <= 1).all() and come.exact.all())
+        name = self._named(gone, come)
+
+        def commit() -> None:
+            name()
+            self._alive.put(gone, False)
+            self._priority.append(come.priority)
+            self._first.append(first)
+            self._count.append(come.count)
+            self._alive.append(np.ones(rows, bool))
+            self._owner.put(numbers, owner)
+            self._exact.put(numbers, come.exact)
+            self._owner.grow(top)
+            self._exact.grow(top)
+            for size, count in taken.items():
+                del self._free[size][-count:]
+                if not self._free[size]:
+                    del self._free[size]
+            for size, firsts in given.items():
+                self._free.setdefault(size, []).extend(firsts)
+            self.living += rows - len(gone)
+            self.plain = plain
+
+        return Change(freed, numbers, commit)
+
+    def _named(self, gone: I64, come: Rows) -> Callable[[], None]:
+        """Prepare what a change does to ids and texts."""
+        late, start = [self.ids[slot] for slot in gone[gone >= len(self.ids.base)].tolist()], len(self.ids)
+        if isinstance(come.ids, pa.Array) and len(come) > FEW:
+            return self._frozen(come.ids, pa.nulls(len(come), pa.large_string()) if come.where is None else come.where)
+        ids = come.ids.to_pylist() if isinstance(come.ids, pa.Array) else come.ids
+        texts = come.where.to_pylist() if isinstance(come.where, pa.Array) else come.where or [None] * len(ids)
+        slots = dict(zip(ids, range(start, start + len(ids)), strict=True))
+
+        def commit() -> None:
+            self.ids.extend(ids)
+            self.where.extend(texts)
+            for id in late:
+                del self._late[id]
+            self._late.update(slots)
+
+        return commit
+
+    def _frozen(self, ids: pa.Array | None = None, where: pa.Array | None = None) -> Callable[[], None]:
+        """Prepare to fold what came later, and more, into the frozen arrays."""
+        return self._replaced(Values(self.ids.frozen(ids)), Values(self.where.frozen(where)))
+
+    def _replaced(self, ids: Values, where: Values) -> Callable[[], None]:
+        order = sorted_order(ids.base)
+
+        def commit() -> None:
+            self.ids, self.where, self._order, self._late = ids, where, order, {}
+
+        return commit
+
+    def _numbered(self, gone: I64, count: I64) -> tuple[I64, dict[int, int], dict[int, list[int]]]:
+        """The first numbers of new runs: of a run of that length that goes, of one that is free, or fresh ones. With
+        them: how many are taken from the free runs of each length, and which ones are given back to them."""
+        given: dict[int, list[int]] = {}
+        if len(gone) == 1:
+            given[int(self._count.array[gone[0]])] = [int(self._first.array[gone[0]])]
+        elif len(gone):
+            firsts, lengths = self._first.array[gone], self._count.array[gone]
+            given = {int(size): firsts[lengths == size].tolist() for size in np.unique(lengths)}
+        given.pop(0, None)
+        if len(count) == 1:
+            first, taken = self._one_run(int(count[0]), given)
+            return np.array([first]), taken, given
+        return *self._many_runs(count, given), given
+
+    def _one_run(self, length: int, given: dict[int, list[int]]) -> tuple[int, dict[int, int]]:
+        if not length:
+            return 0, {}
+        if length in given:
+            return given.pop(length)[0], {}
+        if length in self._free:
+            return self._free[length][-1], {length: 1}
+        size = max(self._free, default=0)
+        if size < length:
+            return len(self._owner), {}
+        first = self._free[size][-1]  # a piece of a longer one
+        given.setdefault(size - length, []).append(first + length)
+        return first, {size: 1}
+
+    def _many_runs(self, count: I64, given: dict[int, list[int]]) -> tuple[I64, dict[int, int]]:
+        taken: dict[int, int] = {}
+        first = np.zeros(len(count), np.int64)
+        fresh = count > 0
+        for size in np.unique(count[fresh]).tolist():
+            rows = np.flatnonzero(count == size)
+            own, free = given.pop(size, []), self._free.get(size, [])
+            mine = min(len(own), len(rows))
+            other = min(len(free), len(rows) - mine)
+            first[rows[:mine]] = own[:mine]
+            if mine < len(own):
+                given[size] = own[mine:]
+            if other:
+                first[rows[mine : mine + other]] = free[-other:]
+                taken[size] = other
+            fresh[rows[: mine + other]] = False
+        first[fresh] = len(self._owner) + np.cumsum(count[fresh]) - count[fresh]
+        return first, taken
+
+    def prepare(self) -> Callable[[], None] | None:
+        """Tidy up where it is worth it."""
+        dead = len(self._alive) - self.living
+        if dead > MANY_DEAD and dead > self.living:
+            return self.compact()
+        return self._frozen() if self.ids.full() else None
+
+    def compact(self) -> Callable[[], None] | None:
+        """Squeeze out dead slots and freeze the rest; None where that is done already. Box numbers stay."""
+        if self.living == len(self._alive) and not self.ids.late:
+            return None
+        slots = self.living_slots()
+        moved = np.full(len(self._alive) + 1, -1, np.int64)  # one more, for the numbers that nobody owns
+        moved[slots] = np.arange(len(slots))
+        columns = {
+            "_owner": moved[self._owner.array],
+            "_priority": self._priority.array[slots],
+            "_first": self._first.array[slots],
+            "_count": self._count.array[slots],
+            "_alive": np.ones(len(slots), bool),
+        }
+        fresh = {name: Numbers(values) for name, values in columns.items()}
+        rename = self._replaced(Values(self.ids.take(slots)), Values(self.where.take(slots)))
+
+        def commit() -> None:
+            rename()
+            vars(self).update(fresh)
+            self.compactions += 1
+
+        return commit
+
+    # ---- as flat arrays
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The whole catalog; `compact` it first, so that all slots are alive."""
+        found: dict[str, NDArray[Any]] = {
+            "priority": self._priority.array,
+            "first": self._first.array,
+            "count": self._count.array,
+            "owner": self._owner.array,
+            "exact": self._exact.array,
+        }
+        if self._order is not None:
+            found["order"] = self._order
+        if self.kind == "int":
+            found["ids"] = self.ids.base.to_numpy()
+        else:
+            found |= text_arrays("ids", self.ids.base)
+        if self.where.base.null_count < len(self.where.base):
+            found |= text_arrays("where", self.where.base)
+        return found
+
+    @classmethod
+    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> Catalog:
+        """Works on memory-mapped arrays, which are checked first."""
+        require(kind in ID_TYPES, "ids", f"ids of type {kind!r}")
+        catalog = cls(kind)
+        priority = column(arrays, "priority", np.uint8)
+        size = len(priority)
+        bounds(priority, "priority", 0, LEVELS - 1)
+        first = column(arrays, "first", np.int64, size)
+        count = column(arrays, "count", np.int32, size)
+        owner = column(arrays, "owner", np.int64)
+        exact = column(arrays, "exact", np.bool_, len(owner))
+        _check_owners(first, count, owner)
+        ids = pa.array(column(arrays, "ids", np.int64, size)) if kind == "int" else texts(arrays, "ids", size)
+        if "order" in arrays:
+            catalog._order = column(arrays, "order", np.int64, size)
+            bounds(catalog._order, "order", 0, size - 1)
+            require((np.bincount(catalog._order, minlength=size) == 1).all(), "order", "a place comes twice")
+        where = texts(arrays, "where", size, nulls=True) if "where_data" in arrays else None
+        catalog.ids = Values(ids)
+        catalog.where = Values(pa.nulls(size, pa.large_string()) if where is None else where)
+        catalog._priority, catalog._first, catalog._count = Numbers(priority), Numbers(first), Numbers(count)
+        catalog._owner, catalog._exact = Numbers(owner), Numbers(exact)
+        catalog._alive = Numbers(np.ones(size, bool))
+        for run in _runs(np.flatnonzero(owner < 0)):
+            catalog._free.setdefault(len(run), []).append(int(run[0]))
+        catalog.living = size
+        catalog.plain = bool((count <= 1).all() and exact.all())
+        return catalog
+
+
+def _check_owners(first: I64, count: NDArray[np.int32], owner: I64) -> None:
+    """Every box belongs to the slot that has it among its own, and to no other."""
+    bounds(owner, "owner", -1, len(count) - 1)
+    bounds(count, "count", 0, len(owner))
+    counts = count.astype(np.int64)
+    total = int(counts.sum())
+    require(total == np.count_nonzero(owner >= 0), "count", "slots have more boxes, or fewer, than have an owner")
+    some = counts > 0
+    bounds(first[some], "first", 0, len(owner) - 1)
+    require((first[some] + counts[some] <= len(owner)).all(), "first", "a slot has boxes beyond the last one")
+    slots, numbers = np.arange(len(count)), first
+    if total != len(count) or not some.all():
+        slots, numbers = np.repeat(slots, counts), _spread_out(first, counts)
+    require((owner[numbers] == slots).all(), "owner", "a box belongs to another slot than the one that has it")
+
+
+def _spread_out(first: I64, count: NDArray[Any]) -> I64:
+    """All numbers of runs of consecutive ones."""
+    if len(first) == 1:
+        return np.arange(first[0], first[0] + count[0])
+    ends = np.cumsum(count, dtype=np.int64)
+    numbers: I64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - count), count)
+    return numbers
+
+
+def _runs(numbers: I64) -> list[I64]:
+    """Sorted numbers, cut where one is left out."""
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
+
+
+def kind_of(id: object) -> str:
+    """The kind of an id."""
+    if isinstance(id, str):
+        return "string"
+    if isinstance(id, (int, np.integer)) and not isinstance(id, (bool, np.timedelta64)):
+        if not -(2**63) <= int(id) < 2**63:
+            raise ValueProblem(f"id {brief(id)} does not fit 64 bits")
+        return "int"
+    raise ValueProblem(f"an id is an int or a string, not {brief(id)}")
+
+
+def new_id(id: object) -> Id:
+    """An id as it is kept: a plain int or a plain text that files and columns can carry."""
+    kind_of(id)
+    if not isinstance(id, str):
+        return int(id)  # type: ignore[call-overload, no-any-return]
+    plain = str.__str__(id)
+    check_text(plain, "id ")
+    return plain
+
+
+def sorted_order(ids: pa.Array) -> I64 | None:
+    """The order that sorts `ids`, or None where they are sorted already."""
+    if len(ids) < 2 or pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py():
+        return None
+    order: I64 = interruptible(len(ids), pc.sort_indices, ids).to_numpy().astype(np.int64)
+    return order
+
+
+def text_arrays(name: str, texts: pa.Array) -> dict[str, NDArray[Any]]:
+    _, raw_offsets, raw = texts.buffers()  # compact: every frozen array came from a take or a concat
+    offsets = np.frombuffer(raw_offsets, np.int64)[: len(texts) + 1] if len(texts) else np.zeros(1, np.int64)
+    data = np.frombuffer(raw, np.uint8)[: offsets[-1]] if raw is not None else np.zeros(0, np.uint8)
+    found: dict[str, NDArray[Any]] = {f"{name}_offsets": offsets, f"{name}_data": data}
+    if texts.null_count:
+        found[f"{name}_null"] = texts.is_null().to_numpy(zero_copy_only=False)
+    return found

@@ -1,0 +1,160 @@
+"""What explain hands back beyond one predicate's tree: both sides of a symmetric match, and the matches of an event."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, LOWEST, MISSING, Points
+from hitbox.encoding.keys import Keys
+from hitbox.index.catalog import Catalog, Id
+from hitbox.language import Explanation, Reason
+from hitbox.language.explanation import lines_of, reason_dict, short
+from hitbox.language.tree import literal, quoted
+from hitbox.matchers import Matcher
+
+PIECE = 16_384
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BothSides:
+    """What the subscription says of the event, and what the event's `where` says of the subscription."""
+
+    subscription: Explanation
+    event: Explanation
+
+    @property
+    def matched(self) -> bool:
+        return self.subscription.matched and self.event.matched
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "matched": self.matched,
+            "subscription": self.subscription.to_dict(),
+            "event": self.event.to_dict(),
+            "tree": reason_dict(self.root),
+        }
+
+    @property
+    def root(self) -> Reason:
+        """Both sides as one tree."""
+        mine, theirs = self.subscription, self.event
+        sides = (
+            Reason("what the subscription asks of the event", mine.truth, (mine.root,)),
+            Reason("what the event asks of the subscription", theirs.truth, (theirs.root,)),
+        )
+        whole = False if False in (mine.truth, theirs.truth) else True if self.matched else None
+        return Reason("AND", whole, sides)
+
+    def __str__(self) -> str:
+        lines = ["match" if self.matched else "no match", *lines_of(self.root)]
+        for who, side in (("event", self.subscription), ("subscription", self.event)):
+            if side.never:
+                lines.append(f"no {who} can match: {short(side.predicate)}")
+            elif side.changes:
+                lines.append(f"nearest change of the {who}: {'; '.join(map(str, side.changes))}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The ids that an event matched, most urgent first, and the nearest misses with their reasons."""
+
+    matches: list[Id]
+    misses: dict[Id, Explanation | BothSides]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "matches": self.matches,
+            "misses": [{"id": id, **reason.to_dict()} for id, reason in self.misses.items()],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.matches)} matches" + "".join(f"\n  {id}" for id in self.matches[:50])]
+        if len(self.matches) > 50:
+            lines.append(f"  and {len(self.matches) - 50} more")
+        for id, reason in self.misses.items():
+            lines.append(f"near miss {json.dumps(id, ensure_ascii=False)}:\n{reason}")
+        return "\n".join(lines)
+
+
+def describe_box(keys: Keys, box: dict[int, tuple[int, int]]) -> str:
+    """A box as a predicate that says the same; what the subscription says about itself is left out.
+
+    >>> from hitbox.encoding.schema import Schema
+    >>> describe_box(Keys(Schema({"qty": "int", "ok": "bool"})), {0: (3, HIGHEST), 1: (1, 1)})
+    'qty >= 3 AND ok = TRUE'
+    """
+    parts = []
+    for number, (low, high) in box.items():
+        if number in keys.space.information:
+            continue
+        name, value = quoted(keys.schema.names[number]), keys.codecs[number].value
+        if high == MISSING:
+            parts.append(f"{name} IS NULL")
+        elif (low, high) == (LOWEST, HIGHEST):
+            parts.append(f"{name} IS NOT NULL")
+        elif low == high:
+            parts.append(f"{name} = {_literal(value(low))}")
+        elif low == LOWEST:
+            parts.append(f"{name} <= {_literal(value(high))}")
+        elif high == HIGHEST:
+            parts.append(f"{name} >= {_literal(value(low))}")
+        else:
+            parts.append(f"{name} BETWEEN {_literal(value(low))} AND {_literal(value(high))}")
+    return " AND ".join(parts) or "TRUE"
+
+
+def _literal(value: Any) -> str:
+    return literal(Decimal(repr(value)) if isinstance(value, float) else value)
+
+
+class NearMisses:
+    """The slots that miss an event by the fewest attributes, the most urgent of equals first, found piece by piece.
+
+    Between two pieces the catalog may change: slots that went are left out in the end, and those that came are at its
+    end and still to be seen. Where slots moved (`Catalog.compactions`), the search begins again.
+    """
+
+    def __init__(self, wanted: int, hit: I64, compactions: int):
+        self.compactions = compactions
+        self._hit = hit
+        self._room = 4 * wanted  # several boxes may be of one slot, and some slots go before the end
+        self._seen = 0
+        self._best: list[tuple[int, int, int]] = []
+
+    def done(self, catalog: Catalog) -> bool:
+        return self._seen >= len(catalog.alive)
+
+    def look(self, matcher: Matcher, catalog: Catalog, points: Points) -> bool:
+        """Go through one more piece; False where there is none."""
+        if self.done(catalog):
+            return False
+        here = catalog.alive[self._seen : self._seen + PIECE].copy()
+        here[self._hit[(self._hit >= self._seen) & (self._hit < self._seen + len(here))] - self._seen] = False
+        slots = self._seen + np.flatnonzero(here)
+        self._seen += PIECE
+        numbers = catalog.boxes_of(slots)
+        if not len(numbers):
+            return True
+        boxes = matcher.boxes(numbers)
+        fails = (points.low[0][boxes.attribute] > boxes.high) | (points.high[0][boxes.attribute] < boxes.low)
+        failures = np.concatenate([np.zeros(1, np.int64), np.cumsum(fails)])
+        failed = failures[boxes.offsets[1:]] - failures[boxes.offsets[:-1]]
+        order = failed * LEVELS - boxes.priority
+        first = np.argpartition(order, self._room)[: self._room] if len(order) > self._room else np.arange(len(order))
+        urgency = -boxes.priority[first].astype(np.int64)
+        owner = catalog.owner[numbers[first]]
+        self._best += zip(failed[first].tolist(), urgency.tolist(), owner.tolist(), strict=True)
+        self._best = sorted(self._best)[: self._room]
+        return True
+
+    def best(self, catalog: Catalog) -> list[int]:
+        """Those that are still there, best first; some more than are wanted."""
+        return [slot for slot in dict.fromkeys(slot for _, _, slot in self._best) if catalog.alive[slot]]

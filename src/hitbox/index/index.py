@@ -1,0 +1,527 @@
+"""Index: subscriptions by id on top of a matcher; what users hold.
+
+    subscribe   text -> language -> boxes -> matcher.change           catalog: id, priority, text, box numbers
+    match       event -> keys -> matcher.match -> box numbers -> slots -> ids
+                              each slot once, residual predicates checked, most urgent first
+
+Threads: any number may match while one changes. A change has two parts (locks.py). What takes long or may fail comes
+first, while matching goes on: parsing, compiling, new segments, new columns. Then all of it is committed in one short
+section that is alone and that no signal handler can interrupt. So a change is seen whole or not at all, and an
+interrupt or a lack of memory leaves the index as it was or as it was to be.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from hitbox import language
+from hitbox.encoding import events
+from hitbox.encoding.arrays import DEFAULT_PRIORITY, I64, LEVELS, Boxes, Points
+from hitbox.encoding.codecs import unsound
+from hitbox.encoding.events import Event
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import forbidden
+from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
+from hitbox.index import bulk_load, state
+from hitbox.index.catalog import NO_ROWS, NO_SLOTS, Id, Rows, kind_of, new_id
+from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box
+from hitbox.index.matches import Matches
+from hitbox.index.read_write_lock import ReadWriteLock
+from hitbox.index.resolver import Filters, Resolver
+from hitbox.index.state import Stock
+from hitbox.language import DEFAULT_LIMITS, Explanation, Limits, Predicate
+from hitbox.storage import snapshot
+
+CHUNK = 16_384
+"""Events that are matched under one lock at most,"""
+FIRST_CHUNK = 4096
+"""and before it is known how long that takes."""
+SLICE = 0.25
+"""Seconds for which a long reader holds the lock at a time, so that a change need not wait for all of it."""
+FEW = 64
+MANY_WORDS = 50_000
+"""Strings that a dictionary takes before it is worth looking for those that nobody uses any more."""
+NO_BOXES = Boxes.of([])
+
+Also = Callable[[], None] | None
+"""What the owner of an index changes together with it, in the same commit."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a bulk load did: how many rows went in, and (row number, message) of those that did not."""
+
+    loaded: int
+    errors: list[tuple[int, str]]
+
+
+class Index:
+    """Standing subscriptions that can be asked which of them want an event.
+
+    >>> index = Index(Schema({"price": "float", "city": "string"}))
+    >>> index.subscribe("s1", "price BETWEEN 10 AND 20 AND city = 'Paris'", priority=7)
+    >>> index.subscribe("s2", "price > 5")
+    >>> index.match({"price": 12.5, "city": "Paris"})
+    ['s1', 's2']
+
+    Any number of threads may use it. A change is all or nothing, also where a signal handler raises (Ctrl-C) or memory
+    runs out. A forked child may use it, unless another thread was committing a change at that moment: then every use is
+    a HitboxError that says so. A copy, shallow or deep, is an index of its own; `pickle` writes what a snapshot holds.
+    """
+
+    noun = "subscription"
+    """What the messages call an entry."""
+
+    def __init__(
+        self,
+        schema: Schema | Mapping[str, Any],
+        matcher: str = "auto",
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        **options: object,
+    ):
+        keys = Keys(schema if isinstance(schema, Schema) else Schema(schema))
+        self._hold(Stock.empty(keys, matcher, options), limits, options)
+
+    @classmethod
+    def of(cls, stock: Stock, limits: Limits = DEFAULT_LIMITS, options: Mapping[str, object] | None = None) -> Self:
+        """An index on what is there already; `options` are those that its matcher was made with."""
+        index = cls.__new__(cls)
+        index._hold(stock, limits, options or {})
+        return index
+
+    def _hold(self, stock: Stock, limits: Limits, options: Mapping[str, object]) -> None:
+        self.schema, self.matcher, self.limits = stock.keys.schema, stock.name, limits
+        self._options = dict(options)
+        self._stock = stock
+        self._keys, self._catalog, self._matcher = stock.keys, stock.catalog, stock.matcher
+        self._many_words: dict[str, int] = {}
+        self._parsed = lru_cache(maxsize=10_000)(self.parse)
+        self._changes = 0
+        self._lock = ReadWriteLock()
+
+    # ---- changing
+
+    def subscribe(
+        self, id: Id, where: str, *, priority: int = DEFAULT_PRIORITY, about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a subscription, or replace the one that has this id."""
+        self._put(id, where, priority, about)
+
+    def _put(self, id: Id, where: str, priority: int, about: Mapping[str, Any] | None, also: Also = None) -> None:
+        kind = kind_of(id)
+        id = new_id(id)
+        _check_priority(priority)
+        predicate = self.parse(where)
+        if about is not None and not isinstance(about, Mapping):
+            raise ValueProblem(f"about is a mapping of attribute to value, not {type(about).__name__}")
+        told = dict(about or {})
+        with self._lock.prepare:
+            events.event_keys(self._keys, told, role="information")  # checks names and values before anything changes
+            self._catalog.check_kind(kind)
+            strings = language.strings(predicate)
+            bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, told))
+            self._admit(strings)
+            boxes, exact = bulk_load.subscription_boxes(self._keys, predicate, told, self.limits)
+            if not boxes:
+                _warn_never(f"{self.noun} {id!r} can never match: {where[:200]}")
+            old = self._catalog.slot(id)
+            count, levels = len(boxes), [priority] * len(boxes)
+            row = Rows([id], [where], np.array([priority], np.uint8), np.array([count]), np.array(exact, bool))
+            self._settle(kind)
+            self._change(NO_SLOTS if old is None else np.array([old]), row, Boxes.of(boxes, levels), also)
+
+    def unsubscribe(self, id: Id) -> None:
+        """Remove a subscription; an id that is not there is an error."""
+        self._remove(id)
+
+    def _remove(self, id: Id, also: Also = None) -> None:
+        with self._lock.prepare:
+            self._change(np.array([self._slot(id)]), also=also)
+
+    def unsubscribe_many(self, ids: Sequence[Id] | pa.Array) -> int:
+        """Remove those of `ids` that are there, in one go; how many they were."""
+        return self._remove_many(ids)
+
+    def _remove_many(self, ids: Sequence[Id] | pa.Array, also: Also = None) -> int:
+        with self._lock.prepare:
+            slots = np.unique(self._catalog.slots_of(_id_array(ids)))
+            slots = slots[slots >= 0]
+            self._change(slots, also=also)
+        return len(slots)
+
+    def load(self, table: pa.Table, *, on_error: str = "raise") -> LoadReport:
+        """Add or replace many subscriptions, in either table layout; of rows with one id the last counts.
+
+        A row that does not fit is an error that names it, and nothing is loaded; with `on_error="return"` the good
+        rows are loaded and the bad ones come back.
+        """
+        if on_error not in ("raise", "return"):
+            raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+        draft = bulk_load.read(table, self.schema, self.limits)
+        _refuse(draft.errors, on_error)
+        with self._lock.prepare:
+            self._admit(draft.strings(self.schema))
+            encoded = bulk_load.last_of_each(draft.encode(self._keys, self.limits))
+            _refuse(draft.errors, on_error)
+            kind = "int" if pa.types.is_integer(encoded.ids.type) else "string"
+            self._catalog.check_kind(kind)
+            never = int((encoded.count == 0).sum())
+            if never:
+                _warn_never(f"{never} of the subscriptions loaded can never match", stacklevel=3)
+            old = self._catalog.slots_of(encoded.ids)
+            rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
+            self._settle(kind)
+            self._change(old[old >= 0], rows, encoded.boxes)
+        return LoadReport(len(encoded.ids), sorted(draft.errors.items()))
+
+    def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
+        """Some slots go, some rows come: all at once, or not at all. The caller prepares (locks.py)."""
+        change = self._catalog.change(gone, come)
+        switch = self._matcher.change(change.gone, change.come, boxes)
+        # the matcher first: where memory runs out in its commit, nothing else has changed
+        self._commit(switch, change.commit, also)
+        for tidy in (self._matcher.prepare, self._catalog.prepare):
+            self._commit(tidy())
+        for name, words in self._keys.dictionaries.items():
+            most = self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words)))
+            if len(words) > most and not self._keys.shared:
+                self._forget_words()
+
+    def _commit(self, *steps: Also) -> None:
+        """Take prepared steps while nobody matches and no signal handler runs. Each is short."""
+        if any(steps):
+            with self._lock.commit:
+                self._changes += 1  # whoever reads in several goes will notice
+                for step in steps:
+                    if step is not None:
+                        step()
+
+    def _settle(self, kind: str) -> None:
+        self._commit(self._catalog.settled(kind))
+
+    def _admit(self, strings: Mapping[int, set[str]]) -> None:
+        """Give labels to strings; where labels move, move the boxes. No answer changes by it."""
+        if sum(map(len, strings.values())) <= FEW and self._keys.knows(strings):
+            return
+        relabels, admit = self._keys.admitting(strings)
+        self._commit(self._stock.relabelling(relabels) if relabels else None, admit)
+
+    def _forget_words(self) -> None:
+        """Take strings that no box speaks of any more out of the dictionaries; no label moves."""
+        for name, used in self._stock.labels_in_use().items():
+            words = self._keys.dictionaries[name]
+            self._commit(words.retaining(used))
+            self._many_words[name] = max(MANY_WORDS, 2 * len(words))
+
+    # ---- asking
+
+    def match(self, event: Event, where: str | None = None, *, limit: int | None = None) -> list[Id]:
+        """The ids of the subscriptions that want this event, most urgent first; with `limit` only the first ones."""
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
+        filters = self._filters(where, 1)
+        with self._lock.read:
+            points = events.from_mapping(self._keys, event)
+            slots = self._resolver().one(points, event, filters, limit)
+            return self._catalog.id_list(slots)
+
+    def match_levels(self, event: Event, where: str | None = None) -> Iterator[tuple[int, list[Id]]]:
+        """(priority, ids) level by level, most urgent first, each determined when it is asked for.
+
+        Where the index changes between two levels, the levels that are left are asked of the changed index; no id is
+        handed out twice.
+        """
+        filters = self._filters(where, 1)
+        given: list[list[Id]] = []
+        last, seen_changes = LEVELS, -1
+        while True:
+            with self._lock.read:
+                if seen_changes != self._changes:
+                    seen_changes = self._changes
+                    points = events.from_mapping(self._keys, event)
+                    levels = self._resolver().levels(points, event, filters)
+                    known = {id for ids in given for id in ids}
+                level, slots = next(levels, (-1, None))
+                if slots is None:
+                    return
+                ids = self._catalog.id_list(slots)
+            if level < last:
+                fresh = [id for id in ids if id not in known] if known else ids
+                last = level
+                given.append(fresh)
+                if fresh:
+                    yield level, fresh
+
+    def match_batch(
+        self,
+        events_: pa.Table | pa.RecordBatch | Sequence[Event],
+        where: str | Sequence[str | None] | None = None,
+        *,
+        threads: int = 1,
+    ) -> Matches:
+        """The matches of many events: a pyarrow.Table with a column an attribute, or a list of mappings."""
+        if isinstance(events_, pa.RecordBatch):
+            events_ = pa.Table.from_batches([events_])
+        if not isinstance(events_, (pa.Table, list, tuple)):
+            raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
+        if not isinstance(threads, int) or threads < 1:
+            raise ValueProblem(f"threads is a whole number of at least 1, not {threads!r}")
+        parts = list(self._match_slots(events_, where, threads, lambda slots: self._catalog.ids.take(slots)))
+        ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
+        shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]
+        ids = pa.concat_arrays([ids for _, ids in parts])
+        return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
+
+    def _match_slots(
+        self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I64], T]
+    ) -> Iterator[tuple[I64, T]]:
+        """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
+        filters = self._filters(where, len(events_))
+        start, size = 0, FIRST_CHUNK
+        while start == 0 or start < len(events_):
+            chunk = events_.slice(start, size) if isinstance(events_, pa.Table) else events_[start : start + size]
+            with self._lock.read:
+                begun = time.perf_counter()
+                points = self._points(chunk, start)
+                offsets, slots = self._resolver().many(
+                    points, chunk, filters and filters[start : start + size], threads
+                )
+                found = offsets, of(slots)
+                taken = time.perf_counter() - begun
+            yield found
+            start += size
+            size = min(CHUNK, max(FEW, int(size * min(SLICE / taken, 8))))
+
+    def _points(self, chunk: Any, start: int) -> Points:
+        if isinstance(chunk, pa.Table):
+            return events.from_table(self._keys, chunk, start)
+        return events.from_mappings(self._keys, chunk, start)
+
+    def _filters(self, where: str | Sequence[str | None] | None, count: int) -> Filters:
+        """What each event asks of the subscriptions."""
+        if where is None:
+            return None
+        texts = [where] * count if isinstance(where, str) else list(where)
+        if len(texts) != count:
+            raise TableError(f"{len(texts)} texts in `where` for {count} events")
+        made = {text: self._asked(text) for text in set(texts) if text is not None}
+        return [None if text is None else made[text] for text in texts]
+
+    def _asked(self, where: str) -> Predicate:
+        return language.parse(where, self.schema, role="information", limits=self.limits)
+
+    def _resolver(self) -> Resolver:
+        return Resolver(self._keys, self._matcher, self._catalog, self._predicate, self.limits)
+
+    # ---- explaining
+
+    def explain(
+        self, event: Event, id: Id | None = None, where: str | None = None, *, misses: int = 0
+    ) -> Explanation | BothSides | Explained:
+        """Why a subscription matched or did not; without an id the matches and, if asked, the nearest misses."""
+        if id is not None:
+            with self._lock.read:
+                return self._explain(event, self._slot(id), where)
+        if misses <= 0:
+            return Explained(self.match(event, where), {})
+        return self._with_misses(event, where, misses)
+
+    def _with_misses(self, event: Event, where: str | None, misses: int) -> Explained:
+        """It looks at every subscription, so it gives the lock back between slices; the index may change meanwhile."""
+        filters = self._filters(where, 1)
+        near: NearMisses | None = None
+        while True:
+            with self._lock.read:
+                points = events.from_mapping(self._keys, event)  # in every slice: labels may have moved
+                if near is None or near.compactions != self._catalog.compactions:  # slots have moved: begin again
+                    slots = self._resolver().one(points, event, filters, None)
+                    matched = self._catalog.id_list(slots)
+                    near = NearMisses(misses, slots, self._catalog.compactions)
+                until = time.perf_counter() + SLICE / 25
+                while near.look(self._matcher, self._catalog, points) and time.perf_counter() < until:
+                    pass
+                if near.done(self._catalog):
+                    known = set(matched)
+                    missed: dict[Id, Explanation | BothSides] = {}
+                    for slot in near.best(self._catalog):
+                        id, why = self._catalog.ids[slot], self._explain(event, slot, where)
+                        if len(missed) < misses and id not in known and not why.matched:
+                            missed[id] = why
+                    return Explained(matched, missed)
+
+    def _explain(self, event: Event, slot: int, where: str | None) -> Explanation | BothSides:
+        values = events.normal(self._keys, event)
+        events.from_mapping(self._keys, event)  # checks names, roles and types
+        verdict = language.explain(self._predicate(slot), values)
+        if where is None:
+            return verdict
+        return BothSides(verdict, language.explain(self._asked(where), self._resolver().about(slot)))
+
+    def where(self, id: Id) -> str:
+        """The predicate of a subscription; for one loaded from bounds, the text that says the same."""
+        with self._lock.read:
+            return self._where(self._slot(id))
+
+    def about(self, id: Id) -> dict[str, Any]:
+        """What a subscription says about itself."""
+        with self._lock.read:
+            return self._resolver().about(self._slot(id))
+
+    def priority(self, id: Id) -> int:
+        with self._lock.read:
+            return int(self._catalog.priority[self._slot(id)])
+
+    def parse(self, where: str) -> Predicate:
+        """Check a predicate without subscribing."""
+        return language.parse(where, self.schema, role="criteria", limits=self.limits)
+
+    def _where(self, slot: int) -> str:
+        text: str | None = self._catalog.where[slot]
+        if text is None:
+            numbers = self._catalog.boxes_of(np.array([slot]))
+            text = describe_box(self._keys, self._matcher.boxes(numbers)[0]) if len(numbers) else "FALSE"
+        return text
+
+    def _predicate(self, slot: int) -> Predicate:
+        return self._parsed(self._where(slot))
+
+    # ---- as a container
+
+    def __len__(self) -> int:
+        return self._catalog.living
+
+    def __contains__(self, id: object) -> bool:
+        try:
+            kind_of(id)
+        except HitboxError:
+            return False
+        with self._lock.read:
+            return self._catalog.slot(id) is not None  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Id]:
+        with self._lock.read:
+            ids = self._catalog.living_ids()
+        return (id for start in range(0, len(ids), CHUNK) for id in ids[start : start + CHUNK].to_pylist())
+
+    def __repr__(self) -> str:
+        return f"<Index of {len(self)} subscriptions on {len(self.schema)} attributes, {type(self._matcher).__name__}>"
+
+    @property
+    def takes_intervals(self) -> bool:
+        """Whether events may carry intervals, which depends on the matcher."""
+        return self._matcher.intervals
+
+    def nbytes(self) -> dict[str, int]:
+        """Bytes held, by part."""
+        words = sum(d.nbytes() for d in self._keys.dictionaries.values())
+        return {"matcher": self._matcher.nbytes(), "catalog": self._catalog.nbytes(), "dictionaries": words}
+
+    def _slot(self, id: Id) -> int:
+        kind_of(id)
+        slot = self._catalog.slot(id)
+        if slot is None:
+            raise UnknownSubscription(f"no {self.noun} has the id {id!r:.100}")
+        return slot
+
+    # ---- on disk
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write a snapshot version under `path` and make it the current one; its number."""
+        with self._lock.prepare:
+            self._commit(self._catalog.compact())
+            stock = self._stock
+            return snapshot.write(path, stock.facts(), stock.arrays() | self._keys.arrays())
+
+    def compacted(self) -> Stock:
+        """What the index holds, ready to be written; nobody may change the index meanwhile."""
+        with self._lock.prepare:
+            self._commit(self._catalog.compact())
+        return self._stock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), *self._written())
+
+    def __copy__(self) -> Self:
+        """An index of its own, as `copy.deepcopy` makes it: half of one cannot be shared."""
+        return _restored(type(self), *self._written())
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.__copy__()
+
+    def _written(self) -> tuple[dict[str, Any], dict[str, Any], Limits, dict[str, object]]:
+        """What a snapshot would hold, as arrays that nobody else changes; the limits; the matcher's options."""
+        with self._lock.prepare:
+            self._commit(self._catalog.compact())
+            arrays = self._stock.arrays() | self._keys.arrays()
+            own = {name: np.array(array) for name, array in arrays.items()}
+            return self._stock.facts(), own, self.limits, self._options
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        version: int | None = None,
+        *,
+        matcher: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        verify: bool = True,
+        **options: object,
+    ) -> Self:
+        """A snapshot, memory-mapped; it takes changes, which stay in memory until saved.
+
+        verify: read every byte and check it (about 0.1 s per GB); False checks sizes, and that the content can be used
+        """
+        return cls.of(state.read(path, version, matcher, verify, options), limits, options)
+
+
+def _restored(
+    cls: type[T], facts: Mapping[str, Any], arrays: Mapping[str, Any], limits: Limits, options: Mapping[str, object]
+) -> T:
+    """The index that was pickled or copied."""
+    keys = Keys.from_arrays(Schema.from_json(facts["schema"]), arrays)
+    stock = state.part(facts, keys, arrays, "", None, options)
+    return cls.of(stock, limits, options)  # type: ignore[attr-defined,no-any-return]
+
+
+def _check_priority(priority: object) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, (int, np.integer)) or not 0 <= priority < LEVELS:
+        raise ValueProblem(f"a priority is a whole number 0 to 9 (9 is the most urgent), not {priority!r}")
+
+
+def _refuse(errors: Mapping[int, str], on_error: str) -> None:
+    if errors and on_error == "raise":
+        rows = sorted(errors.items())
+        more = f" ({len(rows)} bad rows)" if len(rows) > 1 else ""
+        raise TableError(f"nothing was loaded{more}: row {rows[0][0]}: {rows[0][1]}", rows)
+
+
+def _warn_never(message: str, stacklevel: int = 4) -> None:
+    warnings.warn(NeverMatches(message), stacklevel=stacklevel)
+
+
+def _id_array(ids: Sequence[Id] | pa.Array) -> pa.Array:
+    """Ids to look up; a text that no id can be is left out."""
+    if isinstance(ids, (pa.Array, pa.ChunkedArray)):
+        whole = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+        if pa.types.is_integer(whole.type):
+            return whole.cast(pa.int64())
+        bad = unsound(whole)
+        return whole.cast(pa.large_string()) if bad is None else whole.filter(pa.array(~bad)).cast(pa.large_string())
+    kinds = {kind_of(id) for id in ids}
+    if len(kinds) > 1:
+        raise ValueProblem("ids of both types, int and string, in one call")
+    if kinds == {"int"}:
+        return pa.array([int(id) for id in ids], pa.int64())
+    return pa.array([str.__str__(id) for id in ids if forbidden(id) is None], pa.large_string())  # type: ignore[arg-type]

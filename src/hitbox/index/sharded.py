@@ -1,0 +1,209 @@
+"""A snapshot in several parts that answer as one: what the Spark pipeline writes and reads.
+
+    versions/00000007/manifest.json     "parts": ["part-00000-5e3a", "part-00001-91bc"]
+                      dictionary0.*     one dictionary for all parts, so that keys mean the same everywhere
+                      part-00000-5e3a/  catalog and matcher of the subscriptions whose id falls on part 0
+                      part-00001-91bc/  ...
+
+A subscription's part follows from its id, so an upsert or an unsubscribe touches one part, and the others are taken
+over as they lie. Matches of the parts are merged event by event, most urgent first: one pass over the ids found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Never
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hitbox.encoding.arrays import I64
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
+from hitbox.errors import HitboxError, NeverMatches, TableError
+from hitbox.index import bulk_load, state
+from hitbox.index.catalog import ID_TYPES
+from hitbox.index.index import Index, LoadReport
+from hitbox.index.matches import Matches
+from hitbox.index.state import Stock
+from hitbox.language import DEFAULT_LIMITS
+from hitbox.storage import snapshot
+
+
+def part_of(ids: pa.Array, parts: int) -> NDArray[np.int32]:
+    """The part that each id belongs to: a hash that depends on the id alone."""
+    if parts == 1:
+        return np.zeros(len(ids), np.int32)
+    if pa.types.is_integer(ids.type):
+        words = ids.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.uint64)
+        words = (words ^ (words >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
+        words >>= np.uint64(33)
+    else:
+        words = np.array([zlib.crc32((text or "").encode()) for text in ids.to_pylist()], np.uint64)
+    part: NDArray[np.int32] = (words % np.uint64(parts)).astype(np.int32)
+    return part
+
+
+def part_name(number: int) -> str:
+    """A name that no other attempt to write this part uses."""
+    return f"part-{number:05d}-{uuid.uuid4().hex[:8]}"
+
+
+def index_of(keys: Keys, encoded: bulk_load.Encoded, matcher: str = "auto") -> Index:
+    """An index of subscriptions that are boxes already, no id twice."""
+    stock = Stock.empty(keys, matcher, {})
+    stock.add(encoded)
+    return Index.of(stock)
+
+
+def write_part(folder: Path, index: Index, name: str) -> snapshot.Files:
+    """Add an index to a draft as the part `name`; what the manifest says of its files."""
+    files = snapshot.add(folder / name, index.compacted().arrays())
+    return {f"{name}/{file}": facts for file, facts in files.items()}
+
+
+class Shards:
+    """A snapshot opened part by part, memory-mapped; asked as an index is."""
+
+    def __init__(self, facts: Mapping[str, Any], keys: Keys, parts: Sequence[Index]):
+        self.facts, self.keys, self.parts = facts, keys, list(parts)
+        keys.shared = True
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        version: int | None = None,
+        only: Iterable[int] | None = None,
+        verify: bool = True,
+    ) -> Shards:
+        """All parts of a version, or only those with these numbers."""
+        if version is None:
+            return snapshot.latest(path, lambda number: cls.open(path, number, only))
+        facts = snapshot.facts_of(path, version)
+        names = facts.get("parts", [""])
+        chosen = names if only is None else [names[number] for number in only]
+        _, arrays = snapshot.read(path, facts["version"], verify, chosen)
+        folder = snapshot.folder_of(path, facts["version"])
+        keys = state.keys_of(facts, arrays, folder)
+        parts = [state.part(facts, keys, arrays, name, folder=folder) for name in chosen]
+        return cls(facts, keys, [Index.of(part) for part in parts])
+
+    @property
+    def schema(self) -> Schema:
+        return self.keys.schema
+
+    def __reduce__(self) -> Never:
+        raise HitboxError("shards read a snapshot where it lies, so they are not copied: open it again (Shards.open)")
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def match_batch(
+        self, events: pa.Table, where: Sequence[str | None] | None = None, *, threads: int = 1
+    ) -> tuple[Matches, NDArray[np.uint8]]:
+        """The matches of many events, and the priority of each."""
+        found = [_found(part, events, where, threads) for part in self.parts]
+        if len(found) == 1:
+            return found[0]
+        return _merged(found, ID_TYPES[self.facts["id_type"]])
+
+    def change(self, gone: pa.Array, come: pa.Table) -> tuple[set[int], int, LoadReport]:
+        """Remove the ids `gone` that are there, load the table `come`: parts that changed, how many went, what came."""
+        draft = bulk_load.read(come, self.schema, DEFAULT_LIMITS)
+        if draft.ids.type != ID_TYPES[self.facts["id_type"]]:
+            raise TableError(
+                f"ids of type {come['id'].type} do not go with the {self.facts['id_type']} ids of the snapshot"
+            )
+        relabels, admit = self.keys.admitting(draft.strings(self.schema))
+        moves = [part._stock.relabelling(relabels) for part in self.parts] if relabels else []
+        admit()
+        for move in moves:
+            move()
+        touched = set(range(len(self.parts))) if relabels else set()
+        errors: list[tuple[int, str]] = []
+        removed = loaded = 0
+        leaving, coming = part_of(gone, len(self.parts)), part_of(draft.ids, len(self.parts))
+        for number, part in enumerate(self.parts):
+            if (leaving == number).any():
+                removed += part.unsubscribe_many(gone.filter(pa.array(leaving == number)))
+                touched.add(number)
+            rows = np.flatnonzero(coming == number)
+            if len(rows):
+                with warnings.catch_warnings():  # a predicate that can never hold is no surprise in a log
+                    warnings.simplefilter("ignore", NeverMatches)
+                    report = part.load(come.take(pa.array(rows)), on_error="return")
+                loaded += report.loaded
+                errors += [(int(rows[row]), message) for row, message in report.errors]
+                touched.add(number)
+        return touched, removed, LoadReport(loaded, sorted(errors))
+
+    def write(self, source: Path, draft: Path, touched: set[int]) -> tuple[dict[str, Any], snapshot.Files]:
+        """Add all parts to a draft, those that did not change as they lie in the version folder `source`."""
+        names = list(self.facts.get("parts", [""]))
+        files = snapshot.add(draft, self.keys.arrays())
+        for number, part in enumerate(self.parts):
+            if number in touched or not names[number]:
+                names[number] = part_name(number)
+                files |= write_part(draft, part, names[number])
+            else:
+                files |= _take_over(source, draft, names[number], self.facts["files"])
+        meta = self.parts[0].compacted().facts() | {
+            "subscriptions": len(self),
+            "id_type": self.facts["id_type"],
+            "parts": names,
+        }
+        return meta, files
+
+
+def _found(
+    index: Index, events: pa.Table, where: Sequence[str | None] | None, threads: int
+) -> tuple[Matches, NDArray[np.uint8]]:
+    offsets, ids, priority = [np.zeros(1, np.int64)], [], []
+    catalog = index._catalog
+    for ends, (some, levels) in index._match_slots(
+        events, where, threads, lambda slots: (catalog.ids.take(slots), catalog.priority[slots])
+    ):
+        offsets.append(ends[1:] + offsets[-1][-1])
+        ids.append(some)
+        priority.append(levels)
+    whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
+    return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
+
+
+def _merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:
+    """The matches of all parts, event by event, most urgent first."""
+    counts = np.stack([matches.counts for matches, _ in found])
+    offsets = np.zeros(counts.shape[1] + 1, np.int64)
+    np.cumsum(counts.sum(axis=0), out=offsets[1:])
+    starts = offsets[:-1] + np.cumsum(counts, axis=0) - counts  # where each part's run of an event begins
+    ids = pa.concat_arrays([matches.ids.cast(kind) for matches, _ in found])
+    priority = np.concatenate([levels for _, levels in found])
+    place: I64 = np.empty(len(priority), np.int64)
+    at = 0
+    for (matches, _), start, count in zip(found, starts, counts, strict=True):
+        run = np.arange(len(matches.ids))
+        place[run + np.repeat(start - matches.offsets[:-1], count)] = at + run
+        at += len(run)
+    if len(priority) and priority.min() != priority.max():
+        event = np.repeat(np.arange(counts.shape[1]), counts.sum(axis=0))
+        place = place[np.argsort(event * 10 + (9 - priority[place].astype(np.int64)), kind="stable")]
+    return Matches(offsets, ids.take(pa.array(place))), priority[place]
+
+
+def _take_over(source: Path, draft: Path, name: str, files: Mapping[str, Any]) -> snapshot.Files:
+    (draft / name).mkdir()
+    kept = {file: facts for file, facts in files.items() if file.startswith(f"{name}/")}
+    for file in kept:
+        try:
+            os.link(source / f"{file}.npy", draft / f"{file}.npy")
+        except OSError:  # not every filesystem links
+            shutil.copyfile(source / f"{file}.npy", draft / f"{file}.npy")
+    return kept

@@ -1,0 +1,223 @@
+"""The one function that matches a partition of events, in batch and in streams: Arrow batches in, Arrow batches out.
+
+    10,000 events ──> slices of a few events ──> matches ──> Arrow batches of at most BUDGET ids ──> Spark
+                      │ as many as BUDGET ids allow, judged by the slices before
+                      └ memory-mapped snapshot, opened once a worker process and version
+
+A large slice is probed first, every so-many-th of its events, and cut where they match more than the slices before led
+to expect: events that suddenly match a hundred thousand subscriptions each do not make gigabytes. Lists keep 32-bit
+offsets, which Spark needs, because a batch never holds more than 2^31 ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hitbox.encoding.arrays import I64
+from hitbox.errors import SnapshotError, TableError
+from hitbox.index.matches import Matches
+from hitbox.index.sharded import Shards
+from hitbox.spark import snapshot_files
+from hitbox.storage.addresses import is_remote, join
+
+BUDGET = 4_000_000
+FIRST, LARGEST = 32, 4096
+PROBED, PROBES = 512, 64
+OPEN = 2
+
+FORMS = ("arrays", "pairs", "counts")
+
+_open: OrderedDict[tuple[str, int, int, int], Shards] = OrderedDict()
+
+
+def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
+    """A version (or one part of it), opened once in this process; the last ones stay open."""
+    key = (path, version, identity, part)
+    if key not in _open:
+        while len(_open) >= OPEN:
+            _open.popitem(last=False)
+        home = snapshot_files.local(path, version, identity, part)
+        found = Shards.open(home, version, None if part < 0 else [part], verify=False)
+        if snapshot_files.identity(found.facts) != identity:
+            raise SnapshotError(
+                f"version {version} of the snapshot at {path} was replaced during the job: start it again"
+            )
+        _open[key] = found
+    _open.move_to_end(key)
+    return _open[key]
+
+
+@dataclass
+class Counted:
+    """What passed through a task."""
+
+    events: int = 0
+    matches: int = 0
+    seconds: float = 0.0
+    """Inside the engine."""
+
+    def add(self, events: int, matches: int, seconds: float) -> None:
+        self.events, self.matches, self.seconds = self.events + events, self.matches + matches, self.seconds + seconds
+
+    def leave(self, place: str) -> None:
+        """A file named after the task, so that another attempt at it replaces what the first one left."""
+        from pyspark import TaskContext  # a Connect client need not have it
+
+        task = TaskContext.get()
+        stage, partition = (task.stageId(), task.partitionId()) if task else (0, 0)
+        text = json.dumps({"stage": stage, **asdict(self)})
+        with contextlib.suppress(SnapshotError, OSError):  # a figure less is no reason to lose the batch
+            if is_remote(place):
+                snapshot_files.write_text(join(place, f"{stage}-{partition}.json"), text)
+            else:
+                Path(place, f"{stage}-{partition}.json").write_text(text)
+
+
+def passed(place: str) -> Counted:
+    """What passed through the tasks of a batch: whoever reads it twice runs it twice, so the fullest run counts."""
+    runs: dict[int, Counted] = {}
+    for text in snapshot_files.texts(place):
+        with contextlib.suppress(ValueError):  # half written by an attempt that nobody waited for
+            found = json.loads(text)
+            runs.setdefault(found.pop("stage"), Counted()).add(**found)
+    return max(runs.values(), key=lambda run: run.events, default=Counted())
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to match and what to hand back; pickled to the workers."""
+
+    path: str
+    version: int
+    identity: int
+    attributes: tuple[str, ...]
+    kept: tuple[str, ...]
+    form: str = "arrays"
+    limit: int | None = None
+    where: str | None = None
+    part: str | None = None
+    """The column that says which part of the snapshot a row asks; None asks all."""
+    priorities: bool = False
+    """Hand back the priority of each match beside its id."""
+    counts: str | None = None
+    """Where each task leaves a small file with what passed through it (see `passed`)."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = Counted()
+        try:
+            yield from self._matched(batches, count)
+        finally:
+            if self.counts is not None and count.events:
+                count.leave(self.counts)
+
+    def _matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
+        size = FIRST
+        for table, part in self._parts(batches):
+            index = opened(self.path, self.version, self.identity, part)
+            start = 0
+            while start < table.num_rows:
+                began = time.perf_counter()
+                piece = self._fitting(index, table.slice(start, size))
+                matches, priority = self._match(index, piece)
+                count.add(piece.num_rows, len(matches.ids), time.perf_counter() - began)
+                start += piece.num_rows
+                each = max(1.0, len(matches.ids) / piece.num_rows)
+                size = int(min(max(BUDGET / each, 1), LARGEST, size * 8))
+                yield from self._output(piece, matches, priority)
+
+    def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
+        """The piece, or as much of it as a sample of its events lets expect to fit."""
+        rows = piece.num_rows
+        if rows < PROBED or rows * len(index) <= BUDGET:
+            return piece
+        sample = piece.take(pa.array(np.arange(0, rows, rows // PROBES)))
+        matches, _ = self._match(index, sample)
+        each = max(1.0, len(matches.ids) / sample.num_rows)
+        return piece if rows * each <= 2 * BUDGET else piece.slice(0, max(1, int(BUDGET / each)))
+
+    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]:
+        """The batches, split by the part that they ask."""
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            if self.part is None:
+                yield table, -1
+                continue
+            asked = table[self.part].to_numpy()
+            for part in np.unique(asked).tolist():
+                yield table.filter(pa.array(asked == part)), part
+
+    def _match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
+        where = None if self.where is None else piece[self.where].to_pylist()
+        try:
+            matches, priority = index.match_batch(piece.select(list(self.attributes)), where)
+        except TableError as problem:
+            raise TableError(f"{problem}{self._which(piece, problem)}") from None
+        return (matches, priority) if self.limit is None else _first(matches, priority, self.limit)
+
+    def _which(self, piece: pa.Table, problem: TableError) -> str:
+        if not problem.rows or not self.kept:
+            return ""
+        name = self.kept[0]
+        return f" ({name} = {piece[name][problem.rows[0][0]].as_py()!r})"
+
+    def _output(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+        kept = piece.select(list(self.kept))
+        if self.form == "counts":
+            yield from _batches(kept.append_column("matches", pa.array(matches.counts)))
+        elif self.form == "pairs":
+            for start in range(0, len(matches.ids), BUDGET):
+                some = slice(start, min(start + BUDGET, len(matches.ids)))
+                events = np.searchsorted(matches.offsets, np.arange(some.start, some.stop), side="right") - 1
+                table = kept.take(pa.array(events)).append_column("subscription", _spark_ids(matches.ids[some]))
+                if self.priorities:
+                    table = table.append_column("priority", pa.array(priority[some].astype(np.int32)))
+                yield from _batches(table)
+        else:
+            for first, last in _runs(matches.offsets):
+                ends = matches.offsets[first : last + 1]
+                ids = _spark_ids(matches.ids[int(ends[0]) : int(ends[-1])])
+                offsets = pa.array((ends - ends[0]).astype(np.int32))
+                table = kept.slice(first, last - first)
+                table = table.append_column("subscriptions", pa.ListArray.from_arrays(offsets, ids))
+                if self.priorities:
+                    levels = pa.array(priority[ends[0] : ends[-1]].astype(np.int32))
+                    table = table.append_column("priorities", pa.ListArray.from_arrays(offsets, levels))
+                yield from _batches(table)
+
+
+def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
+    """Runs of events with at most BUDGET matches together, or one event with more."""
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        last = int(np.searchsorted(offsets, offsets[first] + BUDGET, side="right")) - 1
+        last = max(first + 1, min(last, count))
+        yield first, last
+        first = last
+
+
+def _first(matches: Matches, priority: NDArray[np.uint8], limit: int) -> tuple[Matches, NDArray[np.uint8]]:
+    """The most urgent `limit` matches of each event."""
+    counts = np.minimum(matches.counts, limit)
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    at = np.arange(offsets[-1]) + np.repeat(matches.offsets[:-1] - offsets[:-1], counts)
+    return Matches(offsets, matches.ids.take(pa.array(at))), priority[at]
+
+
+def _spark_ids(ids: pa.Array) -> pa.Array:
+    return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
+
+
+def _batches(table: pa.Table) -> Sequence[pa.RecordBatch]:
+    batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches

@@ -1,0 +1,433 @@
+"""Snapshots wherever they lie: a folder that every host mounts, or any filesystem that pyarrow opens by its address.
+
+Places are what `addresses.resolve` made of what the user wrote. A local path is used in place. A remote address
+(`s3://...`, `gs://...`, `hdfs://...`) is copied once per host into a local cache, under a lock; the Python workers of a
+host then share one memory-mapped copy either way. The first worker of a host that opens a version verifies every byte
+and notes that; the others go by the note.
+
+    $HITBOX_CACHE/3f9a.../lock
+                          versions/00000007/...     the same layout as at home; the last two stay
+                          verified/00000007.json    which files were verified: sizes, times, checksums
+
+Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
+manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
+lock of snapshot.py, remote ones under a lease (leases.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from hitbox.errors import SnapshotError
+from hitbox.spark import writer_lease
+from hitbox.storage import snapshot
+from hitbox.storage.addresses import connect, is_remote, join, local_folder, shown
+
+KEPT_COPIES = 2
+AT_ONCE = 8
+"""Files of a version that are copied at the same time within a store."""
+
+FAILURES = (OSError, pa.ArrowException)
+"""What pyarrow raises where a store does not answer as it should."""
+
+
+def current(path: str) -> int:
+    """The version that readers open."""
+    if not is_remote(path):
+        return snapshot.current(path)
+    text = _read_text(join(path, "CURRENT"))
+    if text is None:
+        there = _numbers(path)
+        some = f", though there are versions {', '.join(map(str, there))}: give one (version=...)" if there else ""
+        raise SnapshotError(f"cannot open a snapshot at {shown(path)}: there is no CURRENT{some}")
+    try:
+        return snapshot._parse_current(text)
+    except SnapshotError as problem:
+        raise SnapshotError(f"the snapshot at {shown(path)} cannot be opened: {problem}") from None
+
+
+def facts(path: str, version: int | None = None) -> dict[str, Any]:
+    """The manifest of a version, read without fetching the rest."""
+    if not is_remote(path):
+        return snapshot.facts_of(path, version)
+    if version is None:
+        return snapshot.latest(path, lambda number: facts(path, number), current)
+    text = _read_text(join(path, "versions", f"{version:08d}", "manifest.json"))
+    if text is None:
+        raise snapshot.no_version(shown(path), version, _numbers(path), _current_if_any(path))
+    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
+        place = Path(folder) / "versions" / f"{version:08d}"
+        place.mkdir(parents=True)
+        (place / "manifest.json").write_text(text)
+        return snapshot.facts_of(folder, version)
+
+
+def identity(facts: Mapping[str, Any]) -> int:
+    """Tells a version from one that had its number before: a snapshot that is deleted and built again begins at 1."""
+    return zlib.crc32(json.dumps(facts["files"], sort_keys=True).encode())
+
+
+def local(path: str, version: int, expected: int, part: int = -1) -> str:
+    """A local root that holds this version: the path itself, or a copy of an address in the cache of this host.
+
+    Its bytes (of one part, where only that is asked for) have been verified on this host, once for all its workers.
+
+    expected: the identity that the version has at home
+    """
+    root = _cache(path)
+    if not is_remote(path):
+        if not _verified(Path(path), root, version, expected, part):
+            with _alone(root):
+                if not _verified(Path(path), root, version, expected, part):
+                    snapshot.read(path, version, parts=_parts(Path(path), version, part))
+                    _note(Path(path), root, version, expected, part)
+        return path
+    if not _cached(root, version, expected):
+        with _alone(root):
+            if not _cached(root, version, expected):
+                shutil.rmtree(root / "versions" / f"{version:08d}", ignore_errors=True)
+                _fetch(path, version, root)
+                _note(root, root, version, expected)
+    return str(root)
+
+
+def _cached(root: Path, version: int, expected: int) -> bool:
+    return (root / "versions" / f"{version:08d}").is_dir() and _verified(root, root, version, expected)
+
+
+def _parts(home: Path, version: int, part: int) -> list[str] | None:
+    return None if part < 0 else [snapshot.facts_of(home, version).get("parts", [""])[part]]
+
+
+def _verified(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> bool:
+    """Whether somebody on this host has verified these very files: none of them was written since."""
+    try:
+        text = _note_file(cache, version, part).read_text()
+        return text == _note_text(home, version, expected)
+    except OSError:
+        return False
+
+
+def _note(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> None:
+    """Note that a version was verified; a host whose cache cannot be written verifies it in each worker."""
+    with contextlib.suppress(OSError, SnapshotError):
+        file = _note_file(cache, version, part)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.replace(file, _note_text(home, version, expected))
+
+
+def _note_file(cache: Path, version: int, part: int) -> Path:
+    return cache / "verified" / (f"{version:08d}.json" if part < 0 else f"{version:08d}-{part}.json")
+
+
+def _note_text(home: Path, version: int, expected: int) -> str:
+    facts = snapshot.facts_of(home, version)
+    folder = snapshot.folder_of(home, version)
+    states = {name: (folder / f"{name}.npy").stat() for name in facts["files"]}
+    files = {name: [state.st_size, state.st_mtime_ns, state.st_ino] for name, state in states.items()}
+    return json.dumps({"identity": identity(facts), "expected": expected, "files": files})
+
+
+@contextlib.contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """One worker of this host at a time, where the cache can be written."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            (cache / "versions").mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(cache / "lock", "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(path: str, version: int, root: Path) -> None:
+    system, base = connect(path)
+    facts(path, version)  # says which versions there are where this one is gone
+    beside = root / f".fetching-{uuid.uuid4().hex}"
+    try:
+        place = beside / "versions" / f"{version:08d}"
+        place.mkdir(parents=True)
+        fs.copy_files(f"{base}/versions/{version:08d}", str(place), source_filesystem=system)
+        snapshot.read(beside, version)
+        os.rename(place, root / "versions" / f"{version:08d}")
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot copy version {version} of the snapshot at {shown(path)}: {problem}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    for old in snapshot.versions(root)[:-KEPT_COPIES]:  # whoever has one mapped keeps it
+        if old != version:
+            shutil.rmtree(root / "versions" / f"{old:08d}", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(path: str, wait: float | None = None) -> Iterator[writer_lease.Lease | None]:
+    """Nobody else publishes meanwhile: for whoever reads a version, changes it and publishes the result."""
+    if not is_remote(path):
+        with snapshot.writing(path, wait):
+            yield None
+        return
+    address = join(path, "writer.json")
+    with writer_lease.alone(address, "publish a version", _read_json, write_text, remove, wait) as lease:
+        yield lease
+
+
+@contextlib.contextmanager
+def draft(path: str) -> Iterator[str]:
+    """A place of its own for the files of the next version, which executors reach; it vanishes unless published."""
+    if not is_remote(path):
+        with snapshot.draft(path) as folder:
+            yield str(folder)
+        return
+    _sweep(path)
+    name = f".draft-{uuid.uuid4().hex}"
+    lease = writer_lease.Lease(join(path, f"{name}.owner"), "write a version", _read_json, write_text)
+    lease.sign()
+    lease.renew()
+    try:
+        yield join(path, name)
+    finally:
+        with contextlib.suppress(SnapshotError, *FAILURES):
+            remove(join(path, name))
+        lease.end(remove)
+
+
+@contextlib.contextmanager
+def filling(place: str) -> Iterator[Path]:
+    """A local folder whose content goes to `place`, a draft or a part of one."""
+    if not is_remote(place):
+        yield Path(place)
+        return
+    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
+        yield Path(folder)
+        system, base = connect(place)
+        try:
+            system.create_dir(base)
+            fs.copy_files(folder, base, destination_filesystem=system)
+        except FAILURES as problem:
+            raise SnapshotError(f"cannot write to {shown(place)}: {problem}") from None
+
+
+@contextlib.contextmanager
+def reading(place: str, names: list[str]) -> Iterator[Path]:
+    """A local folder with these files of a draft."""
+    if not is_remote(place):
+        yield Path(place)
+        return
+    system, base = connect(place)
+    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
+        for name in names:
+            fs.copy_files(f"{base}/{name}", f"{folder}/{name}", source_filesystem=system)
+        yield Path(folder)
+
+
+def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, base: int | None = None) -> int:
+    """Make a draft the current version; its number. Where it was made from `base`, that must still be current."""
+    if not is_remote(path):
+        return snapshot.publish(path, Path(place), meta, files, base)
+    with writing(path) as lease:
+        assert lease is not None
+        before = _current_if_any(path)
+        if base is not None and before != base:
+            raise snapshot.changed_since(shown(path), base, before)
+        number = max([0, before or 0, *_folders(path)]) + 1
+        home = join(path, "versions", f"{number:08d}")
+        _move(place, home, [f"{name}.npy" for name in files])
+        lease.check()
+        write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
+        lease.check()
+        write_text(join(path, "CURRENT"), snapshot._current_text(number))
+        _retire(path, number, before)
+        _sweep(path)
+    return number
+
+
+def _move(place: str, home: str, files: list[str]) -> None:
+    """Copy within the store: the data need not come here."""
+    system, source = connect(place)
+    _, target = connect(home)
+
+    def move(name: str) -> None:
+        try:
+            system.copy_file(f"{source}/{name}", f"{target}/{name}")
+        except (NotImplementedError, *FAILURES):  # S3 copies no file above 5 GB in one go, Hadoop none at all
+            fs.copy_files(
+                f"{source}/{name}", f"{target}/{name}", source_filesystem=system, destination_filesystem=system
+            )
+
+    try:
+        for folder in sorted({f"{target}/{name}".rpartition("/")[0] for name in files} | {target}):
+            system.create_dir(folder)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(move, files))
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot publish {shown(home)}: {problem}") from None
+
+
+def _retire(path: str, number: int, before: int | None) -> None:
+    """Remove old versions: the last KEEP that were current stay, and those that are pinned."""
+    there = _folders(path)
+    were_current = [old for old in there if old < number and (before is None or old <= before)]
+    try:
+        pins = [_pin(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
+    except SnapshotError:  # a damaged pin: it may keep any version
+        return
+    held = {int(pin["version"]) for pin in pins if pin}
+    kept = {*were_current[max(0, len(were_current) - snapshot.KEEP + 1) :], *held}
+    for old in there:
+        if old < number and old not in kept:
+            with contextlib.suppress(SnapshotError, *FAILURES):
+                remove(join(path, "versions", f"{old:08d}", "manifest.json"))
+                remove(join(path, "versions", f"{old:08d}"))
+
+
+def _sweep(path: str) -> None:
+    """Remove the drafts of writers that died."""
+    there = {name for name in names(path) if name.startswith(".draft-")}
+    for name in sorted({name.removesuffix(".owner") for name in there}):
+        owner = join(path, f"{name}.owner")
+        found = _read_json(owner) if f"{name}.owner" in there else None
+        if found is None or writer_lease.void(found):
+            with contextlib.suppress(SnapshotError, *FAILURES):
+                remove(join(path, name))
+                remove(owner)
+
+
+def pin(path: str, name: str, version: int, batch: int) -> None:
+    """Keep a version for a stream until it pins the next one."""
+    if not is_remote(path):
+        snapshot.pin(path, name, version, batch=batch)
+        return
+    write_text(join(path, "pins", f"{name}.json"), snapshot._pin_text({"version": version, "batch": batch}))
+    facts(path, version)
+
+
+def pinned(path: str, name: str) -> dict[str, Any] | None:
+    return _pin(join(path, "pins", f"{name}.json")) if is_remote(path) else snapshot.pinned(path, name)
+
+
+def require_writable(path: str, what: str) -> None:
+    """An error before any work where a local folder cannot be written to, or a store does not answer."""
+    if is_remote(path):
+        names(path)
+        return
+    place = Path(path)
+    while not place.exists():
+        place = place.parent
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise SnapshotError(f"cannot write {what} to {path}: no permission to write in {place}")
+
+
+def write_text(address: str, text: str) -> None:
+    """A small file, whole or not at all."""
+    if not is_remote(address):
+        file = Path(address)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.replace(file, text)
+        return
+    system, base = connect(address)
+    try:
+        system.create_dir(base.rpartition("/")[0])
+        with system.open_output_stream(base) as out:
+            out.write(text.encode())
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot write {shown(address)}: {problem}") from None
+
+
+def _read_text(address: str) -> str | None:
+    """A small file; None where there is none."""
+    system, base = connect(address)
+    try:
+        with system.open_input_stream(base) as opened:
+            return bytes(opened.read()).decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot read {shown(address)}: {problem}") from None
+
+
+def _read_json(address: str) -> dict[str, Any] | None:
+    """What a small file says; None where there is none, or nothing that makes sense."""
+    try:
+        found = json.loads(_read_text(address) or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _pin(address: str) -> dict[str, Any] | None:
+    """What a pin says; None where there is none, an error where it is damaged."""
+    text = _read_text(address)
+    return None if text is None else snapshot._parse_pin(shown(address), text)
+
+
+def names(folder: str) -> list[str]:
+    """What lies in a folder, which need not exist."""
+    system, base = connect(folder) if is_remote(folder) else (fs.LocalFileSystem(), folder)
+    try:
+        return [info.base_name for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True))]
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot list {shown(folder)}: {problem}") from None
+
+
+def _folders(path: str) -> list[int]:
+    """The numbers that are taken, by versions and by what writers that died left of them."""
+    return sorted(int(name) for name in names(join(path, "versions")) if name.isdigit())
+
+
+def _numbers(path: str) -> list[int]:
+    """The versions there."""
+    system, base = connect(path)
+    manifests = {number: f"{base}/versions/{number:08d}/manifest.json" for number in _folders(path)}
+    return [n for n, file in manifests.items() if system.get_file_info(file).type == fs.FileType.File]
+
+
+def _current_if_any(path: str) -> int | None:
+    """The current version; None where CURRENT is missing or damaged, but not where the store does not answer."""
+    text = _read_text(join(path, "CURRENT"))
+    try:
+        return None if text is None else snapshot._parse_current(text)
+    except SnapshotError:
+        return None
+
+
+def _cache(path: str) -> Path:
+    given = os.environ.get("HITBOX_CACHE")
+    root = local_folder(given) if given else Path(tempfile.gettempdir()) / f"hitbox-cache-{os.getuid()}"
+    return root / hashlib.sha256(path.encode()).hexdigest()[:16]
+
+
+def remove(address: str) -> None:
+    """Delete a small file, or a folder; that there is none is fine."""
+    system, base = connect(address) if is_remote(address) else (fs.LocalFileSystem(), address)
+    try:
+        kind = system.get_file_info(base).type
+        if kind == fs.FileType.Directory:
+            system.delete_dir(base)
+        elif kind == fs.FileType.File:
+            system.delete_file(base)
+    except FileNotFoundError:
+        pass
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot remove {shown(address)}: {problem}") from None
+
+
+def texts(folder: str) -> list[str]:
+    """The small files of a folder, by name."""
+    found = sorted(name for name in names(folder) if not name.startswith("."))
+    if not is_remote(folder):
+        return [Path(folder, name).read_text() for name in found]
+    return [text for name in found if (text := _read_text(join(folder, name))) is not None]

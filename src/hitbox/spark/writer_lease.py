@@ -1,0 +1,127 @@
+"""One writer at a time on an object store, which has no locks: a small object says who writes, and until when.
+
+    {"token": "5e3a...", "pid": 17, "host": "driver", "since": "...", "expires": 1790000000.0}
+
+A writer that finds no lease, or one that expired, or one of a process of its own host that ended, writes its own,
+waits a moment and reads it again: of several that wrote at once the last one wins, and the others see that. A thread
+renews it while the holder works; publishing asks again, just before it, whether the lease is still the holder's.
+
+What it cannot do: pyarrow offers no conditional put, so a holder that is stopped for longer than LEASE exactly between
+that last question and the write that follows may still overwrite CURRENT; and clocks that differ by more than LEASE
+between hosts make a living lease look expired. Where both matter, let one process do the writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hitbox.errors import SnapshotError, WriterConflict
+from hitbox.storage import addresses, writer_lock
+
+LEASE = 60.0
+"""Seconds after which a lease that nobody renewed is void."""
+SETTLE = 0.5
+"""Seconds between writing a lease and believing it: more than a read and a write take."""
+WAIT = 600.0
+
+Read = Callable[[str], dict[str, Any] | None]
+Write = Callable[[str, str], None]
+
+_mine = threading.local()
+
+
+class Lease:
+    """A lease that this process holds."""
+
+    def __init__(self, address: str, what: str, read: Read, write: Write):
+        self.address, self.what, self._read, self._write = address, what, read, write
+        self.token = uuid.uuid4().hex
+        self._facts = writer_lock.owner(what)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="hitbox-lease")
+
+    def sign(self) -> None:
+        facts = {"token": self.token, **self._facts, "expires": time.time() + LEASE}
+        self._write(self.address, json.dumps(facts))
+
+    def holds(self) -> bool:
+        found = self._read(self.address)
+        return found is not None and found.get("token") == self.token and not void(found)
+
+    def check(self) -> None:
+        """An error where another writer took over, because this one stood still for too long."""
+        if not self.holds():
+            raise WriterConflict(
+                f"cannot {self.what}: this process lost its lease on {addresses.shown(self.address)} to "
+                f"{writer_lock.told(self._read(self.address))} because it stood still for over {LEASE:g} seconds; "
+                "nothing was published, do it again"
+            )
+
+    def renew(self) -> None:
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while not self._over.wait(LEASE / 4):
+            with contextlib.suppress(Exception):  # the next turn tries again; `check` notices if none succeeds
+                if self.holds():
+                    self.sign()
+
+    def end(self, remove: Callable[[str], None]) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with contextlib.suppress(SnapshotError, OSError):
+            found = self._read(self.address)
+            if found is not None and found.get("token") == self.token:
+                remove(self.address)
+
+
+def void(facts: dict[str, Any]) -> bool:
+    """Whether nobody works under a lease any more."""
+    try:
+        return float(facts["expires"]) < time.time() or writer_lock.ended(facts)
+    except (KeyError, TypeError, ValueError):
+        return True
+
+
+@contextlib.contextmanager
+def alone(
+    address: str, what: str, read: Read, write: Write, remove: Callable[[str], None], wait: float | None = None
+) -> Iterator[Lease]:
+    """Nobody else is inside meanwhile; the thread that is inside may come again."""
+    held: dict[str, Lease] = _mine.__dict__.setdefault("held", {})
+    if address in held:
+        yield held[address]
+        return
+    lease = Lease(address, what, read, write)
+    wait = WAIT if wait is None else wait
+    until, pause = time.monotonic() + wait, SETTLE
+    while True:
+        found = read(address)
+        if found is None or void(found):
+            lease.sign()
+            time.sleep(SETTLE)
+            if lease.holds():
+                break
+        elif time.monotonic() >= until:
+            place = addresses.shown(address)
+            raise WriterConflict(
+                f"cannot {what}: {writer_lock.told(found)} holds {place} and has not ended in {wait:g} seconds; "
+                f"try again, or, if that process is dead, remove {place} "
+                f"(void {LEASE:g} seconds after its last sign of life)"
+            )
+        time.sleep(pause)
+        pause = min(pause * 1.5, 5.0)
+    held[address] = lease
+    lease.renew()
+    try:
+        yield lease
+    finally:
+        held.pop(address, None)
+        lease.end(remove)

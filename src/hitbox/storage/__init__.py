@@ -1,0 +1,1 @@
+"""Files: addresses, locks of writers, arrays with checksums, versions of snapshots."""

@@ -1,0 +1,127 @@
+"""Arrays as .npy files with a checksum (CRC-32C): written, memory-mapped, verified.
+
+Checksums are computed from what is in memory while a file is written, and from the map that will be used when it is
+opened: in pieces, over all cores, at the speed of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import mmap
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hitbox.concurrency import pieces
+from hitbox.errors import SnapshotError
+
+PIECE = 16 * 2**20
+SMALL = 2**20
+"""Bytes of a file up to which a thread is not worth it."""
+WRITTEN = 4 * 2**20
+"""Bytes that are written at a time: few enough that the cache still has them when their checksum is computed."""
+ALIGNED = 64
+POPULATE_READ = 22  # madvise: map what the page cache has in one go, instead of page by page (Linux 5.14)
+
+
+def write(file: Path, array: NDArray[Any]) -> dict[str, Any]:
+    """Write a file and sync it; what the manifest says of it."""
+    from hitbox.engine import _kernels
+
+    array = np.ascontiguousarray(array)
+    head = io.BytesIO()
+    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(array))
+    data = array.reshape(-1).view(np.uint8)
+    checksum = _kernels.crc32c(np.frombuffer(head.getvalue(), np.uint8))
+    with open(file, "wb") as out:
+        out.write(head.getvalue())
+        for start in range(0, len(data), WRITTEN):
+            piece = data[start : start + WRITTEN]
+            out.write(piece.data)
+            checksum = _kernels.crc32c(piece, checksum)
+        out.flush()
+        os.fsync(out.fileno())
+    return {"bytes": len(head.getvalue()) + len(data), "crc32c": checksum}
+
+
+def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> dict[str, NDArray[Any]]:
+    """Read-only maps of the arrays that `files` lists; their sizes are checked, and every byte if asked."""
+    maps = {name: _map(folder / f"{name}.npy", facts) for name, facts in files.items()}
+    if verify:
+        _verify(folder, maps, files)
+    found = {}
+    for name, memory in maps.items():
+        try:
+            found[name] = _array(memory)
+        except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError) as problem:
+            raise damaged(folder / f"{name}.npy", str(problem)) from None
+    return found
+
+
+def damaged(file: Path, reason: str) -> SnapshotError:
+    return SnapshotError(f"the snapshot file {file} is damaged: {reason}")
+
+
+def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
+    try:
+        with open(file, "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != facts["bytes"]:
+                raise damaged(file, f"{size} bytes where {facts['bytes']} were written")
+            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as problem:
+        raise damaged(file, getattr(problem, "strerror", None) or str(problem)) from None
+
+
+def _array(memory: mmap.mmap) -> NDArray[Any]:
+    """The array that a mapped file holds: exactly one, aligned, of plain numbers."""
+    head = io.BytesIO(memory[:4096])
+    if npy.read_magic(head) != (1, 0):
+        raise ValueError("it is of another version of the .npy format")
+    shape, fortran, dtype = npy.read_array_header_1_0(head)
+    start = head.tell()
+    if fortran or dtype.kind not in "biuf" or not dtype.isnative or start % ALIGNED or any(size < 0 for size in shape):
+        raise ValueError("it holds an array that hitbox does not write")
+    size = 1
+    for one in shape:
+        size *= one
+    if start + size * dtype.itemsize != len(memory):
+        raise ValueError("its header does not go with its length")
+    return np.frombuffer(memory, np.uint8)[start:].view(dtype).reshape(shape)
+
+
+def _verify(folder: Path, maps: Mapping[str, mmap.mmap], files: Mapping[str, Mapping[str, Any]]) -> None:
+    from hitbox.engine import _kernels
+
+    tasks: list[Callable[[], int]] = []
+    sizes: list[tuple[str, int]] = []
+    found = {}
+    for name, memory in maps.items():
+        if len(memory) < SMALL:
+            found[name] = _kernels.crc32c(np.frombuffer(memory, np.uint8))
+            continue
+        for start in range(0, len(memory), PIECE):
+            tasks.append(partial(_checksum, memory, start))
+            sizes.append((name, min(PIECE, len(memory) - start)))
+    for (name, size), checksum in zip(sizes, pieces.run(tasks), strict=True):
+        found[name] = _kernels.join_crc32c(found.get(name, 0), checksum, size)
+    for name, checksum in found.items():
+        if checksum != files[name]["crc32c"]:
+            raise damaged(folder / f"{name}.npy", "its checksum is wrong")
+
+
+def _checksum(memory: mmap.mmap, start: int) -> int:
+    from hitbox.engine import _kernels
+
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            memory.madvise(POPULATE_READ, start, min(PIECE, len(memory) - start))
+    return _kernels.crc32c(np.frombuffer(memory, np.uint8)[start : start + PIECE])

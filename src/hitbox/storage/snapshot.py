@@ -1,0 +1,462 @@
+"""A snapshot on disk: versions side by side, each a manifest and flat arrays that can be memory-mapped.
+
+    path/CURRENT                         "00000002 6a3f09c1": the version that readers open, and a checksum
+    path/versions/00000001/manifest.json format, schema, counts, size and checksum of every file
+                           *.npy         the arrays of the catalog, the dictionaries and the matcher
+                           {part}/*.npy  where several processes wrote it: the catalog and matcher of each part
+    path/versions/00000002/...
+    path/pins/{name}.json                a reader that may come back to its version, which therefore stays
+    path/writer.lock                     whoever publishes holds it, and says in it who it is
+    path/.draft-{name}, {name}.owner     a version that is being written; the writer holds the lock on the second
+
+A version is written under a temporary name, synced and renamed, then CURRENT is replaced: a crash leaves the old
+version current. Numbering, renaming, CURRENT and the removal of old versions are one step under one lock, so any
+number of writers may save, build and apply changes at once, and CURRENT only ever goes up. A version is never changed,
+so a reader that has one open keeps it. The last two versions that were current stay, and those that are pinned. What
+writers that died left behind is removed by the next one. Opening checks the manifest and every byte of every file; with
+`verify=False` only the manifest and the sizes of the files. Either way, whoever takes the arrays checks that what they
+hold can be used at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from hitbox.errors import DamagedArray, SnapshotError, WriterConflict
+from hitbox.storage import array_files, writer_lock
+from hitbox.storage.addresses import local_folder
+from hitbox.storage.array_files import damaged
+
+FORMAT = 6
+KEEP = 2
+TRIES = 100
+"""How often a reader starts over because writers replaced the version that it was opening."""
+
+Files = dict[str, dict[str, Any]]
+T = TypeVar("T")
+
+_FILE = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
+
+
+def write(path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Write the next version under `path`, make it current, drop old versions; its number."""
+    with draft(path) as folder:
+        return publish(path, folder, meta, add(folder, arrays))
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], wait: float | None = None) -> Iterator[None]:
+    """Nobody else publishes meanwhile: for whoever reads a version, changes it and publishes the result."""
+    root = local_folder(path)
+    with _saying(root):
+        root.mkdir(parents=True, exist_ok=True)
+        with writer_lock.alone(root / "writer.lock", "publish a version", wait):
+            yield
+
+
+@contextlib.contextmanager
+def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to `add` the arrays of the next version to; it vanishes unless it is published."""
+    root = local_folder(path)
+    folder = root / f".draft-{uuid.uuid4().hex}"
+    owner = folder.with_suffix(".owner")
+    with contextlib.ExitStack() as stack:
+        with _saying(root):
+            (root / "versions").mkdir(parents=True, exist_ok=True)
+            (root / "pins").mkdir(exist_ok=True)
+            _sweep(root)
+            stack.enter_context(writer_lock.exclusive(owner, "write a version", wait=0))
+            stack.callback(owner.unlink, missing_ok=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder.mkdir()
+        yield folder
+
+
+def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
+    """Write arrays into a draft, or a part of one; what the manifest says of them."""
+    with _saying(folder.parent):
+        folder.mkdir(exist_ok=True)
+        files = {name: array_files.write(folder / f"{name}.npy", array) for name, array in arrays.items()}
+        _sync(folder)
+        return files
+
+
+def publish(
+    path: str | os.PathLike[str], folder: Path, meta: dict[str, Any], files: Files, base: int | None = None
+) -> int:
+    """Make a draft the current version; where it was made from version `base`, that one must still be current."""
+    root = local_folder(path)
+    with _saying(root):
+        _write_text(folder / "manifest.json", manifest_text(meta, files))
+        _sync(folder)
+        with writing(root):
+            before = _current_if_any(root)
+            if base is not None and before != base:
+                raise changed_since(str(path), base, before)
+            number = max([0, before or 0, *versions(root)]) + 1
+            _make_current(root, folder, number)
+            _retire(root, number, before)
+            for beside in root.glob(".CURRENT-*"):
+                beside.unlink(missing_ok=True)
+            _sweep(root)
+        return number
+
+
+def changed_since(path: str, base: int, now: int | None) -> WriterConflict:
+    """What a writer hears whose work began on a version that is not current any more."""
+    return WriterConflict(
+        f"the snapshot at {path} changed meanwhile: this change was made to version {base}, and version {now} is "
+        "current; nothing was published, do it again"
+    )
+
+
+def make_current(path: str | os.PathLike[str], version: int | None = None) -> int:
+    """Repair a snapshot whose CURRENT is lost or damaged: the newest intact version, or the one given; its number."""
+    root = local_folder(path)
+    with writing(root):
+        for number in [version] if version is not None else reversed(versions(root)):
+            try:
+                read(root, number, verify=True)
+            except SnapshotError:
+                if version is not None:
+                    raise
+                continue
+            with _saying(root):
+                replace(root / "CURRENT", _current_text(number))
+            return number
+    raise SnapshotError(f"no intact version lies at {path}")
+
+
+def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> None:
+    """Keep a version until `name` pins another; a version that is gone already is an error."""
+    root = local_folder(path)
+    with _saying(root):
+        (root / "pins").mkdir(exist_ok=True)
+        with _pinning(root):  # or it might be removed between the look and the pin
+            if version not in versions(root):
+                raise no_version(root, version, versions(root), _current_if_any(root))
+            replace(root / "pins" / f"{name}.json", _pin_text({"version": version, **facts}))
+
+
+def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
+    """What `name` pinned."""
+    file = local_folder(path) / "pins" / f"{name}.json"
+    try:
+        return _parse_pin(str(file), file.read_bytes().decode(errors="replace"))
+    except FileNotFoundError:
+        return None
+
+
+def _pin_text(facts: Mapping[str, Any]) -> str:
+    """What the file of a pin holds: the facts and a checksum of them."""
+    return json.dumps({**facts, "crc32": zlib.crc32(json.dumps(facts, sort_keys=True).encode())})
+
+
+def _parse_pin(file: str, text: str) -> dict[str, Any]:
+    """The facts of a pin; anything that `_pin_text` would not write is an error."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        del found["crc32"]
+        if isinstance(found["version"], int) and text == _pin_text(found):
+            return found
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise SnapshotError(
+        f"the pin {file} is damaged: it no longer says which version its reader may come back to; "
+        "delete it, and start that reader with a new checkpoint"
+    )
+
+
+def pins(path: str | os.PathLike[str]) -> set[int]:
+    """The versions that somebody may come back to."""
+    names = [file.stem for file in (local_folder(path) / "pins").glob("*.json")]
+    return {int(found["version"]) for name in names if (found := pinned(path, name))}
+
+
+def versions(path: str | os.PathLike[str]) -> list[int]:
+    """The versions that lie under `path`, oldest first."""
+    folder = local_folder(path) / "versions"
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+
+def current(path: str | os.PathLike[str]) -> int:
+    """The version that readers open."""
+    try:
+        text = (local_folder(path) / "CURRENT").read_bytes().decode(errors="replace")
+    except OSError as problem:
+        if isinstance(problem, FileNotFoundError) and (there := versions(path)):
+            raise SnapshotError(
+                f"cannot open the snapshot at {path}: CURRENT is missing, though there are versions "
+                f"{', '.join(map(str, there))}; open one by its number (version=...), or make the newest intact one "
+                f"current again with hitbox.storage.snapshot.make_current({str(path)!r})"
+            ) from None
+        reason = "there is none" if isinstance(problem, FileNotFoundError) else (problem.strerror or problem)
+        raise SnapshotError(f"cannot open a snapshot at {path}: {reason}") from None
+    try:
+        return _parse_current(text)
+    except SnapshotError as problem:
+        raise SnapshotError(f"the snapshot at {path} cannot be opened: {problem}") from None
+
+
+def _current_text(number: int) -> str:
+    """What CURRENT holds: the number of a version and a checksum of it."""
+    digits = f"{number:08d}"
+    return f"{digits} {zlib.crc32(digits.encode()):08x}\n"
+
+
+def _parse_current(text: str) -> int:
+    """The number of the version that CURRENT names; anything that `_current_text` would not write is an error."""
+    digits = text.partition(" ")[0].strip()
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= 18
+    if plain and text == _current_text(int(digits)):
+        return int(digits)
+    if plain and text.strip() == digits:
+        raise SnapshotError(f"CURRENT holds {digits} without a checksum: an older hitbox wrote it; build it again")
+    raise SnapshotError(
+        f"CURRENT is damaged: it holds {text[:40]!r}; open a version of the folder `versions` by its number "
+        "(version=...), or build it again"
+    )
+
+
+def read(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    verify: bool = True,
+    parts: Collection[str] | None = None,
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The manifest and the memory-mapped arrays of a version, of all its parts or of some."""
+    if version is None:
+        return latest(path, lambda number: read(path, number, verify, parts))
+    manifest = facts_of(path, version)
+    folder = folder_of(path, manifest["version"])
+    files = {
+        name: facts
+        for name, facts in manifest["files"].items()
+        if parts is None or "/" not in name or name.partition("/")[0] in parts
+    }
+    return manifest, array_files.read(folder, files, verify)
+
+
+def folder_of(path: str | os.PathLike[str], version: int) -> Path:
+    """Where the files of a version lie."""
+    return local_folder(path) / "versions" / f"{version:08d}"
+
+
+def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[str, Any]:
+    """The manifest of a version, with its number."""
+    if version is None:
+        return latest(path, lambda number: facts_of(path, number))
+    folder = local_folder(path) / "versions" / f"{version:08d}"
+    if not folder.is_dir():
+        raise no_version(path, version, versions(path), _current_if_any(local_folder(path)))
+    return _read_manifest(folder) | {"version": version}
+
+
+@contextlib.contextmanager
+def naming(folder: Path, prefix: str = "") -> Iterator[None]:
+    """Whoever finds an array damaged knows its name; here is its file."""
+    try:
+        yield
+    except DamagedArray as problem:
+        raise damaged(folder / f"{prefix}{problem.name}.npy", problem.reason) from None
+
+
+def part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    """The arrays whose names begin with `name.`, without it."""
+    return {key[len(name) + 1 :]: array for key, array in arrays.items() if key.startswith(f"{name}.")}
+
+
+def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | None = None) -> T:
+    """What `opened` makes of the current version, and again of the next where a writer removed it meanwhile."""
+    now = now or current
+    number = now(path)
+    for _ in range(TRIES):
+        try:
+            return opened(number)
+        except SnapshotError:
+            newer = now(path)
+            if newer == number:
+                raise
+            number = newer
+    raise SnapshotError(f"cannot open the snapshot at {path}: it was replaced {TRIES} times meanwhile")
+
+
+def no_version(path: object, number: int, there: Collection[int], now: int | None) -> SnapshotError:
+    """The error for a version that is not there, which lists those that are."""
+    listed = ", ".join(f"{n} (current)" if n == now else str(n) for n in there) or "none"
+    repair = f"; repair it with hitbox.storage.snapshot.make_current({str(path)!r})" if number == now and there else ""
+    return SnapshotError(
+        f"cannot open version {number} of the snapshot at {path}: it is gone; versions there: {listed}{repair}"
+    )
+
+
+def _current_if_any(root: Path) -> int | None:
+    try:
+        return current(root)
+    except SnapshotError:
+        return None
+
+
+def _make_current(root: Path, folder: Path, number: int) -> None:
+    place = root / "versions" / f"{number:08d}"
+    os.rename(folder, place)
+    try:
+        _sync(root / "versions")
+        replace(root / "CURRENT", _current_text(number))
+    except BaseException:
+        if _current_if_any(root) != number:
+            _hide(place)
+        raise
+
+
+def _retire(root: Path, number: int, before: int | None) -> None:
+    """Take old versions out of sight: a reader finds a version whole or not at all."""
+    with _pinning(root):
+        there = versions(root)
+        were_current = [old for old in there if old < number and (before is None or old <= before)]
+        try:
+            kept = {number, *were_current[max(0, len(were_current) - KEEP + 1) :], *pins(root)}
+        except SnapshotError:  # a damaged pin: it may keep any version
+            return
+        for old in there:
+            if old not in kept and old < number:
+                _hide(root / "versions" / f"{old:08d}")
+
+
+def _hide(place: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.rename(place, place.with_name(f".gone-{place.name}-{uuid.uuid4().hex}"))
+
+
+@contextlib.contextmanager
+def _pinning(root: Path) -> Iterator[None]:
+    """Nobody pins while old versions are removed; only ever held for a moment."""
+    with writer_lock.alone(root / "pins" / ".lock", "pin a version"):
+        yield
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a small file so that a crash leaves the old one or the new one."""
+    beside = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
+    try:
+        _write_text(beside, text)
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync(file.parent)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what writers that died left behind: drafts whose lock nobody holds, versions half removed."""
+    for owner in root.glob(".draft-*.owner"):
+        with contextlib.suppress(OSError, WriterConflict), writer_lock.exclusive(owner, "remove a dead draft", wait=0):
+            shutil.rmtree(owner.with_suffix(""), ignore_errors=True)
+            owner.unlink(missing_ok=True)
+    for folder in root.glob(".draft-*"):
+        if folder.suffix != ".owner" and not folder.with_suffix(".owner").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    for folder in (root / "versions").glob(".gone-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _saying(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise SnapshotError(f"cannot write a snapshot to {root}: {problem.strerror or problem}") from problem
+
+
+def manifest_text(meta: Mapping[str, Any], files: Files) -> str:
+    return _sealed(json.dumps({"format": FORMAT, "written_by": _hitbox(), **meta, "files": files}, indent=1) + "\n")
+
+
+def _sealed(body: str) -> str:
+    return json.dumps({"crc32": zlib.crc32(body[:-1].encode())}) + "\n" + body
+
+
+def _hitbox() -> str:
+    try:
+        return f"hitbox {importlib.metadata.version('hitbox')}"
+    except importlib.metadata.PackageNotFoundError:  # run from a folder, not installed
+        return "hitbox"
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    file = folder / "manifest.json"
+    try:
+        text = file.read_bytes().decode()
+        body = text.partition("\n")[2]
+        found: dict[str, Any] = json.loads(body)
+        intact = text == _sealed(body)
+    except OSError as problem:
+        raise SnapshotError(f"cannot open the snapshot version {folder}: {problem.strerror or problem}") from None
+    except (ValueError, RecursionError):
+        raise damaged(file, "it cannot be read") from None
+    if not intact:
+        raise damaged(file, "its checksum is wrong")
+    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+        raise damaged(file, "it does not say which format it has")
+    if found["format"] != FORMAT:
+        raise _other_format(folder, found["format"], str(found.get("written_by") or ""))
+    reason = _wrong_with(found)
+    if reason:
+        raise damaged(file, reason)
+    return found
+
+
+def _other_format(folder: Path, number: int, writer: str) -> SnapshotError:
+    there = f"the snapshot at {folder} has format {number}" + (f", written by {writer}" if writer else "")
+    here = f"this is {_hitbox()}, which reads format {FORMAT}"
+    if number > FORMAT:
+        return SnapshotError(f"{there}; {here}: open it with {writer or 'a newer hitbox'} (upgrade hitbox)")
+    return SnapshotError(
+        f"{there}; {here}: build it again from its subscriptions (Index.load and save, or `hitbox build`), "
+        f"or open it with {writer or 'the hitbox that wrote it'}"
+    )
+
+
+def _wrong_with(manifest: Mapping[str, Any]) -> str | None:
+    """Why a manifest whose checksum is right cannot be used; no file may lie outside of the version's folder."""
+    files, parts = manifest.get("files"), manifest.get("parts", [""])
+    if not isinstance(files, dict) or not all(_FILE.fullmatch(name) for name in files):
+        return "a file has a name that hitbox does not write"
+    for facts in files.values():
+        if not isinstance(facts, dict) or not all(isinstance(facts.get(key), int) for key in ("bytes", "crc32c")):
+            return "it does not say the size and the checksum of every file"
+    if not isinstance(parts, list) or not parts or not all(isinstance(name, str) for name in parts):
+        return "it does not list its parts"
+    if len(set(parts)) < len(parts):
+        return "it lists a part twice"
+    for key in ("id_type", "matcher"):
+        if not isinstance(manifest.get(key), str):
+            return f"it does not say {key}"
+    return None
+
+
+def _write_text(file: Path, text: str) -> None:
+    with open(file, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _sync(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # not every filesystem syncs directories
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
