@@ -11,10 +11,11 @@ demo: setup      ## set up, then run the main job on Spark end to end
 	@tools/need java
 	@$(PY) -m hitbox demo
 
-test: setup lint ## set up, then format check, lint, types and all tests
+test: setup lint docs ## set up, then format check, lint, types, docs, all tests, two minutes of fault injection
 	@tools/need java
 	@tools/need chromium
 	$(PY) -m pytest -n 2
+	$(PY) -m hitbox torture --minutes 2
 
 quick: setup     ## the fast tests only
 	$(PY) -m pytest -m "not slow and not spark"

@@ -141,7 +141,7 @@ def test_a_store_that_cannot_be_opened_is_an_error(monkeypatch: pytest.MonkeyPat
 
 def test_azure_without_credentials_does_not_abort_the_process(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom hitbox import addresses\nfrom hitbox.errors import SnapshotError\n"
+        "import sys\nfrom hitbox.storage import addresses\nfrom hitbox.errors import SnapshotError\n"
         "try:\n    system, base = addresses.connect(sys.argv[1])\n    system.open_input_stream(base).read()\n"
         "except SnapshotError as problem:\n    print('error:', problem)\n"
     )

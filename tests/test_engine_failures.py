@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="li
 SCARCE = """
 import resource, sys, threading
 import numpy as np
-from hitbox.boxes import Boxes, Points, Space
+from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.engine import Engine
 
 engine = Engine(Space.of(2))
@@ -85,7 +85,7 @@ def test_a_process_outlives_that_there_is_no(program: str) -> None:
 FORK = """
 import os, sys, threading
 import numpy as np
-from hitbox.boxes import Boxes, Points, Space
+from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.engine import Engine
 
 engine = Engine(Space.of(1))

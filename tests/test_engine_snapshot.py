@@ -75,7 +75,7 @@ READER = """
 import sys
 from pathlib import Path
 import numpy as np
-from hitbox.boxes import Points, Space
+from hitbox.encoding.arrays import Points, Space
 from hitbox.engine import Engine
 folder = Path(sys.argv[1])
 arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}

@@ -204,7 +204,7 @@ def test_what_is_written_is_what_the_manifest_says(tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import signal, threading, time
-from hitbox import pieces
+from hitbox.concurrency import pieces
 
 done = []
 

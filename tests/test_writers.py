@@ -89,7 +89,8 @@ import os, random, signal, sys, time
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from test_writers import index, leftovers
-from hitbox import Index, snapshot
+from hitbox import Index
+from hitbox.storage import snapshot
 root, rng, last = Path(sys.argv[1]), random.Random(5), 1
 made = index()
 made.save(root)
@@ -298,7 +299,7 @@ def test_a_full_disk_when_current_is_written(tmp_path: Path, monkeypatch: pytest
 
 DRAFT = """
 import sys, time
-from hitbox import snapshot
+from hitbox.storage import snapshot
 with snapshot.draft(sys.argv[1]) as folder:
     (folder / "part").mkdir()
     print(folder.name, flush=True)
