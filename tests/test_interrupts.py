@@ -236,6 +236,51 @@ def test_waiting_can_be_interrupted(section: str) -> None:
         check(index, START, START, elsewhere)
 
 
+def test_a_handler_reads_while_its_thread_waits_to_write() -> None:
+    """Readers give way to a writer that waits, but not to one that is stopped because its handler reads."""
+    index = start("brute")
+    inside, leave, found = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        with index._lock.read:
+            inside.set()
+            leave.wait(60)
+
+    def handler(number: int, frame: object) -> None:
+        leave.set()
+        holder.join(20)
+        found.append(index.match({"a": 4}))
+
+    def give_up(number: int, frame: object) -> None:
+        raise Interrupted
+
+    holder = threading.Thread(target=hold)
+    main = threading.main_thread().ident or 0
+    timers = [
+        threading.Timer(after, signal.pthread_kill, (main, number))
+        for after, number in ((0.2, signal.SIGUSR1), (10, signal.SIGUSR2))
+    ]
+    old = {
+        signal.SIGUSR1: signal.signal(signal.SIGUSR1, handler),
+        signal.SIGUSR2: signal.signal(signal.SIGUSR2, give_up),
+    }
+    try:
+        holder.start()
+        assert inside.wait(20)
+        for timer in timers:
+            timer.start()
+        index.subscribe(1, "a > 9")
+    finally:
+        leave.set()
+        for timer in timers:
+            timer.cancel()
+            timer.join(20)
+        for number, former in old.items():
+            signal.signal(number, former)
+    assert [sorted(ids) for ids in found] == [[1, 5]]  # 4 asks for an `s`
+    assert sorted(index.match({"a": 4})) == [5]
+
+
 def test_signals_in_a_commit_are_handled_after_it() -> None:
     """All of them, once each, by the handlers that were there; what several raise is chained."""
     lock, seen = ReadWriteLock(), []

@@ -641,6 +641,48 @@ def test_columns_that_are_not_utf8_are_refused() -> None:
     assert index.unsubscribe_many(NOT_UTF8) == 1  # the "z" of above; the other text can be nobody's
 
 
+def test_many_ids_come_in_any_container() -> None:
+    """None of them is looked at twice, and what is no container of ids is an error: nothing stays by mistake."""
+    ids = pa.array([1, 2, 2])
+    for some in (
+        (one for one in (1, 2)),
+        {1: "a", 2: "b"}.keys(),
+        np.array([1, 2]),
+        pa.chunked_array([[1], [2]]),
+        ids.dictionary_encode(),
+        pc.run_end_encode(ids),
+        pa.array([1, None, 2, 2**64 - 1], pa.uint64()),
+    ):
+        index = Index({"x": "int"})
+        index.load(pa.table({"id": [1, 2, 3], "where": ["TRUE"] * 3}))
+        assert index.unsubscribe_many(some) == 2  # type: ignore[arg-type]
+        assert list(index) == [3]
+    assert index.unsubscribe_many(pa.nulls(2)) == 0
+    bad: list[Any] = ["3", b"3", 3, None, pa.array([3.0]), pa.array([[3]]), pa.array([b"3"])]
+    for wrong in bad:
+        with pytest.raises(ValueProblem):
+            index.unsubscribe_many(wrong)
+    assert list(index) == [3]
+
+
+def test_arguments_of_a_wrong_type_are_errors_of_the_library() -> None:
+    index = Index({"s": "string"})
+    index.subscribe(1, "s = 'a'")
+    calls: list[Callable[[], Any]] = [
+        lambda: index.match({"s": "a"}, 5),  # type: ignore[arg-type]
+        lambda: index.match_batch([{"s": "a"}], [["TRUE"]]),  # type: ignore[list-item]
+        lambda: index.explain({"s": "a"}, misses="3"),  # type: ignore[arg-type]
+        lambda: index.subscribe(2, "TRUE", priority=10**5000),
+        lambda: index.load(pa.table({"id": [2], "where": ["TRUE"], "priority": pa.array([2**63 + 5], pa.uint64())})),
+    ]
+    for call in calls:
+        with pytest.raises(HitboxError):
+            call()
+    runs = pc.run_end_encode(pa.array(["a", "a"]))
+    index.load(pa.table({"id": [2, 3], "s_low": runs, "s_high": runs}))
+    assert sorted(index.match({"s": "a"})) == [1, 2, 3]
+
+
 def test_ids_are_plain(tmp_path: Any) -> None:
     index = Index({"x": "int"})
     index.subscribe(Word.LETTER, "x > 1")

@@ -211,23 +211,24 @@ class Lock {
     SignalHandlers& signals = SignalHandlers::instance();
     bool deferred = signals.defer();
     if (writing_ || !readers_.empty()) {
-      if (!waiting_++) waiting_since_ = Clock::now();
+      Waiting waiting(*this);
       try {
         while (writing_ || !readers_.empty()) {
           if (deferred && signals.arrived()) {  // nothing has changed yet: let them raise
+            waiting.end();
             deferred = false;
             signals.resume();
+            check();
             deferred = signals.defer();
+            waiting.begin();
+            continue;
           }
           wait();
         }
       } catch (...) {
-        if (!--waiting_) wake();
         if (deferred) signals.resume();
         throw;
       }
-      --waiting_;
-      waiting_since_ = Clock::now();  // of the next one
     }
     writing_ = me;
     deferred_ = deferred;
@@ -268,6 +269,31 @@ class Lock {
   struct Reader {
     Thread thread;
     Clock::time_point since;
+  };
+  // A writer that waits, to which new readers give way. It does not count while it runs signal handlers: those may read,
+  // and would wait for their own thread.
+  class Waiting {
+   public:
+    explicit Waiting(Lock& lock) : lock_(lock) { begin(); }
+    ~Waiting() { end(); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    void begin() {
+      counted_ = true;
+      if (!lock_.waiting_++) lock_.waiting_since_ = Clock::now();
+    }
+    void end() {
+      if (!counted_) return;
+      counted_ = false;
+      if (--lock_.waiting_)
+        lock_.waiting_since_ = Clock::now();  // of the next one
+      else
+        lock_.wake();
+    }
+
+   private:
+    Lock& lock_;
+    bool counted_ = false;
   };
   static constexpr auto STEP = std::chrono::milliseconds(10);
   static constexpr auto PATIENCE = std::chrono::milliseconds(10);

@@ -246,11 +246,12 @@ def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
     strings = [name for name, attribute in schema.items() if attribute.type == "string"]
     wanted = {"id", "where", *strings, *(f"{name}_{end}" for name in strings for end in ("low", "high"))}
     for column in sorted(wanted & set(table.column_names)):
-        kind = table[column].type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        values = table[column]
+        values = pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
+        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
         if not is_text(kind):
             continue
-        texts = _text(table[column].cast(kind))
+        texts = _text(values.cast(kind))
         bad = unsound(texts)
         if bad is not None:
             for row in np.flatnonzero(bad).tolist():
@@ -319,9 +320,9 @@ def _priorities(table: pa.Table, errors: dict[int, str]) -> NDArray[np.uint8]:
     column = table["priority"]
     if not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
         raise TableError(f"column 'priority' is a column of {column.type}; priorities are whole numbers 0 to 9")
-    levels = column.cast(pa.int64()).fill_null(DEFAULT_PRIORITY).to_numpy()
+    levels = column.cast(pa.int64(), safe=False).fill_null(DEFAULT_PRIORITY).to_numpy()  # above 2^63 it is negative
     for row in np.flatnonzero((levels < 0) | (levels >= LEVELS)).tolist():
-        errors.setdefault(row, f"priority {levels[row]} is not in 0 to 9")
+        errors.setdefault(row, f"priority {column[row]} is not in 0 to 9")
     clipped: NDArray[np.uint8] = np.clip(levels, 0, LEVELS - 1).astype(np.uint8)
     return clipped
 

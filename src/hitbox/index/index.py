@@ -15,22 +15,23 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hitbox import language
 from hitbox.encoding import events
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, I64, LEVELS, Boxes, Points
-from hitbox.encoding.codecs import unsound
+from hitbox.encoding.codecs import decoded, is_text, unsound
 from hitbox.encoding.events import Event
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.encoding.values import forbidden
+from hitbox.encoding.values import brief, forbidden
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import NO_ROWS, NO_SLOTS, Id, Rows, kind_of, new_id
@@ -313,9 +314,14 @@ class Index:
         """What each event asks of the subscriptions."""
         if where is None:
             return None
+        if not isinstance(where, Iterable):
+            raise ValueProblem(f"`where` is a text, or a list with a text per event, not {brief(where)}")
         texts = [where] * count if isinstance(where, str) else list(where)
         if len(texts) != count:
             raise TableError(f"{len(texts)} texts in `where` for {count} events")
+        for text in texts:
+            if text is not None and not isinstance(text, str):
+                raise ValueProblem(f"`where` of an event is a text or None, not {brief(text)}")
         made = {text: self._asked(text) for text in set(texts) if text is not None}
         return [None if text is None else made[text] for text in texts]
 
@@ -334,6 +340,8 @@ class Index:
         if id is not None:
             with self._lock.read:
                 return self._explain(event, self._slot(id), where)
+        if not isinstance(misses, int):
+            raise ValueProblem(f"misses is a whole number, not {brief(misses)}")
         if misses <= 0:
             return Explained(self.match(event, where), {})
         return self._with_misses(event, where, misses)
@@ -497,7 +505,7 @@ def _restored(
 
 def _check_priority(priority: object) -> None:
     if isinstance(priority, bool) or not isinstance(priority, (int, np.integer)) or not 0 <= priority < LEVELS:
-        raise ValueProblem(f"a priority is a whole number 0 to 9 (9 is the most urgent), not {priority!r}")
+        raise ValueProblem(f"a priority is a whole number 0 to 9 (9 is the most urgent), not {brief(priority)}")
 
 
 def _refuse(errors: Mapping[int, str], on_error: str) -> None:
@@ -512,16 +520,29 @@ def _warn_never(message: str, stacklevel: int = 4) -> None:
 
 
 def _id_array(ids: Sequence[Id] | pa.Array) -> pa.Array:
-    """Ids to look up; a text that no id can be is left out."""
+    """Ids to look up; nulls, and what no id can be, are left out."""
     if isinstance(ids, (pa.Array, pa.ChunkedArray)):
-        whole = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
-        if pa.types.is_integer(whole.type):
-            return whole.cast(pa.int64())
-        bad = unsound(whole)
-        return whole.cast(pa.large_string()) if bad is None else whole.filter(pa.array(~bad)).cast(pa.large_string())
+        return _id_column(decoded(ids))
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise ValueProblem(f"ids come as a list or as an Arrow array, not as {type(ids).__name__}")
+    ids = list(ids)  # once: a generator has nothing left the second time
     kinds = {kind_of(id) for id in ids}
     if len(kinds) > 1:
         raise ValueProblem("ids of both types, int and string, in one call")
     if kinds == {"int"}:
         return pa.array([int(id) for id in ids], pa.int64())
     return pa.array([str.__str__(id) for id in ids if forbidden(id) is None], pa.large_string())  # type: ignore[arg-type]
+
+
+def _id_column(ids: pa.Array) -> pa.Array:
+    ids = ids.drop_null()
+    if pa.types.is_null(ids.type):
+        return pa.array([], pa.int64())
+    if pa.types.is_uint64(ids.type):
+        ids = ids.filter(pc.less_equal(ids, pa.scalar(2**63 - 1, ids.type)))
+    if pa.types.is_integer(ids.type):
+        return ids.cast(pa.int64())
+    if not is_text(ids.type):
+        raise ValueProblem(f"a column of {ids.type} holds no ids: they are ints or strings")
+    bad = unsound(ids)
+    return (ids if bad is None else ids.filter(pa.array(~bad))).cast(pa.large_string())
