@@ -129,6 +129,15 @@ DAMAGE = {
     "a gap": (["delete from events where seq = 10"], [n for n in range(1, 41) if n != 10]),
     "a ledger": (["update ledger set rows = 7 where name = 'deliveries'"], list(range(1, 41))),
     "a missing row": (["delete from deliveries where subscriber = 2 and seq = 3"], [n for n in range(1, 41) if n != 3]),
+    "texts that are none": (
+        ["update deliveries set ids = cast(x'73ff' as text) where subscriber = 2 and seq in (5, 30)"],
+        [n for n in range(1, 41) if n not in (5, 30)],
+    ),
+    "a name in the ledger": (
+        ["update ledger set name = cast(x'ff' as text) where name = 'events'"],
+        list(range(1, 41)),
+    ),
+    "a key in meta": (["update meta set key = cast(x'6dff' as text) where key = 'matched'"], list(range(1, 41))),
     "matched": (["update meta set value = '7' where key = 'matched'"], list(range(1, 41))),
 }
 

@@ -34,6 +34,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
 FILES = ("hitbox.db", "hitbox.db-wal", "beacon")
+LEDGER_COLUMNS = 6
 
 
 @dataclass
@@ -170,11 +171,9 @@ def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
     """From both ends, so that one page that cannot be read does not hide what is behind it."""
     seen: set[Any] = set()
     keys = TABLES[name][1] if name in TABLES else 1
-    first = TABLES[name][0].split()[:keys] if name in TABLES else ["name"]
     for way in ("", " DESC"):
-        order = ", ".join(column + way for column in first)
         try:
-            for *row, crc in db.execute(f"SELECT * FROM {name} ORDER BY {order}"):
+            for *row, crc in _raw(db, name, keys, way):
                 key = tuple(row[:keys])
                 if key in seen:
                     continue
@@ -184,8 +183,27 @@ def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
                 else:
                     done.left_out.append({"table": name, "why": "the CRC does not fit", "row": row})
             return
-        except apsw.Error as problem:
+        except (apsw.Error, UnicodeDecodeError) as problem:
             done.notes.append(f"table {name}: not all of it can be read ({problem})")
+
+
+def _raw(db: apsw.Connection, name: str, keys: int, way: str) -> Iterator[Row]:
+    """Rows with their CRC, in order. A text that is no UTF-8 any more comes as bytes, and hides no other row."""
+    columns = [f"c{n}" for n in range(len(TABLES[name][0].split()) + 1 if name in TABLES else LEDGER_COLUMNS)]
+    is_text = ", ".join(f"typeof({c}) = 'text'" for c in columns)
+    plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns)
+    order = ", ".join(c + way for c in columns[:keys])
+    query = f"WITH t({', '.join(columns)}) AS (SELECT * FROM {name}) SELECT {is_text}, {plain} FROM t ORDER BY {order}"
+    for row in db.execute(query):
+        both = zip(row[: len(columns)], row[len(columns) :], strict=True)
+        yield tuple(_decoded(value) if text else value for text, value in both)
+
+
+def _decoded(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _crc(row: list[Any]) -> int | None:

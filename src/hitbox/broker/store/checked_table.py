@@ -38,6 +38,14 @@ def crc_of(row: Sequence[Any]) -> int:
     return zlib.crc32(_encode(row))
 
 
+def rows_of(db: apsw.Connection, table: str) -> Iterator[Row]:
+    """Every row of a table. SQLite takes any bytes for a text; those that are none are damage."""
+    try:
+        yield from db.execute(f"SELECT * FROM {table}")
+    except UnicodeDecodeError as problem:
+        raise StoreDamaged(f"table {table}: a text in it is no text any more ({problem.reason})") from None
+
+
 @dataclass(slots=True)
 class Account:
     rows: int = 0
@@ -63,7 +71,7 @@ class Ledger:
         """Forget what was counted and not committed."""
         self._stale = True  # until it has been read: reading may fail
         found: dict[str, Account] = {}
-        for *row, crc in self._db.execute("SELECT * FROM ledger"):
+        for *row, crc in rows_of(self._db, "ledger"):
             if crc != crc_of(row):
                 raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged")
             found[row[0]] = Account(*row[1:])
@@ -192,7 +200,7 @@ class Table:
         account = self._ledger.look(self.name)
         count = total = 0
         expected = account.first
-        for *row, crc in self._db.execute(f"SELECT * FROM {self.name}"):
+        for *row, crc in rows_of(self._db, self.name):
             if crc != crc_of(row):
                 yield f"table {self.name}: the row {row[: self.keys]} is damaged (its CRC does not fit)"
             if self.numbered:

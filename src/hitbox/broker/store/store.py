@@ -90,7 +90,7 @@ class Store:
         self.troubles: dict[str, str] = {}
         try:
             self._open(max_bytes)
-        except (apsw.Error, StoreDamaged, OSError) as problem:
+        except (apsw.Error, StoreDamaged, OSError, UnicodeDecodeError) as problem:
             raise self._cannot_open(problem) from problem
         except BaseException:
             self._release()
