@@ -17,6 +17,7 @@ from broker_kit import Listener, item, running, serving, sub, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from hitbox.broker import admin
 from hitbox.broker.client import Client, Delivery
 from hitbox.broker.delivery.mailbox import MEMORY, Mailbox
 from hitbox.broker.prefetch import FIRST_WINDOW, Pace
@@ -354,6 +355,32 @@ def test_the_sync_client_acknowledges_and_refuses(tmp_path: Path) -> None:
             assert await asyncio.to_thread(work) == [(1, 1), (2, 1), (3, 1), (2, 2)]
             await until(lambda: broker.describe()["pending"] == 1)  # the last one was left alone, and stays
             assert set(broker.store.read("SELECT seq FROM deliveries")) == {(2,)}
+
+    run(scenario())
+
+
+def test_a_dead_letter_whose_event_is_pending_anyway_does_not_come_twice(tmp_path: Path) -> None:
+    """The replay made it pending, at another level: two rows of one event would be acknowledged as one."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("x", "qty > 0", 4)])
+            ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=1))
+            await broker.publish([item(qty=1)] * 3)
+            await until(lambda: len(ann.got) == 3)
+            broker.post.refuse(ann.mailbox, [1, 2, 3])
+            await until(lambda: broker.store.dead.rows() == 3)
+            await ann.leave()
+            await broker.subscribe("ann", [sub("x", "qty > 0", 7)])
+            assert await admin.replay(broker, "ann", 2) == 2
+            assert await admin.revive(broker, [1, 2, 3]) == 1
+            assert (broker.mailbox("ann").pending, broker.store.deliveries.rows()) == (3, 3)
+            assert broker.store.dead.rows() == 2, "those that are pending anyway stay letters"
+            again = await Listener(broker).attach("ann")
+            await until(lambda: broker.store.deliveries.rows() == 0)
+            await until(lambda: broker.mailbox("ann").pending == 0)
+            assert sorted(again.seqs()) == [1, 2, 3]
+            await again.leave()
 
     run(scenario())
 

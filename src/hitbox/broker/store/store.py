@@ -420,7 +420,7 @@ class Store:
     def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> None:
         """Another attempt at the events that failed: deliveries that are not there yet, and what still fails."""
         for subscriber, level, seq, ids, sent in rows:
-            if self.existing([subscriber]) and not list(self.deliveries.scan(*_one(subscriber, level, seq))):
+            if self.existing([subscriber]) and not self.pending_levels(subscriber, [seq]):
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
         self.keep("failed", list(failed))
 
@@ -469,13 +469,14 @@ class Store:
         return account.last - before
 
     def revive(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Make dead letters deliveries again; their (number, subscriber, seq)."""
+        """Make dead letters deliveries again; their (number, subscriber, seq). An event that is pending anyway is not
+        made pending twice: its letter stays."""
         revived = []
         for number in numbers:
             for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
-                if not self.existing([subscriber]):
+                if not self.existing([subscriber]) or self.pending_levels(subscriber, [seq]):
                     continue
-                self.deliveries.put([(subscriber, TOP - level, seq, ids, 1, 0, body)])
+                self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, body)])
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
