@@ -229,7 +229,7 @@ MEMORY = """
 import resource, sys
 import numpy as np, pyarrow as pa
 from hitbox import Index
-from hitbox.spark import partition, store
+from hitbox.spark import match_task, snapshot_files
 
 count, events = 100_000, int(sys.argv[2])
 index = Index({"a": "int"})
@@ -240,7 +240,7 @@ few = np.where(np.arange(events) < events // 2, 99, 5)  # half of them match not
 batch = pa.RecordBatch.from_pydict({"event_id": np.arange(events), "a": few})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 total = 0
-job = partition.Job(sys.argv[1], 1, store.identity(store.facts(sys.argv[1])), ("a",), ("event_id",))
+job = match_task.Job(sys.argv[1], 1, snapshot_files.identity(snapshot_files.facts(sys.argv[1])), ("a",), ("event_id",))
 for out in job(iter([batch])):
     total += len(out.column("subscriptions").flatten())
 assert total == (events - events // 2) * count, total
