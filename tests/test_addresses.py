@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,3 +161,23 @@ def test_azure_without_credentials_does_not_abort_the_process(tmp_path: Path) ->
 def test_errors_are_of_hitbox() -> None:
     assert issubclass(SnapshotError, HitboxError)
     assert addresses.scheme_of("S3A://b") == "s3a"
+
+
+@pytest.mark.parametrize("written", ["", "a\0b", "file:/a%00b", "\ud800", "s3://b/\ud800", b"x", None, 5, "C:/x"])
+def test_what_no_filesystem_can_have_is_refused_everywhere(written: Any) -> None:
+    index = Index({"a": "int"})
+    for use in (resolve, for_spark, index.save, Index.open, lambda place: Index.open(place, 7)):
+        with pytest.raises(SnapshotError):
+            use(written)
+
+
+def test_odd_names_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    index = Index({"a": "int"})
+    index.subscribe(1, "a > 1")
+    for name in ("./ab:cd", "~nobody-of-this-name/x", "with space/%20"):
+        assert index.save(name) == 1
+        assert len(Index.open(name)) == 1
+    assert (tmp_path / "ab:cd" / "CURRENT").exists()
+    with pytest.raises(SnapshotError):
+        Index.open("x" * 5000, 7)

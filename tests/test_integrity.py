@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -16,7 +17,7 @@ import pytest
 
 from hitbox import Index, Schema
 from hitbox.engine import _kernels
-from hitbox.errors import SnapshotError
+from hitbox.errors import SchemaError, SnapshotError
 from hitbox.storage import array_files, snapshot
 
 Array = np.ndarray[Any, Any]
@@ -276,3 +277,33 @@ def test_a_forged_manifest_is_refused(tmp_path: Path, change: dict[str, Any]) ->
     (folder / "manifest.json").write_text(snapshot.manifest_text(facts, files))
     with pytest.raises(SnapshotError, match="is damaged"):
         Index.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "manifest.json", "catalog.priority.npy"])
+def test_a_pipe_instead_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    bitmaps().save(tmp_path)
+    file = tmp_path / name if name == "CURRENT" else snapshot.folder_of(tmp_path, 1) / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(SnapshotError, match="it is no plain file"):
+        Index.open(tmp_path)
+
+
+@pytest.mark.parametrize("head", ["{'descr': ", "[" * 3000, "{[]: 1}", "(" * 300])
+def test_a_header_that_makes_no_sense(tmp_path: Path, head: str) -> None:
+    bitmaps().save(tmp_path)
+    facts = snapshot.facts_of(tmp_path)
+    folder = snapshot.folder_of(tmp_path, facts.pop("version"))
+    files = facts.pop("files")
+    raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode()
+    (folder / "catalog.priority.npy").write_bytes(raw)
+    files["catalog.priority"] = {"bytes": len(raw), "crc32c": _kernels.crc32c(np.frombuffer(raw, np.uint8))}
+    (folder / "manifest.json").write_text(snapshot.manifest_text(facts, files))
+    with pytest.raises(SnapshotError, match=r"catalog\.priority\.npy is damaged"):
+        Index.open(tmp_path)
+
+
+@pytest.mark.parametrize("grid", [(["0", "1e999999999"], "1"), (["0", "1"], "1e-999999999"), (["0", "9" * 500], "1")])
+def test_a_number_of_endless_digits_takes_no_time(grid: tuple[list[str], str]) -> None:
+    with pytest.raises(SchemaError):
+        Schema({"a": {"type": "float", "domain": grid[0], "precision": grid[1]}})

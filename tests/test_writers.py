@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -291,10 +292,56 @@ def test_a_full_disk_when_current_is_written(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(SnapshotError, match="No space"):
         index().save(tmp_path)
     assert snapshot.versions(tmp_path) == [1]
+    assert leftovers(tmp_path) == [], "the disk is full: what failed must not take up space"
     assert len(Index.open(tmp_path)) == 20
     monkeypatch.undo()
     assert index().save(tmp_path) == 2
     assert leftovers(tmp_path) == []
+
+
+def test_what_fails_behind_current_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version is current: whoever heard of an error would save it again."""
+    for _ in range(2):
+        index().save(tmp_path)
+
+    def full(file: Path, what: str, wait: float) -> Any:
+        if file.parent.name == "pins":
+            raise OSError(28, "No space left on device")
+        return original(file, what, wait)
+
+    original = writer_lock.exclusive
+    monkeypatch.setattr(writer_lock, "exclusive", full)
+    assert index().save(tmp_path) == 3
+    assert snapshot.versions(tmp_path) == [1, 2, 3]
+    monkeypatch.undo()
+    assert index().save(tmp_path) == 4
+    assert snapshot.versions(tmp_path) == [3, 4]
+
+
+def test_a_draft_that_is_swept_before_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer may find the file of an owner between its creation and its lock."""
+    index().save(tmp_path)
+    original, swept = fcntl.flock, []
+
+    def flock(file: Any, how: int) -> None:
+        if not swept and str(file.name).isdigit() and list(tmp_path.glob("*.owner")):
+            swept.append(file)
+            snapshot._sweep(tmp_path)
+        original(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert index().save(tmp_path) == 2
+    assert swept
+    assert leftovers(tmp_path) == []
+
+
+def test_folders_that_are_no_versions(tmp_path: Path) -> None:
+    index().save(tmp_path)
+    for name in ("\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT THREE}", "7", "9" * 30):
+        (tmp_path / "versions" / name).mkdir()
+    assert snapshot.versions(tmp_path) == [1]
+    assert index().save(tmp_path) == 2
+    assert len(Index.open(tmp_path)) == 20
 
 
 DRAFT = """

@@ -16,8 +16,10 @@ lies below, above or between the steps, equals none of them, and is never rounde
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +30,8 @@ TYPES = ("int", "float", "string", "bool", "timestamp")
 ROLES = ("criteria", "information")
 MAX_ATTRIBUTES = 1000
 MAX_STEPS = 2**48
+MAX_DIGITS = 400
+"""Of a number as a text, in front of its point or behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,15 @@ def _exact(value: Any) -> Fraction:
         return Fraction(repr(value))
     if isinstance(value, bool):
         raise TypeError(value)
+    if isinstance(value, str | Decimal):  # a fraction of 1e999999999 takes hours
+        _check_short(str(value))
     return Fraction(value)
+
+
+def _check_short(text: str) -> None:
+    exponent = re.search(r"[eE]([+-]?[0-9_]+)\s*$", text)
+    if len(text) > MAX_DIGITS or (exponent and abs(int(exponent[1])) > MAX_DIGITS):
+        raise ValueError(f"{text[:MAX_DIGITS]} has too many digits")
 
 
 class Schema(Mapping[str, Attribute]):

@@ -385,7 +385,7 @@ def names(folder: str) -> list[str]:
 
 def _folders(path: str) -> list[int]:
     """The numbers that are taken, by versions and by what writers that died left of them."""
-    return sorted(int(name) for name in names(join(path, "versions")) if name.isdigit())
+    return snapshot.numbered(names(join(path, "versions")))
 
 
 def _numbers(path: str) -> list[int]:

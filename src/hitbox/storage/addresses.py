@@ -66,13 +66,9 @@ def resolve(address: str | os.PathLike[str]) -> str:
     >>> resolve("s3a://bucket/ads/?region=eu-west-1")
     's3://bucket/ads?region=eu-west-1'
     """
-    text = os.fspath(address)
-    if not text:
-        raise SnapshotError("an empty text is no place; give a path or an address")
+    text = checked(address)
     scheme = scheme_of(text)
     if scheme is None:
-        if re.match(r"[A-Za-z]:[\\/]", text) and os.name != "nt":
-            raise SnapshotError(f"{text} is a path of Windows, and this is another system; give a path of this one")
         return os.path.abspath(os.path.expanduser(text))
     if scheme in ("file", "dbfs"):
         return _mounted(text, scheme)
@@ -90,6 +86,25 @@ def resolve(address: str | os.PathLike[str]) -> str:
         )
     quoted = quote(path, safe="/%:@!$&'()*+,;=~") if re.fullmatch(r"(?:[^%]|%[0-9A-Fa-f]{2})*", path) else quote(path)
     return f"{scheme}://{host}{quoted.rstrip('/')}{query}"
+
+
+def checked(address: str | os.PathLike[str]) -> str:
+    """The text of a place, which must be one that a filesystem can have."""
+    text = os.fspath(address) if isinstance(address, str | os.PathLike) else address
+    if not isinstance(text, str):
+        raise SnapshotError(f"a place is a text or a Path, not {type(address).__name__}")
+    if not text:
+        raise SnapshotError("an empty text is no place; give a path or an address")
+    plain = unquote(text, errors="surrogateescape") if scheme_of(text) else text
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise SnapshotError(f"{text!a} is no place: it holds half of a character") from None
+    if "\0" in plain:
+        raise SnapshotError(f"{text!a} is no place: it holds a NUL character")
+    if re.match(r"[A-Za-z]:[\\/]", text) and os.name != "nt":
+        raise SnapshotError(f"{text} is a path of Windows, and this is another system; give a path of this one")
+    return text
 
 
 def scheme_of(text: str) -> str | None:
@@ -117,9 +132,9 @@ def join(resolved: str, *names: str) -> str:
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
     """The folder that a path or a `file:` address names; an address elsewhere is an error that says what to do."""
-    text = os.fspath(path)
-    if scheme_of(text) is None:
-        return Path(text).expanduser()
+    text = checked(path)
+    if scheme_of(text) is None:  # absolute: Path makes x:y of ./x:y, which would be an address the next time
+        return Path(os.path.expanduser(text)).absolute()
     resolved = resolve(text)
     if is_remote(resolved):
         raise SnapshotError(
@@ -131,7 +146,7 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 
 def for_spark(address: str | os.PathLike[str]) -> str:
     """A place as Spark is to be given it: Hadoop knows nothing of `~`, `%20`, passwords and options behind a `?`."""
-    text = os.fspath(address)
+    text = checked(address)
     scheme = scheme_of(text)
     if scheme in ONLY_SPARK:
         return text.rstrip("/")

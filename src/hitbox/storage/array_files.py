@@ -7,14 +7,17 @@ opened: in pieces, over all cores, at the speed of memory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import mmap
 import os
+import stat
 import sys
+import tokenize
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -29,6 +32,8 @@ SMALL = 2**20
 WRITTEN = 4 * 2**20
 """Bytes that are written at a time: few enough that the cache still has them when their checksum is computed."""
 ALIGNED = 64
+UNREADABLE = (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
+"""What numpy raises for a header that makes no sense."""
 POPULATE_READ = 22  # madvise: map what the page cache has in one go, instead of page by page (Linux 5.14)
 
 
@@ -61,9 +66,24 @@ def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> 
     for name, memory in maps.items():
         try:
             found[name] = _array(memory)
-        except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError) as problem:
+        except UNREADABLE as problem:
             raise damaged(folder / f"{name}.npy", str(problem)) from None
     return found
+
+
+def open_file(file: Path) -> IO[bytes]:
+    """A plain file, open for reading; anything else is an OSError, and nobody waits for the writer of a pipe."""
+    opened = open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        return opened
+    opened.close()
+    raise OSError(errno.EINVAL, "it is no plain file")
+
+
+def read_small(file: Path) -> bytes:
+    """What a small file holds."""
+    with open_file(file) as opened:
+        return opened.read()
 
 
 def damaged(file: Path, reason: str) -> SnapshotError:
@@ -72,7 +92,7 @@ def damaged(file: Path, reason: str) -> SnapshotError:
 
 def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
     try:
-        with open(file, "rb") as opened:
+        with open_file(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             if size != facts["bytes"]:
                 raise damaged(file, f"{size} bytes where {facts['bytes']} were written")

@@ -28,7 +28,7 @@ import re
 import shutil
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,12 +41,15 @@ from hitbox.storage.array_files import damaged
 
 FORMAT = 6
 KEEP = 2
+DIGITS = 18
+"""The most that the number of a version has."""
 TRIES = 100
 """How often a reader starts over because writers replaced the version that it was opening."""
 
 Files = dict[str, dict[str, Any]]
 T = TypeVar("T")
 
+_PART = re.compile(r"(?:[\w-][\w.-]*)?")
 _FILE = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 
 
@@ -77,7 +80,8 @@ def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
             (root / "versions").mkdir(parents=True, exist_ok=True)
             (root / "pins").mkdir(exist_ok=True)
             _sweep(root)
-            stack.enter_context(writer_lock.exclusive(owner, "write a version", wait=0))
+            # waits: whoever sweeps may have found the file before it was locked, and have it for a moment
+            stack.enter_context(writer_lock.exclusive(owner, "write a version", writer_lock.WAIT))
             stack.callback(owner.unlink, missing_ok=True)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             folder.mkdir()
@@ -107,10 +111,7 @@ def publish(
                 raise changed_since(str(path), base, before)
             number = max([0, before or 0, *versions(root)]) + 1
             _make_current(root, folder, number)
-            _retire(root, number, before)
-            for beside in root.glob(".CURRENT-*"):
-                beside.unlink(missing_ok=True)
-            _sweep(root)
+            _tidy(root, number, before)
         return number
 
 
@@ -154,9 +155,11 @@ def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
     """What `name` pinned."""
     file = local_folder(path) / "pins" / f"{name}.json"
     try:
-        return _parse_pin(str(file), file.read_bytes().decode(errors="replace"))
+        return _parse_pin(str(file), array_files.read_small(file).decode(errors="replace"))
     except FileNotFoundError:
         return None
+    except OSError as problem:
+        raise SnapshotError(f"cannot read the pin {file}: {problem.strerror or problem}") from None
 
 
 def _pin_text(facts: Mapping[str, Any]) -> str:
@@ -188,13 +191,24 @@ def pins(path: str | os.PathLike[str]) -> set[int]:
 def versions(path: str | os.PathLike[str]) -> list[int]:
     """The versions that lie under `path`, oldest first."""
     folder = local_folder(path) / "versions"
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    try:
+        return numbered(entry.name for entry in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        raise SnapshotError(f"cannot list {folder}: {problem.strerror or problem}") from None
+
+
+def numbered(names: Iterable[str]) -> list[int]:
+    """The numbers of the folders that are versions, lowest first; whatever else lies there is none."""
+    digits = [name for name in names if name.isascii() and name.isdigit() and len(name) <= DIGITS]
+    return sorted(int(name) for name in digits if name == f"{int(name):08d}")
 
 
 def current(path: str | os.PathLike[str]) -> int:
     """The version that readers open."""
     try:
-        text = (local_folder(path) / "CURRENT").read_bytes().decode(errors="replace")
+        text = array_files.read_small(local_folder(path) / "CURRENT").decode(errors="replace")
     except OSError as problem:
         if isinstance(problem, FileNotFoundError) and (there := versions(path)):
             raise SnapshotError(
@@ -219,7 +233,7 @@ def _current_text(number: int) -> str:
 def _parse_current(text: str) -> int:
     """The number of the version that CURRENT names; anything that `_current_text` would not write is an error."""
     digits = text.partition(" ")[0].strip()
-    plain = digits.isascii() and digits.isdigit() and len(digits) <= 18
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= DIGITS
     if plain and text == _current_text(int(digits)):
         return int(digits)
     if plain and text.strip() == digits:
@@ -259,7 +273,7 @@ def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[s
     if version is None:
         return latest(path, lambda number: facts_of(path, number))
     folder = local_folder(path) / "versions" / f"{version:08d}"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise no_version(path, version, versions(path), _current_if_any(local_folder(path)))
     return _read_manifest(folder) | {"version": version}
 
@@ -318,7 +332,18 @@ def _make_current(root: Path, folder: Path, number: int) -> None:
     except BaseException:
         if _current_if_any(root) != number:
             _hide(place)
+            _sweep(root)  # at once: the disk may be full
         raise
+
+
+def _tidy(root: Path, number: int, before: int | None) -> None:
+    """Remove what nobody needs any more. The version is current, so what fails here is left to the next writer."""
+    with contextlib.suppress(OSError, SnapshotError):
+        _retire(root, number, before)
+    with contextlib.suppress(OSError):
+        for beside in root.glob(".CURRENT-*"):
+            beside.unlink(missing_ok=True)
+        _sweep(root)
 
 
 def _retire(root: Path, number: int, before: int | None) -> None:
@@ -397,7 +422,7 @@ def _hitbox() -> str:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     file = folder / "manifest.json"
     try:
-        text = file.read_bytes().decode()
+        text = array_files.read_small(file).decode()
         body = text.partition("\n")[2]
         found: dict[str, Any] = json.loads(body)
         intact = text == _sealed(body)
@@ -438,6 +463,8 @@ def _wrong_with(manifest: Mapping[str, Any]) -> str | None:
             return "it does not say the size and the checksum of every file"
     if not isinstance(parts, list) or not parts or not all(isinstance(name, str) for name in parts):
         return "it does not list its parts"
+    if not all(_PART.fullmatch(name) for name in parts):
+        return "a part has a name that hitbox does not write"
     if len(set(parts)) < len(parts):
         return "it lists a part twice"
     for key in ("id_type", "matcher"):
