@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -347,3 +349,28 @@ def test_near_misses_give_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(told, Explained)
     assert told.matches == [160]
     assert set(told.misses) == {500, 170}
+
+
+AT_EXIT = """
+import threading, time
+import hitbox
+
+index = hitbox.Index({"a": "int"})
+for n in range(2000):
+    index.subscribe(n, f"a > {n}")
+
+def for_ever():
+    while True:
+        index.match({"a": 1999})
+
+for _ in range(8):
+    threading.Thread(target=for_ever, daemon=True).start()
+time.sleep(0.2)
+print("ends")
+"""
+
+
+def test_a_process_ends_while_daemon_threads_match() -> None:
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout.strip()) == (0, "ends"), done.stderr

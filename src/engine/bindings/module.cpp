@@ -14,6 +14,7 @@
 #include "format/decode.hpp"
 #include "match/dispatch.hpp"
 #include "bindings/read_write_lock.hpp"
+#include "bindings/released_gil.hpp"
 #include "format/tail.hpp"
 #include "format/validate.hpp"
 
@@ -166,7 +167,7 @@ nb::list build(u32 attributes, In<i64> numbers, In<i64> offsets, In<int> attribu
   Seed seed{first_seed, second_seed | 1ull << 63};  // never near an attribute's number
   Signals signals;
   {
-    nb::gil_scoped_release free;
+    ReleasedGil free;
     std::vector<i64> key(boxes.count, -2);
     if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings", seed, signals);
     size_t maps = size_t(std::count(key.begin(), key.end(), i64(-2)));
@@ -323,7 +324,7 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
   OwnResult result;
   {
     Signals signals;
-    nb::gil_scoped_release free;
+    ReleasedGil free;
     ends[0] = 0;
     Wanted wanted{top, bottom, limit < 0 ? SIZE_MAX : size_t(limit)};
     if (count == 1) {
@@ -353,10 +354,10 @@ NB_MODULE(_kernels, m) {
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
-      .def("check", &Segment::check, nb::call_guard<nb::gil_scoped_release>())
+      .def("check", &Segment::check, nb::call_guard<ReleasedGil>())
       .def("check_boxes", [](const Segment& self, size_t from, size_t to, In<u32> where, u32 base) {
         Locations locations{where.data(), where.size(), base};
-        nb::gil_scoped_release free;
+        ReleasedGil free;
         return self.check_boxes(from, to, locations);
       }, "first"_a, "end"_a, "where"_a, "base"_a)
       .def("decode", [](const Segment& self, In<u32> positions) {
@@ -364,7 +365,7 @@ NB_MODULE(_kernels, m) {
         std::vector<u8> levels;
         Signals signals;
         {
-          nb::gil_scoped_release free;
+          ReleasedGil free;
           boxes = self.decode(positions.data(), positions.size(), signals);
           levels = ask_each<u8>(positions, [&](u32 at) { return self.level(at); });
         }
@@ -421,7 +422,7 @@ NB_MODULE(_kernels, m) {
   m.def("crc32c", [](In<u8> data, u32 before, bool plainly) {
     const u8* at = data.data();
     size_t size = data.size();
-    nb::gil_scoped_release free;
+    ReleasedGil free;
     return checksum::crc32c(at, size, before, plainly);
   }, "data"_a, "before"_a = 0, "plainly"_a = false);
   m.def("join_crc32c", &checksum::join, "first"_a, "second"_a, "second_size"_a);

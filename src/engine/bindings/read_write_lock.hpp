@@ -22,6 +22,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "bindings/released_gil.hpp"
+
 namespace hitbox {
 
 namespace nb = nanobind;
@@ -331,7 +333,7 @@ class Lock {
     unsigned long seen = changes_;
     ++waiters_;
     {
-      nb::gil_scoped_release free;
+      ReleasedGil free;
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait_for(lock, STEP, [&] { return changes_ != seen; });
     }
