@@ -262,3 +262,19 @@ def test_other_jobs_outlive_one_that_fails_and_a_broken_store_fails_them_all(tmp
         again.close()
 
     asyncio.run(scenario())
+
+
+def test_a_rollback_that_fails_too_does_not_hide_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "data")
+
+    def unreadable() -> None:
+        raise apsw.IOError("cannot read")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.ledger, "reload", unreadable)
+        with pytest.raises(StoreFailed, match="cannot write"), store.transaction():
+            raise apsw.IOError("cannot write")
+    with store.transaction():
+        store.keep("note", 1)
+    assert store.get("note") == 1
+    store.close()

@@ -260,12 +260,17 @@ class Store:
             yield
             self.commit()
         except (apsw.Error, OSError) as problem:
-            self.rollback()
+            self._try_rollback()
             kind = StoreFull if self.is_full(problem) else StoreFailed
             raise kind(f"the store {self.path} cannot be written: {problem!r}") from problem
         except BaseException:
-            self.rollback()
+            self._try_rollback()
             raise
+
+    def _try_rollback(self) -> None:
+        """After a failure, which is the one to report: what cannot be read now is read again by `begin`."""
+        with contextlib.suppress(apsw.Error, OSError):
+            self.rollback()
 
     def rollback(self) -> None:
         """Undo what was not committed, if anything."""
