@@ -223,12 +223,13 @@ struct Batch {
     }
     for (u32 w = 0; w * 64 < map.blocks; ++w) {
       enlist(w);
-      note_work(watch, size / 4);
+      size_t visits = 0;
       for (u32 t = 0; t < WAITING; ++t) {
         if (!waiting_size[t]) continue;
         visit(w * WAITING + t, waiting.data + t * size, waiting_size[t]);
-        note_work(watch, 4 * waiting_size[t]);
+        visits += waiting_size[t];
       }
+      note_work(watch, size / 4 + 4 * visits);
     }
   }
 
