@@ -77,11 +77,11 @@ def test_every_match_is_stamped_as_it_is_determined(name: str) -> None:
         point = random_points(rng, 1, 3)
         stamps = np.zeros(300, np.int64)
         begin = time.perf_counter_ns()
-        found = len(matcher.stamped(point, stamps).numbers)
+        found = len(matcher.match_timed(point, stamps).numbers)
         moments = np.array([begin, *stamps[:found], time.perf_counter_ns()])
         assert (np.diff(moments) >= 0).all()
         assert not stamps[found:].any()
-        assert rows(matcher, point)[0] == sorted(matcher.stamped(point, stamps).numbers.tolist()), event
+        assert rows(matcher, point)[0] == sorted(matcher.match_timed(point, stamps).numbers.tolist()), event
 
 
 def test_names_cost_neither_numba_nor_rtree() -> None:

@@ -62,6 +62,9 @@ class ColumnMasks(Matcher):
     def boxes(self, numbers: I64) -> Boxes:
         return Boxes.of_dense(self.low[:, numbers].T, self.high[:, numbers].T, self.priority[numbers])
 
+    def numbers(self) -> I64:
+        return np.flatnonzero(self.living)
+
     def __len__(self) -> int:
         return int(self.living.sum())
 
@@ -113,6 +116,10 @@ class DuckTable(Matcher):
         low = np.stack([rows[name][place] for name in self.columns[0::2]], axis=1)
         high = np.stack([rows[name][place] for name in self.columns[1::2]], axis=1)
         return Boxes.of_dense(low, high, rows["priority"][place])
+
+    def numbers(self) -> I64:
+        found: I64 = self.database.execute("SELECT number FROM boxes ORDER BY number").fetchnumpy()["number"]
+        return found
 
     def __len__(self) -> int:
         return int(self.database.execute("SELECT count(*) FROM boxes").fetchall()[0][0])

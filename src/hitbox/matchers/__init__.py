@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import Space
 from hitbox.errors import MatcherError, nearest
-from hitbox.matchers.base import BoxStore, Matcher
+from hitbox.matchers.base import Matcher
 
 REGISTRY: dict[str, str] = {
     "brute": "hitbox.matchers.brute:Brute",
@@ -95,4 +95,4 @@ def _class(name: str, options: Mapping[str, object]) -> type[Matcher]:
     return cls
 
 
-__all__ = ["AUTO", "REGISTRY", "BoxStore", "Matcher", "make", "matchers", "resolve_name", "restore"]
+__all__ = ["AUTO", "REGISTRY", "Matcher", "make", "matchers", "resolve_name", "restore"]

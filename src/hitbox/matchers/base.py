@@ -37,13 +37,7 @@ class Matcher(ABC):
     exact: bool = True
     """Whether every number that `match` reports is right; none is ever lost."""
 
-    clock_each_match: bool = True
-    """Whether a kernel that writes down when each match was found reads the clock for each (metrics.py)."""
-
     space: Space
-
-    store: BoxStore
-    """The exact boxes, where the matcher keeps them in one; otherwise it says `numbers` and `arrays` itself."""
 
     @abstractmethod
     def insert(self, numbers: I64, boxes: Boxes) -> None:
@@ -85,9 +79,9 @@ class Matcher(ABC):
     def boxes(self, numbers: I64) -> Boxes:
         """The boxes under `numbers`, exactly as they were inserted."""
 
+    @abstractmethod
     def numbers(self) -> I64:
         """The numbers in use."""
-        return self.store.living()
 
     @abstractmethod
     def __len__(self) -> int:
@@ -136,87 +130,3 @@ class Matcher(ABC):
                 f"matcher {type(self).__name__} matches points only, but an event carries an interval; "
                 "use matcher='hitbox' for interval events"
             )
-
-
-class BoxStore:
-    """Boxes by number in one growing arena: what a matcher that needs the exact bounds keeps them in.
-
-    start[number]  length[number]  priority[number]   (length -1: not in use)
-          |              |
-    attribute/low/high  [ . . . . . . . . ]           deleted rows are squeezed out when they are half of it
-    """
-
-    def __init__(self) -> None:
-        self.start = np.zeros(0, np.int64)
-        self.length = np.zeros(0, np.int32)
-        self.priority = np.zeros(0, np.uint8)
-        self.attribute = np.zeros(0, np.int32)
-        self.low = np.zeros(0, np.int64)
-        self.high = np.zeros(0, np.int64)
-        self.used = 0
-        self.live_rows = 0
-        self.count = 0
-
-    @property
-    def capacity(self) -> int:
-        """One more than the largest number that the arrays can hold."""
-        return len(self.start)
-
-    def living(self) -> I64:
-        return np.flatnonzero(self.length >= 0)
-
-    def insert(self, numbers: I64, boxes: Boxes) -> None:
-        if not len(numbers):
-            return
-        self._grow_numbers(int(numbers.max()) + 1)
-        rows = len(boxes.low)
-        if self.used + rows > len(self.low):
-            self._grow_arena(self.used + rows)
-        part = slice(self.used, self.used + rows)
-        self.attribute[part], self.low[part], self.high[part] = boxes.attribute, boxes.low, boxes.high
-        self.start[numbers] = boxes.offsets[:-1] + self.used
-        self.length[numbers] = np.diff(boxes.offsets)
-        self.priority[numbers] = boxes.priority
-        self.used += rows
-        self.live_rows += rows
-        self.count += len(numbers)
-
-    def delete(self, numbers: I64) -> None:
-        self.live_rows -= int(self.length[numbers].sum())
-        self.length[numbers] = -1
-        self.count -= len(numbers)
-        if self.used > 1024 and self.live_rows < self.used // 2:
-            self._squeeze()
-
-    def boxes(self, numbers: I64) -> Boxes:
-        length = self.length[numbers].astype(np.int64)
-        offsets = np.zeros(len(numbers) + 1, np.int64)
-        np.cumsum(length, out=offsets[1:])
-        flat = np.arange(offsets[-1]) + np.repeat(self.start[numbers] - offsets[:-1], length)
-        return Boxes(offsets, self.attribute[flat], self.low[flat], self.high[flat], self.priority[numbers])
-
-    def nbytes(self) -> int:
-        arrays = (self.start, self.length, self.priority, self.attribute, self.low, self.high)
-        return sum(a.nbytes for a in arrays)
-
-    def _grow_numbers(self, capacity: int) -> None:
-        if capacity > self.capacity:
-            extra = max(capacity, self.capacity * 3 // 2) - self.capacity
-            self.start = np.concatenate([self.start, np.zeros(extra, np.int64)])
-            self.length = np.concatenate([self.length, np.full(extra, -1, np.int32)])
-            self.priority = np.concatenate([self.priority, np.zeros(extra, np.uint8)])
-
-    def _grow_arena(self, rows: int) -> None:
-        room = max(rows, len(self.low) * 3 // 2)
-        for name in ("attribute", "low", "high"):
-            old = getattr(self, name)
-            new = np.empty(room, old.dtype)  # what is not used yet is not touched yet
-            new[: self.used] = old[: self.used]
-            setattr(self, name, new)
-
-    def _squeeze(self) -> None:
-        numbers = self.living()
-        boxes = self.boxes(numbers)
-        self.attribute, self.low, self.high = boxes.attribute, boxes.low, boxes.high
-        self.start[numbers] = boxes.offsets[:-1]
-        self.used = len(boxes.low)

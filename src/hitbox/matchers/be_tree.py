@@ -74,7 +74,7 @@ class BeTree(Gridded):
         tree = (self.nodes, self.dirs, self.pages)
         self.pages = delete_all(numbers, tree, self.place, self.capacity)
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         tree = (self.nodes, self.dirs, self.pages)
         return Hits(*visit(points.low, *tree, self.grid.rulers, self.bounds, stamps))

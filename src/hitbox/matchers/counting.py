@@ -27,8 +27,8 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, MISSING, Boxes, Hits, Points, Space
-from hitbox.matchers.base import BoxStore, Matcher
-from hitbox.matchers.kernels import NO_STAMPS, Lists, grown, now
+from hitbox.matchers.box_store import TimedMatcher
+from hitbox.matchers.kernels import Lists, grown, now
 
 EQUAL, AT_LEAST, AT_MOST = range(3)
 OPERATORS = 3
@@ -73,10 +73,9 @@ class Targets:
         return self.target.nbytes + self.bare.nbytes()
 
 
-class Counting(Matcher):
+class Counting(TimedMatcher):
     def __init__(self, space: Space):
-        self.space = space
-        self.store = BoxStore()
+        super().__init__(space)
         self.targets = Targets(space)
         self.index = Lists(OPERATORS * space.attributes, ordered=True)
         self.links = Lists(0, valued=False)
@@ -129,21 +128,12 @@ class Counting(Matcher):
         self.targets.delete(numbers)
         self.store.delete(numbers)
 
-    def match(self, points: Points) -> Hits:
-        return self.stamped(points, NO_STAMPS)
-
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         return Hits(*count_points(points.low, len(self), *self._index(), stamps))
 
     def _index(self) -> tuple[Any, ...]:
         return self.index.arrays, self.links.arrays, self.targets.target, self.targets.bare_numbers
-
-    def boxes(self, numbers: I64) -> Boxes:
-        return self.store.boxes(numbers)
-
-    def __len__(self) -> int:
-        return self.store.count
 
     def nbytes(self) -> int:
         arrays = (self.table, self.kinds, self.values, self.free)

@@ -106,7 +106,7 @@ class Dexin(Rein):
             self.counts = counts  # whoever comes at the same time makes the same
         return counts
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         index = (self.grid.cells, self.grid.arrays, self.lists.arrays, self._counts())
         state = (self.living.dead, self.store.count, self.bounds, self.planner)
         return Hits(*match_planned(points.low, points.high, *index, *state, stamps))

@@ -21,9 +21,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.matchers.base import BoxStore, Matcher
-from hitbox.matchers.kernels import NO_STAMPS, grown, now
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Space
+from hitbox.matchers.box_store import BoxStore, TimedMatcher
+from hitbox.matchers.kernels import grown, now
 
 F64 = NDArray[np.float64]
 U16 = NDArray[np.uint16]
@@ -64,14 +64,13 @@ class Grid:
         return codes
 
 
-class Gridded(Matcher):
+class Gridded(TimedMatcher):
     """A matcher over a grid of `top` codes an attribute; subclasses say how boxes are placed, removed and found."""
 
     top: int
 
     def __init__(self, space: Space):
-        self.space = space
-        self.store = BoxStore()
+        super().__init__(space)
         self.grid = Grid.fit(space, Boxes.of([]), self.top)
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
@@ -95,19 +94,6 @@ class Gridded(Matcher):
         if len(numbers):
             self._remove(numbers)
             self.store.delete(numbers)
-
-    def match(self, points: Points) -> Hits:
-        return self.stamped(points, NO_STAMPS)
-
-    @abstractmethod
-    def stamped(self, points: Points, stamps: I64) -> Hits:
-        """`match`, noting the moment of each match in `stamps` where it is not empty."""
-
-    def boxes(self, numbers: I64) -> Boxes:
-        return self.store.boxes(numbers)
-
-    def __len__(self) -> int:
-        return self.store.count
 
     @property
     def bounds(self) -> tuple[I64, I32, I32, I64, I64]:

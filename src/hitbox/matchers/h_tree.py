@@ -96,7 +96,7 @@ class HTree(Gridded):
         for rows, first, last in self._entries(self.store.boxes(numbers)):
             self.lists.delete(*leaves_of(numbers[rows], first, last, self.cells + 1))
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         start, size, numbers, _ = self.lists.arrays
         index = (start, size, numbers, self.chosen, self.cells)

@@ -31,7 +31,7 @@ from hitbox.matchers.rein import cut
 
 
 class IndexCount(Counting):
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         table = (self.table, self.kinds, self.values)
         return Hits(*count_covered(points.low, len(self), table, *self._index(), stamps))

@@ -14,8 +14,8 @@ where lists are kept `ordered` by value; delete O(list), or O(arena) for many at
 filled by kernels: it asks the system for huge pages, Numba does not, and a build spends a third on touching new pages.
 
 Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
-match was determined goes into `stamps[k]` (nanoseconds of `time.perf_counter_ns`'s clock). NO_STAMPS turns it off.
-A matcher whose kernel does not read the clock for each match says so by `clock_each_match = False` (metrics.py).
+match was determined goes into `stamps[k]`, in nanoseconds of the monotonic clock. A matcher whose
+kernel does not read the clock for each match sets `clock_each_match = False` (box_store.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from hitbox.encoding.arrays import I32, I64
 U64 = NDArray[np.uint64]
 Ints = I32 | I64
 
-NO_STAMPS: I64 = np.zeros(0, np.int64)
 CLOCK = int(time.CLOCK_MONOTONIC)
 FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 SHORT = 64

@@ -8,11 +8,10 @@
     gap          tl - tf                       ending     te - tl, after the last one is known
     interval     mean of t(i+1) - ti
 
-One instrument, `measure`, for all. A matcher that offers `stamped(points, stamps)` notes the moment of each match
-inside its kernel (an empty array turns that off, at the cost of one test a match); what reading the clock costs, which
-would be most of the time where many match, is measured and taken off. One with a `match_levels` of its
-own is timed level by level; of any other only the whole call can be seen, so all its matches are determined at the end.
-`Times.seen` says which of these it was.
+`measure` works on any matcher. A TimedMatcher notes the moment of each match inside its kernel. Reading the clock would
+be most of the time where many match, so its cost is measured and subtracted. A matcher with its own `match_levels` is
+timed level by level. Of any other only the whole call is visible, so all its matches are determined at the end.
+`Times.seen` says which of these applies.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ import numpy as np
 from hitbox.encoding.arrays import I32, I64, Points
 from hitbox.errors import MatcherError
 from hitbox.matchers.base import Matcher
+from hitbox.matchers.box_store import TimedMatcher
 from hitbox.matchers.kernels import stamp
 
 Seen = Literal["each match", "each level", "whole event"]
@@ -72,7 +72,7 @@ def measure(matcher: Matcher, points: Points) -> list[Times]:
         return []
     stamps = np.zeros(max(1, len(matcher)), np.int64)
     by_level = type(matcher).match_levels is not Matcher.match_levels
-    one = _stamped if hasattr(matcher, "stamped") else _levels if by_level else _whole
+    one = _timed if isinstance(matcher, TimedMatcher) else _levels if by_level else _whole
     one(matcher, points[:1], stamps)
     return [one(matcher, points[event : event + 1], stamps) for event in range(len(points))]
 
@@ -104,9 +104,9 @@ def _now() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # the clock that kernels read
 
 
-def _stamped(matcher: Any, point: Points, stamps: I64) -> Times:
+def _timed(matcher: Any, point: Points, stamps: I64) -> Times:
     start = _now()
-    numbers = matcher.stamped(point, stamps).numbers
+    numbers = matcher.match_timed(point, stamps).numbers
     end = _now()
     each = clock_cost() if matcher.clock_each_match else 0.0
     readings = (np.arange(len(numbers) + 1) * each).astype(np.int64)

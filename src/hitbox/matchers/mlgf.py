@@ -71,7 +71,7 @@ class Mlgf(Transformed):
         tables = (self.cells, self.regions, self.pages)
         self.pages, self.root = delete_all(numbers, tables, self.root, self.images, self.capacity, self.fanout)
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         tables = (self.cells, self.regions, self.pages, self.root)
         corners = self.image_points(points)
         return Hits(*visit(points.low, points.high, corners, *tables, self.images, self.bounds, stamps))

@@ -134,7 +134,7 @@ class OpIndex(Gridded):
         self.needs[numbers] = 0
         self.bare = self.bare[~np.isin(self.bare, numbers)]
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         partitions = (self.first, self.classes, self.list_of, self.signature)
         index = (*partitions, self.ranges.arrays, self.buckets.arrays, self.needs, self.bare)

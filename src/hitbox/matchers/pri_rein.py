@@ -29,7 +29,8 @@ from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, LEVELS, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, unmarked_among
+from hitbox.matchers.box_store import NO_STAMPS
+from hitbox.matchers.kernels import U64, Lists, unmarked_among
 from hitbox.matchers.rein import Rein, mark_point
 
 
@@ -65,7 +66,7 @@ class PriRein(Rein):
         super().delete(numbers)
         self.order.purge(self._levels(numbers), numbers)
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         order = (self.order.start, self.order.size, self.order.numbers)
         return Hits(*match_in_order(points.low, points.high, self.living.dead, *self._index(), *order, stamps))
 

@@ -101,7 +101,7 @@ class RTree(Gridded):
             for one in corners(tree, numbers, *self._sides(low, high, part)):
                 rt.Index_DeleteData(*one)
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         if not len(points) or not self.store.count:
             return Hits.of([[]] * len(points))
         answers = []

@@ -35,8 +35,8 @@ from numba import njit
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.base import BoxStore, Matcher
-from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked, unmarked_bits
+from hitbox.matchers.box_store import NO_STAMPS, TimedMatcher
+from hitbox.matchers.kernels import U64, Lists, Living, unmarked, unmarked_bits
 
 LOW, HIGH = 0, 1
 
@@ -76,7 +76,7 @@ class Grid:
         return np.clip((end - begin + 1) / (high - low + 1), 0, 1)
 
 
-class Rein(Matcher):
+class Rein(TimedMatcher):
     intervals = True
 
     def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False, scan: str = "words"):
@@ -86,8 +86,7 @@ class Rein(Matcher):
             raise MatcherError(f"scan must be 'words' or 'bits', got {scan!r}")
         self.bitwise = scan == "bits"
         self.clock_each_match = not self.bitwise
-        self.space = space
-        self.store = BoxStore()
+        super().__init__(space)
         self.living = Living()
         self.grid = Grid(space, buckets)
         self.lists = self._empty_lists(sorted_buckets)
@@ -131,10 +130,7 @@ class Rein(Matcher):
         enter(*found, place, numbers, *rows, self.grid.cells, *self.grid.arrays)
         return found
 
-    def match(self, points: Points) -> Hits:
-        return self.stamped(points, NO_STAMPS)
-
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         return Hits(*match_points(points.low, points.high, self.living.dead, *self._index(), self.bitwise, stamps))
 
     def _index(self) -> tuple[Any, ...]:
@@ -146,12 +142,6 @@ class Rein(Matcher):
         mark_side(marks, attribute, side, key, *self._index())
         found: I32 = unmarked(~marks, np.empty(0, np.int32), 0, NO_STAMPS)[0]
         return found
-
-    def boxes(self, numbers: I64) -> Boxes:
-        return self.store.boxes(numbers)
-
-    def __len__(self) -> int:
-        return self.store.count
 
     def nbytes(self) -> int:
         return self.lists.nbytes() + self.living.dead.nbytes

@@ -31,15 +31,14 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.matchers.base import BoxStore, Matcher
+from hitbox.matchers.box_store import TimedMatcher
 from hitbox.matchers.counting import OPERATORS, Targets, constraints, report_bare, satisfied
-from hitbox.matchers.kernels import NO_STAMPS, Lists, grown, now
+from hitbox.matchers.kernels import Lists, grown, now
 
 
-class Siena(Matcher):
+class Siena(TimedMatcher):
     def __init__(self, space: Space):
-        self.space = space
-        self.store = BoxStore()
+        super().__init__(space)
         self.targets = Targets(space)
         self.buckets = Lists(OPERATORS * space.attributes)
         self.in_order = True
@@ -70,22 +69,13 @@ class Siena(Matcher):
                 numbers[begin:end], values[begin:end] = numbers[begin:end][order], values[begin:end][order]
             self.in_order = True
 
-    def match(self, points: Points) -> Hits:
-        return self.stamped(points, NO_STAMPS)
-
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         self._arrange()
         room = 1 << max(1, (3 * len(self) // 2 - 1).bit_length())
         counters = np.empty((room, 2), np.int32)  # in huge pages where it is large: it is read here and there
         goal = (self.targets.target, self.targets.bare_numbers)
         return Hits(*count_pairs(points.low, len(self), self.buckets.arrays, counters, *goal, stamps))
-
-    def boxes(self, numbers: I64) -> Boxes:
-        return self.store.boxes(numbers)
-
-    def __len__(self) -> int:
-        return self.store.count
 
     def nbytes(self) -> int:
         return self.buckets.nbytes() + self.targets.nbytes()

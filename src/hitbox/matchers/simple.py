@@ -17,40 +17,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.matchers.base import BoxStore, Matcher
-from hitbox.matchers.kernels import NO_STAMPS, grown, now
+from hitbox.encoding.arrays import I32, I64, Hits, Points
+from hitbox.matchers.box_store import TimedMatcher
+from hitbox.matchers.kernels import grown, now
 
 
-class Simple(Matcher):
+class Simple(TimedMatcher):
     intervals = True
 
-    def __init__(self, space: Space):
-        self.space = space
-        self.store = BoxStore()
-
-    def insert(self, numbers: I64, boxes: Boxes) -> None:
-        self.store.insert(numbers, boxes)
-
-    def delete(self, numbers: I64) -> None:
-        self.store.delete(numbers)
-
-    def match(self, points: Points) -> Hits:
-        return self.stamped(points, NO_STAMPS)
-
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         store = self.store
         arrays = (store.start, store.length, store.attribute, store.low, store.high)
         return Hits(*scan(points.low, points.high, *arrays, stamps))
-
-    def boxes(self, numbers: I64) -> Boxes:
-        return self.store.boxes(numbers)
-
-    def __len__(self) -> int:
-        return self.store.count
-
-    def nbytes(self) -> int:
-        return self.store.nbytes()
 
 
 @njit(cache=True, nogil=True)

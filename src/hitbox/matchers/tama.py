@@ -71,7 +71,7 @@ class Tama(Gridded):
         self.lists.delete(cells, np.repeat(numbers, count))
         self.bare = self.bare[~np.isin(self.bare, numbers)]
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         start, size, numbers, _ = self.lists.arrays
         index = (start, size, numbers, self.needs, self.bare)

@@ -73,7 +73,7 @@ class UbTree(Transformed):
     def _remove(self, numbers: I64) -> None:
         self.root = delete_all(numbers, self.images, *self.tree, self.root)
 
-    def stamped(self, points: Points, stamps: I64) -> Hits:
+    def match_timed(self, points: Points, stamps: I64) -> Hits:
         query = (points.low, points.high, self.image_points(points))
         return Hits(*visit(*query, *self.tree, self.root, self.images, self.bounds, stamps))
 
