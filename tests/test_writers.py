@@ -422,4 +422,4 @@ def test_a_process_that_ended_is_known() -> None:
     assert not writer_lock.ended(me)
     assert writer_lock.ended(me | {"started": "0"}) == (sys.platform == "linux")
     assert not writer_lock.ended(me | {"host": "elsewhere", "pid": 2**22 + random.randrange(9)})
-    assert "process" in writer_lock.told(me)
+    assert "process" in writer_lock.describe_writer(me)

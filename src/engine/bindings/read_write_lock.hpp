@@ -246,7 +246,7 @@ class Lock {
   }
 
   // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
-  // done for ever.
+  // done forever.
   static void forked() {
     SignalHandlers::instance().forked();
     Thread me = this_thread();

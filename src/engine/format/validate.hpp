@@ -1,5 +1,5 @@
 // What the content of a segment's arrays must be so that no kernel reads or writes outside of them, divides by zero,
-// shifts too far or goes round for ever, whatever file the arrays came from. Checked once, when a segment is opened.
+// shifts too far or goes round forever, whatever file the arrays came from. Checked once, when a segment is opened.
 //
 // Kernels use as an index, a shift, a size or a step: levels, cells (through starts and shift), directory entries, list
 // ends, attributes of rows, filters and orders, offsets of rows, keys of slots, strides. What they only compare or AND

@@ -92,7 +92,7 @@ class Client:
     """A broker, by its address; `token` where it asks for one.
 
     `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
-    None means for ever.
+    None means forever.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ def _admit(
 def _rehearse(
     name: str, sample: Boxes, points: Points, expected: Any, workload: Workload, threads: int
 ) -> tuple[float, float]:
-    """Compile and check on the sample; boxes a second and bytes a box of a second, warm build."""
+    """Compile and check on the sample; boxes per second and bytes per box of a second, warm build."""
     numbers = np.arange(len(sample), dtype=np.int64)
     few = max(1, len(sample) // 4)
     for _ in range(2):

@@ -68,7 +68,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
     else:
         _plot_bars(record, axes)
     axes.set_yscale("log")
-    axes.set_ylabel("µs an event")
+    axes.set_ylabel("µs per event")
     figure.legend(loc="outside right upper")
     try:
         figure.savefig(path)

@@ -21,7 +21,7 @@ from hitbox.matchers import Matcher, make, matchers
 
 
 class ColumnMasks(Matcher):
-    """NumPy: one comparison a column end, all boxes at once. Unconstrained is [MISSING, HIGHEST]."""
+    """NumPy: one comparison per column end, all boxes at once. Unconstrained is [MISSING, HIGHEST]."""
 
     intervals = True
 

@@ -113,7 +113,7 @@ class Lane:
         return max(1, min(wanted, int(seconds / max(self.estimate if estimate is None else estimate, 1e-9))))
 
     def time_one(self, fresh: Boxes, first: int, seconds: float) -> None:
-        """One call a box, up to a hundred; all are gone afterwards."""
+        """One call per box, up to a hundred; all are removed afterwards."""
         clock, matcher = self.clock, self.matcher
         last = np.array([first + len(fresh) - 1], np.int64)
         matcher.insert(last, fresh.take(np.array([0])))  # arrays grow here, once, and not under the clock

@@ -33,7 +33,7 @@ _TOKEN = re.compile(
 )
 _NAME = re.compile(r"[^\W\d]\w*+")
 
-_MENDS = {
+_HINTS = {
     "'": "the string that starts here has no closing quote (a quote inside a string is written twice: 'it''s')",
     '"': 'the quoted name that starts here has no closing "',
     "--": "comments are not part of the language",
@@ -100,13 +100,13 @@ def is_plain(name: str) -> bool:
 
 def _bad(text: str, position: int) -> SyntaxProblem:
     character = text[position]
-    mend = _MENDS.get(text[position : position + 2]) or _MENDS.get(character)
+    hint = _HINTS.get(text[position : position + 2]) or _HINTS.get(character)
     if character in "0123456789" or (character in "+-." and text[position + 1 : position + 2].isdigit()):
-        mend = "malformed number: write digits with at most one point and an exponent, as in -12.5e3"
-    if mend is None and character in "+-*/%^&|~":
-        mend = f"{character!r} does not belong here: arithmetic is not part of the language, and a sign needs a number"
-    if mend is None:
+        hint = "malformed number: write digits with at most one point and an exponent, as in -12.5e3"
+    if hint is None and character in "+-*/%^&|~":
+        hint = f"{character!r} does not belong here: arithmetic is not part of the language, and a sign needs a number"
+    if hint is None:
         name = unicodedata.name(character, "a control character")
         shown = f"{character!r} " if character.isprintable() else ""
-        mend = f"unexpected character {shown}(U+{ord(character):04X}, {name.lower()})"
-    return SyntaxProblem(mend, text, position)
+        hint = f"unexpected character {shown}(U+{ord(character):04X}, {name.lower()})"
+    return SyntaxProblem(hint, text, position)

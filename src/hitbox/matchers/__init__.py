@@ -1,4 +1,4 @@
-"""The matchers: one algorithm a file, one line here, one row in the README.
+"""The matchers: one algorithm per file, one line here, one row in docs/matchers.md.
 
 Modules are imported when first used, so that importing hitbox costs neither numba nor the native engine.
 """

@@ -1,11 +1,11 @@
 """What a matcher is: boxes in, points in, matching box numbers out.
 
-The caller (the index) numbers the boxes: small non-negative integers, each at most once among the living, free to be
-used again after a delete. A matcher may therefore use numbers as positions in bit sets and arrays. It need not lock:
-the index lets many threads call `match` at once, but never together with `insert` or `delete`. So `match` must not
-keep scratch state on `self` unless it guards it.
+The caller (the index) numbers the boxes: small non-negative integers, each used by at most one box at a time, and free
+to be used again after a delete. A matcher may therefore use numbers as positions in bit sets and arrays. It need not
+lock: the index lets many threads call `match` at once, but never together with `insert` or `delete`. So `match` must
+not keep scratch state on `self` unless it guards it.
 
-Priority order, several boxes of one subscription, ids and residual checks live above, once for all matchers.
+Priority order, subscriptions of several boxes, ids and residual checks are handled by the index, once for all matchers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Matcher(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many boxes are held."""
+        """The number of boxes."""
 
     @abstractmethod
     def nbytes(self) -> int:
@@ -99,7 +99,7 @@ class Matcher(ABC):
             yield level, numbers[priority == level]
 
     def prepare(self) -> Callable[[], None] | None:
-        """Tidy up after changes, while others match but nobody changes; what comes back is called to switch over."""
+        """Prepare a compaction while others match and nobody changes; the returned function switches over to it."""
         return None
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -5,7 +5,7 @@ High-dimensional Discrete Space", SIGMOD 2011), here from that publication and i
 
     c-node        l-node: boxes          every c-node has one, checked by exact bounds
       |
-    p-directory   p-node(a)  p-node(b)   one an attribute; boxes that constrain it may go below
+    p-directory   p-node(a)  p-node(b)   one per attribute; boxes that constrain it may go below
                     |
     c-directory   [ whole range of a ]   a bucket takes the boxes that fit into it but into neither half
                    /              \\
@@ -22,8 +22,8 @@ they exclude (popularity weighted by selectivity); ranges are compared on a grid
 constraints that need the attribute to be present lead below a p-node, so "missing" is a matter of l-nodes.
 
 Cost: match visits the p-nodes of the attributes that the event carries and one path down each c-directory, O(boxes
-there); insert and delete O(depth x constraints) and now and then a split; memory 4 bytes a box and 4 for its place,
-44 a c-node, 16 a p-node, beside the exact bounds.
+there); insert and delete O(depth x constraints) and now and then a split; memory per box 4 bytes and 4 for its place,
+per c-node 44, per p-node 16, beside the exact bounds.
 """
 
 from __future__ import annotations

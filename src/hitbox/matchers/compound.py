@@ -14,7 +14,7 @@ paper. See r_tree.py for the trees. Each has half as many dimensions as the naiv
 both.
 
 Cost: match two searches and a join of what they find; insert and delete once in each tree; memory as r-tree + 12
-bytes a box.
+bytes per box.
 """
 
 from __future__ import annotations

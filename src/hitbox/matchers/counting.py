@@ -10,13 +10,13 @@ box is broken into constraints (attribute, operator, value); equal ones are kept
     links    constraint -> [ 7 ... ]                              the boxes that hold it
     target   7 -> 3                                               counted down; a box that gets to 0 matches
 
-Here every distinct constraint is tested, one after the other; `index-count` (index_count.py) shares all of this and
+Here every distinct constraint is tested in turn; `index-count` (index_count.py) shares all of this and
 tests only as far as it must. Missing values: MISSING lies below all values of `>=`, so at least one of a box's
 constraints stays unsatisfied; `IS NULL` is "= MISSING". A lower end at MISSING and an upper end at HIGHEST always hold
 and are no constraints. Boxes without constraints match at once.
 
 Cost: match O(distinct constraints + links of the satisfied ones); insert and delete O(k) hash steps and O(k distinct of
-that operator) to keep the order; memory 4 bytes a constraint of a box and about 75 a distinct one.
+that operator) to keep the order; memory 4 bytes per constraint of a box and about 75 per distinct one.
 """
 
 from __future__ import annotations

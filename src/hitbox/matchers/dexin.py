@@ -1,8 +1,8 @@
 """dexin: plan a pipeline for each event; first exclude by sweeping ends, then look at the few that are left.
 
 W. Fan, Y. Liu, B. Tang: "DEXIN: A fast content-based multi-attribute event matching algorithm using dynamic exclusive
-and inclusive methods", Future Generation Computer Systems, 2017. One attribute after the other shrinks the partial
-result, each by one of two methods:
+and inclusive methods", Future Generation Computer Systems, 2017. The attributes shrink the partial
+result in turn, each by one of two methods:
 
     exclusive   sweep the slots of ends that fail, as REIN does; slots are kept in order, so no end is compared
                 cost: the share of boxes in the slots swept, delta = 1 - rho (rho: the event's matching rate, read off
@@ -25,8 +25,8 @@ four bytes where all keys fit, else eight. Both methods count 1 for each box tha
 although on today's machines looking at a box costs several times more than sweeping past it: at high matching rates
 `exclusive` can be faster.
 
-Cost: match O(cheapest plan); insert and delete O(k n / slots); memory 24 bytes a constraint and 8 or 16 bytes a box and
-attribute (the paper's subscriptions constrain every attribute).
+Cost: match O(cheapest plan); insert and delete O(k n / slots); memory 24 bytes per constraint and 8 or 16 bytes per box
+and attribute (the paper's subscriptions constrain every attribute).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Dexin(Rein):
             raise MatcherError(f"dexin has no plan {plan!r}{nearest(plan, PLANS)} (has: {', '.join(PLANS)})")
         if plan == "optimal" and space.attributes > MOST_FOR_OPTIMAL:
             raise MatcherError(
-                f"plan='optimal' tries 2^attributes plans an event: at most {MOST_FOR_OPTIMAL} attributes, "
+                f"plan='optimal' tries 2^attributes plans per event: at most {MOST_FOR_OPTIMAL} attributes, "
                 f"not {space.attributes}; use plan='near-optimal'"
             )
         if slots < 1:
@@ -103,7 +103,7 @@ class Dexin(Rein):
         if counts is None:
             counts = np.zeros((2 * self.space.attributes, self.grid.cells + 1), np.int64)
             np.cumsum(self.lists.size.reshape(len(counts), -1), axis=1, out=counts[:, 1:])
-            self.counts = counts  # whoever comes at the same time makes the same
+            self.counts = counts  # a thread that gets here at the same time computes the same
         return counts
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:

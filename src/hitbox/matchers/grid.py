@@ -65,7 +65,7 @@ class Grid:
 
 
 class Gridded(TimedMatcher):
-    """A matcher over a grid of `top` codes an attribute; subclasses say how boxes are placed, removed and found."""
+    """A matcher over a grid of `top` codes per attribute; subclasses say how boxes are placed, removed and found."""
 
     top: int
 

@@ -8,7 +8,7 @@ its centre into one of them, so it reaches at most half a cell beyond, and cells
     cells      0         1         2         3          c = 4
            |---------|---------|---------|---------|
     cell 1      [~~~~~~~~~~~~~~~~~~]                    overlaps half of its neighbours
-    event           ^                                   lies in the wide cells 0 and 1: two branches a level
+    event           ^                                   lies in the wide cells 0 and 1: two branches per level
 
     leaf = (branch on attribute 1, ..., branch on attribute l), one list of numbers each, (c + 1)^l leaves
 
@@ -17,10 +17,10 @@ its pieces: ceil(w c)^l copies at width w. Where that would pass `limit` entries
 anything. Choices where the descriptions leave room: a box that leaves an indexed attribute free, or accepts "missing"
 on it, takes one more branch that every event follows (the descriptions have all attributes constrained); the
 attributes that most boxes constrain are indexed, as counted when the index is (re)built (see grid.py). A box found
-under several visited branches is reported under the first of them only, so nothing need be remembered.
+under several visited branches is reported under the first of them only, so no set of visited boxes is needed.
 
-Cost: match 3^l leaves at most and every box in them, checked by exact bounds; insert and delete one entry a copy;
-memory 4 bytes a copy, 24 a leaf, beside the exact bounds.
+Cost: match 3^l leaves at most and every box in them, checked by exact bounds; insert and delete one entry per copy;
+memory 4 bytes per copy, 24 per leaf, beside the exact bounds.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from hitbox.errors import MatcherError
 from hitbox.matchers.grid import Grid, Gridded, Rulers, code, meets, report
 from hitbox.matchers.kernels import Lists, prefetch
 
-UNIT = 1 << 16  # grid codes a cell
+UNIT = 1 << 16  # grid codes per cell
 BATCH = 1 << 22  # list entries made at once
-AHEAD = 8  # boxes whose bounds are asked for before they are checked: they are rarely in the cache
+PREFETCH_DISTANCE = 8  # boxes whose bounds are fetched before they are checked: they are rarely in the cache
 NO_VALUES = np.zeros(0, np.int64)
 FEW = 64  # branches of the first levels that boxes are gone through for, one after the other
 BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may hold most of them
@@ -217,7 +217,7 @@ def search(leaf: Any, reached: I32, keys: I64, start: I64, length: I32, attribut
     """The boxes of a leaf that meet the point, into `reached`."""
     used = 0
     for i in range(len(leaf)):
-        number, soon = leaf[i], start[leaf[min(i + AHEAD, len(leaf) - 1)]]
+        number, soon = leaf[i], start[leaf[min(i + PREFETCH_DISTANCE, len(leaf) - 1)]]
         prefetch(attribute, soon)
         prefetch(low, soon)
         prefetch(high, soon)

@@ -3,15 +3,16 @@
     bit set    uint64 words, bit (number & 63) of word (number >> 6)
     Living     `dead`: bit set, 1 where no box lives, so that a match starts with `dead.copy()` and whatever is
                unmarked at the end is a living hit
-    Lists      start  size  room          one of each a list
+    Lists      start  size  room          one of each per list
                  |      |
     numbers    [ 3 8 9 . . | 1 4 . | ... ]    int32, contiguous within a list: sweeping one is a linear read
     values     [ . . . . . | . . . | ... ]    int64 beside them (none in lists that are not `valued`)
 
-A list that is full moves to the end of the arena with half as much room again; the arena is packed anew, with an eighth
-of slack in each list, when half of it is waste, and when many come in at once. Cost: append O(1) amortised, O(list)
-where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once. Big arrays are made by NumPy and
-filled by kernels: it asks the system for huge pages, Numba does not, and a build spends a third on touching new pages.
+A list that is full moves to the end of the arena with half as much room again; the arena is packed again, with an
+eighth of slack in each list, when half of it is waste, and when many entries arrive at once. Cost: append O(1)
+amortised, O(list) where lists are kept `ordered` by value; delete O(list), or O(arena) for many at once. Big arrays are
+made by NumPy and filled by kernels: it asks the system for huge pages, Numba does not, and a build spends a third on
+touching new pages.
 
 Stamps: a kernel that emits matches takes an int64 array `stamps`; where it is not empty, the moment at which the k-th
 match was determined goes into `stamps[k]`, in nanoseconds of the monotonic clock. A matcher whose

@@ -6,7 +6,7 @@ corner.
 
     directory, level 2        [ region | region ]                all data pages lie at the same depth
                                  |          \\
-    directory, level 1    [ r | r | r ]   [ r | r ]              at most `fanout` regions a directory page
+    directory, level 1    [ r | r | r ]   [ r | r ]              at most `fanout` regions per directory page
                             |   |   |       |   |
     data pages, level 0    box numbers, at most `capacity`       regions are disjoint and cover the space
 
@@ -23,7 +23,7 @@ an eighth on one side come last. So the structure follows skew, and of the 2m di
 are ever cut. A page whose boxes have all the same image cannot be cut and grows.
 
 Cost: match walks the cuts that the event's corner does not exclude and checks the boxes of the pages there, first by
-image, then by exact bounds; insert and delete O(log n) cells, now and then a split or merge; memory 4m bytes a box
+image, then by exact bounds; insert and delete O(log n) cells, occasionally a split or merge; memory per box 4m bytes
 for its image, about 6 for its place and 4 for the directory.
 """
 
@@ -181,7 +181,7 @@ def fork(region: int, other: int, dimension: int, cut: int, cells: I32, regions:
 
 @njit(cache=True, nogil=True)
 def adopt(directory: int, cells: I32, regions: I32) -> None:
-    """Tell the regions of a directory where they are, and count them."""
+    """Store in the regions of a directory where they are, and count them."""
     count = 0
     todo = [regions[directory, BODY]]
     while len(todo):
@@ -199,7 +199,7 @@ def adopt(directory: int, cells: I32, regions: I32) -> None:
 def split_page(
     region: int, cells: I32, regions: I32, pages: I32, images: U16, capacity: int
 ) -> tuple[I32, I32, I32, int]:
-    """Cut a data page in two; the new one, or 0 where its boxes cannot be told apart."""
+    """Cut a data page in two; the new one, or 0 where all its boxes have the same image."""
     numbers = empty(pages, regions[region, BODY], regions[region, COUNT])
     floor = floor_of(region, cells, regions, images.shape[1])
     dimension, cut = choose_cut(numbers, images, floor)

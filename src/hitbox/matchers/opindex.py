@@ -10,7 +10,7 @@ predicates are classed by attribute and operator:
                                                   segments are counted unseen, the last one up to the event's value
       (a, <=)     values descending  -> numbers   the same, on complemented values
       (a,  =)     hash buckets       -> numbers   probed only where the signature has the bit
-    counter       predicates still to satisfy, a number; a match at zero
+    counter       predicates still to satisfy, one counter per number; zero is a match
 
 Choices where the paper leaves room: a range is a `>=` and a `<=` predicate; `IS NULL` is an equality with "missing"; a
 box that needs no attribute to be present lives in one more partition that every event visits. The rarity of attributes
@@ -18,7 +18,7 @@ is counted when the index is (re)built (see grid.py). A signature has 2^16 bits,
 rebuild. Hash collisions count a predicate too often, so a counter at zero is confirmed by the exact bounds.
 
 Cost: match O(satisfied predicates in visited partitions) + a copy of the counters; insert and delete O(segments of
-the box); memory 12 bytes a predicate, two predicates a range, 2 bytes a box, beside the exact bounds.
+the box); memory 12 bytes per predicate, two predicates per range, 2 bytes per box, beside the exact bounds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class OpIndex(Gridded):
             self.ranges.extend(SEGMENTS * len(lists))
 
     def _bucket(self, hashes: I64, numbers: I64) -> None:
-        """Add to the hash buckets, twice as many of them where there is more than one entry a bucket."""
+        """Add to the hash buckets, twice as many of them where there is more than one entry per bucket."""
         count = len(self.buckets.start)
         total = self.buckets.live + len(hashes)
         if total > count:

@@ -1,8 +1,8 @@
 """pri-rein, pri-rein-s: REIN that finds the most urgent matches first.
 
 The Pri-REIN paper (prioritised event matching on top of REIN). The preparing stage is REIN's own: mark what fails. Only
-the order in which the bit set is read changes: one list of numbers a priority, read from the most urgent down, so every
-match of a priority is determined before any of a lower one.
+the order in which the bit set is read changes: one list of numbers per priority, read from the most urgent down, so
+every match of a priority is determined before any of a lower one.
 
     marks    bit set of REIN
     order    priority 9 [ 4 17 3 ... ]     checked first; a list of `Lists`, kept by rank
@@ -15,8 +15,8 @@ match of a priority is determined before any of a lower one.
 The paper calls its highest priority 0; here 9 is the most urgent. Left open by the paper: how selectivity is known. It
 is the product of the covered shares of the declared (or chosen) domains, which is exact for events that are uniform.
 
-Cost over REIN: match one look at a bit a box; insert O(1) (pri-rein-s: O(n / levels) to keep the order); delete
-O(n / levels), or O(n) for many at once; memory 12 bytes a box in `order` and 8 in `rank`.
+Cost over REIN: match one bit test per box; insert O(1) (pri-rein-s: O(n / levels) to keep the order); delete
+O(n / levels), or O(n) for many at once; memory per box 12 bytes in `order` and 8 in `rank`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PriReinS(PriRein):
         self.ranked = 0
 
     def _enlist(self, numbers: I64, boxes: Boxes) -> None:
-        if self.ranked != self.fitted:  # the domain was chosen anew, and selectivity with it
+        if self.ranked != self.fitted:  # the domain was chosen again, and selectivity with it
             self.ranked = self.fitted
             self.order = Lists(LEVELS, ordered=True)
             numbers = self.store.living()

@@ -1,7 +1,7 @@
 """r-tree: boxes as rectangles in an R*-tree, an event as an intersection query: the naive way to match both sides.
 
 "Naive" in Wang and Kitsuregawa's symmetric publish/subscribe paper, which used the same library: libspatialindex,
-here through the `rtree` package, with the paper's fanout of 10. No dimension transform: one dimension an attribute.
+here through the `rtree` package, with the paper's fanout of 10. No dimension transform: one dimension per attribute.
 
     number -> [ code(low), code(high) ] on every attribute      -> R*-tree -> candidates -> exact bounds -> hits
               [ 0, 1 ] where it says nothing
@@ -16,7 +16,7 @@ sort-tile bulk loader; single ones are inserted and deleted in the tree, as are 
 queries share scratch memory, so a lock lets one thread search at a time.
 
 Cost: match grows with the overlap of the tree's rectangles, towards O(n) with many attributes; insert and delete
-O(fanout log n); memory about 16 m + 12 bytes a box at 70 % filling, beside the exact bounds.
+O(fanout log n); memory about 16 m + 12 bytes per box at 70% filling, beside the exact bounds.
 """
 
 from __future__ import annotations

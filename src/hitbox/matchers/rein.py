@@ -2,7 +2,7 @@
 
 S. Qian, J. Cao, Y. Zhu, M. Li: "REIN: A fast event matching approach for content-based publish/subscribe systems",
 INFOCOM 2014. Boxes are rectangles and the event is a small cube; a rectangle misses the cube where, on some attribute,
-its high end lies below the cube or its low end above it. Two bucket lists an attribute hold the low and the high ends:
+its high end lies below the cube or its low end above it. Two bucket lists per attribute hold the low and the high ends:
 
     attribute a   low ends    [ b0 | b1 | b2 | ... ]   a bucket is a list of (number, end) in the arena of `Lists`
                   high ends   [ b0 | b1 | b2 | ... ]
@@ -18,12 +18,12 @@ Missing values need no case of their own: MISSING lies below every end, so all l
 HIGHEST (high) can never fail and is not stored. `IS NULL` is the high end MISSING: any present value marks it.
 
 Left open by the paper: where no domain is declared, cells span the middle 99% of the ends of the first bulk insert and
-what lies outside goes to the end cells; the cells are chosen anew whenever the set has grown fourfold or was empty.
+what lies outside goes to the end cells; the cells are chosen again whenever the set has grown fourfold or was empty.
 With `sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search. The bit set is read
 by words; `scan="bits"` looks at every bit, as the Pri-REIN paper does, whose times of the output stage depend on it.
 
-Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 27 bytes a constraint
-(two ends of 12 and slack), 48 m b for the bucket heads. b buckets, k constraints a box, m attributes.
+Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 27 bytes per
+constraint (two ends of 12 and slack), 48 m b for the bucket heads. b buckets, k constraints per box, m attributes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
                        send  send  send
 
 A unit is one priority level of one event, the most urgent first: a matcher with a `match_levels` of its own finds it
-only when asked, any other finds all at once and the levels are told apart afterwards. `publish` returns when all has
+only when asked, any other finds all at once and the levels are separated afterwards. `publish` returns when all has
 been sent, whatever the way, so the ways differ in time only. A sender that fails stops what is not yet sent, and its
 error comes out of `publish`; nothing is sent after that.
 

@@ -11,15 +11,15 @@ bucket of (value, subscription) pairs. Nothing is shared between subscriptions:
     target  s1 -> 2                             a counter that gets there is a match
 
 That paper says three things of it: inserting is the cheapest of all (pairs are appended), matching is linear in the
-constraints that hold (so the buckets are in order), and a change means building the table anew. All three are so here:
+constraints that hold (so the buckets are in order), and a change means building the table again. All three hold here:
 the first match after a change puts the buckets in order. Counters of partly matched subscriptions are a map, as in the
-published source of the original, where counters kept in place are an option of its build; the half a microsecond a pair
+published source of the original, where counters kept in place are an option of its build; the half microsecond per pair
 that the paper's times come to says the same (`index-count` keeps them in an array, and is several times faster). Left
 out is the network side of the original (merging by interface, early cut-off), which a single matcher does not have.
 Constraints are broken up as in counting.py, missing values included.
 
 Cost: match O(constraints that hold), after a change O(all of them, sorted); insert O(k); delete O(k n), for the buckets
-are searched; memory 24 bytes a two-sided constraint and 1 a box.
+are searched; memory 24 bytes per two-sided constraint and 1 per box.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Siena(TimedMatcher):
         self.in_order = False
 
     def _arrange(self) -> None:
-        """Build the table anew: every bucket by rising value."""
+        """Build the table again: every bucket by rising value."""
         with self.lock:  # events may be matched in several threads
             if self.in_order:
                 return
@@ -73,7 +73,7 @@ class Siena(TimedMatcher):
         self.require_points(points)
         self._arrange()
         room = 1 << max(1, (3 * len(self) // 2 - 1).bit_length())
-        counters = np.empty((room, 2), np.int32)  # in huge pages where it is large: it is read here and there
+        counters = np.empty((room, 2), np.int32)  # NumPy uses huge pages for large arrays: access is random
         goal = (self.targets.target, self.targets.bare_numbers)
         return Hits(*count_pairs(points.low, len(self), self.buckets.arrays, counters, *goal, stamps))
 

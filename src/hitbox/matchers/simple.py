@@ -9,7 +9,7 @@ reads the arena of bounds once from front to back:
     high      [ .  .  . | .  . | . ... ]
 
 Cost: match O(n) boxes, two constraints each on average at selectivity 1/2; insert and delete O(1);
-memory 20 bytes a constraint and 13 a box.
+memory 20 bytes per constraint and 13 per box.
 """
 
 from __future__ import annotations

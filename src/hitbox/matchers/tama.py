@@ -1,4 +1,4 @@
-"""tama: every attribute cut into halves again and again; a constraint lies in the few cells that tile it.
+"""tama: every attribute halved repeatedly; a constraint lies in the few cells that tile it.
 
 TAMA (Zhao and Wu, "Towards Approximate Event Processing in a Large-Scale Content-Based Network", ICDCS 2011), here
 after its description in the REIN, Pri-REIN and DEXIN papers. With discretisation level d an attribute has cells on
@@ -15,8 +15,9 @@ satisfied, exactly once, and is counted. Constraints are rounded outwards to the
 (the paper's approximate matching, `exact=False`) may report a subscription whose bound lies within the event's cell of
 layer d, and never loses one. With `exact=True` a full count is confirmed by the exact bounds.
 
-Cost: match O(satisfied constraints) counters + m(d + 1) cells; insert up to 2d list entries a constraint; delete
-searches each of those lists; memory 4 bytes an entry and a box, 24 a cell (m 2^(d+1) of them), beside the exact bounds.
+Cost: match O(satisfied constraints) counters + m(d + 1) cells; insert up to 2d list entries per constraint; delete
+searches each of those lists; memory 4 bytes per entry and per box, 24 per cell (m 2^(d+1) of them), beside the exact
+bounds.
 """
 
 from __future__ import annotations

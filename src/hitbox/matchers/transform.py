@@ -15,7 +15,7 @@ end counted from the top both conditions point the same way, so every range quer
 
 Codes are 16 bits wide (the paper's attributes are short integers) over the grid of grid.py: 0 is "missing", so a box
 that needs the attribute misses an event that lacks it, and an event that does not care has both dimensions at the
-top. Candidates are confirmed by the exact bounds. Cost: 4 bytes an attribute and box.
+top. Candidates are confirmed by the exact bounds. Cost: 4 bytes per attribute and box.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Bayer's UB-tree ("The Universal B-Tree for Multidimensional Indexing", 1996), with the dimension transform as the
 index of Wang, Zhang and Kitsuregawa's publish/subscribe (DASFAA 2004; see transform.py). The bits of all dimensions,
-taken in turn from the top, make one address; a B+-tree keeps (address, number) in order, `fanout` of them a page:
+taken in turn from the top, make one address; a B+-tree keeps (address, number) in order, `fanout` of them per page:
 
     dimension 0  a1 a2 ..        address  a1 b1 c1 a2 b2 c2 ..        inner pages   [ first key of each child ]
     dimension 1  b1 b2 ..                                                              |        |        |
@@ -18,7 +18,7 @@ up with zeros to eights of dimensions, which keeps the order). What an entry's a
 with a neighbour that has room for it.
 
 Cost: match O(pages that the corner's addresses touch) and a leap of at most 32m steps each; insert and delete O(m
-(fanout + log n)); memory 4m + 8 bytes an entry at about 70 % filling, 4m for its image, beside the exact bounds.
+(fanout + log n)); memory 4m + 8 bytes per entry at about 70% filling, 4m for its image, beside the exact bounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hitbox.matchers.kernels import U64, prefetch, slide
 from hitbox.matchers.pages import doubled
 from hitbox.matchers.transform import Transformed, within
 
-BITS = 16  # of a dimension
+BITS = 16  # per dimension
 WORD = 64
 EIGHT = np.uint64(8)
 FLIP = 7 if sys.byteorder == "little" else 0  # the first byte of an address is the highest of its first word

@@ -77,12 +77,12 @@ class Tables:
 
     def __init__(self, workload: Workload, layout: str = "wide"):
         self.workload, self.layout = workload, layout
-        told = set(workload.space.information)
-        roles = ["information" if n in told else "criteria" for n in range(workload.space.attributes)]
+        stated = set(workload.space.information)
+        roles = ["information" if n in stated else "criteria" for n in range(workload.space.attributes)]
         self.schema = Schema({f"a{n}": Attribute("int", role) for n, role in enumerate(roles)})
         self.intervals = workload.points(0, 1).intervals
-        self.information = sorted(told)
-        self.carried = [n for n in range(len(roles)) if n not in told]
+        self.information = sorted(stated)
+        self.carried = [n for n in range(len(roles)) if n not in stated]
 
     @property
     def subscription_type(self) -> T.StructType:
@@ -135,10 +135,10 @@ class Tables:
         return pa.table(columns)
 
     def _texts(self, boxes: Boxes) -> list[str]:
-        told = set(self.information)
+        stated = set(self.information)
         texts = []
         for number in range(len(boxes)):
-            bounds = {n: ends for n, ends in boxes[number].items() if n not in told}
+            bounds = {n: ends for n, ends in boxes[number].items() if n not in stated}
             texts.append(_text(list(bounds), [lo for lo, _ in bounds.values()], [hi for _, hi in bounds.values()]))
         return texts
 

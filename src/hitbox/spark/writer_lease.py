@@ -57,9 +57,10 @@ class Lease:
     def check(self) -> None:
         """An error where another writer took over, because this one stood still for too long."""
         if not self.holds():
+            other = writer_lock.describe_writer(self._read(self.address))
             raise WriterConflict(
                 f"cannot {self.what}: this process lost its lease on {addresses.shown(self.address)} to "
-                f"{writer_lock.told(self._read(self.address))} because it stood still for over {LEASE:g} seconds; "
+                f"{other} because it stood still for over {LEASE:g} seconds; "
                 "nothing was published, do it again"
             )
 
@@ -110,9 +111,9 @@ def alone(
             if lease.holds():
                 break
         elif time.monotonic() >= until:
-            place = addresses.shown(address)
+            place, other = addresses.shown(address), writer_lock.describe_writer(found)
             raise WriterConflict(
-                f"cannot {what}: {writer_lock.told(found)} holds {place} and has not ended in {wait:g} seconds; "
+                f"cannot {what}: {other} holds {place} and has not ended in {wait:g} seconds; "
                 f"try again, or, if that process is dead, remove {place} "
                 f"(void {LEASE:g} seconds after its last sign of life)"
             )

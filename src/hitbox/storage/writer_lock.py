@@ -67,7 +67,7 @@ def exclusive(file: Path, what: str, wait: float) -> Iterator[None]:
             opened.close()
         if time.monotonic() >= until:
             raise WriterConflict(
-                f"cannot {what} at {file.parent}: {told(_read(file))} is writing there"
+                f"cannot {what} at {file.parent}: {describe_writer(_read(file))} is writing there"
                 + (f", and has not ended in {wait:g} seconds; try again, or end that process" if wait else "")
             )
         time.sleep(min(pause, max(0.0, until - time.monotonic())))
@@ -104,7 +104,7 @@ def owner(what: str) -> dict[str, Any]:
     }
 
 
-def told(facts: dict[str, Any] | None) -> str:
+def describe_writer(facts: dict[str, Any] | None) -> str:
     """An owner in words."""
     if not facts:
         return "somebody"

@@ -69,8 +69,8 @@ class Symmetric(Workload):
     @property
     def space(self) -> Space:
         low, high = np.full(self.m, LOW, np.int64), np.full(self.m, HIGH, np.int64)
-        told = np.flatnonzero(self._states_information(self.swapped))
-        return Space(low, high, tuple(told.tolist()))
+        information = np.flatnonzero(self._states_information(self.swapped))
+        return Space(low, high, tuple(information.tolist()))
 
     def _boxes(self, rows: I64) -> Boxes:
         low, high, used = self._intervals(rows, event=self.swapped)

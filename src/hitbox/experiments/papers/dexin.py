@@ -296,7 +296,7 @@ ZIPF_WIDTHS = Experiment(
 CARDINALITIES = Experiment(
     name="cardinalities",
     title="Cardinality of the attribute values (N=1M, M=10)",
-    axis="distinct values an attribute",
+    axis="distinct values per attribute",
     workload="dexin",
     matchers=MATCHERS,
     n=N,

@@ -31,7 +31,7 @@ ALL = tuple(TITLES)
 MATCHERS = tuple(APPROXIMATE_TAMA if name == "tama" else name for name in ALL)
 
 APPENDED = (
-    "Both append 2k entries a subscription to lists in one array; REIN also computes the bucket of each, and its lists "
+    "Both append 2k entries per subscription to lists in one array; REIN also computes the bucket of each, its lists "
     "are many and short."
 )
 HALF_HOLD = (
