@@ -77,7 +77,7 @@ def child_stream(spark: Any, folder: Path, rows: int) -> None:
     query = hs.match_stream(events, path, str(folder / "out"), checkpoint)
     (folder / "ready").touch()
     batches = -(-rows // PER_BATCH)
-    while len(list((folder / "checkpoint" / "commits").glob("[0-9]*"))) < batches:
+    while batches_in(folder, "commits") < batches:
         if not query.isActive:
             raise SystemExit(f"the stream failed: {query.exception()}")
         change(spark, path, sequence_of(path))
@@ -225,8 +225,12 @@ def fresh(root: Path) -> Path:
 
 def unfinished(folder: Path) -> int:
     """1 where a batch was begun and not committed: it comes again."""
-    begun, committed = (len(list((folder / "checkpoint" / name).glob("[0-9]*"))) for name in ("offsets", "commits"))
-    return int(begun > committed)
+    return int(batches_in(folder, "offsets") > batches_in(folder, "commits"))
+
+
+def batches_in(folder: Path, log: str) -> int:
+    """How many batches a log of the checkpoint has seen. Spark deletes old entries, so the last one is what counts."""
+    return max((int(file.name) + 1 for file in (folder / "checkpoint" / log).glob("[0-9]*")), default=0)
 
 
 def linger(rng: random.Random, child: Child, folder: Path) -> None:
@@ -242,15 +246,15 @@ def linger(rng: random.Random, child: Child, folder: Path) -> None:
 def steps(folder: Path) -> int:
     """Batches that a stream committed, or versions that were published."""
     if (folder / "checkpoint").exists():
-        return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+        return batches_in(folder, "commits")
     current = folder / "snapshot" / "CURRENT"
     return snapshot.current(folder / "snapshot") if current.exists() else 0
 
 
 def state(folder: Path) -> str:
-    commits = len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
     current = folder / "snapshot" / "CURRENT"
-    return f"{commits} batches committed, version {current.read_text().strip() if current.exists() else 'none'}"
+    version = current.read_text().strip() if current.exists() else "none"
+    return f"{batches_in(folder, 'commits')} batches committed, version {version}"
 
 
 # ---- the checks
