@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from hypothesis import HealthCheck, settings
 from hitbox import matchers
 
 MATCHER = re.compile(rf"\[(?:.*-)?({'|'.join(matchers())})(?:-.*)?\]$")
-sys.path.insert(0, str(Path(__file__).parent))  # `randoms` and friends, from the folders below too
 
 settings.register_profile(
     "hitbox",

@@ -102,3 +102,16 @@ def test_importing_hitbox_is_light(heavy: str) -> None:
     code = f"import sys, hitbox; hitbox.Index(hitbox.Schema({{'a': 'int'}})); print({heavy!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_tests_import_helpers_only_from_support() -> None:
+    """A test file can be read, moved or deleted without looking at the others."""
+    tests = Path(__file__).parent
+    rooms = {folder.name for folder in tests.iterdir() if folder.is_dir()} - {"support"} | {"tests", "benchmarks"}
+    wrong = []
+    for file in sorted(tests.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong += [(file.name, name) for name in names if name.split(".")[0] in rooms or "test_" in name]
+    assert not wrong

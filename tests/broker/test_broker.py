@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_kit import SCHEMA, Listener, item, running, sub, until
 
 from hitbox import Attribute, Schema
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
@@ -18,6 +17,7 @@ from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, 
 from hitbox.broker.settings import Options, Settings, check_options
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
+from support.broker_kit import SCHEMA, Listener, item, running, sub, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

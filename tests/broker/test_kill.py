@@ -1,15 +1,12 @@
-"""A few of the kill -9 cycles of benchmarks/broker_kill.py."""
+"""A few of the kill -9 cycles of tests/support/broker_kill.py."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from broker_kill import torture
+from support.broker_kill import torture
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from hitbox.broker.client import Client
-from served import served
+from support.served import served
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

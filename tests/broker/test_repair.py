@@ -11,12 +11,12 @@ from typing import Any
 
 import apsw
 import pytest
-from broker_kit import Listener, item, running, sub, until
 from typer.testing import CliRunner
 
 from hitbox.broker.cli import app
 from hitbox.broker.errors import StoreDamaged
 from hitbox.broker.store.store import Store
+from support.broker_kit import Listener, item, running, sub, until
 
 
 def fill(folder: Path, events: int = 40) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from object_store import ObjectStore
+from support.object_store import ObjectStore
 
 HERE = Path(__file__).parent
 

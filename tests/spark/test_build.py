@@ -16,7 +16,7 @@ from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
 from hitbox.spark import snapshot_files, writer_lease
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import resolve
-from object_store import ObjectStore
+from support.object_store import ObjectStore
 
 SCHEMA = Schema({"price": "float", "city": "string"})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hitbox.spark import worker_check
+from support import stream_kill
 
-HERE = Path(__file__).parent
-KILLER = HERE.parent.parent / "benchmarks" / "stream_kill.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def run(*command: str) -> str:
@@ -28,13 +27,15 @@ def run(*command: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["connect", "lost", "bare", "shipped"])
 def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
-    assert "right" in run(str(HERE / "elsewhere.py"), where, str(tmp_path))
+    assert "right" in run(str(SUPPORT / "spark_elsewhere.py"), where, str(tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "kills", "rows"), [("stream", 2, 3000), ("build", 2, 500), ("changes", 2, 500)])
 def test_kill_minus_nine(what: str, kills: int, rows: int) -> None:
-    facts = json.loads(run(str(KILLER), what, "--kills", str(kills), "--rows", str(rows)).splitlines()[-1])
+    facts = json.loads(
+        run(str(SUPPORT / "stream_kill.py"), what, "--kills", str(kills), "--rows", str(rows)).splitlines()[-1]
+    )
     assert facts["kills"] == kills
     if what == "stream":
         assert facts["rows"] % rows == 0
@@ -54,8 +55,6 @@ def test_a_child_that_ends_by_itself_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, done: bool, says: str
 ) -> None:
     """The killer used to fail with ProcessLookupError, in place of what the child had to say."""
-    monkeypatch.syspath_prepend(KILLER.parent)
-    killer = importlib.import_module("stream_kill")
     script = f"""
 import pathlib, sys, time
 go = pathlib.Path(sys.argv[sys.argv.index("--child") + 1])
@@ -65,10 +64,10 @@ folder = pathlib.Path(go.read_text())
 {code}
 """
     (tmp_path / "child.py").write_text(script)
-    monkeypatch.setattr(killer, "__file__", str(tmp_path / "child.py"))
-    child = killer.Child("stream", tmp_path, 10)
-    other = killer.Child("stream", tmp_path, 10)
-    folder = killer.fresh(tmp_path)
+    monkeypatch.setattr(stream_kill, "__file__", str(tmp_path / "child.py"))
+    child = stream_kill.Child("stream", tmp_path, 10)
+    other = stream_kill.Child("stream", tmp_path, 10)
+    folder = stream_kill.fresh(tmp_path)
     child.release(folder)
     child.process.wait(30)
     if done or "ready" in code:

@@ -21,8 +21,8 @@ from hitbox.errors import SnapshotError, TableError, ValueProblem
 from hitbox.spark import match_task, snapshot_files, writer_lease
 from hitbox.spark.demo import join
 from hitbox.spark.generate import Tables
-from object_store import ObjectStore
-from predicates import SCHEMA, random_event, random_predicate
+from support.object_store import ObjectStore
+from support.predicates import SCHEMA, random_event, random_predicate
 
 SQL = {"int": "bigint", "float": "double", "string": "string", "bool": "boolean", "timestamp": "timestamp"}
 

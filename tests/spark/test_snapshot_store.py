@@ -19,7 +19,7 @@ from hitbox.errors import SnapshotError, WriterConflict
 from hitbox.spark import snapshot_files, writer_lease
 from hitbox.storage import snapshot, writer_lock
 from hitbox.storage.addresses import resolve
-from object_store import ObjectStore
+from support.object_store import ObjectStore
 
 
 @pytest.fixture

@@ -1,0 +1,436 @@
+"""Time-outs, windows and acknowledgements through real sockets: who gets what twice, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from hitbox.broker import admin
+from hitbox.broker.client import Client, Delivery
+from hitbox.broker.delivery.mailbox import MEMORY, Mailbox
+from hitbox.broker.prefetch import FIRST_WINDOW, Pace
+from hitbox.broker.settings import Options
+from hitbox.broker.subscriptions import Subscriber
+from support.broker_kit import Listener, item, running, serving, sub, until
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60))
+
+
+def address(url: str) -> str:
+    return "ws" + url.removeprefix("http") + "/v1/connect"
+
+
+async def hello(socket: ClientConnection, **more: Any) -> Any:
+    await socket.send(json.dumps({"type": "hello", "subscriber": "ann", **more}))
+    return json.loads(await socket.recv())
+
+
+async def until_closed(socket: ClientConnection) -> list[Any]:
+    found = []
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            found.append(json.loads(await socket.recv()))
+    return found
+
+
+# ---- a slow handler is no failure
+
+
+@pytest.mark.parametrize("way", ["run", "iterate"])
+def test_a_slow_handler_gets_everything_once(tmp_path: Path, way: str) -> None:
+    """All of it takes several time-outs, one event alone takes three."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            seen: list[int] = []
+
+            async def handle(delivery: Delivery) -> None:
+                seen.append(delivery.seq)
+                await asyncio.sleep(1.2 if delivery.seq == 50 else 0.01)
+
+            async with client.subscriber("ann", visibility_seconds=0.4, backoff_seconds=0.01) as ann:
+                await ann.subscribe("s", "qty >= 0")
+                await client.publish_many([{"qty": n} for n in range(100)])
+
+                async def iterate() -> None:
+                    async for delivery in ann:
+                        await handle(delivery)
+
+                task = asyncio.create_task(ann.run(handle) if way == "run" else iterate())
+                await until(lambda: len(seen) == 100, 30)
+                if way == "run":  # iterating acknowledges the last one when the next is asked for
+                    await until(lambda: broker.describe()["pending"] == 0)
+                task.cancel()
+            assert seen == list(range(1, 101))
+            assert broker.watch.counts["dead"] == 0
+
+    run(scenario())
+
+
+def test_a_slow_handler_of_the_sync_client_gets_everything_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+
+            def work() -> list[int]:
+                found = []
+                with Client.sync(url) as client:
+                    subs = [{"name": "s", "where": "qty >= 0"}]
+                    client.request("PUT", "/v1/subscribers/ann/subscriptions/s", {"where": "qty >= 0"})
+                    client.publish_many([{"qty": n} for n in range(60)])
+                    for delivery in client.listen("ann", subs, 60, visibility_seconds=0.4, backoff_seconds=0.01):
+                        found.append(delivery.seq)
+                        time.sleep(1.2 if delivery.seq == 30 else 0.01)
+                return found
+
+            assert await asyncio.to_thread(work) == list(range(1, 61))
+            await until(lambda: broker.describe()["pending"] == 0)
+
+    run(scenario())
+
+
+def test_a_blocked_event_loop_loses_its_deliveries_to_another(tmp_path: Path) -> None:
+    release, stuck, seen = threading.Event(), threading.Event(), []
+
+    def block(delivery: Delivery) -> None:
+        seen.append(delivery.seq)
+        stuck.set()
+        release.wait(30)  # nothing else runs in this client
+
+    async def client_of_its_own(url: str) -> None:
+        options = {"visibility_seconds": 0.2, "backoff_seconds": 0.01, "max_tries": 1000}
+        async with Client(url) as client, client.subscriber("ann", **options) as ann:
+            await ann.subscribe("s", "qty > 0")
+            await client.publish({"qty": 1})
+            await ann.run(block)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            first = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(client_of_its_own(url))))
+            try:
+                await until(stuck.is_set)
+                await until(lambda: broker.mailbox("ann").resent >= 2)  # again and again, as nobody says anything
+                async with Client(url) as client, client.subscriber("ann") as other:
+                    async for delivery in other:
+                        assert (delivery.seq, delivery.redelivered) == (1, True)
+                        assert delivery.attempt > 1
+                        break
+                    await other.ack(1)
+                    await until(lambda: broker.describe()["pending"] == 0)
+            finally:
+                release.set()
+                await asyncio.gather(first, return_exceptions=True)
+            assert seen == [1]
+
+    run(scenario())
+
+
+def test_a_stuck_handler_of_the_sync_client_loses_its_delivery(tmp_path: Path) -> None:
+    """Its event loop runs, so `handler_seconds` says when a handler counts as stuck; what waits behind it is kept."""
+    release = threading.Event()
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+
+            def work() -> None:
+                with Client.sync(url) as client:
+                    options = {"visibility_seconds": 0.2, "backoff_seconds": 0.01, "max_tries": 3}
+                    subs = [{"name": "s", "where": "qty > 0"}]
+                    with client.listen("ann", subs, handler_seconds=0.1, **options) as deliveries:
+                        client.publish_many([{"qty": 1}, {"qty": 2}])
+                        next(deliveries)
+                        release.wait(30)
+
+            with Client.sync(url) as client:
+                await asyncio.to_thread(
+                    client.request, "PUT", "/v1/subscribers/ann/subscriptions/s", {"where": "qty > 0"}
+                )
+            first = asyncio.create_task(asyncio.to_thread(work))
+            try:
+                await until(lambda: broker.watch.counts["dead"] == 1)  # after three tries
+                assert broker.mailbox("ann").pending == 1
+                letters = broker.store.read("SELECT seq, tries, reason FROM dead")
+                assert letters == [(1, 3, "not acknowledged in time")]
+            finally:
+                release.set()
+                await first
+
+    run(scenario())
+
+
+def test_who_only_acknowledges_has_the_time_out_from_sending(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), connect(address(url), proxy=None) as socket:
+            options = {"visibility_seconds": 1, "backoff_seconds": 0.01}
+            await hello(socket, options=options, put=[{"name": "s", "where": "qty > 0"}])
+            await broker.publish([item(qty=1), item(qty=2)])
+            got = json.loads(await socket.recv())["deliveries"]
+            while len(got) < 2:
+                got += json.loads(await socket.recv())["deliveries"]
+            for _ in range(15):  # longer than the time-out
+                await asyncio.sleep(0.1)
+                await socket.send(json.dumps({"type": "extend", "seqs": [2, 77]}))
+            again = json.loads(await socket.recv())["deliveries"]
+            assert [(d["seq"], d["attempt"], d["redelivered"]) for d in again] == [(1, 2, True)]
+            assert set(broker.mailbox("ann").held) == {1, 2}
+            await until(lambda: broker.mailbox("ann").resent >= 3)  # without more of it the second is late, too
+
+    run(scenario())
+
+
+def test_the_time_out_begins_when_a_delivery_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            blocked = asyncio.Event()
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            options = Options(visibility_seconds=0.05, backoff_seconds=0.01)
+            ann = await Listener(broker, slow=blocked).attach("ann", options=options)
+            await broker.publish([item(qty=1)])
+            await until(lambda: ann.mailbox.held)
+            await asyncio.sleep(0.3)  # the connection does not take it
+            assert ann.mailbox.held[1].tries == 0
+            blocked.set()
+            await until(lambda: broker.describe()["pending"] == 0)
+
+    run(scenario())
+
+
+# ---- windows
+
+
+def test_the_window_follows_the_handler() -> None:
+    fast, slow, now = Pace(256), Pace(256), 0.0
+    for _ in range(2000):
+        for pace, seconds in ((fast, 0.001), (slow, 0.25)):
+            pace.asked(now)
+            pace.handed_out(now)
+            now += seconds
+            pace.asked(now)
+            now += 100  # waiting for the next event says nothing of the handler
+    assert fast.size == 256
+    assert FIRST_WINDOW <= slow.size <= 8
+    assert slow.grant(1) == slow.size
+    assert slow.grant(300) == 256
+
+
+def test_many_may_be_in_hand(tmp_path: Path) -> None:
+    """With auto=False a handler may collect as many as the window allows before it acknowledges."""
+
+    async def scenario() -> None:
+        async with (
+            serving(tmp_path) as (broker, url),
+            Client(url) as client,
+            client.subscriber("ann", auto=False, window=40) as ann,
+        ):
+            await ann.subscribe("s", "qty >= 0")
+            await client.publish_many([{"qty": n} for n in range(60)])
+            deliveries = ann.__aiter__()
+            found = [await anext(deliveries) for _ in range(40)]
+            assert [d.seq for d in found] == list(range(1, 41))
+            assert broker.mailbox("ann").window == 40
+            await ann.nack(found[0])
+            await ann.ack(*found[1:])
+            rest = [await anext(deliveries) for _ in range(21)]
+            assert sorted(d.seq for d in rest) == [1, *range(41, 61)]
+            await ann.ack(*rest)
+            await until(lambda: broker.describe()["pending"] == 0)
+
+    run(scenario())
+
+
+def test_failures_that_wait_for_their_next_try_take_no_place_in_the_window(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann", 2, Options(backoff_seconds=600))
+            await broker.publish([item(qty=n) for n in range(1, 7)])
+            for seen in (2, 4, 6):
+                await until(lambda seen=seen: len(ann.got) == seen)
+                broker.post.refuse(ann.mailbox, ann.seqs()[-2:])
+            assert (ann.mailbox.paused, ann.mailbox.room()) == (6, 2)
+            broker.post.acknowledge(ann.mailbox, ann.seqs())
+            assert (ann.mailbox.paused, ann.mailbox.room()) == (0, 2)
+
+    run(scenario())
+
+
+def test_a_delivery_may_fail_any_number_of_times() -> None:
+    async def scenario() -> None:
+        mailbox = Mailbox(Subscriber(1, "ann", Options(max_tries=5000)))
+        mailbox.connected, mailbox.window = object(), 1  # type: ignore[assignment]
+        from hitbox.broker.delivery.mailbox import Delivery as Sent
+
+        delivery = Sent(1, 4, ["s"], 0, b"{}")
+        for attempt in range(1, 3000):
+            mailbox.held[1], delivery.deadline = delivery, 1.0
+            assert mailbox.failed(delivery, 0.0)
+            assert mailbox._due.pop()[0] == min(2.0 ** min(attempt - 1, 10), 60)
+
+    run(scenario())
+
+
+# ---- acknowledgements
+
+
+def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), connect(address(url), proxy=None) as socket:
+            await hello(socket, window=1, put=[{"name": "s", "where": "qty > 0"}])
+            for _ in range(3):
+                await broker.publish([item(qty=1)] * 1000)  # one held, some ready, the others on the disk
+            await until(lambda: broker.mailbox("ann").held and broker.store.deliveries.rows() == 3000)
+            assert broker.mailbox("ann").ready > 0
+            deleted: list[int] = []
+            delete = broker.store.acknowledge
+
+            def count(keys: Any) -> int:
+                keys = list(keys)
+                deleted.append(len(keys))
+                return delete(keys)
+
+            monkeypatch.setattr(broker.store, "acknowledge", count)
+            numbers = [*range(10**6, 10**6 + 9_990), 0, -5, 2**70, 3, 3, 2500, 1]
+            before = MEMORY * len(numbers)
+            looked = Counting(broker.mailbox("ann"))
+            await socket.send(json.dumps({"type": "ack", "seqs": numbers}))
+            await until(lambda: broker.mailbox("ann").pending == 2997)
+            assert deleted == [3]  # in memory, on the disk, and held: what is pending, and no more
+            assert looked.count * 100 < before
+            assert broker.watch.counts["acked"] == 3
+            await socket.send(json.dumps({"type": "ack", "seqs": [*range(1, 10_002)]}))
+            frames = await until_closed(socket)
+            assert "10000" in frames[-1]["error"]["message"]
+            assert socket.close_code == 1008
+
+    class Counting:
+        """How often deliveries that wait are looked at."""
+
+        def __init__(self, mailbox: Mailbox):
+            self.count = 0
+            outer = self
+
+            class Row(type(mailbox._ready[4])):  # type: ignore[misc]
+                def __iter__(self) -> Any:
+                    for one in super().__iter__():
+                        outer.count += 1
+                        yield one
+
+            mailbox._ready[4] = Row(mailbox._ready[4])
+
+    run(scenario())
+
+
+def test_the_sync_client_acknowledges_and_refuses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+
+            def work() -> list[tuple[int, int]]:
+                found = []
+                with Client.sync(url) as client:
+                    subs = [{"name": "s", "where": "qty > 0"}]
+                    with client.listen("ann", subs, 4, auto=False, backoff_seconds=0.01) as deliveries:
+                        for at, delivery in enumerate(deliveries):
+                            found.append((delivery.seq, delivery.attempt))
+                            deliveries.extend(delivery)
+                            if at == 1:
+                                deliveries.nack(delivery)
+                            elif at < 3:
+                                deliveries.ack(delivery)
+                return found
+
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.publish([item(qty=n) for n in (1, 2, 3)])
+            assert await asyncio.to_thread(work) == [(1, 1), (2, 1), (3, 1), (2, 2)]
+            await until(lambda: broker.describe()["pending"] == 1)  # the last one was left alone, and stays
+            assert set(broker.store.read("SELECT seq FROM deliveries")) == {(2,)}
+
+    run(scenario())
+
+
+def test_a_dead_letter_whose_event_is_pending_anyway_does_not_come_twice(tmp_path: Path) -> None:
+    """The replay made it pending, at another level: two rows of one event would be acknowledged as one."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("x", "qty > 0", 4)])
+            ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=1))
+            await broker.publish([item(qty=1)] * 3)
+            await until(lambda: len(ann.got) == 3)
+            broker.post.refuse(ann.mailbox, [1, 2, 3])
+            await until(lambda: broker.store.dead.rows() == 3)
+            await ann.leave()
+            await broker.subscribe("ann", [sub("x", "qty > 0", 7)])
+            assert await admin.replay(broker, "ann", 2) == 2
+            assert await admin.revive(broker, [1, 2, 3]) == 1
+            assert (broker.mailbox("ann").pending, broker.store.deliveries.rows()) == (3, 3)
+            assert broker.store.dead.rows() == 2, "those that are pending anyway stay letters"
+            again = await Listener(broker).attach("ann")
+            await until(lambda: broker.store.deliveries.rows() == 0)
+            await until(lambda: broker.mailbox("ann").pending == 0)
+            assert sorted(again.seqs()) == [1, 2, 3]
+            await again.leave()
+
+    run(scenario())
+
+
+def test_a_replay_of_what_was_acknowledged_comes_and_comes_again(tmp_path: Path) -> None:
+    """What was acknowledged is left out where it was sent again meanwhile, but not where it was asked for."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            seen: list[int] = []
+
+            def handle(delivery: Delivery) -> None:
+                seen.append(delivery.attempt)
+                if len(seen) == 2:
+                    raise ValueError("once")
+
+            async with client.subscriber("ann", backoff_seconds=0.01) as ann:
+                await ann.subscribe("s", "qty > 0")
+                task = asyncio.create_task(ann.run(handle))
+                await client.publish({"qty": 1})
+                await until(lambda: broker.watch.counts["acked"] == 1)
+                ann._take_in(Delivery(1, 4, 0, ["s"], {"qty": 1}, attempt=2, redelivered=True))
+                await client.request("POST", "/v1/subscribers/ann/replay", {"first": 1})
+                await until(lambda: broker.watch.counts["acked"] == 2)
+                assert seen == [1, 1, 2]
+                task.cancel()
+
+    run(scenario())
+
+
+# ---- what clients say
+
+
+def test_a_handler_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+
+            def handle(delivery: Delivery) -> None:
+                raise ValueError("the handler's own trouble")
+
+            async with client.subscriber("ann", max_tries=1) as ann:
+                await ann.subscribe("s", "qty > 0")
+                task = asyncio.create_task(ann.run(handle))
+                await client.publish({"qty": 1})
+                await until(lambda: broker.watch.counts["dead"] == 1)
+                task.cancel()
+
+    with caplog.at_level(logging.ERROR, "hitbox.client"):
+        run(scenario())
+    (record,) = [one for one in caplog.records if one.name == "hitbox.client"]
+    assert "event 1" in record.getMessage()
+    assert record.exc_info
+    assert "the handler's own trouble" in str(record.exc_info[1])

@@ -1,0 +1,440 @@
+"""Sockets that keep the broker waiting, addresses that cannot be had, and requests that look long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from hitbox.broker import admin
+from hitbox.broker.broker import Broker
+from hitbox.broker.client import Client, Refused
+from hitbox.broker.errors import BadRequest, CannotListen, Forbidden, Overloaded, StoreFailed
+from hitbox.broker.http import connections
+from hitbox.broker.http.app import serve
+from hitbox.broker.http.auth import Guard
+from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.settings import Settings, read_settings
+from support.broker_kit import SCHEMA, Listener, item, serving, sub, until
+
+SHORT: dict[str, Any] = {"request_seconds": 0.3, "body_seconds": 0.4, "hello_seconds": 0.3, "stall_seconds": 0.5}
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60))
+
+
+async def opened(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = url.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def drip(url: str, start: bytes, drop: bytes) -> bytes:
+    """Send a little again and again; what comes back until the broker closes."""
+    reader, writer = await opened(url)
+    writer.write(start)
+    answer = asyncio.ensure_future(reader.read())
+    while not answer.done():
+        if drop and not writer.is_closing():
+            writer.write(drop)
+        await asyncio.wait([answer], timeout=0.05)
+    writer.close()
+    try:
+        return await answer
+    except ConnectionError:
+        return b""
+
+
+HEAD = b"POST /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "drop", "status"),
+    [
+        (b"", b"", b""),  # never a byte
+        (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n", b"", b"408"),  # half a head
+        (b"GET / HTTP/1.1\r\n", b"x: y\r\n", b"408"),  # a head without end
+        (HEAD, b"", b"408"),  # no body
+        (HEAD, b" ", b"408"),  # a slow one
+        (HEAD.replace(b"127.0.0.1", b"evil.example"), b" ", b"403"),  # refused, and still sending
+        (GET + b"GET / HTTP/1.1\r\n", b"x: y\r\n", b"200"),  # a good request, then a slow one
+        (GET, b"\r\n", b"200"),  # a good request, then line breaks only
+        (b"", b"\r\n", b"400"),
+    ],
+    ids=["nothing", "half", "endless", "no-body", "slow-body", "refused", "second", "breaks", "only-breaks"],
+)
+def test_who_does_not_send_is_closed(tmp_path: Path, start: bytes, drop: bytes, status: bytes) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, **SHORT) as (broker, url):
+            answer = await asyncio.wait_for(drip(url, start, drop), 20)
+            assert answer.partition(b"\r\n")[0].split(b" ")[1:2] == ([status] if status else [])
+            if start.startswith(GET + b"GET"):
+                assert answer.count(b"HTTP/1.1 408") == 1
+            assert broker.store.events.rows() == 0
+            async with httpx.AsyncClient(base_url=url) as http:  # an honest one is served, also slowly
+                assert (await http.get("/healthz")).status_code == 200
+                await asyncio.sleep(0.5)
+                assert (await http.post("/v1/events", json={"event": {"qty": 1}})).status_code == 201
+
+    run(scenario())
+
+
+def test_a_websocket_without_a_hello_is_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, **SHORT) as (_, url):
+            async with connect("ws" + url.removeprefix("http") + "/v1/connect", proxy=None) as silent:
+                assert "no hello came within 0.3 seconds" in json.loads(await silent.recv())["error"]["message"]
+                await silent.wait_closed()
+                assert silent.close_code == 1008
+            async with Client(url) as client, client.subscriber("ann") as ann:  # once it has said hello it may be quiet
+                await asyncio.sleep(1)
+                assert ann.connections == 1
+                await ann.subscribe("s", "qty > 0")
+
+    run(scenario())
+
+
+def test_who_takes_nothing_is_cut_and_gets_it_later(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, **SHORT) as (broker, url):
+            await broker.subscribe("ann", [sub("s", "qty >= 0")])
+            reader, writer = await opened(url)
+            raw = writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            writer.write(
+                b"GET /v1/connect HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+                b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+            )
+            await reader.readuntil(b"\r\n\r\n")
+            hello = json.dumps({"type": "hello", "subscriber": "ann", "window": 1000}).encode()
+            writer.write(bytes([0x81, 0x80 | len(hello), 0, 0, 0, 0]) + hello)
+            await until(lambda: broker.mailbox("ann").connected)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(10):
+                await broker.publish([item(qty=1, city="x" * 50_000)] * 20)
+            await until(lambda: broker.mailbox("ann").connected is None, 20)
+            writer.close()
+            ann = await Listener(broker).attach("ann", 1000)
+            await until(lambda: len(ann.got) == 200)
+            assert not any(d["attempt"] > 1 for d in ann.got)  # a broken connection is no failure
+
+    run(scenario())
+
+
+def test_connections_are_limited(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, max_sockets=3, request_seconds=0.5) as (_, url):
+            idle = [await opened(url) for _ in range(3)]
+            reader, writer = await opened(url)
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+            writer.close()
+            for reader, writer in idle:  # after a while there is room again
+                assert await reader.read() == b""
+                writer.close()
+            async with httpx.AsyncClient(base_url=url) as http:
+                assert (await http.get("/healthz")).status_code == 200
+
+    run(scenario())
+
+
+def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
+
+    def most(soft: int, hard: int) -> int:
+        raised.clear()
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+        return connections.most_sockets(Settings(max_sockets=5000))
+
+    assert (most(10_000, 10_000), raised) == (5000, [])
+    assert (most(1024, 10_000), raised) == (5000, [(5100, 10_000)])
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        assert (most(1024, 2000), raised) == (1900, [(2000, 2000)])
+    assert "may open 2000 files" in caplog.text
+    with pytest.raises(CannotListen, match="ulimit"):
+        most(50, 50)
+
+
+# ---- addresses
+
+
+def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+            connections.listen("127.0.0.1", port)
+        broker = Broker(tmp_path, SCHEMA)
+        with pytest.raises(CannotListen):
+            run(serve(broker, Guard({}, True), "127.0.0.1", port, lambda _: None, asyncio.Event()))
+    Broker(tmp_path).store.close()  # it was closed
+    with pytest.raises(CannotListen, match="cannot be resolved"):
+        connections.listen("no such host", 0)
+    with pytest.raises(CannotListen, match="no address of this machine"):
+        connections.listen("192.0.2.1", 0)
+    with pytest.raises(CannotListen, match="0 to 65535"):
+        connections.listen("127.0.0.1", 70_000)
+    assert "above 1023" in connections._why(PermissionError(13, "Permission denied"), "127.0.0.1", 80)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil@127.0.0.1", "127.0.0.1@evil.example", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", "127.0.0.1:8400@x",
+     "127.0.0.1 ", "::1", "[::1", "[127.0.0.1]", "[::1]x", "127.0.0.1/x", "127.0.0.1#x", "127.0.0.1:8400:1", "",
+     "127.0.0.1,evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "evil.example", "%31", "127.evil"],
+)  # fmt: skip
+def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
+    with pytest.raises(Forbidden):
+        Guard({}, True).check_page({"host": host})
+    with pytest.raises(Forbidden):
+        Guard({}, True).check_page({"host": "127.0.0.1", "origin": f"http://{host}"})
+
+
+def test_hosts_and_origins_that_are_good() -> None:
+    guard = Guard({}, True, frozenset(["https://friend.example"]))
+    for host in ("127.0.0.1", "127.0.0.1:8400", "localhost:1", "LOCALHOST", "[::1]:8400", "[0:0::1]", "127.0.0.2"):
+        guard.check_page({"host": host})
+        guard.check_page({"host": host, "origin": f"http://{host}"})
+    guard.check_page({"host": "localhost", "origin": "https://friend.example"})
+    guard.check_page({"host": "localhost:443", "origin": "https://localhost"})  # behind a proxy
+    for origin in ("null", "", "http://", "file://localhost", "http://localhost:1", "http://x@localhost", "localhost"):
+        with pytest.raises(Forbidden):
+            guard.check_page({"host": "localhost:8400", "origin": origin})
+    Guard({"a": "b"}, False).check_page({"host": "any.example:8400"})
+    Guard({"a": "b"}, False).check_page({})
+    with pytest.raises(Forbidden):
+        Guard({"a": "b"}, False).check_page({"host": "evil@any.example"})
+
+
+def test_strict_hosts_through_a_socket(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url):
+            for extra, status in (
+                (b"host: evil@127.0.0.1\r\n", b"403"),
+                (b"host: 127.0.0.1\r\norigin: http://evil\r\norigin: http://127.0.0.1\r\n", b"400"),
+                (b"host: 127.0.0.1\r\n", b"200"),
+            ):
+                reader, writer = await opened(url)
+                writer.write(b"GET /v1/stats HTTP/1.1\r\n" + extra + b"connection: close\r\n\r\n")
+                assert (await reader.read()).split(b" ")[1] == status
+                writer.close()
+
+    run(scenario())
+
+
+# ---- clients without a broker, and bad predicates
+
+
+def test_no_broker_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        async with Client(url, connect_seconds=0.3) as client:
+            with pytest.raises(StoreFailed, match=rf"no broker answers at {url} .*tried for 0\.3 s.*hitbox serve"):
+                await client.subscriber("ann").__aenter__()
+        async with Client("nonsense", connect_seconds=20) as client:
+            with pytest.raises(BadRequest, match="'nonsense' is not the address of a broker"):
+                await client.subscriber("ann").__aenter__()
+
+    run(scenario())
+    assert "no connection to the broker" in caplog.text
+
+
+def test_a_server_that_says_nothing_is_told() -> None:
+    async def scenario() -> None:
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            async with Client(f"http://127.0.0.1:{silent.getsockname()[1]}", connect_seconds=0.3) as client:
+                with pytest.raises(StoreFailed, match="no broker answers"):
+                    await client.subscriber("ann").__aenter__()
+
+    run(scenario())
+
+
+def test_a_broker_that_went_away_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Client("http://127.0.0.1:1", timeout=0.5) as client:
+            async with serving(tmp_path) as (_, url):
+                client.url = url
+                ann = await client.subscriber("ann").__aenter__()
+            with pytest.raises(StoreFailed, match=r"no answer from the broker .* within 0\.5 s"):
+                await ann.subscribe("s", "qty > 0")
+            await ann.__aexit__()
+
+    run(scenario())
+
+
+def test_a_bad_predicate_makes_no_subscriber(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(tmp_path) as (broker, url),
+            Client(url) as client,
+            httpx.AsyncClient(base_url=url) as http,
+        ):
+            path = "/v1/subscribers/ann/subscriptions"
+            assert (await http.put(f"{path}/s", json={"where": "qty > > 1"})).status_code == 400
+            assert (await http.put(f"{path}/s", json={"where": "qty > 1", "about": {"x": 1}})).status_code == 400
+            many = [{"name": "a", "where": "qty > 1"}, {"name": "b", "where": "prise > 1"}]
+            assert (await http.post(path, json=many)).status_code == 400
+            assert (await http.delete(f"{path}/s")).status_code == 404
+            for bad in ({"name": "s", "where": "qty > > 1"}, {"name": "a/b", "where": "qty > 1"}):
+                for ephemeral in (False, True):
+                    with pytest.raises(Refused):
+                        await client.subscriber("ann", ephemeral=ephemeral, subscriptions=[bad]).__aenter__()
+            good = [{"name": "s", "where": "qty > 1"}]
+            with pytest.raises(Refused, match="visibility"):
+                await client.subscriber("ann", subscriptions=good, visibility_seconds=0.0).__aenter__()
+            assert (await http.get("/v1/subscribers")).json()["count"] == 0
+            assert broker.store.subscribers.rows() == len(broker.registry.index) == len(broker.registry.live) == 0
+            async with client.subscriber("ann", subscriptions=good, limit=7) as ann:
+                assert broker.subscriber("ann").options.limit == 7
+                assert broker.registry.index.where("ann/s") == "qty > 1"
+                await client.publish({"qty": 2})
+                assert (await anext(ann.__aiter__())).subscriptions == ["s"]
+
+    run(scenario())
+
+
+# ---- settings
+
+
+def test_settings_are_checked() -> None:
+    assert read_settings(["way=serial", "max_batch = 7", "max_store_bytes=100", "publish_rate=0"]).max_batch == 7
+    for given, message in (
+        ("nonsense", "no setting 'nonsense' .settings: way, max_waiting,"),
+        ("nonsense=1", "no setting 'nonsense'"),
+        ("max_bach=1", "did you mean 'max_batch'"),
+        ("max_batch", "needs a value"),
+        ("max_batch=many", "max_batch cannot be 'many'"),
+        ("max_batch=1.5", "max_batch cannot be '1.5'"),
+        ("max_batch=0", "above 0"),
+        ("keep_seconds=-1", "from 0"),
+        ("publish_rate=nan", "publish_rate"),
+        ("body_seconds=inf", "body_seconds"),
+        ("way=fast", "way cannot be 'fast'"),
+        ("=", "no setting ''"),
+    ):
+        with pytest.raises(BadRequest, match=message):
+            read_settings([given])
+
+
+# ---- looks
+
+
+def test_long_looks_leave_the_loop_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While two explanations are stuck, events flow, a third one waits, and too many are refused."""
+    release, begun = threading.Event(), []
+
+    def stuck(*args: Any) -> dict[str, Any]:
+        begun.append(threading.current_thread() is threading.main_thread())
+        release.wait(30)
+        return {}
+
+    async def scenario() -> None:
+        async with serving(tmp_path, max_lookups=3) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker).attach("ann")
+            monkeypatch.setattr(admin, "explain", stuck)
+            monkeypatch.setattr(admin, "attempt", stuck)
+            why = {"event": {"qty": 1}, "id": "ann/s"}
+            looks = [
+                asyncio.create_task(http.post("/v1/explain", json=why)),
+                asyncio.create_task(http.post("/v1/try", json={"event": {"qty": 1}})),
+                asyncio.create_task(http.post("/v1/explain", json=why)),
+            ]
+            await until(lambda: len(begun) == 2)
+            assert (await http.post("/v1/events", json={"event": {"qty": 1}})).status_code == 201
+            await until(lambda: ann.seqs() == [1])
+            refused = await until_refused(http)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert begun == [False, False]
+            release.set()
+            assert [(await one).status_code for one in looks] == [200, 200, 200]
+
+    async def until_refused(http: httpx.AsyncClient) -> httpx.Response:
+        return await asyncio.wait_for(http.post("/v1/check", json={"where": "qty > 1"}), 20)
+
+    try:
+        run(scenario())
+    finally:
+        release.set()
+
+
+def test_a_look_whose_requester_left_keeps_its_turn_until_it_ends() -> None:
+    async def scenario() -> None:
+        lookups, release, running = Lookups(5), threading.Event(), []
+
+        def look() -> None:
+            running.append(1)
+            release.wait(30)
+            running.pop()
+
+        left = [asyncio.create_task(lookups.run(look)) for _ in range(2)]
+        await until(lambda: len(running) == 2)
+        for one in left:
+            one.cancel()
+        third = asyncio.create_task(lookups.run(lambda: len(running)))
+        await asyncio.sleep(0.05)
+        assert not third.done()
+        release.set()
+        assert await third <= 1
+        await until(lambda: lookups.waiting == 0)
+        lookups.most = 0
+        with pytest.raises(Overloaded):
+            await lookups.run(look)
+
+    run(scenario())
+
+
+def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the match of a large event is stuck, others are answered; a small one that took long sets the measure."""
+    release, threads = threading.Event(), []
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            await broker.subscribe("ann", [sub("s", "city LIKE '%x_y%'"), sub("t", "qty > 0")])
+            ann = await Listener(broker).attach("ann")
+            levels = broker.registry.levels
+
+            def stuck(event: Any, where: str | None) -> Any:
+                def look() -> Any:
+                    threads.append(threading.current_thread() is not threading.main_thread())
+                    if len(event.get("city", "")) > 4000:
+                        release.wait(30)
+                    if event["qty"] == 2:
+                        time.sleep(0.02)  # more than a turn of the loop
+                    yield from levels(event, where)
+
+                return look()
+
+            monkeypatch.setattr(broker.registry, "levels", stuck)
+            await broker.publish([item(qty=1, city="x" * 5000)])
+            await until(lambda: threads == [True])
+            assert (await http.get("/healthz")).status_code == 200
+            release.set()
+            await until(lambda: ann.seqs() == [1])
+            for quantity in (2, 2, 3):
+                await broker.publish([item(qty=quantity)])
+                await until(lambda: broker.waiting == 0)
+            assert threads == [True, False, True, True]
+
+    try:
+        run(scenario())
+    finally:
+        release.set()

@@ -1,0 +1,252 @@
+"""A disk that is full: nothing is lost, deletes work, the broker says so, and it passes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from hitbox.broker.broker import Broker
+from hitbox.broker.errors import StoreFull
+from hitbox.broker.store.store import Store
+from hitbox.simulator.disk import Faults, SimulatedDisk
+from support.broker_kit import Listener, item, running, sub, until
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 12 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "hitbox-test", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"NOT TESTED: a full filesystem needs the right to mount one: {made.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def publish_until_full(broker: Broker) -> int:
+    """Publish until it is refused for good, not only until the log is emptied; the last event that was accepted."""
+    last = 0
+    while True:
+        try:
+            last = await broker.publish([item(qty=1, city="x" * 2000)] * 10) + 9
+        except StoreFull:
+            await asyncio.sleep(0.5)
+            if broker.writer.full:
+                return last
+
+
+def fill(path: Path) -> None:
+    """Use up what is left of a filesystem."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+
+
+def test_a_full_filesystem(small_disk: Path) -> None:
+    data = small_disk / "data"
+
+    async def scenario() -> None:
+        async with running(data, keep_bytes=2**40) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.subscribe("bob", [sub("s", "qty > 0"), sub("t", "qty > 1")])
+            last = await publish_until_full(broker)
+            assert last > 100
+            found, status = broker.health()
+            assert (found["status"], status) == ("full", 507)
+            assert "full" in found["reason"]
+            # what frees space works: acknowledgements, unsubscribing, deleting a subscriber
+            ann = await Listener(broker).attach("ann", 1000)
+            await until(lambda: ann.mailbox.pending == 0, 30)
+            assert ann.seqs() == list(range(1, last + 1))
+            await broker.subscribe("bob", [], ["t"], strict=True)
+            assert not broker.registry.problems
+            await broker.remove_subscriber("bob")
+            assert broker.store.deliveries.rows() == 0
+            subprocess.run(["mount", "-o", "remount,size=24m", str(small_disk)], check=True)
+            await until(lambda: not broker.writer.full)
+            assert await broker.publish([item(qty=1)]) == last + 1
+            await until(lambda: ann.seqs()[-1] == last + 1)
+            assert broker.health()[0]["status"] == "ok"
+        async with running(data) as broker:  # every check of the store passes
+            assert broker.store.events.next() == last + 2
+
+    asyncio.run(scenario())
+
+
+def test_retention_makes_room_on_a_full_filesystem(small_disk: Path) -> None:
+    """Nobody enlarges the disk: letting go of old events must be enough."""
+
+    async def scenario() -> None:
+        async with running(small_disk / "data", keep_bytes=4_000_000) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            last = await publish_until_full(broker)
+            ann = await Listener(broker).attach("ann", 1000)
+            await until(lambda: ann.mailbox.pending == 0, 30)
+            await until(lambda: not broker.writer.full, 30)
+            assert await broker.publish([item(qty=1)]) == last + 1
+        Store(small_disk / "data").close()
+
+    asyncio.run(scenario())
+
+
+def test_a_start_on_a_full_filesystem(small_disk: Path) -> None:
+    async def scenario() -> None:
+        async with running(small_disk / "data", keep_bytes=2**40) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            last = await publish_until_full(broker)
+        (small_disk / "data" / "reserve").unlink()
+        fill(small_disk / "rest")
+        with contextlib.suppress(StoreFull):  # not even the log's index may fit
+            async with running(small_disk / "data", keep_bytes=2**40) as broker:
+                assert broker.health()[1] == 507
+                with pytest.raises(StoreFull):
+                    await broker.publish([item(qty=1)])
+        (small_disk / "rest").unlink()
+        async with running(small_disk / "data", keep_bytes=2**40) as broker:
+            ann = await Listener(broker).attach("ann", 1000)
+            await until(lambda: len(ann.got) == last, 30)
+
+    asyncio.run(scenario())
+
+
+LIMITED = """
+import asyncio, resource, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from support.broker_kit import item, running, sub
+from hitbox.broker.errors import StoreFull
+
+async def scenario():
+    async with running(Path(sys.argv[1])) as broker:
+        await broker.subscribe("ann", [sub("s", "qty > 0")])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+        last = 0
+        while True:
+            try:
+                last = await broker.publish([item(qty=1, city="x" * 2000)] * 10) + 9
+            except StoreFull:
+                await asyncio.sleep(0.5)
+                if broker.writer.full:
+                    break
+        print(last, broker.health())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        while broker.writer.full:
+            await asyncio.sleep(0.05)
+        assert await broker.publish([item(qty=1)]) == last + 1
+
+asyncio.run(asyncio.wait_for(scenario(), 60))
+"""
+
+
+def test_a_limit_of_the_file_size(tmp_path: Path) -> None:
+    call = [sys.executable, "-c", LIMITED, str(tmp_path / "data"), str(Path(__file__).parents[2])]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    last = int(done.stdout.split()[0])
+    assert "'status': 'full'" in done.stdout
+    store = Store(tmp_path / "data")
+    assert store.events.rows() == last + 1
+    store.close()
+
+
+class Failing:
+    """A file of the store that cannot be written."""
+
+    def __init__(self, file: Any):
+        self._file, self.fails = file, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: bytes, at: int) -> None:
+        if self.fails:
+            raise OSError(5, os.strerror(5))
+        self._file.write(data, at)
+
+
+def test_a_beacon_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+    """The commit before it is durable: whoever is told that it failed would be told a lie."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            assert broker.store.beacon is not None
+            broker.store.beacon._file = failing = Failing(broker.store.beacon._file)
+            assert await broker.publish([item(qty=1)]) == 1
+            found, status = broker.health()
+            assert (found["status"], status) == ("degraded", 200)
+            assert "beacon" in broker.describe()["set_aside"][0]
+            failing.fails = False
+            assert await broker.publish([item(qty=1)]) == 2
+            assert broker.health()[0]["status"] == "ok"
+        Store(tmp_path).close()
+
+    asyncio.run(scenario())
+
+
+class OneFault(Faults):
+    """The step with this number fails."""
+
+    def __init__(self, kind: str, at: int):
+        super().__init__(random.Random(at))
+        self.kind, self.at = kind, at
+
+    def next(self) -> str | None:
+        self.at -= 1
+        return self.kind if self.at == 0 else None
+
+
+@pytest.mark.parametrize("kind", ["eio", "short", "crash"])
+def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
+    """Write by write and sync by sync: a transaction is there or is not, and the next one and the next start work."""
+    failed = 0
+    for at in range(1, 200):
+        faults = OneFault(kind, 0)
+        disk = SimulatedDisk(faults, 2**22, lambda: None)
+        store = Store(tmp_path, disk=disk)
+        store._next_checkpoint = 30_000  # so that some of the steps are those of a checkpoint
+        committed: list[int] = []
+        met = True
+        for turn in range(4):
+            faults.at = at if turn == 2 else 0
+            try:
+                store.begin()
+                first = store.append([b"{}" + b" " * 1500] * 8, turn)
+                store.keep("matched", first)
+                store.commit()
+            except (apsw.Error, OSError):
+                failed += 1
+                with contextlib.suppress(apsw.Error):
+                    store.rollback()
+            else:
+                committed += range(first, first + 8)
+            met = met and faults.at <= 0
+            if disk.dead:
+                break
+        after = disk.reboot(lambda: None, power_cut=bool(disk.dead and at % 2))
+        again = Store(tmp_path, disk=after)
+        found = [row[0] for row in again.events.scan()]
+        # what was confirmed is there; of the one that a crash cut short, the whole or nothing
+        whole = [*committed, *range(len(committed) + 1, len(committed) + 9)]
+        assert found in ([committed, whole] if disk.dead else [committed])
+        assert again.get("matched") == found[-1] - 7
+        for one in (again, store):
+            one.close()
+        after.close()
+        disk.close()
+        if not met:
+            break
+    assert at > 20
+    assert failed > 5

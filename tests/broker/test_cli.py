@@ -1,0 +1,176 @@
+"""The command line: serve, publish, subscribe, admin, import and export."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import hitbox
+from hitbox.broker import import_export
+from hitbox.broker.cli import app
+from hitbox.broker.client import Client
+from hitbox.broker.errors import BadRequest, Conflict
+from support.served import served
+
+
+def run(*arguments: str, status: int = 0, text: str = "") -> str:
+    done = CliRunner().invoke(app, arguments, input=text)
+    assert done.exit_code == status, done.output
+    return done.stdout if status == 0 else done.stderr
+
+
+def test_serve_publish_subscribe(tmp_path: Path) -> None:
+    with served(tmp_path / "data", "--schema", "price:float,city:string") as url:
+        client = Client.sync(url)
+        client.request("PUT", "/v1/subscribers/ann/subscriptions/s", {"where": "price < 20", "priority": 8})
+        assert run("publish", '{"price": 12.5}', "--url", url) == "1\n"
+        assert run("publish", "-", "--url", url, text='{"price": 1}\n{"price": 99}\n') == "2\n"
+        lines = run("subscribe", "--name", "ann", "--count", "2", "--url", url).splitlines()
+        assert [(json.loads(line)["seq"], json.loads(line)["level"]) for line in lines] == [(1, 8), (2, 8)]
+        assert json.loads(run("admin", "stats", "--url", url))["published"] == 3
+        assert run("admin", "replay", "ann", "2", "--url", url) == "1\n"
+        assert json.loads(run("admin", "snapshot", "--url", url))["version"] == 1
+        assert "did you mean 'price'" in run("publish", '{"prise": 1}', "--url", url, status=2)
+        assert "not JSON" in run("publish", "{", "--url", url, status=2)
+        assert "not JSON" in run("publish", "", "--url", url, status=2)
+        assert "prise" in run("publish", "-", "--where", "prise > 1", "--url", url, text='{"price": 1}\n', status=2)
+        assert "no subscriber" in run("admin", "replay", "a?b", "1", "--url", url, status=2)
+        assert "did you mean 'price'" in run("subscribe", "prise < 1", "--name", "new", "--url", url, status=2)
+        assert [one["name"] for one in client.request("GET", "/v1/subscribers")["subscribers"]] == ["ann"]
+        client.close()
+    with served(tmp_path / "data") as url:  # after a graceful end: from the snapshot
+        assert json.loads(run("admin", "stats", "--url", url))["restored"] == "snapshot 1 and 0 changes"
+
+
+def test_another_address_needs_a_token(tmp_path: Path) -> None:
+    data = ["--data", str(tmp_path)]
+    schema = ["--schema", "price:float"]
+    assert "needs a token" in run("serve", *data, *schema, "--host", "0.0.0.0", "--port", "0", status=2)
+    token = run("admin", "token", "ops", *data).strip()
+    assert len(token) >= 43
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert token.encode() not in stored
+    assert "has a token already" in run("admin", "token", "ops", *data, status=2)
+    with served(tmp_path, "--host", "0.0.0.0") as url:
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        assert "token is needed" in run("admin", "stats", "--url", url, status=2)
+        assert json.loads(run("admin", "stats", "--url", url, "--token", token))["published"] == 0
+    run("admin", "token", "ops", "--remove", *data)
+
+
+def test_a_bad_start_is_told(tmp_path: Path) -> None:
+    assert "needs a schema" in run("serve", "--data", str(tmp_path), status=2)
+    assert "unknown type" in run("serve", "--data", str(tmp_path), "--schema", "a:money", status=2)
+    assert "max_wating" in run("serve", "--data", str(tmp_path), "--schema", "a:int", "--set", "max_wating=1", status=2)
+
+
+def test_trouble_at_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        data = ["--data", str(tmp_path / "data"), "--schema", "a:int"]
+        (tmp_path / "file").touch()
+        for arguments, message in (
+            ([*data, "--port", port], f"port {port} of 127.0.0.1 is in use"),
+            ([*data, "--port", "0", "--host", "no such host"], "needs a token"),
+            ([*data, "--port", "70000"], "0 to 65535"),
+            (["--data", str(tmp_path / "file"), "--schema", "a:int"], "cannot use the folder"),
+            (["--data", str(tmp_path / "file" / "x"), "--schema", "a:int"], "Not a directory"),
+            ([*data, "--set", "nonsense"], "no setting 'nonsense'"),
+            ([*data, "--set", "max_bach=3"], "did you mean 'max_batch'"),
+            ([*data, "--set", "max_batch=none"], "max_batch cannot be 'none'"),
+            ([*data, "--way", "fast"], "way cannot be 'fast'"),
+            ([*data, "--allow-origin", "friend.example"], "an origin is like http://name"),
+            ([*data, "--allow-origin", "http://friend.example/page"], "an origin is like http://name"),
+        ):
+            said = run("serve", *arguments, status=2)
+            assert message in said
+            assert said.count("\n") == 1, said
+    monkeypatch.setattr(os, "open", denied)
+    assert "Permission denied" in run("serve", *data, status=2)
+
+
+def denied(path: object, *_: object, **__: object) -> int:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_commands_without_a_broker_end_with_a_reason() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert f"no broker answers at {url}" in run("subscribe", "a > 1", "--url", url, "--wait", "0.2", status=2)
+    assert f"no answer from the broker at {url}" in run("publish", '{"a": 1}', "--url", url, status=2)
+    assert f"no answer from the broker at {url}" in run("admin", "stats", "--url", url, status=2)
+
+
+def snapshot(path: Path, ids: list[object]) -> None:
+    index = hitbox.Index({"price": "float", "city": "string"})
+    where = [f"price > {n}" if n % 2 else f"city = 'c{n}'" for n in range(len(ids))]
+    index.load(pa.table({"id": ids, "where": where, "priority": [n % 10 for n in range(len(ids))]}))
+    index.save(path)
+
+
+def test_import_and_export(tmp_path: Path) -> None:
+    snapshot(tmp_path / "spark", [f"s{n % 7}/n{n}" for n in range(500)])
+    with served(tmp_path / "data", "--import", str(tmp_path / "spark")) as url:
+        stats = json.loads(run("admin", "stats", "--url", url))
+        assert (stats["subscriptions"], stats["subscribers"]) == (500, 7)
+        assert stats["restored"] == "snapshot 1 and 0 changes"
+        client = Client.sync(url)
+        tried = client.request("POST", "/v1/try", {"event": {"price": 3.5, "city": "c4"}})
+        assert {m["name"] for m in tried["matches"]} == {"n1", "n3", "n4"}
+        client.request("PUT", "/v1/subscribers/ann/subscriptions/s", {"where": "price < 20"})
+        client.close()
+    assert run("admin", "export", str(tmp_path / "out"), "--data", str(tmp_path / "data")) == "1\n"
+    index = hitbox.Index.open(tmp_path / "out")
+    assert len(index) == 501
+    assert set(index.match({"price": 3.5})) == {"s1/n1", "s3/n3", "ann/s"}
+    with pytest.raises(Conflict):
+        import_export.load(tmp_path / "data", tmp_path / "spark")
+
+
+def test_import_of_bare_ids_asks_whose_they_are(tmp_path: Path) -> None:
+    snapshot(tmp_path / "spark", list(range(20)))
+    with pytest.raises(BadRequest, match="--as"):
+        import_export.load(tmp_path / "data", tmp_path / "spark")
+    with served(tmp_path / "data", "--import", str(tmp_path / "spark"), "--as", "ann") as url:
+        stats = json.loads(run("admin", "stats", "--url", url))
+        assert (stats["subscriptions"], stats["restored"]) == (20, "snapshot 1 and 0 changes")
+        with Client.sync(url) as client:
+            client.publish({"price": 3.5, "city": "c4"})
+            (delivery,) = client.listen("ann", [], 1)
+            assert set(delivery.subscriptions) == {"1", "3", "4"}
+
+
+def test_import_of_ids_with_and_without_a_subscriber(tmp_path: Path) -> None:
+    snapshot(tmp_path / "mixed", ["bob/a", "b", "c"])
+    import_export.load(tmp_path / "data", tmp_path / "mixed", "ann")
+    with served(tmp_path / "data") as url, Client.sync(url) as client:
+        tried = client.request("POST", "/v1/try", {"event": {"price": 3.5, "city": "c2"}})
+        assert {(m["subscriber"], m["name"]) for m in tried["matches"]} == {("ann", "b"), ("ann", "c")}
+        explained = client.request("POST", "/v1/explain", {"event": {"city": "c0"}, "id": "bob/a"})
+        assert explained["matched"]
+    snapshot(tmp_path / "twice", ["ann/b", "b"])
+    with pytest.raises(BadRequest, match="two subscriptions are called 'ann/b'"):
+        import_export.load(tmp_path / "other", tmp_path / "twice", "ann")
+
+
+def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) -> None:
+    index = hitbox.Index({"price": "float", "age": hitbox.Attribute("int", role="information")})
+    for n in range(3):
+        index.subscribe(n, "price > 1 OR price < -1", about={"age": 10 * n})
+    index.save(tmp_path / "spark")
+    import_export.load(tmp_path / "data", tmp_path / "spark", "ann")
+    with served(tmp_path / "data") as url, Client.sync(url) as client:
+        tried = client.request("POST", "/v1/try", {"event": {"price": 2}, "where": "age >= 10"})
+        assert {m["name"] for m in tried["matches"]} == {"1", "2"}
+        found = client.request("GET", "/v1/subscriptions")["subscriptions"]
+        assert {one["name"]: one["about"] for one in found}["2"] == {"age": 20}

@@ -1,0 +1,148 @@
+"""Values on their way through the broker: intervals by name, nothing that JSON would change silently."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import math
+import shutil
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hitbox import Attribute, Client, Schema
+from hitbox.broker.client import Refused
+from hitbox.errors import HitboxError, ValueProblem
+from support.broker_kit import Listener, running, serving, sub, until
+
+SCHEMA = Schema(
+    {
+        "price": "float",
+        "qty": "int",
+        "city": "string",
+        "at": "timestamp",
+        "age": Attribute("int", role="information"),
+    }
+)
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+async def events(http: httpx.AsyncClient) -> list[Any]:
+    return [e["event"] for e in (await http.get("/v1/events", params={"first": 1})).json()["events"]]
+
+
+def test_an_interval_has_names_in_json(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, SCHEMA) as (_, url), httpx.AsyncClient(base_url=url) as http:
+            for event in ({"qty": [1, 3]}, {"city": ["a", "z"]}, {"qty": {"low": 1}}, {"qty": {"low": 3, "high": 1}}):
+                answer = await http.post("/v1/events", json={"event": event})
+                assert answer.status_code == 400, event
+                assert "low" in answer.json()["error"]["message"]
+            path = "/v1/subscribers/ann/subscriptions/cheap"
+            listed = {"where": "qty > 2", "about": {"age": [1, 3]}}
+            assert (await http.put(path, json=listed)).status_code == 400
+            named = {"where": "qty > 2", "about": {"age": {"low": 1, "high": 3}}}
+            assert (await http.put(path, json=named)).status_code < 300
+            event = {"qty": {"low": 1, "high": 3}}
+            assert (await http.post("/v1/events", json={"event": event, "where": "age = 2"})).status_code == 201
+            tried = (
+                await http.post("/v1/explain", json={"id": "ann/cheap", "event": event, "where": "age = 9"})
+            ).json()
+            assert tried["event"]["tree"]["value"] == {"low": 1, "high": 3}
+            assert await events(http) == [event]
+            async with Client(url) as client:
+                await client.publish({"qty": (2, 3), "price": Decimal("0.1"), "at": np.datetime64("2026-01-31")})
+                with pytest.raises(Refused, match="tuple"):
+                    await client.publish({"qty": [2, 3]})
+                with pytest.raises(ValueProblem, match="infinity"):
+                    await client.publish({"price": math.inf})
+            last = (await events(http))[-1]
+            assert last == {"qty": {"low": 2, "high": 3}, "price": 0.1, "at": "2026-01-31T00:00:00Z"}
+
+    asyncio.run(scenario())
+
+
+def test_a_table_is_stored_as_what_was_matched(tmp_path: Path) -> None:
+    """Decimals would become texts in JSON, which match nothing when they are read back."""
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    table = pa.table(
+        {
+            "price": [Decimal("0.1"), Decimal("3.0")],
+            "qty": [{"low": 1, "high": 2}, None],
+            "at": pa.array([noon, None], pa.timestamp("ns", "Europe/Paris")),
+        }
+    )
+
+    async def scenario() -> None:
+        async with serving(tmp_path, SCHEMA) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            assert (await http.post("/v1/events", content=stream(table), headers=ARROW)).status_code == 201
+            first, second = await events(http)
+            assert datetime.fromisoformat(first.pop("at")) == noon
+            assert (first, second) == ({"price": 0.1, "qty": {"low": 1, "high": 2}}, {"price": 3})
+            fine = pa.table({"at": pa.array([1], pa.timestamp("ns"))})
+            far = pa.table({"at": pa.array([2**62], pa.timestamp("us"))})
+            for bad in (fine, far, pa.table({"qty": [[1, 2]]}), pa.table({"price": [math.inf]})):
+                assert (await http.post("/v1/events", content=stream(bad), headers=ARROW)).status_code == 400
+        async with running(tmp_path, SCHEMA) as broker:
+            for event in await asyncio.to_thread(broker.store.read, "SELECT body FROM events", ()):
+                broker.registry.checker.match(msgspec.json.decode(event[0])["event"])
+
+    asyncio.run(scenario())
+
+
+def test_unsound_texts_and_names(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, SCHEMA) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            json_type = {"content-type": "application/json"}
+            for raw in (rb'{"event": {"city": "a\u0000"}}', rb'{"event": {"city": "\ud800"}}'):
+                assert (await http.post("/v1/events", content=raw, headers=json_type)).status_code == 400
+            for name in ("a\0", "a\ud800"):
+                with pytest.raises(HitboxError):
+                    await broker.subscribe(name, [sub("s", "qty > 1")])
+                with pytest.raises(HitboxError):
+                    await broker.subscribe("ann", [sub(name, "qty > 1")])
+            assert "ann" not in broker.registry.by_name
+            assert await events(http) == []
+
+    asyncio.run(scenario())
+
+
+def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
+    """What was written before intervals had names: `about`, and an event that was stored and not matched yet."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, SCHEMA) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 2", age={"low": 20, "high": 30})])
+            store, kept = broker.store, json.dumps({"age": [20, 30]})
+            number = broker.registry.by_name["ann"].number
+            await broker.writer.submit(lambda: store.change(number, "ann", [("s", "qty > 2", 4, kept)], []))
+        shutil.rmtree(tmp_path / "snapshots")
+        async with running(tmp_path, SCHEMA) as broker:
+            assert broker.registry.how == "the store"
+            assert broker.registry.index.about("ann/s") == {"age": (20, 30)}
+            ann = await Listener(broker).attach("ann")
+            await broker.publish([])
+            body = b'{"event":{"qty":[1,3]},"where":"age = 25"}'
+            assert broker._unmatched() == []
+            await broker.writer.submit(lambda: broker.store.events.insert([(1, 1, body)]))
+            accepted = broker._unmatched()
+            assert [a.event for a in accepted] == [{"qty": {"low": 1, "high": 3}}]
+            await broker.pump.run(accepted)
+            await until(lambda: ann.seqs() == [1])
+
+    asyncio.run(scenario())
