@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import Guard
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.subscriptions import Subscription
 

@@ -223,7 +223,7 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
             faults.at = at if turn == 2 else 0
             try:
                 store.begin()
-                first = store.append([b"{}" + b" " * 1500] * 8, turn)
+                first = store.append([b'{"event":{}}' + b" " * 1500] * 8, turn)
                 store.keep("matched", first)
                 store.commit()
             except (apsw.Error, OSError):

@@ -27,6 +27,7 @@ from hitbox.broker.delivery.delivery import Post
 from hitbox.broker.delivery.dispatcher import BATCH, Accepted, Pump
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Watch
 from hitbox.broker.store.disk import Disk
@@ -44,19 +45,9 @@ MANY = 200
 log = logging.getLogger("hitbox.broker")
 
 
-class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An event as publishers send it."""
-
-    event: dict[str, Any]
-    where: str | None = None
-
-
 def _accepted_before(seq: int, when: int, body: bytes) -> Accepted:
     """An event of the store."""
-    try:
-        item = msgspec.json.decode(body, type=Item)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        item = Item({"": None})  # no event has such an attribute: matching fails, and reports it
+    item = msgspec.json.decode(body, type=Item)
     return Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
 
 
@@ -112,7 +103,7 @@ class Broker:
     async def start(self) -> None:
         """Match again what a crash left unmatched, then begin."""
         self.gate = Gate()
-        pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
+        pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)

@@ -32,9 +32,10 @@ from typing import Any
 
 import msgspec
 
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
