@@ -162,9 +162,9 @@ class Store:
         self.disk.protect(self.path)
         if not self.disk.shared:
             self.db.pragma("locking_mode", "exclusive")
-        # incremental: deleted pages can be given back to a disk that is full
-        pragmas = ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0")
-        for pragma in (*pragmas, "cache_size=-65536"):
+        if not existed:  # so that deleted pages can be given back to a disk that is full; it is a write
+            self.db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0", "cache_size=-65536"):
             self.db.execute(f"PRAGMA {pragma}")
         if existed:
             found = [row[0] for row in self.db.execute("PRAGMA integrity_check(5)")]
@@ -328,11 +328,11 @@ class Store:
 
     # ---- a disk that is full
 
-    def release(self) -> None:
-        """Use the reserve: there is room for deletes, and for what must be written."""
+    def release(self, all: bool = False) -> None:
+        """Use the reserve: half of it for what must be written, all of it for deletes."""
         assert self.reserve is not None
         with self._trouble("reserve"):
-            self.reserve.release()
+            self.reserve.release(all)
         self.db.pragma("max_page_count", min(self._limit + self._limit // 16 + 8, MOST_PAGES))
         self._shrink()
 
