@@ -280,6 +280,10 @@ class Broker:
                 return
             await asyncio.wait(self._ahead, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
+    def caught_up(self) -> bool:
+        """Whether all that was accepted is matched, and its deliveries are stored."""
+        return not self.waiting and not self._ahead
+
     def _hand_over(self, done: asyncio.Future[None], rows: int) -> None:
         self._ahead[done] = rows
         done.add_done_callback(self._recorded)

@@ -239,7 +239,7 @@ class Schedule:
 
     async def _life(self, broker: Broker, last: bool) -> None:
         self.broker = broker
-        starting = asyncio.create_task(broker.start())
+        starting = asyncio.create_task(self._start(broker))
         await self._until_over(starting, 60 if last else 20)
         if not starting.done() or self.disk.dead or broker.writer.broken is not None:
             if last:
@@ -267,6 +267,12 @@ class Schedule:
             await broker.stop()
         elif not self.disk.dead:
             self.disk.crash(self.random.choice([KILLED, POWER_CUT]))
+
+    async def _start(self, broker: Broker) -> None:
+        """Until the store has all deliveries of what an earlier life accepted."""
+        await broker.start()
+        while not broker.caught_up():
+            await asyncio.sleep(0.01)
 
     def _judge(self, tasks: list[asyncio.Task[None]], errors: int) -> None:
         """Nobody may fail, unless the disk did."""
