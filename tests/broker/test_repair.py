@@ -103,6 +103,7 @@ ORPHANS: dict[str, Callable[[Store], Any]] = {
     "an event that is gone": lambda store: store.events.delete_through(1),
     "a predicate that is a number": lambda store: store.subscriptions.put([(1, "t", 5, 4, "{}")]),
     "a priority that is none": lambda store: store.subscriptions.put([(1, "t", "price > 5", None, "{}")]),
+    "a priority out of bounds": lambda store: store.subscriptions.put([(1, "t", "price > 5", 10, "{}")]),
     "a priority that is a text": lambda store: store.subscriptions.put([(1, "t", "price > 5", "x", "{}")]),
     "about is none": lambda store: store.subscriptions.put([(1, "t", "price > 5", 4, None)]),
     "about is a list": lambda store: store.subscriptions.put([(1, "t", "price > 5", 4, "[1]")]),

@@ -66,7 +66,8 @@ TABLES = {  # Any: what only one subscriber or subscription needs; it is set asi
         "ids": str, "tries": Number, "reason": str, "time": Number, "body": Text,
     }),
 }  # fmt: skip
-READABLE = "typeof(wanted) = 'text' AND typeof(about) = 'text' AND typeof(priority) = 'integer'"
+READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
+               AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
 """The subscriptions whose columns have the types that they should have."""
 FACTS: dict[str, Any] = {
     "format": int,
