@@ -316,15 +316,16 @@ def test_an_acknowledgement_may_overtake_the_record_also_of_an_older_event(tmp_p
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("urgent", "qty = 2", 9), sub("rest", "qty = 1", 1)])
             ann = await Listener(broker, auto=False).attach("ann")
-            for _ in range(RECORDS_AHEAD):
-                await broker._ahead.acquire()  # nothing can be recorded
+            blocks = [asyncio.get_running_loop().create_future() for _ in range(RECORDS_AHEAD)]
+            for block in blocks:
+                broker._hand_over(block, 0)  # nothing can be recorded
             await broker.publish([item(qty=1), item(qty=2)])
             await until(lambda: len(ann.got) == 2)
             assert [(got["level"], got["event"]["qty"]) for got in ann.got] == [(9, 2), (1, 1)]
             for got in ann.got:
                 broker.post.acknowledge(ann.mailbox, [got["seq"]])
-            for _ in range(RECORDS_AHEAD):
-                broker._ahead.release()
+            for block in blocks:
+                block.set_result(None)
             await until(lambda: ann.mailbox.pending == 0)
             assert not list(broker.store.db.execute("SELECT * FROM deliveries"))
 

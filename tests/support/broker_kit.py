@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
+from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import Guard
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.subscriptions import Subscription
 
@@ -72,6 +74,18 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def publish_until_full(broker: Broker) -> int:
+    """Publish until it is refused for good, not only until the log is emptied; the last event that was accepted."""
+    last = 0
+    while True:
+        try:
+            last = await broker.publish([item(qty=1, city="x" * 2000)] * 10) + 9
+        except StoreFull:
+            await asyncio.sleep(0.5)
+            if broker.writer.full:
+                return last
 
 
 def item(where: str | None = None, **event: Any) -> Item:

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
+from hitbox.broker.item import Item
 from hitbox.broker.store.checked_table import Row
 from hitbox.broker.subscriptions import Subscriber, kept_values
 from hitbox.encoding.schema import Schema
@@ -30,7 +31,7 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
                WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(s.name, :text) OR instr(wanted, :text)
                       OR instr(b.name, :text)) LIMIT :limit"""
     rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "text": search, "limit": limit})
-    found = [_subscription(row[0], row[1], row[2], row[3], json.loads(row[4])) for row in rows]
+    found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
     live = broker.registry.live
     for id in list(live)[: limit - len(found)] if len(live) else ():
         subscriber, _, name = str(id).partition("/")
@@ -40,13 +41,20 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
     return found
 
 
+def _about(stored: Any) -> Any:
+    """As it is stored, where it cannot be read: the subscription is set aside then."""
+    try:
+        return json.loads(stored)
+    except (ValueError, TypeError, RecursionError):
+        return str(stored)
+
+
 def _subscription(subscriber: str, name: str, where: str, priority: int, about: Any) -> dict[str, Any]:
     return {"subscriber": subscriber, "name": name, "where": where, "priority": priority, "about": about}
 
 
 async def events(broker: Broker, first: int, limit: int) -> list[dict[str, Any]]:
-    query = "SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"
-    rows = await asyncio.to_thread(broker.store.read, query, (first, limit))
+    rows = await asyncio.to_thread(broker.store.events_from, first, limit)
     return [{"seq": seq, "time": when, **msgspec.json.decode(body)} for seq, when, body in rows]
 
 

@@ -27,6 +27,7 @@ from hitbox.broker.delivery.delivery import Post
 from hitbox.broker.delivery.dispatcher import BATCH, Accepted, Pump
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Watch
 from hitbox.broker.store.disk import Disk
@@ -38,25 +39,18 @@ from hitbox.errors import HitboxError, UnknownSubscription
 
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8
+"""Batches of which the deliveries may wait for the store, before matching waits for it too."""
+ROWS_AHEAD = 500_000
+"""Deliveries that may wait for it while the disk is full."""
 T = TypeVar("T")
 MANY = 200
 """Events that are checked in a thread, as others may not wait so long."""
 log = logging.getLogger("hitbox.broker")
 
 
-class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An event as publishers send it."""
-
-    event: dict[str, Any]
-    where: str | None = None
-
-
 def _accepted_before(seq: int, when: int, body: bytes) -> Accepted:
     """An event of the store."""
-    try:
-        item = msgspec.json.decode(body, type=Item)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        item = Item({"": None})  # no event has such an attribute: matching fails, and reports it
+    item = msgspec.json.decode(body, type=Item)
     return Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
 
 
@@ -85,7 +79,7 @@ class Broker:
         self.waiting = self.waiting_bytes = 0
         self._accepted: deque[Accepted] = deque()
         self._work = asyncio.Event()
-        self._ahead = asyncio.Semaphore(RECORDS_AHEAD)
+        self._ahead: dict[asyncio.Future[None], int] = {}  # records that wait for the store, with their rows
         self._changing: set[asyncio.Future[None]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,21 +104,23 @@ class Broker:
     # ---- life
 
     async def start(self) -> None:
-        """Match again what a crash left unmatched, then begin."""
+        """Begin; the pump takes first what a crash left unmatched. Waits for no write: the disk may be full."""
         self.gate = Gate()
-        pending = dict(self.store.db.execute("SELECT subscriber, count(*) FROM deliveries GROUP BY subscriber"))
+        pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.post = Post(self.store, self.writer, self.watch, self.settings)
-        if failed := self.store.get("failed", []):
+        if failed := self.store.failed():
             rows, _ = await self.pump.run(self._read(failed))
             again = list(self.pump.failed)
-            await self.writer.submit(lambda: self.store.record_failed(rows, again), must=True)
-        while batch := await self.writer.submit(self._unmatched, frees=True):
-            found, _ = await self.pump.run(batch)
-            await self.post.record(found, batch[-1].seq, self.pump.failed)
-        self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep())]
+            self._hand_over(self.writer.submit(lambda: self.store.record_failed(rows, again), must=True), len(rows))
+        last = self.store.events.next() - 1
+        query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
+        ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.post.recorded,))
+        if self.waiting:
+            await self.gate.enter(self.waiting)
+        self._tasks = [asyncio.create_task(self._pump(last)), asyncio.create_task(self._keep())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
@@ -140,7 +136,7 @@ class Broker:
 
     def _unmatched(self) -> list[Accepted]:
         """Events that were stored and not matched before a crash: some may have been delivered."""
-        rows = self.store.events_from(self.store.get("matched", 0) + 1, BATCH)
+        rows = self.store.events_from(self.post.recorded + 1, BATCH)
         return [_accepted_before(*row) for row in rows]
 
     def _read(self, seqs: Iterable[int]) -> list[Accepted]:
@@ -250,30 +246,52 @@ class Broker:
         self.waiting -= count
         self.waiting_bytes -= size
 
-    async def _pump(self) -> None:
+    async def _pump(self, left: int) -> None:
+        """Match what is accepted; first the events up to `left`, which an earlier run accepted."""
+        while self.post.recorded < left:
+            await self._match([a for a in self._unmatched() if a.seq <= left])
         while True:
             while not self._accepted:
                 self._work.clear()
                 await self._work.wait()
-            batch = [self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))]
-            try:
-                rows, matched = await self.pump.run(batch)
-                self.watch.counts["errors"] += len(self.pump.failed)
-                failed = self.pump.failed
-                await self._ahead.acquire()
-                self.post.record(rows, batch[-1].seq, failed).add_done_callback(self._recorded)
-                for a in batch:
-                    self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
-                self.watch.arrived(
-                    {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
-                )
-            finally:
-                self.gate.leave(len(batch))
-                self._done(len(batch), sum(len(a.body) for a in batch))
+            await self._match([self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))])
+
+    async def _match(self, batch: list[Accepted]) -> None:
+        try:
+            rows, matched = await self.pump.run(batch)
+            self.watch.counts["errors"] += len(self.pump.failed)
+            failed = self.pump.failed
+            await self._wait_for_store()
+            self._hand_over(self.post.record(rows, batch[-1].seq, failed), len(rows))
+            for a in batch:
+                self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
+            self.watch.arrived(
+                {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
+            )
+        finally:
+            self.gate.leave(len(batch))
+            self._done(len(batch), sum(len(a.body) for a in batch))
+
+    async def _wait_for_store(self) -> None:
+        """Deliveries must not pile up in memory. While the disk is full more of them may, as whoever wants to delete
+        something waits until what was accepted before is matched."""
+        while len(self._ahead) >= RECORDS_AHEAD:
+            if self.writer.full and sum(self._ahead.values()) < ROWS_AHEAD:
+                return
+            await asyncio.wait(self._ahead, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+
+    def caught_up(self) -> bool:
+        """Whether all that was accepted is matched, and its deliveries are stored."""
+        return not self.waiting and not self._ahead
+
+    def _hand_over(self, done: asyncio.Future[None], rows: int) -> None:
+        self._ahead[done] = rows
+        done.add_done_callback(self._recorded)
 
     def _recorded(self, done: asyncio.Future[None]) -> None:
-        self._ahead.release()
-        if not done.cancelled() and (problem := done.exception()) is not None and self.failed is None:
+        del self._ahead[done]
+        problem = None if done.cancelled() else done.exception()
+        if problem is not None and self.failed is None and not self.closing:
             self._fail(problem)  # or accepted events would miss their deliveries
 
     # ---- subscribers and subscriptions

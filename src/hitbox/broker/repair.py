@@ -1,8 +1,9 @@
 """`hitbox admin check` and `hitbox admin repair`: what is wrong with a store, and a store made of what is right.
 
 A repair copies the store to DIR/backup-TIME first. It then reads all rows that can be read, leaves out those whose CRC
-does not fit and those that belong to no subscriber, writes the rest into a new store and puts that in the old one's
-place. What was left out is in DIR/damaged-TIME.json. The index is built again at the next start.
+does not fit, those with a value of the wrong kind and those that belong to no subscriber or event, writes the rest into
+a new store and puts that in the old one's place. What was left out is in DIR/damaged-TIME.json. The index is built
+again at the next start.
 
 Events are numbered without a gap. Where one is missing, those before it leave the table; deliveries that wait for them
 get the event's text into their own row.
@@ -24,17 +25,22 @@ import apsw
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import BrokerError, StoreDamaged, Unknown
-from hitbox.broker.settings import Options
-from hitbox.broker.store.checked_table import Row, crc_of
+from hitbox.broker.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
+from hitbox.broker.settings import Options, read_options
+from hitbox.broker.store.checked_table import LEDGER, Row, Shape, crc_of
 from hitbox.broker.store.disk import Disk
-from hitbox.broker.store.store import TABLES, Store
+from hitbox.broker.store.store import TABLES, Level, Store, check_format, fact_fault
 from hitbox.broker.subscriptions import Registry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
 FILES = ("hitbox.db", "hitbox.db-wal", "beacon")
-LEDGER_COLUMNS = 6
+ASK_FOR = {
+    "schema": "the schema cannot be read: give it at the next start, with --schema",
+    "tokens": "the tokens cannot be read: until `hitbox admin token` makes one, the broker asks for none",
+}
+CONTENT = Shape({"wanted": str, "priority": Level, "about": str})
+"""Of a subscription."""
 
 
 @dataclass
@@ -61,6 +67,8 @@ def check(folder: Path) -> list[str]:
 
 
 def _problems(copy: Path, folder: Path) -> Iterator[str]:
+    with contextlib.closing(apsw.Connection(str(copy / "hitbox.db"))) as db:
+        check_format(db, folder)
     try:
         store = Store(copy)
     except StoreDamaged as problem:
@@ -88,7 +96,11 @@ def repair(folder: Path) -> Repair:
         now = time.time_ns() // 1_000_000
         done = Repair(folder / f"backup-{now}", None)
         _copy(folder, done.backup)
-        rows = _read(done.backup, done)
+        try:
+            rows = _read(done.backup, done)
+        except StoreFailed:  # of another format
+            shutil.rmtree(done.backup)
+            raise
         _fill(draft, rows, done)
         if done.left_out:
             done.damaged = folder / f"damaged-{now}.json"
@@ -154,6 +166,7 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
     try:
         db = apsw.Connection(str(scratch / "hitbox.db"))
         try:
+            check_format(db, folder.parent)
             found: dict[str, list[Row]] = {name: [] for name in TABLES}
             for name in TABLES:
                 found[name] = list(_rows(db, name, done))
@@ -170,29 +183,29 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
 def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
     """From both ends, so that one page that cannot be read does not hide what is behind it."""
     seen: set[Any] = set()
-    keys = TABLES[name][1] if name in TABLES else 1
+    shape = TABLES.get(name, LEDGER)
     for way in ("", " DESC"):
         try:
-            for *row, crc in _raw(db, name, keys, way):
-                key = tuple(row[:keys])
+            for *row, crc in _raw(db, name, shape, way):
+                key = tuple(row[: shape.keys])
                 if key in seen:
                     continue
                 seen.add(key)
-                if crc == _crc(row):
-                    yield tuple(row)
+                if fault := shape.fault(row, crc):
+                    done.left_out.append({"table": name, "why": fault, "row": row})
                 else:
-                    done.left_out.append({"table": name, "why": "the CRC does not fit", "row": row})
+                    yield tuple(row)
             return
         except (apsw.Error, UnicodeDecodeError) as problem:
             done.notes.append(f"table {name}: not all of it can be read ({problem})")
 
 
-def _raw(db: apsw.Connection, name: str, keys: int, way: str) -> Iterator[Row]:
+def _raw(db: apsw.Connection, name: str, shape: Shape, way: str) -> Iterator[Row]:
     """Rows with their CRC, in order. A text that is no UTF-8 any more comes as bytes, and hides no other row."""
-    columns = [f"c{n}" for n in range(len(TABLES[name][0].split()) + 1 if name in TABLES else LEDGER_COLUMNS)]
+    columns = [f"c{n}" for n in range(len(shape.names) + 1)]
     is_text = ", ".join(f"typeof({c}) = 'text'" for c in columns)
     plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns)
-    order = ", ".join(c + way for c in columns[:keys])
+    order = ", ".join(c + way for c in columns[: shape.keys])
     query = f"WITH t({', '.join(columns)}) AS (SELECT * FROM {name}) SELECT {is_text}, {plain} FROM t ORDER BY {order}"
     for row in db.execute(query):
         both = zip(row[: len(columns)], row[len(columns) :], strict=True)
@@ -206,18 +219,18 @@ def _decoded(raw: bytes) -> str | bytes:
         return raw
 
 
-def _crc(row: list[Any]) -> int | None:
-    try:
-        return crc_of(row)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
 # ---- what is kept
 
 
 def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
-    meta = {key: value for key, value in rows["meta"] if key not in ("snapshot", "format")}
+    meta = {}
+    for key, value in rows["meta"]:
+        if fault := fact_fault(key, value):
+            done.left_out.append({"table": "meta", "why": f"it cannot be read: {fault}", "row": (key, value)})
+        elif key not in ("snapshot", "format"):  # the index is built again, the format is this one's
+            meta[key] = value
+    lost_facts = {one["row"][0] for one in done.left_out if one["table"] == "meta"}
+    done.notes += [note for key, note in ASK_FOR.items() if key in lost_facts]
     names: set[str] = set()
     subscribers = []
     for number, name, settings in sorted(rows["subscribers"]):
@@ -231,10 +244,11 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     events = {row[0]: row for row in rows["events"]}
     run = _last_run(events, last)
     deliveries = [_with_body(row, events, run) for row in _owned(rows, "deliveries", 0, known, done)]
-    lost = [row for row in deliveries if row[6] is None and row[2] not in run]
+    lost = [row for row in deliveries if row[2] > last or (row[6] is None and row[2] not in run)]
     for row in lost:
         done.left_out.append({"table": "deliveries", "why": "its event is lost", "row": row})
-    matched = _matched(meta, rows, run)
+    deliveries = [row for row in deliveries if row[2] <= last and (row[6] is not None or row[2] in run)]
+    matched = _matched(meta, deliveries, run, last)
     for seq in sorted(events):
         if seq > matched and seq not in run:
             why = "accepted and not matched, but a later event is lost: publish it again"
@@ -246,14 +260,14 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.begin()
         store.meta.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
         store.subscribers.insert(subscribers)
-        store.subscriptions.insert(_owned(rows, "subscriptions", 0, known, done))
+        store.subscriptions.insert(_usable(_owned(rows, "subscriptions", 0, known, done), done))
         account = store.ledger.touch("events")
         account.first, account.last = run.start, run.start - 1
         store.events.insert([events[seq] for seq in run])
         store.ledger.touch("events").last = last
         if not len(run):
             store.ledger.touch("events").first = last + 1
-        store.deliveries.insert([row for row in deliveries if row[6] is not None or row[2] in run])
+        store.deliveries.insert(deliveries)
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
         store.ledger.touch("dead").last = max([row[0] for row in dead], default=0)
@@ -268,13 +282,13 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         raise BrokerError(f"the repaired store is not whole: {problems[0]}")
 
 
-def _settings(name: str, stored: bytes, done: Repair) -> bytes:
+def _settings(name: str, stored: Any, done: Repair) -> bytes:
     try:
-        msgspec.json.decode(stored, type=Options)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        options = read_options(stored)
+    except BadRequest:
         done.left_out.append({"table": "subscribers", "why": f"options of {name!r}: the defaults now", "row": stored})
-        return msgspec.json.encode(Options())
-    return stored
+        options = Options()
+    return msgspec.json.encode(options)
 
 
 def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done: Repair) -> list[Row]:
@@ -286,10 +300,24 @@ def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done
     return kept
 
 
+def _usable(subscriptions: list[Row], done: Repair) -> list[Row]:
+    """Those with the types that they should have; what they say is for whoever wrote them to correct."""
+    kept = []
+    for row in subscriptions:
+        if fault := CONTENT.fault(row[2:], crc_of(row[2:])):
+            done.left_out.append({"table": "subscriptions", "why": fault, "row": row})
+        else:
+            kept.append(row)
+    return kept
+
+
 def _last(rows: dict[str, list[Row]]) -> int:
-    """The highest number that an event ever had, as far as anything tells: numbers are never used twice."""
+    """The highest number that an event ever had: numbers are never used twice. Where the ledger does not tell, as far
+    as anything else does."""
     told = [row[4] for row in rows["ledger"] if row[0] == "events"]
-    seen = [*(row[0] for row in rows["events"]), *(row[2] for row in rows["deliveries"]), *(r[3] for r in rows["dead"])]
+    seen = [row[0] for row in rows["events"]]
+    if not told:
+        seen += [*(row[2] for row in rows["deliveries"]), *(row[3] for row in rows["dead"])]
     return max([*told, *seen], default=0)
 
 
@@ -307,8 +335,8 @@ def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
     return row
 
 
-def _matched(meta: dict[str, bytes], rows: dict[str, list[Row]], run: range) -> int:
-    """How far events are matched; where that is lost: as far as there are deliveries."""
-    with contextlib.suppress(KeyError, msgspec.DecodeError):
-        return int(msgspec.json.decode(meta["matched"]))
-    return max([row[2] for row in rows["deliveries"]], default=run.start - 1)
+def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:
+    """How far events are matched: at least as far as there are deliveries, which is also what is known where the store
+    does not tell, or tells of events that never were."""
+    told = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
+    return max(told if told <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))

@@ -121,3 +121,11 @@ def check_options(options: Options, ephemeral: bool) -> Options:
     if not 0 <= options.backoff_seconds <= 86_400 or not 0 <= options.max_backoff_seconds <= 86_400:
         raise BadRequest("backoff_seconds and max_backoff_seconds are 0 to 86400")
     return options
+
+
+def read_options(stored: Any) -> Options:
+    """Options as the store has them."""
+    try:
+        return check_options(msgspec.json.decode(stored, type=Options), False)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as problem:
+        raise BadRequest(str(problem)) from None

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict
-from hitbox.broker.settings import Options, check_name
-from hitbox.broker.store.store import Store
+from hitbox.broker.settings import Options, check_name, read_options
+from hitbox.broker.store.store import READABLE, Store
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import for_json
@@ -77,7 +77,8 @@ class Registry:
                 self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
             else:
                 self.add(Subscriber(number, name, self._options(name, options)))
-        query = "SELECT subscriber, min(priority), count(*) FROM subscriptions GROUP BY subscriber"
+        query = f"""SELECT subscriber, ifnull(min(iif(priority BETWEEN 0 AND {LEVELS - 1}, priority, NULL)), {LEVELS}),
+                    count(*) FROM subscriptions GROUP BY subscriber"""
         for number, lowest, count in store.db.execute(query):
             self._next = max(self._next, number + 1)
             if number in self.by_number:  # the store has reported the others
@@ -94,10 +95,10 @@ class Registry:
         self.problems.append(problem)
         log.warning("%s: %s", self.store.path, problem)
 
-    def _options(self, name: str, stored: bytes) -> Options:
+    def _options(self, name: str, stored: Any) -> Options:
         try:
-            return msgspec.json.decode(stored, type=Options)
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            return read_options(stored)
+        except BadRequest as problem:
             self._set_aside(f"the options of subscriber {name!r} cannot be read ({problem}): the defaults are used")
             return Options()
 
@@ -107,7 +108,7 @@ class Registry:
 
     def _restore(self) -> Index:
         saved = self.store.get("snapshot")
-        if saved:
+        if saved and not self.store.problems:  # the snapshot may hold what is set aside
             try:
                 index = Index.open(self.path, saved["version"], verify=True)
                 if index.schema == self.schema:
@@ -120,7 +121,8 @@ class Registry:
                 pass  # it is derived: build it again
         index = Index(self.schema)
         self.how = "the store"
-        rows = self.store.db.execute("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
+        query = f"SELECT subscriber, name, wanted, priority, about FROM subscriptions WHERE {READABLE}"
+        rows = self.store.db.execute(query)
         while chunk := list(islice(rows, LOAD_ROWS)):
             known = [row for row in chunk if row[0] in self.by_number]
             self._load(index, [(f"{self.by_number[n].name}/{name}", *rest) for n, name, *rest in known])
@@ -142,7 +144,7 @@ class Registry:
                 return
         for id, where, priority, about in rows:
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))
+                _quiet(index.subscribe, id, where, priority=priority, about=kept_about(about))
             except (HitboxError, ValueError, TypeError) as problem:
                 self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
 
@@ -263,13 +265,14 @@ class Registry:
         """The index under another schema; refused where a subscription contradicts it."""
         index = Index(schema)
         bad: list[str] = []
-        rows = self.store.read("SELECT subscriber, name, wanted, priority, about FROM subscriptions")
+        query = f"SELECT subscriber, name, wanted, priority, about FROM subscriptions WHERE {READABLE}"
+        rows = self.store.read(query)
         for number, name, where, priority, about in rows:
             if number not in self.by_number:
                 continue
             id = f"{self.by_number[number].name}/{name}"
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=kept_values(json.loads(about)))
+                _quiet(index.subscribe, id, where, priority=priority, about=kept_about(about))
             except HitboxError as problem:
                 bad.append(f"{id}: {problem}")
         if bad:
@@ -284,6 +287,17 @@ def kept_values(values: Mapping[str, Any]) -> dict[str, Any]:
         name: {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
         for name, value in values.items()
     }
+
+
+def kept_about(stored: str) -> dict[str, Any]:
+    """The values that a subscription has, as the store has them."""
+    try:
+        found = json.loads(stored)
+    except (ValueError, RecursionError) as problem:
+        raise BadRequest(f"its `about` cannot be read: {problem}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(f"its `about` is a JSON object, not {stored:.100}")
+    return kept_values(found)
 
 
 def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

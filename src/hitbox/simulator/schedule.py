@@ -32,9 +32,10 @@ from typing import Any
 
 import msgspec
 
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
@@ -238,7 +239,7 @@ class Schedule:
 
     async def _life(self, broker: Broker, last: bool) -> None:
         self.broker = broker
-        starting = asyncio.create_task(broker.start())
+        starting = asyncio.create_task(self._start(broker))
         await self._until_over(starting, 60 if last else 20)
         if not starting.done() or self.disk.dead or broker.writer.broken is not None:
             if last:
@@ -266,6 +267,12 @@ class Schedule:
             await broker.stop()
         elif not self.disk.dead:
             self.disk.crash(self.random.choice([KILLED, POWER_CUT]))
+
+    async def _start(self, broker: Broker) -> None:
+        """Until the store has all deliveries of what an earlier life accepted."""
+        await broker.start()
+        while not broker.caught_up():
+            await asyncio.sleep(0.01)
 
     def _judge(self, tasks: list[asyncio.Task[None]], errors: int) -> None:
         """Nobody may fail, unless the disk did."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,37 +16,28 @@ from typing import Any
 import apsw
 import pytest
 
-from hitbox.broker.broker import Broker
+from hitbox.broker.broker import RECORDS_AHEAD, Broker
+from hitbox.broker.delivery.dispatcher import BATCH
 from hitbox.broker.errors import StoreFull
+from hitbox.broker.store.group_commit import Job, Writer
 from hitbox.broker.store.store import Store
 from hitbox.simulator.disk import Faults, SimulatedDisk
-from support.broker_kit import Listener, item, running, sub, until
+from support.broker_kit import Listener, item, publish_until_full, running, sub, until
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 12 MB."""
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A filesystem of 12 MB, or of the size that a test names."""
     place = tmp_path / "disk"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "hitbox-test", str(place)], capture_output=True)
+    size = f"size={getattr(request, 'param', '12m')}"
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "hitbox-test", str(place)], capture_output=True)
     if made.returncode:
         pytest.skip(f"NOT TESTED: a full filesystem needs the right to mount one: {made.stderr.decode().strip()}")
     try:
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-async def publish_until_full(broker: Broker) -> int:
-    """Publish until it is refused for good, not only until the log is emptied; the last event that was accepted."""
-    last = 0
-    while True:
-        try:
-            last = await broker.publish([item(qty=1, city="x" * 2000)] * 10) + 9
-        except StoreFull:
-            await asyncio.sleep(0.5)
-            if broker.writer.full:
-                return last
 
 
 def fill(path: Path) -> None:
@@ -122,25 +114,104 @@ def test_a_start_on_a_full_filesystem(small_disk: Path) -> None:
     asyncio.run(scenario())
 
 
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from support.broker_kit import publish_until_full, running, sub
+
+async def scenario():
+    place = Path(sys.argv[1])
+    async with running(place / "data", keep_bytes=2**40) as broker:
+        for n in range(40):
+            await broker.subscribe(f"s{n}", [sub("a" * 90, "qty > 0")])
+        print(await publish_until_full(broker), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(scenario())
+"""
+
+
+@pytest.mark.parametrize("small_disk", ["4m"], indirect=True)
+def test_a_kill_on_a_full_filesystem(small_disk: Path) -> None:
+    """The deliveries of what was accepted do not fit: the broker runs all the same, and frees space where it may."""
+    call = [sys.executable, "-c", KILLED, str(small_disk), str(Path(__file__).parent)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    last = int(done.stdout)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(60), running(small_disk / "data", None, keep_bytes=2**40) as broker:
+            await until(lambda: broker.health()[1] == 507)
+            for n in range(1, 40):
+                await broker.remove_subscriber(f"s{n}")
+            listener = await Listener(broker).attach("s0", 1000)
+            await until(lambda: not broker.writer.full, 30)
+            await until(lambda: listener.mailbox.pending == 0, 30)
+            assert sorted(set(listener.seqs())) == list(range(1, last + 1))
+        Store(small_disk / "data").close()
+
+    asyncio.run(scenario())
+
+
+class NoRoom(Writer):
+    """Has room only for what frees space."""
+
+    room = False
+
+    def _commit(self, group: list[Job]) -> None:
+        if not self.room and not all(job.frees for job in group if job.error is None):
+            raise apsw.FullError("no room")
+        super()._commit(group)
+
+    def _recover(self, waiting: bool) -> None:
+        if self.room:
+            super()._recover(waiting)
+
+
+def test_a_start_waits_for_no_room(tmp_path: Path) -> None:
+    """Events that a crash left unmatched: more of them than may wait for the store otherwise."""
+    count = BATCH * (RECORDS_AHEAD + 3)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for name in ("ann", "bob"):
+                await broker.subscribe(name, [sub("s", "qty > 0")])
+        with contextlib.closing(Store(tmp_path)) as store, store.transaction():
+            store.append([b'{"event":{"qty":1}}'] * count, 0)
+            store.append([b'{"event":{"unknown":1}}'], 0)
+        broker = Broker(tmp_path, writer=NoRoom)
+        await asyncio.wait_for(broker.start(), 30)
+        await until(lambda: broker.health()[1] == 507)
+        await asyncio.wait_for(broker.remove_subscriber("bob"), 30)
+        with pytest.raises(StoreFull):
+            await broker.subscribe("ann", [sub("late", "qty > 0")])
+        ann = await Listener(broker).attach("ann", 10_000)
+        assert isinstance(broker.writer, NoRoom)
+        broker.writer.room = True
+        await until(lambda: ann.mailbox.pending == 0)
+        assert (sorted(ann.seqs()), ann.got[0]["subscriptions"]) == (list(range(1, count + 1)), ["s"])
+        assert await broker.publish([item(qty=1)]) == count + 2
+        await until(lambda: ann.seqs()[-1] == count + 2)
+        assert broker.store.failed() == [count + 1]
+        assert broker.describe()["waiting"] == 0
+        await broker.stop()
+        Store(tmp_path).close()
+
+    asyncio.run(scenario())
+
+
 LIMITED = """
 import asyncio, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from support.broker_kit import item, running, sub
-from hitbox.broker.errors import StoreFull
+from support.broker_kit import item, publish_until_full, running, sub
 
 async def scenario():
     async with running(Path(sys.argv[1])) as broker:
         await broker.subscribe("ann", [sub("s", "qty > 0")])
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
-        last = 0
-        while True:
-            try:
-                last = await broker.publish([item(qty=1, city="x" * 2000)] * 10) + 9
-            except StoreFull:
-                await asyncio.sleep(0.5)
-                if broker.writer.full:
-                    break
+        last = await publish_until_full(broker)
         print(last, broker.health())
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         while broker.writer.full:
@@ -223,7 +294,7 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
             faults.at = at if turn == 2 else 0
             try:
                 store.begin()
-                first = store.append([b"{}" + b" " * 1500] * 8, turn)
+                first = store.append([b'{"event":{}}' + b" " * 1500] * 8, turn)
                 store.keep("matched", first)
                 store.commit()
             except (apsw.Error, OSError):

@@ -196,7 +196,7 @@ def steps_of_a_trim(folder: Path, idle: int) -> int:
     store = Store(folder)
     store.begin()
     store.subscribers.insert((number, f"s{number}", b"{}") for number in range(1, idle + 1))
-    store.append([b"{}"] * 100, 0)
+    store.append([b'{"event":{}}'] * 100, 0)
     store.record([(1, 4, 50, "s", 0), (1, 9, 70, "s", 0), (idle, 2, 60, "s", 0)], 100)
     store.commit()
     steps = 0
@@ -242,7 +242,7 @@ def test_other_jobs_outlive_one_that_fails_and_a_broken_store_fails_them_all(tmp
     async def scenario() -> None:
         store = Store(tmp_path)
         writer = Writer(store, asyncio.get_running_loop())
-        jobs = [lambda: 1, lambda: 1 // 0, lambda: store.append([b"{}"], 0)]
+        jobs = [lambda: 1, lambda: 1 // 0, lambda: store.append([b'{"event":{}}'], 0)]
         found = await asyncio.gather(*(writer.submit(job) for job in jobs), return_exceptions=True)
         assert (found[0], type(found[1]), found[2]) == (1, ZeroDivisionError, 1)
         assert writer.surprises == 1

@@ -111,14 +111,40 @@ class Config(uvicorn.Config):
         super().__init__(app, http=Requests, ws=Frames, **named)
 
 
-class Requests(H11Protocol):
+class _Stalling(asyncio.Protocol):
+    """Cuts a connection that takes nothing for a while; comes before the protocol whose pauses it sees."""
+
+    config: Config
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _stalled: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._resumed()
+        self._stalled = self.loop.call_later(self.config.limits.stall_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._resumed()
+        super().connection_lost(exc)
+
+    def _resumed(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+class Requests(_Stalling, H11Protocol):
     """HTTP/1.1 with limits."""
 
     config: Config
 
     def __init__(self, config: Config, *args: Any, **named: Any):
         super().__init__(config, *args, **named)
-        self._stall = _Stall(config.limits.stall_seconds)
         self._timer: asyncio.TimerHandle | None = None
         self._awaited = ""
         self._upgraded = False
@@ -146,7 +172,6 @@ class Requests(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await("")
-        self._stall.over()
         super().connection_lost(exc)
 
     def _look(self, came: bool) -> None:
@@ -181,51 +206,12 @@ class Requests(H11Protocol):
             self.transport.write(LATE)
         self.transport.close()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall.begins(self.loop, self.transport)
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stall.over()
-
-
-class Frames(WebSocketsSansIOProtocol):
+class Frames(_Stalling, WebSocketsSansIOProtocol):
     """A WebSocket with limits."""
 
-    def __init__(self, config: Config, *args: Any, **named: Any):
-        super().__init__(config, *args, **named)
-        self._stall = _Stall(config.limits.stall_seconds)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall.begins(self.loop, self.transport)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stall.over()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stall.over()
-        super().connection_lost(exc)
+    config: Config
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.transport.abort()  # closing alone would wait until someone who takes nothing has taken what is left
-
-
-class _Stall:
-    """Cuts a connection that takes nothing for a while."""
-
-    def __init__(self, seconds: float):
-        self.seconds = seconds
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begins(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
-        self.over()
-        self._timer = loop.call_later(self.seconds, transport.abort)
-
-    def over(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
 
-from hitbox.broker.broker import Item
 from hitbox.broker.errors import BadRequest, TooLarge
+from hitbox.broker.item import Item
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.values import for_json
 

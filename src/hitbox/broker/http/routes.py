@@ -12,10 +12,11 @@ import msgspec
 from starlette.requests import Request
 
 from hitbox.broker import admin
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import Buckets, Guard
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema

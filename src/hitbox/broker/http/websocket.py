@@ -32,12 +32,13 @@ from typing import Annotated, Any
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, Buckets
 from hitbox.broker.http.error_responses import describe
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError

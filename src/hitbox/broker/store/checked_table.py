@@ -6,7 +6,8 @@
              commits     12345                                  one more with every commit; the beacon repeats it
 
 A flipped byte breaks the CRC of its row, a lost or doubled row breaks count and sum, a lost transaction breaks the
-count of commits. The ledger is written in the transaction whose rows it counts.
+count of commits. The ledger is written in the transaction whose rows it counts. A CRC says nothing of who wrote the
+row, and SQLite takes any value in any column: the types are checked too, so that nobody else has to.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import apsw
 import msgspec
 
 from hitbox.broker.errors import StoreDamaged
+from hitbox.broker.item import Item
+from hitbox.broker.settings import MOST
 
 Row = tuple[Any, ...]
 _encode = msgspec.msgpack.Encoder().encode
 WRAP = 2**62
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 def _json(rows: list[Any]) -> str:
@@ -36,6 +40,41 @@ def _textual(row: Row) -> Row:
 
 def crc_of(row: Sequence[Any]) -> int:
     return zlib.crc32(_encode(row))
+
+
+_decode_item = msgspec.json.Decoder(Item).decode
+
+
+class Shape:
+    """The columns of a table by name, with their types; the first `keys` of them are the key, the CRC comes after them.
+
+    A `bulk` table is filled with JSON (see Table). A column called body is the last one, and holds an event's text.
+    """
+
+    def __init__(self, columns: dict[str, Any], keys: int = 1, bulk: bool = False):
+        self.names, self.keys, self.bulk = list(columns), keys, bulk
+        self._decode = msgspec.msgpack.Decoder(tuple[tuple(columns.values())]).decode  # type: ignore[misc]
+
+    def fault(self, row: Sequence[Any], crc: Any) -> str:
+        """Why a row is not what was written, or could not have been written; empty if it is fine."""
+        try:
+            data = _encode(row)
+            if type(crc) is not int or crc != zlib.crc32(data):
+                return "its CRC does not fit"
+            self._decode(data)
+        except (msgspec.ValidationError, OverflowError) as problem:
+            return f"it holds a value of the wrong kind: {problem}"
+        try:
+            if self.names[-1] == "body" and row[-1] is not None:
+                _decode_item(row[-1])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            return f"its text is no event: {problem}"
+        return ""
+
+
+LEDGER = Shape(
+    {"name": str, "rows": Number, "sum": Annotated[int, msgspec.Meta(ge=0, lt=WRAP)], "first": Number, "last": Number}
+)
 
 
 def rows_of(db: apsw.Connection, table: str) -> Iterator[Row]:
@@ -72,8 +111,8 @@ class Ledger:
         self._stale = True  # until it has been read: reading may fail
         found: dict[str, Account] = {}
         for *row, crc in rows_of(self._db, "ledger"):
-            if crc != crc_of(row):
-                raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged")
+            if fault := LEDGER.fault(row, crc):
+                raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged ({fault})")
             found[row[0]] = Account(*row[1:])
         self._accounts = found  # at once: other threads look at it
         self._touched.clear()
@@ -104,16 +143,16 @@ class Ledger:
 
 
 class Table:
-    """One table; `key` columns come first, the CRC last.
+    """One table.
 
     A `bulk` table takes its rows as one JSON value: SQLite then works through all of them without asking for the
     interpreter's lock in between, which an event loop that is busy gives away only every few milliseconds. Its texts
     must be free of NUL characters, and a column called body, its last, holds UTF-8 bytes.
     """
 
-    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, columns: str, keys: int, bulk: bool = False):
-        self.name, self._db, self._ledger, self._bulk = name, db, ledger, bulk
-        names = columns.split()
+    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, shape: Shape):
+        self.name, self._db, self._ledger, self.shape, self._bulk = name, db, ledger, shape, shape.bulk
+        names, keys = shape.names, shape.keys
         self.numbered = names[0] == "seq"
         primary = ", ".join(names[:keys])
         kind = "INTEGER PRIMARY KEY" if self.numbered else ""
@@ -201,8 +240,8 @@ class Table:
         count = total = 0
         expected = account.first
         for *row, crc in rows_of(self._db, self.name):
-            if crc != crc_of(row):
-                yield f"table {self.name}: the row {row[: self.keys]} is damaged (its CRC does not fit)"
+            if fault := self.shape.fault(row, crc):
+                yield f"table {self.name}: the row {row[: self.keys]} is damaged ({fault})"
             if self.numbered:
                 if row[0] != expected:
                     yield f"table {self.name}: number {expected} is missing (found {row[0]})"

@@ -101,7 +101,8 @@ class _RealFile:
 class Reserve:
     """A file that only takes up space. It is given away when the disk is full, so that deletes can still be written.
 
-    SQLite writes deletes to its log first, and moves the log into the database later: both need room.
+    SQLite writes deletes to its log first, and moves the log into the database later: both need room. Half of it is for
+    deletes alone; the other half is also for what must be written though it takes space.
     """
 
     def __init__(self, disk: Disk, path: Path):
@@ -111,19 +112,23 @@ class Reserve:
         self._file = disk.open(path)
 
     def hold(self) -> bool:
-        """Take the space, if it is there; whether the disk has room, also beside the reserve."""
-        try:
-            if self._file.size() < self.bytes:
-                self._file.resize(self.bytes)
-        except OSError as problem:
-            self.release()
-            if problem.errno == errno.ENOSPC:
-                return False
-            self.bytes = 0  # a limit of the file's size, or a filesystem that cannot set bytes apart
-        return self._disk.space(self._folder)[1] >= self.bytes // 4
+        """Take the space, as far as it is there; whether the disk has room, also beside the reserve."""
+        for wanted in (self.bytes, self.bytes // 2):
+            try:
+                if self._file.size() < wanted:
+                    self._file.resize(wanted)
+            except OSError as problem:
+                if problem.errno == errno.ENOSPC:
+                    continue
+                self.release(all=True)
+                self.bytes = 0  # a limit of the file's size, or a filesystem that cannot set bytes apart
+            return wanted == self.bytes and self._disk.space(self._folder)[1] >= self.bytes // 4
+        return False
 
-    def release(self) -> None:
-        self._file.resize(0)
+    def release(self, all: bool = False) -> None:
+        kept = 0 if all else self.bytes // 2
+        if self._file.size() > kept:
+            self._file.resize(kept)
 
     def close(self) -> None:
         self._file.close()

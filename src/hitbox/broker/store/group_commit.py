@@ -43,7 +43,7 @@ class Transaction(Protocol):
 
     def is_full(self, problem: BaseException) -> bool: ...
 
-    def release(self) -> None: ...
+    def release(self, all: bool = False) -> None: ...
 
     def settle(self) -> bool: ...
 
@@ -186,6 +186,8 @@ class Writer:
         left: list[Job] = []
         if wanted and not self._fits(wanted):
             for job in wanted:  # in order, but what only frees goes ahead of what waits for room
+                if job.frees:
+                    self._store.release(all=True)
                 if (left and not job.frees) or not self._fits([job]):
                     left.append(job)
         return left

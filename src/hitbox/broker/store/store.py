@@ -26,17 +26,20 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import apsw
 import msgspec
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull, Unknown
-from hitbox.broker.store.checked_table import Ledger, Row, Table
+from hitbox.broker.settings import NAME
+from hitbox.broker.store.checked_table import Ledger, Number, Row, Shape, Table, crc_of
 from hitbox.broker.store.commit_marker import Beacon
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
 from hitbox.encoding.arrays import LEVELS
+from hitbox.encoding.schema import Schema
+from hitbox.errors import HitboxError
 
 FORMAT = 1
 CHECKPOINT_BYTES = 16 * 2**20
@@ -44,15 +47,37 @@ SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
 BUSY_MILLISECONDS = 5_000
 TOP = LEVELS - 1
-TABLES: dict[str, tuple[str, int, bool]] = {  # name: columns, how many of them are the key, bulk
-    "meta": ("key value", 1, False),
-    "subscribers": ("number name settings", 1, False),
-    "subscriptions": ("subscriber name wanted priority about", 2, False),
-    "changes": ("seq owner name", 1, False),
-    "events": ("seq time body", 1, True),
-    "deliveries": ("subscriber urgency seq ids sent tries body", 3, True),
-    "dead": ("number subscriber level seq ids tries reason time body", 1, False),
+Name = Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME.pattern})\Z")]
+Level = Annotated[int, msgspec.Meta(ge=0, le=TOP)]
+Flag = Literal[0, 1]
+Text = bytes | None
+TABLES = {  # Any: what only one subscriber or subscription needs; it is set aside where it is wrong
+    "meta": Shape({"key": str, "value": bytes}),
+    "subscribers": Shape({"number": Number, "name": Name, "settings": Any}),
+    "subscriptions": Shape({"subscriber": Number, "name": Name, "wanted": Any, "priority": Any, "about": Any}, keys=2),
+    "changes": Shape({"seq": Number, "owner": str, "name": str}),
+    "events": Shape({"seq": Number, "time": Number, "body": bytes}, bulk=True),
+    "deliveries": Shape({
+        "subscriber": Number, "urgency": Level, "seq": Number,
+        "ids": str, "sent": Flag, "tries": Number, "body": Text,
+    }, keys=3, bulk=True),
+    "dead": Shape({
+        "number": Number, "subscriber": Number, "level": Level, "seq": Number,
+        "ids": str, "tries": Number, "reason": str, "time": Number, "body": Text,
+    }),
+}  # fmt: skip
+READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
+               AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
+"""The subscriptions whose columns have the types that they should have."""
+FACTS: dict[str, Any] = {
+    "format": int,
+    "matched": Number,
+    "failed": list[Number],
+    "tokens": dict[str, str],
+    "snapshot": dict[str, Number] | None,
+    "schema": list[dict[str, Any]],
 }
+"""What the table `meta` may say under these keys."""
 CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 """Errors of SQLite that speak of what a file holds; the other I/O errors speak of the disk."""
 NOUNS = {"subscriptions": "subscriptions", "deliveries": "pending deliveries", "dead": "dead letters"}
@@ -132,13 +157,15 @@ class Store:
         existed = self.disk.size(self.path) > 0
         self.db = apsw.Connection(str(self.path), vfs=self.disk.vfs)
         self._reader = self.db
+        if existed:
+            check_format(self.db, self.folder)
         self.db.set_busy_timeout(BUSY_MILLISECONDS)
         self.disk.protect(self.path)
         if not self.disk.shared:
             self.db.pragma("locking_mode", "exclusive")
-        # incremental: deleted pages can be given back to a disk that is full
-        pragmas = ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0")
-        for pragma in (*pragmas, "cache_size=-65536"):
+        if not existed:  # so that deleted pages can be given back to a disk that is full; it is a write
+            self.db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0", "cache_size=-65536"):
             self.db.execute(f"PRAGMA {pragma}")
         if existed:
             found = [row[0] for row in self.db.execute("PRAGMA integrity_check(5)")]
@@ -146,7 +173,7 @@ class Store:
                 raise StoreDamaged("; ".join(found))
         self.db.execute("BEGIN IMMEDIATE")
         self.ledger = Ledger(self.db)
-        self.tables = {name: Table(self.db, self.ledger, name, *shape) for name, shape in TABLES.items()}
+        self.tables = {name: Table(self.db, self.ledger, name, shape) for name, shape in TABLES.items()}
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:])
         self.db.execute("COMMIT")
@@ -183,9 +210,22 @@ class Store:
         yield from self._check_beacon(self.ledger.look("commits").rows)
         for table in self.tables.values():
             yield from table.check()
-        version = self.get("format", FORMAT)
-        if version != FORMAT:
-            raise StoreFailed(f"{self.folder} has format {version}; this version of hitbox reads {FORMAT}")
+        for key, value, _ in self.meta.scan():
+            if fault := fact_fault(key, value):
+                yield f"table meta: what it says of {key!r} cannot be read ({fault})"
+        yield from self._check_numbers()
+
+    def _check_numbers(self) -> Iterator[str]:
+        """Numbers that are given out again, or events that are taken for matched, would collide or be lost later."""
+        matched, last = self.get("matched", 0), self.events.next() - 1
+        if matched > last:
+            yield f"events are matched up to {matched}, but the last event is {last}"
+        ((newest,),) = self.db.execute("SELECT max(seq) FROM deliveries")
+        if newest is not None and newest > matched:
+            yield f"events are matched up to {matched}, but there is a delivery of event {newest}"
+        ((highest,),) = self.db.execute("SELECT max(number) FROM dead")
+        if highest is not None and highest >= self.dead.next():
+            yield f"table dead: there is number {highest}, the ledger says that {self.dead.next() - 1} is the last"
 
     def _check_beacon(self, known: int) -> Iterator[str]:
         path = self.folder / "beacon"
@@ -209,7 +249,7 @@ class Store:
             yield f"{promised} commits were made, only the first {known} are there: the end is lost"
 
     def contradictions(self) -> list[str]:
-        """Rows that nobody damaged, but that belong to no subscriber."""
+        """Rows that nobody damaged, but that belong to no subscriber or event, or that cannot be used."""
         found = []
         for name in ("subscriptions", "deliveries", "dead"):
             query = (
@@ -218,6 +258,13 @@ class Store:
             for count, number in self.db.execute(query):
                 if count:
                     found.append(f"{count} {NOUNS[name]} of subscribers that do not exist (such as number {number})")
+        query = "SELECT count(*), min(seq) FROM deliveries WHERE body IS NULL AND seq < ?"
+        for count, seq in self.db.execute(query, (self.events.first(),)):
+            if count:
+                found.append(f"{count} pending deliveries of events that are gone (such as event {seq})")
+        for count, name in self.db.execute(f"SELECT count(*), min(name) FROM subscriptions WHERE NOT ({READABLE})"):
+            if count:
+                found.append(f"{count} subscriptions with a value of the wrong kind (such as {name!r})")
         return found
 
     # ---- transactions, called by the writer
@@ -282,11 +329,11 @@ class Store:
 
     # ---- a disk that is full
 
-    def release(self) -> None:
-        """Use the reserve: there is room for deletes, and for what must be written."""
+    def release(self, all: bool = False) -> None:
+        """Use the reserve: half of it for what must be written, all of it for deletes."""
         assert self.reserve is not None
         with self._trouble("reserve"):
-            self.reserve.release()
+            self.reserve.release(all)
         self.db.pragma("max_page_count", min(self._limit + self._limit // 16 + 8, MOST_PAGES))
         self._shrink()
 
@@ -398,7 +445,7 @@ class Store:
 
     def subscriptions_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[str, int, str]]:
         """{name: (where, priority, about)} of those that exist."""
-        query = "SELECT wanted, priority, about FROM subscriptions WHERE subscriber = ? AND name = ?"
+        query = f"SELECT wanted, priority, about FROM subscriptions WHERE subscriber = ? AND name = ? AND {READABLE}"
         found = ((name, self.read(query, (subscriber, name))) for name in names)
         return {name: (rows[0][0], rows[0][1], rows[0][2]) for name, rows in found if rows}
 
@@ -443,13 +490,14 @@ class Store:
     def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[Stored], bool]:
         """The next deliveries in order, marked as sent from now on; and whether there are more."""
         query = """SELECT d.*, e.time, e.body FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
-                   WHERE d.subscriber = ? ORDER BY d.urgency, d.seq LIMIT ?"""
+                   WHERE d.subscriber = ? AND (d.body IS NOT NULL OR e.seq IS NOT NULL)
+                   ORDER BY d.urgency, d.seq LIMIT ?"""
         rows = list(self.db.execute(query, (subscriber, limit + len(skip) + 1)))
         fresh = [row for row in rows if row[2] not in skip]
         more, fresh = len(fresh) > limit, fresh[:limit]
         self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in fresh if not row[4]])
         found = [
-            Stored(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body or b"{}")
+            Stored(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body)
             for _, urgency, seq, ids, sent, tries, own, _, when, body in fresh
         ]
         return found, more
@@ -475,11 +523,11 @@ class Store:
 
     def revive(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
         """Make dead letters deliveries again; their (number, subscriber, seq). An event that is pending anyway is not
-        made pending twice: its letter stays."""
+        made pending twice, and one without a text cannot be sent: its letter stays."""
         revived = []
         for number in numbers:
             for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
-                if not self.existing([subscriber]) or self.pending_levels(subscriber, [seq]):
+                if body is None or not self.existing([subscriber]) or self.pending_levels(subscriber, [seq]):
                     continue
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, body)])
                 self.dead.delete([(number,)])
@@ -487,11 +535,13 @@ class Store:
         return revived
 
     def again(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
-        """Deliveries (level, seq, ids) of old events, unless they are pending anyway; how many were added."""
+        """Deliveries (level, seq, ids) of old events, unless they are pending anyway or gone meanwhile; how many were
+        added."""
         if not self.existing([subscriber]):
             return 0
         pending = {seq for _, _, seq, *_ in self.deliveries.scan("subscriber = ?", (subscriber,))}
-        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in rows if seq not in pending]
+        kept = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
+        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in kept]
         self.deliveries.insert(fresh)
         return len(fresh)
 
@@ -500,9 +550,14 @@ class Store:
             return body  # type: ignore[no-any-return]
         return None
 
-    def events_from(self, seq: int, limit: int) -> list[tuple[int, int, bytes]]:
-        query = "SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"
-        return list(self.db.execute(query, (seq, limit)))
+    def events_from(self, seq: int, limit: int) -> list[Row]:
+        """(seq, time, body) of the next events, from any thread."""
+        return self.read("SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
+
+    def pending(self) -> dict[int, int]:
+        """How many deliveries wait for each subscriber, before anything runs."""
+        query = "SELECT subscriber, count(*) FROM deliveries WHERE body IS NOT NULL OR seq >= ? GROUP BY subscriber"
+        return dict(self.db.execute(query, (self.events.first(),)))
 
     def oldest(self, subscriber: int, count: int) -> list[tuple[int, int]]:
         """(level, seq) of the `count` oldest pending deliveries."""
@@ -522,7 +577,7 @@ class Store:
                 break
             gone, excess = seq, excess - size - 32
         if gone:  # mostly there is nothing to let go, and then nobody needs to be asked
-            ((pinned,),) = self.db.execute(_PINNED)
+            ((pinned,),) = self.db.execute(_PINNED, (self.events.first(),))
             gone = gone if pinned is None else min(gone, pinned - 1)
         return self.events.delete_through(gone) if gone >= self.events.first() else 0
 
@@ -534,8 +589,36 @@ _PINNED = f"""
         SELECT min(subscriber) FROM deliveries
         UNION ALL SELECT (SELECT min(subscriber) FROM deliveries WHERE subscriber > n) FROM owner WHERE n IS NOT NULL
     ), level(u) AS (VALUES {", ".join(f"({urgency})" for urgency in range(LEVELS))})
-    SELECT min((SELECT min(seq) FROM deliveries WHERE subscriber = n AND urgency = u AND body IS NULL))
+    SELECT min((SELECT min(seq) FROM deliveries WHERE subscriber = n AND urgency = u AND seq >= ? AND body IS NULL))
     FROM owner, level WHERE n IS NOT NULL"""
+
+
+def check_format(db: apsw.Connection, folder: Path) -> None:
+    """Refuse a store of another format, before anything else looks at it or changes it. Every format has this row."""
+    try:
+        rows = list(db.execute("SELECT * FROM meta WHERE key = 'format'"))
+    except (apsw.Error, UnicodeDecodeError):
+        return  # a new store, or a damaged one: the other checks say so
+    for *row, crc in rows:
+        if len(row) == 2 and crc == crc_of(row) and not fact_fault(*row):
+            version = msgspec.json.decode(row[1])
+            if version != FORMAT:
+                db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                raise StoreFailed(
+                    f"the store in {folder} has format {version}, and this version of hitbox reads format {FORMAT}: "
+                    "use the version that wrote it, or a newer one. Nothing was changed"
+                )
+
+
+def fact_fault(key: str, value: bytes) -> str:
+    """Why a value of the table `meta` is not what its key is for; empty if it is."""
+    try:
+        found = msgspec.json.decode(value, type=FACTS.get(key, Any))
+        if key == "schema":
+            Schema.from_json(found)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, HitboxError) as problem:
+        return str(problem)
+    return ""
 
 
 def _one(subscriber: int, level: int, seq: int) -> tuple[str, tuple[int, int, int]]:
