@@ -163,7 +163,7 @@ class Model:
         self.schemas = [schema]  # the last ones may be in force
         self.trimmed = 1  # events before this number are gone
         self.removals = 0  # one more when a removal begins, and one more when it ends
-        self._unsure: list[tuple[Parcel, int, bool]] = []  # with the event that must be recorded before
+        self._unsure: list[tuple[Parcel, bool]] = []  # failed, or (True) acknowledged
 
     # ---- events
 
@@ -236,24 +236,21 @@ class Model:
     def failed(self, parcel: Parcel, surely: bool = True) -> None:
         """A try failed: refused, or too late."""
         parcel.fail(surely)
-        self._unsure.append((parcel, parcel.seq, False))
+        self._unsure.append((parcel, False))
 
     def acknowledged(self, parcels: Iterable[Parcel]) -> None:
-        """All at once: they wait for the newest of them to be recorded."""
-        parcels = list(parcels)
-        newest = max((parcel.seq for parcel in parcels), default=0)
         for parcel in parcels:
             parcel.let_go()
             parcel.acked = True
-            self._unsure.append((parcel, newest, True))
+            self._unsure.append((parcel, True))
 
     def written(self, recorded: int) -> None:
         """All that was asked of the store so far is durable; of deliveries, those of events up to `recorded`."""
-        for parcel, newest, acked in self._unsure:
-            if newest <= recorded:
+        for parcel, acked in self._unsure:
+            if parcel.seq <= recorded:
                 parcel.sure = parcel.low
                 parcel.done = parcel.done or (acked and parcel.acked)
-        self._unsure = [one for one in self._unsure if one[1] > recorded]
+        self._unsure = [one for one in self._unsure if one[0].seq > recorded]
 
     def crashed(self, now: float) -> None:
         """The broker ended: what was not durable may be lost, who was connected is not."""
