@@ -338,7 +338,7 @@ class Actors:
 
     def _acknowledge(self, person: Person, mailbox: Mailbox, seqs: list[int]) -> None:
         self.stage.broker.post.acknowledge(mailbox, seqs)
-        self.model.acknowledged(person.parcel(self.model.of(seq)) for seq in seqs)
+        self.model.acknowledged((person.parcel(self.model.of(seq)) for seq in seqs), self.stage.world.now)
 
     def _refuse(self, person: Person, mailbox: Mailbox, client: Client, seqs: list[int], share: float) -> list[int]:
         """Refuse some; the others."""

@@ -124,7 +124,7 @@ class Checks:
         """What was with the client may have been too late; if by far, the broker has noticed."""
         now, slack = self.stage.world.now, 1 + 10 * self.stage.slow
         for parcel in list(client.hand.values()):
-            if not parcel.refused and now >= parcel.earliest:
+            if parcel.late(now):
                 self.model.failed(parcel, surely=now > parcel.latest + slack)
             parcel.let_go()
 
@@ -238,14 +238,11 @@ class Checks:
     def letter(self, person: Person, seq: int, tries: int, reason: str) -> None:
         """A dead letter is one for a reason."""
         least, most = person.tries()
-        if reason not in FAILED or not least <= tries <= min(most, self._failures(person.parcel(self.model.of(seq)))):
+        parcel = person.parcel(self.model.of(seq))
+        failures = parcel.failures + parcel.late(self.stage.world.now)
+        if reason not in FAILED or not least <= tries <= min(most, failures):
             raise Broken(f"event {seq} is a dead letter of {person.name} after {tries} tries: {reason}")
         self.stage.counts["dead letters"] += 1
-
-    def _failures(self, parcel: Parcel) -> int:
-        """How many there may have been."""
-        late = parcel.hand is not None and not parcel.refused and self.stage.world.now >= parcel.earliest
-        return parcel.failures + late
 
     # ---- the end
 

@@ -88,6 +88,10 @@ class Parcel:
     def seq(self) -> int:
         return self.event.seq
 
+    def late(self, now: float) -> bool:
+        """Whether its time may be up."""
+        return self.hand is not None and not self.refused and now >= self.earliest
+
     def fail(self, surely: bool) -> None:
         self.low += surely
         self.high += 1
@@ -238,8 +242,10 @@ class Model:
         parcel.fail(surely)
         self._unsure.append((parcel, False))
 
-    def acknowledged(self, parcels: Iterable[Parcel]) -> None:
+    def acknowledged(self, parcels: Iterable[Parcel], now: float) -> None:
         for parcel in parcels:
+            if parcel.late(now):  # then it may be a dead letter
+                parcel.fail(surely=False)
             parcel.let_go()
             parcel.acked = True
             self._unsure.append((parcel, True))
@@ -257,7 +263,7 @@ class Model:
         self._unsure.clear()
         for name, person in list(self.people.items()):
             for parcel in person.parcels.values():
-                if parcel.hand is not None and not parcel.refused and now >= parcel.earliest:
+                if parcel.late(now):
                     parcel.fail(surely=False)
                 parcel.low = parcel.sure
                 parcel.let_go()
