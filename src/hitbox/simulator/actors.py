@@ -195,7 +195,7 @@ class Actors:
     async def _replay(self, person: Person) -> None:
         """Old events again: those that are wanted now and not pending must come, and no others."""
         store = self.stage.broker.store
-        first = self.random.randint(store.events.first(), max(store.events.first(), store.events.next() - 1))
+        first = max(store.events.first(), store.events.next() - self.random.choice([5, 50, 50, 500]))
         must: dict[Parcel, Outcome] = {}
         may = 0
         for event in [e for e in self.model.events.values() if e.seq >= first or e.state in ("asked", "unknown")]:
@@ -247,6 +247,7 @@ class Actors:
             self.checks.letter(person, letter["seq"], letter["tries"], letter["reason"])
             parcel = person.parcel(self.model.of(letter["seq"]))
             parcel.low = parcel.sure = 0
+            parcel.dead = False
         try:
             count = await admin.revive(broker, [letter["number"] for letter in letters])
         except (StoreFull, StoreFailed):

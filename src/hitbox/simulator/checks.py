@@ -100,8 +100,8 @@ class Checks:
                 raise Broken(f"{who} got event {seq} again {parcel.earliest - now:.3f} s too early")
         if not parcel.low < attempt <= parcel.high + 1:
             raise Broken(f"attempt {attempt} of event {seq} for {who}, not {parcel.low + 1} to {parcel.high + 1}")
-        if attempt > person.tries()[1]:
-            raise Broken(f"attempt {attempt} of event {seq} for {who}, whose most is {person.tries()[1]}")
+        if attempt > person.tries()[1] or (parcel.dead and not parcel.loose):
+            raise Broken(f"attempt {attempt} of event {seq} for {who}, which is more than its max_tries")
         parcel.low = parcel.high = attempt - 1
         parcel.acked = parcel.refused = False
         parcel.let_go()
@@ -117,6 +117,7 @@ class Checks:
         """The subscriber could not handle it: it comes again after a pause."""
         self.model.failed(parcel)
         parcel.refused = True
+        parcel.dead = parcel.low >= max(options.max_tries for options in person.options())
         pause = min(min(o.backoff_seconds * 2.0 ** (parcel.low - 1), o.max_backoff_seconds) for o in person.options())
         parcel.earliest = self.stage.world.now + pause
 
@@ -228,7 +229,7 @@ class Checks:
                 raise Broken(f"{tries[seq]} tries of event {seq} for {person.name}: {parcel}")
             if settle:
                 parcel.low = parcel.high = parcel.sure = tries[seq]
-                parcel.acked = False
+                parcel.acked = parcel.dead = False
         if new := [seq for seq, tried in tries.items() if tried and self.model.of(seq) not in person.parcels]:
             raise Broken(f"events {new} never came to {person.name}, and count as tried")
         for event in self.model.all_owed(person):

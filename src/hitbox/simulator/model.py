@@ -74,6 +74,8 @@ class Parcel:
     earliest: float = 0.0
     latest: float = 0.0
     refused: bool = False
+    dead: bool = False
+    """It was refused for the last time."""
     acked: bool = False
     done: bool = False
     """The acknowledgement is in the store."""
@@ -101,7 +103,7 @@ class Parcel:
         """It is pending again as if it were new."""
         self.low = self.sure = 0
         self.high = 0 if surely else self.high
-        self.refused = self.acked = self.done = False
+        self.refused = self.dead = self.acked = self.done = False
         self.let_go()
 
     def let_go(self) -> None:
@@ -157,6 +159,8 @@ class Published:
     until: dict[str, int] | None = None
     unwanted: bool | None = None
     """Whether nobody wanted it; None where that is not known."""
+    known: dict[Person, set[Outcome | None]] = field(default_factory=dict)
+    """Its outcomes, where they cannot change any more."""
 
 
 class Model:
@@ -209,6 +213,8 @@ class Model:
 
     def outcomes(self, event: Published, person: Person) -> set[Outcome | None]:
         """What a subscriber may get of an event; None stands for nothing."""
+        if person in event.known:
+            return event.known[person]
         known, since = event.since.get(person.name, (person, 0))
         until = (event.until or {}).get(person.name)
         if known is not person:  # it was removed and made again meanwhile
@@ -221,6 +227,8 @@ class Model:
                 found.add(NOBODYS)
             if mine is not None or not version.options.unmatched or unwanted is not True:
                 found.add(mine)
+        if until is not None:
+            event.known[person] = found
         return found
 
     def owed(self, event: Published, person: Person) -> bool:

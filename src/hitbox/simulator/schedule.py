@@ -104,8 +104,6 @@ class Schedule:
                 raise Broken("the store does not open on a healthy disk")
             if broker is not None:
                 loop.run_until_complete(self._life(broker, last))
-            if self.problem is not None:
-                raise self.problem
         finally:
             self._arm(False)
             for task in asyncio.all_tasks(loop):
@@ -200,6 +198,8 @@ class Schedule:
         ends = asyncio.create_task(self.over.wait())
         await asyncio.wait([work, ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         ends.cancel()
+        if self.problem is not None:
+            raise self.problem
 
     async def _drain(self) -> None:
         """All is well again: everybody gets all that is left, and then there is nothing left."""

@@ -31,7 +31,7 @@ class Stage:
         self.settings = Settings(
             way=rng.choice(["serial", "alternate", "concurrent"]),
             snapshot_changes=rng.choice([5, 100_000, 100_000]),
-            keep_seconds=rng.choice([1.0, 7 * 86_400.0]),
+            keep_seconds=rng.choice([1.0, 20.0, 7 * 86_400.0]),
             max_waiting=rng.choice([20, 20_000]),
         )
 
