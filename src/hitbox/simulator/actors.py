@@ -246,8 +246,11 @@ class Actors:
         for letter in letters:
             self.checks.letter(person, letter["seq"], letter["tries"], letter["reason"])
             parcel = person.parcel(self.model.of(letter["seq"]))
-            parcel.low = parcel.sure = 0
-            parcel.dead = False
+            if parcel.late(self.stage.world.now):
+                parcel.fail(surely=False)
+                parcel.let_go()
+            if parcel.hand is None or parcel.refused:  # or it is with the client, after a replay
+                parcel.reset(surely=False)
         try:
             count = await admin.revive(broker, [letter["number"] for letter in letters])
         except (StoreFull, StoreFailed):
@@ -258,7 +261,7 @@ class Actors:
         self.stage.counts["revived"] += count
         for letter in letters if count == len(letters) else ():
             parcel = person.parcel(self.model.of(letter["seq"]))
-            if not parcel.loose and (parcel.hand is None or parcel.refused):
+            if not parcel.loose and parcel.hand is None:  # or it has come meanwhile
                 parcel.reset(surely=True)
 
     async def _racer(self) -> None:
