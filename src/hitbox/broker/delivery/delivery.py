@@ -102,11 +102,11 @@ class Post:
 
         # Those in the store are deleted at once, whatever the others wait for: or the next fetch would find them again.
         early = {seq for seq in [*(seq for _, seq in known), *unknown] if self.recorded < seq <= mailbox.newest}
-        for newest in (0, max(early, default=0)):
-            keys = [key for key in known if (key[1] in early) is (newest > 0)]
-            numbers = [seq for seq in unknown if (seq in early) is (newest > 0)]
+        for later in (False, True):
+            keys = [key for key in known if (key[1] in early) is later]
+            numbers = [seq for seq in unknown if (seq in early) is later]
             if keys or numbers:
-                self._after_record(newest, partial(step, keys, numbers, newest > 0 or not early))
+                self._after_record(max(early) if later else 0, partial(step, keys, numbers, later or not early))
         return asked_for if unknown else None
 
     def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
