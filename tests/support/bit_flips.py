@@ -32,7 +32,8 @@ import numpy as np
 import pyarrow as pa
 
 from hitbox import HitboxError, Index, Schema, workloads
-from hitbox.broker.broker import Broker, Item
+from hitbox.broker.broker import Broker
+from hitbox.broker.item import Item
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscriptions import Subscription
 from hitbox.storage import snapshot

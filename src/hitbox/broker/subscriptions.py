@@ -9,7 +9,6 @@ subscribers live in an index of their own, `live`, which is never saved: a snaps
 
 from __future__ import annotations
 
-import heapq
 import json
 import logging
 import warnings
@@ -235,11 +234,11 @@ class Registry:
     # ---- matching
 
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
-        """(priority, ids) of both indexes, most urgent first; a priority may come twice."""
+        """(priority, ids) of both indexes, most urgent first, each priority once."""
         durable: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
         if not len(self.live):
             return durable
-        return heapq.merge(durable, self.live.match_levels(event, where), key=lambda found: -found[0])
+        return _together(durable, self.live.match_levels(event, where))
 
     def group(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
         """Ids by subscriber."""
@@ -298,6 +297,17 @@ def kept_about(stored: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadRequest(f"its `about` is a JSON object, not {stored:.100}")
     return kept_values(found)
+
+
+def _together(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
+    """Several streams of (priority, ids) as one. A priority comes once: the deliveries of a batch are put in order
+    priority by priority, so those of a second helping would come behind later events."""
+    heads = [(found, source) for source in sources if (found := next(source, None)) is not None]
+    while heads:
+        top = max(priority for (priority, _), _ in heads)
+        yield top, [id for (priority, ids), _ in heads if priority == top for id in ids]
+        ahead = [(next(source, None) if found[0] == top else found, source) for found, source in heads]
+        heads = [(found, source) for found, source in ahead if found is not None]
 
 
 def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

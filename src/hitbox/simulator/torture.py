@@ -66,7 +66,7 @@ def torture(
             told = f"{type(problem).__name__}: {problem}".replace(str(schedule.folder), "DIR")
             report.failures.append(Failure(one, told, traceback.format_exc()))
         report.schedules += 1
-        report.faults += schedule.faults.counts
+        report.faults += schedule.faults
         report.counts += schedule.counts
         report.trace ^= schedule.trace
         report.seconds = time.monotonic() - began

@@ -23,6 +23,20 @@ class World:
         self.random = rng
         self.now = 1000.0
         self.wall = START - self.now
+        self._latest = START
+
+    def time(self) -> float:
+        """Of the wall clock."""
+        return self.now + self.wall
+
+    def latest(self) -> float:
+        """The latest time that the wall clock ever showed."""
+        self._latest = max(self._latest, self.time())
+        return self._latest
+
+    def jump(self, seconds: float) -> None:
+        self.latest()
+        self.wall += seconds
 
     @contextlib.contextmanager
     def clock(self) -> Iterator[None]:
@@ -31,8 +45,8 @@ class World:
         before = dict(vars(clock))
         clock.monotonic = lambda: self.now
         clock.perf_counter_ns = lambda: int(self.now * 1e9)
-        clock.time = lambda: self.now + self.wall
-        clock.time_ns = lambda: int((self.now + self.wall) * 1e6) * 1000
+        clock.time = self.time
+        clock.time_ns = lambda: int(self.time() * 1e6) * 1000
         try:
             yield
         finally:
@@ -76,8 +90,11 @@ class Loop(asyncio.SelectorEventLoop):
         return future
 
 
-def writer_of(world: World, slow: float, counts: Counter[str]) -> type[Writer]:
-    """The broker's writer, run by the loop: a group takes up to `slow` seconds to be synced and answered."""
+def writer_of(world: World, slow: float, counts: Counter[str], written: Callable[[], None]) -> type[Writer]:
+    """The broker's writer, run by the loop: a group takes up to `slow` seconds to be synced and answered.
+
+    `written` is called when all that was asked of it is in the store.
+    """
 
     class SimulatedWriter(Writer):
         def _begin(self) -> None:
@@ -98,6 +115,8 @@ def writer_of(world: World, slow: float, counts: Counter[str]) -> type[Writer]:
 
         def _step(self) -> None:
             wait = self.turn()
+            if not self._jobs and self.broken is None:
+                written()
             pause = world.random.uniform(0, slow)
             counts["slow sync"] += pause > 1
             self._loop.call_later(pause, self._synced, wait)

@@ -266,6 +266,53 @@ def test_failures_that_wait_for_their_next_try_take_no_place_in_the_window(tmp_p
     run(scenario())
 
 
+def test_a_shorter_time_out_acts_while_longer_ones_run(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann")
+            for seconds in (1000.0, 0.5):
+                await broker.put_subscriber("ann", Options(visibility_seconds=seconds))
+                await broker.publish([item(qty=1)])
+                await until(lambda count=int(seconds < 1) + 1: len(ann.got) == count)
+            assert [d.seq for d in ann.mailbox.expired(time.monotonic() + 500)] == [2]
+
+    run(scenario())
+
+
+def test_an_acknowledgement_waits_for_no_other(tmp_path: Path) -> None:
+    """Of two that are acknowledged together one is not in the store yet: the other one is deleted all the same."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann")
+            await broker.publish([item(qty=1), item(qty=1)])
+            await until(lambda: len(ann.got) == 2 and broker.store.deliveries.rows() == 2)
+            broker.post.recorded = 1
+            broker.post.acknowledge(ann.mailbox, [2, 1])
+            await until(lambda: broker.store.read("SELECT seq FROM deliveries") == [(2,)])
+            broker.post.record([], 2)
+            await until(lambda: broker.store.deliveries.rows() == 0 and ann.mailbox.pending == 0)
+
+    run(scenario())
+
+
+def test_an_ephemeral_subscriber_gets_a_level_in_order(tmp_path: Path) -> None:
+    """Though some of the events also go to a durable one."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty = 1")])
+            live = await Listener(broker).attach_ephemeral("live", Options("drop_oldest", 100))
+            await broker.subscribe("live", [sub("s", "qty > 0")])
+            await broker.publish([item(qty=n % 3 + 1) for n in range(30)])
+            await until(lambda: len(live.got) == 30)
+            assert live.seqs() == list(range(1, 31))
+
+    run(scenario())
+
+
 def test_a_delivery_may_fail_any_number_of_times() -> None:
     async def scenario() -> None:
         mailbox = Mailbox(Subscriber(1, "ann", Options(max_tries=5000)))

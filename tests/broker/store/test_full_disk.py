@@ -135,7 +135,7 @@ asyncio.run(scenario())
 @pytest.mark.parametrize("small_disk", ["4m"], indirect=True)
 def test_a_kill_on_a_full_filesystem(small_disk: Path) -> None:
     """The deliveries of what was accepted do not fit: the broker runs all the same, and frees space where it may."""
-    call = [sys.executable, "-c", KILLED, str(small_disk), str(Path(__file__).parent)]
+    call = [sys.executable, "-c", KILLED, str(small_disk), str(Path(__file__).parents[2])]
     done = subprocess.run(call, capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     last = int(done.stdout)

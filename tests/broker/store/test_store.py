@@ -48,6 +48,18 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_replay_skips_events_that_were_let_go_meanwhile(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 30)
+    store.begin()
+    store.acknowledge((1, n % 10, n + 1) for n in range(30))
+    assert store.trim(before=10, most_bytes=2**40) == 10
+    assert store.again(1, [(4, 10, "s1"), (4, 11, "s1")]) == 1
+    store.commit()
+    assert [one.body for one in store.fetch(1, set(), 10)[0]] == [b'{"event":{"price":10}}']
+    store.close()
+
+
 def test_one_broker_a_folder(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(StoreFailed, match="in use"):

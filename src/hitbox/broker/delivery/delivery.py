@@ -89,21 +89,24 @@ class Post:
         number, last = mailbox.subscriber.number, self.store.events.next() - 1
         known, others = mailbox.acknowledge(seqs)
         unknown = [seq for seq in others if 0 < seq <= last]
-        if not known and not unknown:
-            return None
-
-        def delete() -> int:
-            found = self.store.pending_levels(number, unknown) if unknown else []
-            return self.store.acknowledge((number, level, seq) for level, seq in known + found)
-
         asked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def step() -> None:
-            gone = self._gone(mailbox, self.writer.submit(delete, must=True), "acked")
-            gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
+        def delete(keys: list[tuple[int, int]], numbers: list[int]) -> int:
+            found = self.store.pending_levels(number, numbers) if numbers else []
+            return self.store.acknowledge((number, level, seq) for level, seq in keys + found)
 
-        newest = max((seq for _, seq in known), default=0)
-        self._after_record(max([newest, *(seq for seq in unknown if seq <= mailbox.newest)]), step)
+        def step(keys: list[tuple[int, int]], numbers: list[int], last: bool) -> None:
+            gone = self._gone(mailbox, self.writer.submit(lambda: delete(keys, numbers), must=True), "acked")
+            if last:
+                gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
+
+        # Those in the store are deleted at once, whatever the others wait for: or the next fetch would find them again.
+        early = {seq for seq in [*(seq for _, seq in known), *unknown] if self.recorded < seq <= mailbox.newest}
+        for later in (False, True):
+            keys = [key for key in known if (key[1] in early) is later]
+            numbers = [seq for seq in unknown if (seq in early) is later]
+            if keys or numbers:
+                self._after_record(max(early) if later else 0, partial(step, keys, numbers, later or not early))
         return asked_for if unknown else None
 
     def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:

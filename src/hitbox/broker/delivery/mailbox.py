@@ -80,6 +80,7 @@ class Mailbox:
         self.held: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
         self.paused = 0  # of the held ones, those that failed and wait for their next try
         self._due: list[tuple[float, int]] = []
+        self._latest = 0.0  # deadline of a held one
         self.over = False  # to be disconnected
         self.calm = True  # was within its limit
 
@@ -168,6 +169,9 @@ class Mailbox:
                 del self.held[seq]  # to the end: held is in the order of deadlines
                 delivery.deadline = deadline
                 self.held[seq] = delivery
+        if deadline < self._latest:  # visibility_seconds became shorter: some have more time than these
+            self.held = dict(sorted(self.held.items(), key=lambda one: one[1].deadline))
+        self._latest = max(self._latest, deadline)
 
     def acknowledge(self, seqs: Iterable[int]) -> tuple[list[tuple[int, int]], list[int]]:
         """(level, seq) of what is done, and the numbers of which memory knows nothing: they may be on the disk."""

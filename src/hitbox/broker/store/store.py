@@ -535,13 +535,13 @@ class Store:
         return revived
 
     def again(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
-        """Deliveries (level, seq, ids) of old events, unless they are pending anyway or gone meanwhile; how many were
-        added."""
+        """Deliveries (level, seq, ids) of old events, unless they are pending anyway or were let go meanwhile; how many
+        were added."""
         if not self.existing([subscriber]):
             return 0
         pending = {seq for _, _, seq, *_ in self.deliveries.scan("subscriber = ?", (subscriber,))}
-        kept = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
-        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in kept]
+        wanted = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
+        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in wanted]
         self.deliveries.insert(fresh)
         return len(fresh)
 

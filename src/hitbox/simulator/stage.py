@@ -1,0 +1,62 @@
+"""What a schedule is played on: chance, time, the disk, and the broker of the present life."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+
+from hitbox.broker.broker import Broker
+from hitbox.broker.delivery import delivery, mailbox
+from hitbox.broker.settings import Settings
+from hitbox.simulator.disk import Faults, SimulatedDisk
+from hitbox.simulator.world import World
+
+ROOMY = 8 * 2**20
+
+
+class Stage:
+    def __init__(self, seed: int):
+        self.random = rng = random.Random(seed)
+        self.world = World(rng)
+        self.faults = Faults(rng)
+        self.counts: Counter[str] = Counter()
+        self.trace = 0
+        self.slow = rng.choice([0.0005, 0.02, 0.02, 3.0])
+        self.capacity = rng.choice([ROOMY, ROOMY, 300_000, 600_000])
+        self.memory = rng.choice([5, 1_000])
+        self.settings = Settings(
+            way=rng.choice(["serial", "alternate", "concurrent"]),
+            snapshot_changes=rng.choice([5, 100_000, 100_000]),
+            keep_seconds=rng.choice([1.0, 20.0, 7 * 86_400.0]),
+            max_waiting=rng.choice([20, 20_000]),
+        )
+
+    disk: SimulatedDisk
+    broker: Broker
+
+    def up(self) -> bool:
+        return self.broker.writer.broken is None
+
+    async def pause(self, longest: float) -> None:
+        await asyncio.sleep(self.random.choice([0.0, 0.001, self.random.uniform(0, longest)]))
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def note(self, *what: object) -> None:
+        """Remember what happened, as a number: two runs of one seed must give the same."""
+        self.trace = zlib.crc32(repr((round(self.world.now, 6), *what)).encode(), self.trace)
+
+    @contextlib.contextmanager
+    def small_memory(self) -> Iterator[None]:
+        """Few deliveries are in memory and fetched at a time meanwhile, so that the order on the disk shows."""
+        before = mailbox.MEMORY, delivery.FETCH
+        mailbox.MEMORY = delivery.FETCH = self.memory
+        try:
+            yield
+        finally:
+            mailbox.MEMORY, delivery.FETCH = before
