@@ -43,6 +43,7 @@ from collections.abc import (
     Sequence,
 )
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -102,7 +103,7 @@ class Client:
         timeout: float = 30.0,
         connect_seconds: float | None = 5.0,
     ):
-        self.url, self._token = url.rstrip("/"), token
+        self.url, self._token = _checked_url(url), _checked_token(token)
         self.timeout, self.connect_seconds = timeout, connect_seconds
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
@@ -118,7 +119,7 @@ class Client:
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Any request of the interface; an error of the broker becomes an exception."""
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else _encoded(body)
         headers = {"content-type": "application/json"} if body is not None else {}
         try:
             response = await self._http.request(method, path, content=content, headers=headers, params=query)
@@ -126,9 +127,13 @@ class Client:
             raise StoreFailed(
                 f"no answer from the broker at {self.url}: {problem or type(problem).__name__}"
             ) from problem
-        found = msgspec.json.decode(response.content) if response.content else None
-        if response.status_code >= 400:
-            raise _error(found, response.status_code)
+        found, status = _decoded(response.content), response.status_code
+        if found is None and response.content:
+            raise StoreFailed(
+                f"what answers at {self.url} is no broker: {method} {path} gave no JSON (status {status})"
+            )
+        if status >= 400:
+            raise _error(found, status)
         return found
 
     async def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
@@ -145,6 +150,8 @@ class Client:
             try:
                 found = await self.request("POST", "/v1/events", items)
                 return int(found["first"])
+            except (KeyError, TypeError, ValueError):
+                raise StoreFailed(f"what answers at {self.url} is no broker: it gave the events no number") from None
             except Overloaded as problem:
                 if pause >= LONGEST_PAUSE / 2:
                     raise
@@ -174,7 +181,7 @@ class Client:
         return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
 
     def open_socket(self) -> Any:
-        address = "ws" + self.url.removeprefix("http") + "/v1/connect"
+        address = "ws" + self.url[len("http") :] + "/v1/connect"
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         return connect(
             address,
@@ -307,7 +314,7 @@ class Subscriber:
     async def _say(self, message: dict[str, Any]) -> bool:
         try:
             if self._socket is not None:
-                await self._socket.send(msgspec.json.encode(message).decode())
+                await self._socket.send(_encoded(message).decode())
                 return True
         except ConnectionClosed:
             pass
@@ -446,10 +453,9 @@ class Subscriber:
                     self._end(fatal)
                     return
             except BrokerError as problem:
-                if not (self.connections and isinstance(problem, Refused) and problem.kind == "Conflict"):
+                if not (self.connections and _passes(problem)):
                     self._end(problem)
                     return
-                # an ephemeral name that the broker has not noticed to be free yet: again in a moment
             except InvalidURI as problem:
                 self._end(BadRequest(f"{self._client.url!r} is not the address of a broker: {problem}"))
                 return
@@ -463,7 +469,7 @@ class Subscriber:
         hello = {**self._hello, "window": self._pace.grant(len(self._working))}
         if self._mine and (ephemeral or not self.connections):
             hello["put"] = list(self._mine.values())
-        await socket.send(msgspec.json.encode(hello).decode())
+        await socket.send(_encoded(hello).decode())
         async with asyncio.timeout(self._client.connect_seconds):
             welcome = msgspec.json.decode(await socket.recv())
         if welcome["type"] != "welcome":
@@ -502,12 +508,12 @@ class Subscriber:
             return Refused(closed.reason or FATAL[closed.code], "closed", closed.code)
         response = getattr(problem, "response", None)
         if response is not None and response.status_code in (401, 403):
-            return NotAllowed("the broker refused the connection: a valid token is needed")
+            return NotAllowed(f"the broker refused the connection: {_text(problem)}")
         return None
 
     def _lost(self, problem: BaseException) -> None:
         self._socket = None
-        text = str(problem) or type(problem).__name__
+        text = _text(problem)
         if not self._trouble:
             log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
         self._trouble = text
@@ -527,6 +533,56 @@ class Subscriber:
         self._arrived.set()
 
 
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+        httpx.URL(url)  # and `port` below: what cannot be one is an error
+        if good and parts.port != 0:
+            return url.rstrip("/")
+    except (ValueError, httpx.InvalidURL):
+        pass
+    raise BadRequest(f"{url!r:.200} is not the address of a broker, such as http://127.0.0.1:8400")
+
+
+def _checked_token(token: str | None) -> str | None:
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise BadRequest("a token has no characters but printable ASCII ones; is there a line break in it?")
+    return token
+
+
+def _encoded(message: Any) -> bytes:
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        raise BadRequest("a text holds a lone surrogate, which cannot be sent: remove it") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise BadRequest(f"this cannot be sent as JSON: {problem}") from None
+
+
+def _decoded(content: bytes) -> Any:
+    """What JSON says; None where it is not JSON."""
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _text(problem: BaseException) -> str:
+    """Why there is no connection: what the broker said instead of a handshake, or the problem itself."""
+    response = getattr(problem, "response", None)
+    found = _decoded(response.body or b"") if response is not None else None
+    error = found.get("error") if isinstance(found, dict) else None
+    said = error.get("message") if isinstance(error, dict) else None
+    return str(said or problem) or type(problem).__name__
+
+
+def _passes(problem: BrokerError) -> bool:
+    """Is it worth another try? A busy, full or closing broker, or a name that it has not noticed to be free yet."""
+    kinds = ("Conflict", "StoreFailed", "StoreFull")
+    return isinstance(problem, Overloaded) or (isinstance(problem, Refused) and problem.kind in kinds)
+
+
 def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:
     return [one if isinstance(one, int) else one.seq for one in deliveries]
 
@@ -538,7 +594,11 @@ class SyncClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hitbox-client", daemon=True)
         self._thread.start()
-        self._client = self._do(self._make(*args, **named))
+        try:
+            self._client = self._do(self._make(*args, **named))
+        except BaseException:
+            self._end()
+            raise
         self._listening: weakref.WeakSet[Listening] = weakref.WeakSet()
 
     async def _make(self, *args: Any, **named: Any) -> Client:
@@ -557,6 +617,9 @@ class SyncClient:
         for one in list(self._listening):
             one.close()
         self._do(self._client.close())
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -666,7 +729,9 @@ def _pauses() -> Iterator[float]:
 
 
 def _error(found: Any, status: int) -> BrokerError:
-    error = found.get("error", {}) if isinstance(found, dict) else {}
+    error = found.get("error") if isinstance(found, dict) else None
+    if not isinstance(error, dict):
+        error = {}
     message = error.get("message") or f"the broker answered with status {status}"
     if status == 429 or error.get("type") == "Overloaded":
         return Overloaded(message, error.get("retry_after", 1.0))

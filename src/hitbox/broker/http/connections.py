@@ -209,6 +209,12 @@ class Frames(WebSocketsSansIOProtocol):
         self._stall.over()
         super().connection_lost(exc)
 
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # who takes nothing gets no pongs: they would pile up here
+
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.transport.abort()  # closing alone would wait until someone who takes nothing has taken what is left
