@@ -122,7 +122,7 @@ def test_a_schema_with_a_name_that_is_no_text_is_refused(tmp_path: Path, name: o
 # ---- connections that are refused, and come back
 
 
-def test_a_websocket_is_refused_with_the_status_that_says_why(tmp_path: Path) -> None:
+def test_a_websocket_is_refused_with_the_status_that_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def refused(url: str, **named: Any) -> tuple[int, str]:
         with pytest.raises(InvalidStatus) as caught:
             await connect(f"ws{url[4:]}/v1/connect", proxy=None, **named).__aenter__()
@@ -141,6 +141,7 @@ def test_a_websocket_is_refused_with_the_status_that_says_why(tmp_path: Path) ->
             assert await refused(url) == (401, "NotAllowed")
 
     run(scenario())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_client_waits_for_a_broker_that_is_leaving_or_has_no_place(tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -605,7 +605,17 @@ class SyncClient:
         return Client(*args, **named)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if self._loop.is_closed():
+            work.close()
+            raise StoreFailed("the client is closed")
+        found = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return found.result()
+        except CancelledError:
+            raise StoreFailed("the client was closed meanwhile") from None
+        except BaseException:
+            found.cancel()  # after an interrupt nobody waits for it
+            raise
 
     def __enter__(self) -> SyncClient:
         return self
@@ -614,12 +624,16 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
+        """Leave the broker; loops over deliveries, in other threads too, end."""
+        if self._loop.is_closed():
+            return
         for one in list(self._listening):
             one.close()
         self._do(self._client.close())
         self._end()
 
     def _end(self) -> None:
+        self._do(_end_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -643,25 +657,22 @@ class SyncClient:
                 for delivery in ann:
                     ann.ack(delivery)
         """
-        found = Listening(self._do, self._client, name, {"subscriptions": list(subscriptions), **options}, count)
+        found = Listening(self, name, {"subscriptions": list(subscriptions), **options}, count)
         self._listening.add(found)
         return found
 
 
 class Listening:
     """The deliveries of a subscriber, for programs without an event loop. It connects when the first one is asked for,
-    and leaves at the end of the loop or of a `with`."""
+    and leaves at the end of the loop or of a `with`, or when another thread closes it."""
 
-    def __init__(
-        self,
-        do: Callable[[Coroutine[Any, Any, Any]], Any],
-        client: Client,
-        name: str,
-        options: dict[str, Any],
-        count: int | None,
-    ):
-        self._do, self._subscriber = do, do(_made(client, name, options))
-        self._deliveries = _deliver(do, self._subscriber, count)
+    def __init__(self, client: SyncClient, name: str, options: dict[str, Any], count: int | None):
+        self._do, self._thread = client._do, client._thread
+        self._subscriber = self._do(_made(client._client, name, options))
+        self._left = count
+        self._last: Delivery | None = None
+        self._connected = self._closed = False
+        self._asking: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Listening:
         return self
@@ -669,14 +680,58 @@ class Listening:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if self._connected and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self.close()
+
     def __iter__(self) -> Iterator[Delivery]:
         return self
 
     def __next__(self) -> Delivery:
-        return next(self._deliveries)
+        found: Delivery | None = None
+        try:
+            if not self._closed:
+                found = self._do(self._advance())
+        except StoreFailed:
+            if not self._closed:
+                self.close()
+                raise
+        except BaseException:
+            self.close()
+            raise
+        if found is None:
+            self.close()
+            raise StopIteration
+        return found
+
+    async def _advance(self) -> Delivery | None:
+        """Done with the last one; the next one, or None after `count` of them."""
+        self._asking = asyncio.current_task()
+        if not self._connected:
+            await self._subscriber.__aenter__()
+            self._connected = True
+        if self._last is not None and self._subscriber.auto:
+            await self._subscriber.ack(self._last)
+        self._last = None
+        if self._left == 0:
+            return None
+        self._last = await self._subscriber._next()
+        if self._left is not None:
+            self._left -= 1
+        return self._last
 
     def close(self) -> None:
-        self._deliveries.close()
+        if not self._closed:
+            self._closed = True
+            self._do(self._leave())
+
+    async def _leave(self) -> None:
+        if self._asking is not None and not self._asking.done():  # of another thread, or interrupted
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        if self._connected:
+            self._connected = False
+            await self._subscriber.__aexit__()
 
     @property
     def warnings(self) -> list[str]:
@@ -700,25 +755,13 @@ async def _made(client: Client, name: str, options: dict[str, Any]) -> Subscribe
     return client.subscriber(name, **options)
 
 
-def _deliver(
-    do: Callable[[Coroutine[Any, Any, Any]], Any], subscriber: Subscriber, count: int | None
-) -> Generator[Delivery]:
-    do(subscriber.__aenter__())
-    try:
-        deliveries = subscriber.__aiter__()
-        for n in itertools.count(1):
-            delivery: Delivery = do(_next(deliveries))
-            yield delivery
-            if n == count:
-                if subscriber.auto:
-                    do(subscriber.ack(delivery))
-                return
-    finally:
-        do(subscriber.__aexit__())
-
-
-async def _next(deliveries: AsyncIterator[T]) -> T:
-    return await anext(deliveries)
+async def _end_others() -> None:
+    """Cancel whatever else runs on this loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)
 
 
 def _pauses() -> Iterator[float]:

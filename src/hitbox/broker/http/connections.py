@@ -29,6 +29,8 @@ from hitbox.broker.settings import Settings
 
 OTHER_FILES = 100
 """Open files that are no connections: the store, snapshots, libraries."""
+BACKLOG = 2048
+"""Connections that wait until the broker has started."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 CROWDED = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 log = logging.getLogger("hitbox.broker")
@@ -54,7 +56,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.bind((address[0], port, *address[2:]))
-            one.listen(1)  # on a port that someone else listens on, bind alone may work
+            one.listen(BACKLOG)  # already here: on a port that someone else listens on, bind alone may work
         except OSError as problem:
             one.close()
             problems.append(CannotListen(_why(problem, host, port)))
@@ -208,6 +210,11 @@ class Frames(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stall.over()
         super().connection_lost(exc)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # it was refused, as it should be; uvicorn would log an error
 
     def handle_ping(self) -> None:
         if self.writable.is_set():
