@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hitbox.broker.client import Client, Delivery
 from hitbox.broker.errors import BadRequest, BrokerError, StoreFailed, StoreFull
+from hitbox.broker.http import connections
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
@@ -241,6 +242,32 @@ def _transports() -> list[Any]:
     import gc
 
     return [one.transport for one in gc.get_objects() if type(one).__name__ == "Frames"]
+
+
+def test_a_body_of_tiny_chunks_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte per chunk takes the parser long: the others have their turn meanwhile."""
+    received: list[int] = []
+    data_received = connections.Requests.data_received
+
+    def count(self: Any, data: bytes) -> None:
+        received.append(len(data))
+        data_received(self, data)
+
+    monkeypatch.setattr(connections.Requests, "data_received", count)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url):
+            host, port = url.removeprefix("http://").split(":")
+            head = b"POST /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+            body = b" " * 20_000 + b'{"event": {"qty": 1}}'
+            chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(head + b"transfer-encoding: chunked\r\n\r\n" + chunks)
+            assert b"201 Created" in await reader.read()
+            writer.close()
+
+    run(scenario())
+    assert max(received) <= connections.READ_BYTES
 
 
 # ---- what is no broker

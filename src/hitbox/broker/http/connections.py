@@ -29,6 +29,9 @@ from hitbox.broker.settings import Settings
 
 OTHER_FILES = 100
 """Open files that are no connections: the store, snapshots, libraries."""
+READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 256 * 1024
+"""What is read of a connection at a time, asyncio's own being 256 KB. That is 40,000 chunks of a body with one byte
+each, or as many headers, which keep the parser busy for seconds while all others wait; frames are read quickly."""
 BACKLOG = 2048
 """Connections that wait until the broker has started."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -127,6 +130,7 @@ class Requests(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         if len(self.connections) > self.config.most_sockets:
             transport.write(CROWDED)
             transport.close()
@@ -144,6 +148,7 @@ class Requests(H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._await("")
         self._upgraded = True
+        self.transport.max_size = READ_BYTES_UPGRADED  # type: ignore[attr-defined]
         super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
