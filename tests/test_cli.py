@@ -103,6 +103,10 @@ def test_intervals_in_json(here: Path) -> None:
             "tuple (low, high)",
         ),
         (["explain", r'{"city": "\ud800"}', "-s", "subs.csv", "--schema", "price:float,city:string"], "surrogate"),
+        (["explain", '{"a":' * 3000, "-s", "subs.csv", "--schema", "price:float,city:string"], "not JSON"),
+        (["explain", "{}", "--id", "--5", "-s", "subs.csv", "--schema", "price:float,city:string"], "no subscription"),
+        (["explain", "{}", "--id", "²", "-s", "subs.csv", "--schema", "price:float,city:string"], "no subscription"),
+        (["match", "events.jsonl", "-s", "subs.csv", "--threads", "99999999999"], "1 to 10000"),
         (["explain", "{}", "--id", "x", "-s", "subs.csv", "--schema", "price:float,city:string"], "no subscription"),
     ],
 )

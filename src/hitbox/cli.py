@@ -7,6 +7,7 @@ called, so that the others start quickly and work without those extras.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -165,7 +166,7 @@ def explain(
             raise ValueProblem("--subscriptions needs --schema here, such as --schema price:float,city:string")
         index = _open(subscriptions, snapshot, schema, matcher, None)
         known: Any = id
-        if id is not None and id not in index and id.lstrip("-").isdigit():
+        if id is not None and id not in index and re.fullmatch("-?[0-9]{1,19}", id):
             known = int(id)
         answer = index.explain(values, known, where, misses=misses)
         print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=1, default=str) if as_json else str(answer))
@@ -174,7 +175,7 @@ def explain(
 def _event(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ValueProblem(f"the event is not JSON: {problem}") from None
     if not isinstance(found, dict):
         raise ValueProblem("the event is not a JSON object, such as '{\"price\": 12.5}'")

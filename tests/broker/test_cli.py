@@ -41,7 +41,11 @@ def test_serve_publish_subscribe(tmp_path: Path) -> None:
         assert "not JSON" in run("publish", "{", "--url", url, status=2)
         assert "not JSON" in run("publish", "", "--url", url, status=2)
         assert "prise" in run("publish", "-", "--where", "prise > 1", "--url", url, text='{"price": 1}\n', status=2)
-        assert "no subscriber" in run("admin", "replay", "a?b", "1", "--url", url, status=2)
+        assert "no subscriber" in run("admin", "replay", "bob", "1", "--url", url, status=2)
+        assert "the name of a subscriber" in run("admin", "replay", "a?b", "1", "--url", url, status=2)
+        assert "the name of a subscriber" in run("admin", "replay", "\udcff", "1", "--url", url, status=2)
+        assert "lone surrogate" in run("publish", '{"price": 1}', "--where", "\udcff", "--url", url, status=2)
+        assert "not JSON" in run("publish", '{"price":' * 3000, "--url", url, status=2)
         assert "did you mean 'price'" in run("subscribe", "prise < 1", "--name", "new", "--url", url, status=2)
         assert [one["name"] for one in client.request("GET", "/v1/subscribers")["subscribers"]] == ["ann"]
         client.close()
@@ -84,6 +88,7 @@ def test_trouble_at_start_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
             ([*data, "--port", "70000"], "0 to 65535"),
             (["--data", str(tmp_path / "file"), "--schema", "a:int"], "cannot use the folder"),
             (["--data", str(tmp_path / "file" / "x"), "--schema", "a:int"], "Not a directory"),
+            (["--data", str(tmp_path / "x\udcff"), "--schema", "a:int"], "its name is not UTF-8"),
             ([*data, "--set", "nonsense"], "no setting 'nonsense'"),
             ([*data, "--set", "max_bach=3"], "did you mean 'max_batch'"),
             ([*data, "--set", "max_batch=none"], "max_batch cannot be 'none'"),
@@ -109,6 +114,16 @@ def test_commands_without_a_broker_end_with_a_reason() -> None:
     assert f"no broker answers at {url}" in run("subscribe", "a > 1", "--url", url, "--wait", "0.2", status=2)
     assert f"no answer from the broker at {url}" in run("publish", '{"a": 1}', "--url", url, status=2)
     assert f"no answer from the broker at {url}" in run("admin", "stats", "--url", url, status=2)
+    for command in (["admin", "stats"], ["publish", "{}"], ["subscribe", "a > 1"]):
+        assert "is not the address of a broker" in run(*command, "--url", "http://127.0.0.1:abc", status=2)
+        assert "printable ASCII" in run(*command, "--url", url, "--token", "é", status=2)
+
+
+def test_export_makes_no_store_where_there_is_none(tmp_path: Path) -> None:
+    for folder in (tmp_path / "missing", tmp_path):
+        data = ["--data", str(folder)]
+        assert "holds no broker" in run("admin", "export", str(tmp_path / "out"), *data, status=2)
+    assert not list(tmp_path.iterdir())
 
 
 def snapshot(path: Path, ids: list[object]) -> None:

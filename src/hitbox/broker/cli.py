@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.table_files import read_schema
 from hitbox.errors import HitboxError
@@ -84,6 +85,8 @@ def _folder_errors(data: Path) -> Iterator[None]:
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename not in (None, str(data)) else ""
         raise BadFolder(f"cannot use the folder {data}: {problem.strerror or problem}{where}") from problem
+    except UnicodeEncodeError:
+        raise BadFolder(f"cannot use the folder {str(data)!a}: its name is not UTF-8, which SQLite needs") from None
     except apsw.Error as problem:
         raise BadFolder(f"cannot use the store in the folder {data}: {problem}") from problem
 
@@ -114,7 +117,7 @@ def publish(
 def _json(line: str) -> Any:
     try:
         found = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise typer.BadParameter(f"not JSON: {problem}: {line[:80]!r}") from None
     if not isinstance(found, dict):
         raise typer.BadParameter(f"an event is a JSON object, not {line[:80]!r}")
@@ -136,8 +139,11 @@ def subscribe(
     """Print deliveries, a JSON object a line, and acknowledge them."""
     from hitbox.broker.client import Client
 
-    asked = Client.sync(url, token or None, connect_seconds=wait)
-    with plain_errors(), asked as client, contextlib.suppress(KeyboardInterrupt):
+    with (
+        plain_errors(),
+        Client.sync(url, token or None, connect_seconds=wait) as client,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
         options = {"unmatched": True, "policy": "spool" if name else "drop_oldest"} if unmatched else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
@@ -154,9 +160,9 @@ def stats(url: Url = HERE, token: Token = "") -> None:
 @admin.command()
 def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> None:
     """Deliver stored events to a subscriber again, from a number on."""
-    typer.echo(
-        _ask(url, token, "POST", f"/v1/subscribers/{quote(subscriber, safe='')}/replay", {"first": first})["count"]
-    )
+    with plain_errors():
+        path = f"/v1/subscribers/{quote(check_name(subscriber, 'subscriber'))}/replay"
+    typer.echo(_ask(url, token, "POST", path, {"first": first})["count"])
 
 
 @admin.command()

@@ -36,13 +36,14 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -102,7 +103,7 @@ class Client:
         timeout: float = 30.0,
         connect_seconds: float | None = 5.0,
     ):
-        self.url, self._token = url.rstrip("/"), token
+        self.url, self._token = _checked_url(url), _checked_token(token)
         self.timeout, self.connect_seconds = timeout, connect_seconds
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
@@ -118,7 +119,7 @@ class Client:
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Any request of the interface; an error of the broker becomes an exception."""
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else _encoded(body)
         headers = {"content-type": "application/json"} if body is not None else {}
         try:
             response = await self._http.request(method, path, content=content, headers=headers, params=query)
@@ -126,9 +127,13 @@ class Client:
             raise StoreFailed(
                 f"no answer from the broker at {self.url}: {problem or type(problem).__name__}"
             ) from problem
-        found = msgspec.json.decode(response.content) if response.content else None
-        if response.status_code >= 400:
-            raise _error(found, response.status_code)
+        found, status = _decoded(response.content), response.status_code
+        if found is None and response.content:
+            raise StoreFailed(
+                f"what answers at {self.url} is no broker: {method} {path} gave no JSON (status {status})"
+            )
+        if status >= 400:
+            raise _error(found, status)
         return found
 
     async def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
@@ -145,6 +150,8 @@ class Client:
             try:
                 found = await self.request("POST", "/v1/events", items)
                 return int(found["first"])
+            except (KeyError, TypeError, ValueError):
+                raise StoreFailed(f"what answers at {self.url} is no broker: it gave the events no number") from None
             except Overloaded as problem:
                 if pause >= LONGEST_PAUSE / 2:
                     raise
@@ -174,7 +181,7 @@ class Client:
         return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
 
     def open_socket(self) -> Any:
-        address = "ws" + self.url.removeprefix("http") + "/v1/connect"
+        address = "ws" + self.url[len("http") :] + "/v1/connect"
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         return connect(
             address,
@@ -307,7 +314,7 @@ class Subscriber:
     async def _say(self, message: dict[str, Any]) -> bool:
         try:
             if self._socket is not None:
-                await self._socket.send(msgspec.json.encode(message).decode())
+                await self._socket.send(_encoded(message).decode())
                 return True
         except ConnectionClosed:
             pass
@@ -446,10 +453,9 @@ class Subscriber:
                     self._end(fatal)
                     return
             except BrokerError as problem:
-                if not (self.connections and isinstance(problem, Refused) and problem.kind == "Conflict"):
+                if not (self.connections and _passes(problem)):
                     self._end(problem)
                     return
-                # an ephemeral name that the broker has not noticed to be free yet: again in a moment
             except InvalidURI as problem:
                 self._end(BadRequest(f"{self._client.url!r} is not the address of a broker: {problem}"))
                 return
@@ -463,7 +469,7 @@ class Subscriber:
         hello = {**self._hello, "window": self._pace.grant(len(self._working))}
         if self._mine and (ephemeral or not self.connections):
             hello["put"] = list(self._mine.values())
-        await socket.send(msgspec.json.encode(hello).decode())
+        await socket.send(_encoded(hello).decode())
         async with asyncio.timeout(self._client.connect_seconds):
             welcome = msgspec.json.decode(await socket.recv())
         if welcome["type"] != "welcome":
@@ -502,12 +508,12 @@ class Subscriber:
             return Refused(closed.reason or FATAL[closed.code], "closed", closed.code)
         response = getattr(problem, "response", None)
         if response is not None and response.status_code in (401, 403):
-            return NotAllowed("the broker refused the connection: a valid token is needed")
+            return NotAllowed(f"the broker refused the connection: {_text(problem)}")
         return None
 
     def _lost(self, problem: BaseException) -> None:
         self._socket = None
-        text = str(problem) or type(problem).__name__
+        text = _text(problem)
         if not self._trouble:
             log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
         self._trouble = text
@@ -527,6 +533,56 @@ class Subscriber:
         self._arrived.set()
 
 
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+        httpx.URL(url)  # and `port` below: what cannot be one is an error
+        if good and parts.port != 0:
+            return url.rstrip("/")
+    except (ValueError, httpx.InvalidURL):
+        pass
+    raise BadRequest(f"{url!r:.200} is not the address of a broker, such as http://127.0.0.1:8400")
+
+
+def _checked_token(token: str | None) -> str | None:
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise BadRequest("a token has no characters but printable ASCII ones; is there a line break in it?")
+    return token
+
+
+def _encoded(message: Any) -> bytes:
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError:
+        raise BadRequest("a text holds a lone surrogate, which cannot be sent: remove it") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise BadRequest(f"this cannot be sent as JSON: {problem}") from None
+
+
+def _decoded(content: bytes) -> Any:
+    """What JSON says; None where it is not JSON."""
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _text(problem: BaseException) -> str:
+    """Why there is no connection: what the broker said instead of a handshake, or the problem itself."""
+    response = getattr(problem, "response", None)
+    found = _decoded(response.body or b"") if response is not None else None
+    error = found.get("error") if isinstance(found, dict) else None
+    said = error.get("message") if isinstance(error, dict) else None
+    return str(said or problem) or type(problem).__name__
+
+
+def _passes(problem: BrokerError) -> bool:
+    """Is it worth another try? A busy, full or closing broker, or a name that it has not noticed to be free yet."""
+    kinds = ("Conflict", "StoreFailed", "StoreFull")
+    return isinstance(problem, Overloaded) or (isinstance(problem, Refused) and problem.kind in kinds)
+
+
 def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:
     return [one if isinstance(one, int) else one.seq for one in deliveries]
 
@@ -538,14 +594,28 @@ class SyncClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hitbox-client", daemon=True)
         self._thread.start()
-        self._client = self._do(self._make(*args, **named))
+        try:
+            self._client = self._do(self._make(*args, **named))
+        except BaseException:
+            self._end()
+            raise
         self._listening: weakref.WeakSet[Listening] = weakref.WeakSet()
 
     async def _make(self, *args: Any, **named: Any) -> Client:
         return Client(*args, **named)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if self._loop.is_closed():
+            work.close()
+            raise StoreFailed("the client is closed")
+        found = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return found.result()
+        except CancelledError:
+            raise StoreFailed("the client was closed meanwhile") from None
+        except BaseException:
+            found.cancel()  # after an interrupt nobody waits for it
+            raise
 
     def __enter__(self) -> SyncClient:
         return self
@@ -554,9 +624,16 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
+        """Leave the broker; loops over deliveries, in other threads too, end."""
+        if self._loop.is_closed():
+            return
         for one in list(self._listening):
             one.close()
         self._do(self._client.close())
+        self._end()
+
+    def _end(self) -> None:
+        self._do(_end_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -580,25 +657,22 @@ class SyncClient:
                 for delivery in ann:
                     ann.ack(delivery)
         """
-        found = Listening(self._do, self._client, name, {"subscriptions": list(subscriptions), **options}, count)
+        found = Listening(self, name, {"subscriptions": list(subscriptions), **options}, count)
         self._listening.add(found)
         return found
 
 
 class Listening:
     """The deliveries of a subscriber, for programs without an event loop. It connects when the first one is asked for,
-    and leaves at the end of the loop or of a `with`."""
+    and leaves at the end of the loop or of a `with`, or when another thread closes it."""
 
-    def __init__(
-        self,
-        do: Callable[[Coroutine[Any, Any, Any]], Any],
-        client: Client,
-        name: str,
-        options: dict[str, Any],
-        count: int | None,
-    ):
-        self._do, self._subscriber = do, do(_made(client, name, options))
-        self._deliveries = _deliver(do, self._subscriber, count)
+    def __init__(self, client: SyncClient, name: str, options: dict[str, Any], count: int | None):
+        self._do, self._thread = client._do, client._thread
+        self._subscriber = self._do(_made(client._client, name, options))
+        self._left = count
+        self._last: Delivery | None = None
+        self._connected = self._closed = False
+        self._asking: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Listening:
         return self
@@ -606,14 +680,58 @@ class Listening:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if self._connected and self._thread.is_alive() and self._thread is not threading.current_thread():
+            self.close()
+
     def __iter__(self) -> Iterator[Delivery]:
         return self
 
     def __next__(self) -> Delivery:
-        return next(self._deliveries)
+        found: Delivery | None = None
+        try:
+            if not self._closed:
+                found = self._do(self._advance())
+        except StoreFailed:
+            if not self._closed:
+                self.close()
+                raise
+        except BaseException:
+            self.close()
+            raise
+        if found is None:
+            self.close()
+            raise StopIteration
+        return found
+
+    async def _advance(self) -> Delivery | None:
+        """Done with the last one; the next one, or None after `count` of them."""
+        self._asking = asyncio.current_task()
+        if not self._connected:
+            await self._subscriber.__aenter__()
+            self._connected = True
+        if self._last is not None and self._subscriber.auto:
+            await self._subscriber.ack(self._last)
+        self._last = None
+        if self._left == 0:
+            return None
+        self._last = await self._subscriber._next()
+        if self._left is not None:
+            self._left -= 1
+        return self._last
 
     def close(self) -> None:
-        self._deliveries.close()
+        if not self._closed:
+            self._closed = True
+            self._do(self._leave())
+
+    async def _leave(self) -> None:
+        if self._asking is not None and not self._asking.done():  # of another thread, or interrupted
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        if self._connected:
+            self._connected = False
+            await self._subscriber.__aexit__()
 
     @property
     def warnings(self) -> list[str]:
@@ -637,25 +755,13 @@ async def _made(client: Client, name: str, options: dict[str, Any]) -> Subscribe
     return client.subscriber(name, **options)
 
 
-def _deliver(
-    do: Callable[[Coroutine[Any, Any, Any]], Any], subscriber: Subscriber, count: int | None
-) -> Generator[Delivery]:
-    do(subscriber.__aenter__())
-    try:
-        deliveries = subscriber.__aiter__()
-        for n in itertools.count(1):
-            delivery: Delivery = do(_next(deliveries))
-            yield delivery
-            if n == count:
-                if subscriber.auto:
-                    do(subscriber.ack(delivery))
-                return
-    finally:
-        do(subscriber.__aexit__())
-
-
-async def _next(deliveries: AsyncIterator[T]) -> T:
-    return await anext(deliveries)
+async def _end_others() -> None:
+    """Cancel whatever else runs on this loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)
 
 
 def _pauses() -> Iterator[float]:
@@ -666,7 +772,9 @@ def _pauses() -> Iterator[float]:
 
 
 def _error(found: Any, status: int) -> BrokerError:
-    error = found.get("error", {}) if isinstance(found, dict) else {}
+    error = found.get("error") if isinstance(found, dict) else None
+    if not isinstance(error, dict):
+        error = {}
     message = error.get("message") or f"the broker answered with status {status}"
     if status == 429 or error.get("type") == "Overloaded":
         return Overloaded(message, error.get("retry_after", 1.0))

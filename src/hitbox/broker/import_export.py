@@ -96,6 +96,8 @@ def _adopt(store: Store, stock: Stock) -> None:
 
 def export(folder: Path, path: Path) -> int:
     """Save a broker's subscriptions as a snapshot; its version."""
+    if not (folder / "hitbox.db").is_file():
+        raise BadRequest(f"{folder} holds no broker: there is no hitbox.db")
     store = Store(folder)
     try:
         kept = store.get("schema")

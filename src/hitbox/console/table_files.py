@@ -65,7 +65,7 @@ def read_schema(text: str) -> Schema:
     if text.lower().endswith(".json"):
         try:
             found: Any = json.loads(Path(text).read_text())
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             raise SchemaError(f"cannot read the schema {text}: {problem}") from None
         return Schema.from_json(found) if isinstance(found, list) else Schema(found)
     attributes = {}

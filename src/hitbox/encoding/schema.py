@@ -170,9 +170,10 @@ class Schema(Mapping[str, Attribute]):
         for row in rows:
             if not isinstance(row, Mapping) or "name" not in row:
                 raise SchemaError(f"an attribute needs a name: {row!r}")
-            if row["name"] in found:
-                raise SchemaError(f"attribute {row['name']!r} comes twice")
-            found[row["name"]] = {key: value for key, value in row.items() if key != "name"}
+            name = _name(row["name"])
+            if name in found:
+                raise SchemaError(f"attribute {name!r} comes twice")
+            found[name] = {key: value for key, value in row.items() if key != "name"}
         return cls(found)
 
 

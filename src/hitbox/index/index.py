@@ -52,6 +52,7 @@ SLICE = 0.25
 FEW = 64
 MANY_WORDS = 50_000
 """Strings that a dictionary takes before it is worth looking for those that nobody uses any more."""
+MOST_THREADS = 10_000
 NO_BOXES = Boxes.of([])
 
 Also = Callable[[], None] | None
@@ -277,8 +278,8 @@ class Index:
             events_ = pa.Table.from_batches([events_])
         if not isinstance(events_, (pa.Table, list, tuple)):
             raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
-        if not isinstance(threads, int) or threads < 1:
-            raise ValueProblem(f"threads is a whole number of at least 1, not {threads!r}")
+        if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+            raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
         parts = list(self._match_slots(events_, where, threads, lambda slots: self._catalog.ids.take(slots)))
         ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
         shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import io
 import json
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hitbox.broker.client import Client, Delivery, Refused
-from hitbox.broker.errors import NotAllowed, Overloaded
+from hitbox.broker.errors import NotAllowed, Overloaded, StoreFailed
 from support.broker_kit import SCHEMA, serving, until
 
 
@@ -293,5 +295,54 @@ def test_the_sync_client(tmp_path: Path) -> None:
                 return []
 
             assert await asyncio.to_thread(work) == [1, 2, 3]
+
+    run(scenario())
+
+
+def test_a_sync_client_is_closed_while_another_thread_listens(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            client = Client.sync(url)
+            got: list[int] = []
+
+            def listen() -> str:
+                got.extend(one.seq for one in client.listen("ann", [{"name": "s", "where": "qty > 0"}]))
+                return "ended"
+
+            listening = asyncio.ensure_future(asyncio.to_thread(listen))
+            await until(lambda: "ann" in broker.registry.by_name and broker.mailbox("ann").connected is not None)
+            await asyncio.to_thread(client.publish, {"qty": 1})
+            await until(lambda: got == [1])
+            await asyncio.to_thread(client.close)
+            assert await listening == "ended"
+            await until(lambda: broker.mailbox("ann").connected is None)
+            await asyncio.to_thread(client.close)  # again: nothing
+            with pytest.raises(StoreFailed, match="the client is closed"):
+                client.publish({"qty": 2})
+
+    run(scenario())
+
+
+def test_an_interrupted_sync_client_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            program = """
+import signal, sys
+from hitbox import Client
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+with Client.sync(sys.argv[1]) as client:
+    listening = client.listen("ann", [{"name": "s", "where": "qty > 0"}])
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        next(listening)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(list(listening))
+"""
+            command = (sys.executable, "-c", program, url)
+            process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+            out, trouble = await process.communicate()
+            assert (out.split(), trouble, process.returncode) == ([b"interrupted", b"[]"], b"", 0)
+            await until(lambda: broker.mailbox("ann").connected is None)
 
     run(scenario())

@@ -247,9 +247,6 @@ def test_no_broker_is_told(caplog: pytest.LogCaptureFixture) -> None:
         async with Client(url, connect_seconds=0.3) as client:
             with pytest.raises(StoreFailed, match=rf"no broker answers at {url} .*tried for 0\.3 s.*hitbox serve"):
                 await client.subscriber("ann").__aenter__()
-        async with Client("nonsense", connect_seconds=20) as client:
-            with pytest.raises(BadRequest, match="'nonsense' is not the address of a broker"):
-                await client.subscriber("ann").__aenter__()
 
     run(scenario())
     assert "no connection to the broker" in caplog.text

@@ -32,7 +32,7 @@ from starlette.websockets import WebSocket
 
 from hitbox.broker import metrics
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import BadRequest, Overloaded
+from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
 from hitbox.broker.http import connections, openapi, request_bodies, routes
 from hitbox.broker.http.auth import Buckets, Guard
 from hitbox.broker.http.error_responses import describe, status_of
@@ -73,10 +73,7 @@ class Door:
             public = path in OPEN or path.startswith("/page/")
             scope["principal"] = "" if public else self.guard.principal(headers, scope.get("subprotocols", ()))
         except HitboxError as problem:
-            if scope["type"] == "websocket":
-                await WebSocket(scope, receive, send).close(1008, str(problem)[:120])
-            else:
-                await answer(describe(problem), status_of(problem))(scope, receive, send)
+            await refusal(problem)(scope, receive, send)  # of a WebSocket too: instead of its handshake
             return
         await self.app(scope, receive, send)
 
@@ -96,6 +93,11 @@ def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None)
     body = b"" if status == 204 else msgspec.json.encode(found)
     kind = None if status == 204 else "application/json"
     return Response(body, status, {**SAFETY, **(headers or {})}, kind)
+
+
+def refusal(problem: HitboxError) -> Response:
+    headers = {"retry-after": str(math.ceil(problem.retry_after))} if isinstance(problem, Overloaded) else {}
+    return answer(describe(problem), status_of(problem), headers)
 
 
 def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
@@ -119,8 +121,12 @@ def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
 
     async def connect(socket: WebSocket) -> None:
         principal = socket.scope["principal"]
-        if connected[principal] >= broker.settings.max_connections or broker.closing:
-            await socket.close(1013, "too many connections")
+        if broker.closing:
+            await socket.send_denial_response(refusal(StoreFailed("the broker is shutting down")))
+            return
+        if connected[principal] >= broker.settings.max_connections:
+            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the most")
+            await socket.send_denial_response(refusal(problem))
             return
         connected[principal] += 1
         try:
@@ -171,10 +177,7 @@ def _query(request: Request, shape: type[msgspec.Struct]) -> Any:
 
 
 async def _problem(request: Request, problem: HitboxError) -> Response:
-    headers = {}
-    if isinstance(problem, Overloaded):
-        headers["retry-after"] = str(math.ceil(problem.retry_after))
-    return answer(describe(problem), status_of(problem), headers)
+    return refusal(problem)
 
 
 async def _http_problem(request: Request, problem: HTTPException) -> Response:

@@ -29,6 +29,11 @@ from hitbox.broker.settings import Settings
 
 OTHER_FILES = 100
 """Open files that are no connections: the store, snapshots, libraries."""
+READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 256 * 1024
+"""What is read of a connection at a time, asyncio's own being 256 KB. That is 40,000 chunks of a body with one byte
+each, or as many headers, which keep the parser busy for seconds while all others wait; frames are read quickly."""
+BACKLOG = 2048
+"""Connections that wait until the broker has started."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 CROWDED = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 log = logging.getLogger("hitbox.broker")
@@ -54,7 +59,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.bind((address[0], port, *address[2:]))
-            one.listen(1)  # on a port that someone else listens on, bind alone may work
+            one.listen(BACKLOG)  # already here: on a port that someone else listens on, bind alone may work
         except OSError as problem:
             one.close()
             problems.append(CannotListen(_why(problem, host, port)))
@@ -151,6 +156,7 @@ class Requests(_Stalling, H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         if len(self.connections) > self.config.most_sockets:
             transport.write(CROWDED)
             transport.close()
@@ -168,6 +174,7 @@ class Requests(_Stalling, H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._await("")
         self._upgraded = True
+        self.transport.max_size = READ_BYTES_UPGRADED  # type: ignore[attr-defined]
         super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -211,6 +218,17 @@ class Frames(_Stalling, WebSocketsSansIOProtocol):
     """A WebSocket with limits."""
 
     config: Config
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # it was refused, as it should be; uvicorn would log an error
+
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # who takes nothing gets no pongs: they would pile up here
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

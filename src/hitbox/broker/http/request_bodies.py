@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import io
+import struct
+from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect, Request
 
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.item import Item
+from hitbox.broker.settings import Settings
 from hitbox.broker.subscriptions import Subscription
+from hitbox.encoding.arrays import DEFAULT_PRIORITY
 from hitbox.encoding.values import for_json
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 ARROW = "application/vnd.apache.arrow.stream"
+PLAIN = (
+    pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal,
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_timestamp, pa.types.is_date,
+)  # fmt: skip
+LEAST_BYTES = 8
+"""What a value of a table counts at least, as in JSON it would take about so much."""
 T = TypeVar("T")
 
 
@@ -61,27 +73,95 @@ def many(data: bytes, kind: str, type: type[T], most: int) -> list[T]:
     return [decode(data, type)]
 
 
-def table(data: bytes, most: int) -> list[dict[str, Any]]:
-    """The rows of an Arrow stream; nulls are left out."""
+def table(data: bytes, limits: Settings) -> list[dict[str, Any]]:
+    """The rows of an Arrow stream; nulls are left out.
+
+    A few bytes of Arrow can stand for gigabytes of values. So nothing is unpacked before it is known how much it is:
+    compressed streams and columns of nested types are refused, and texts count as often as rows name them.
+    """
+    rows: list[dict[str, Any]] = []
+    size = 0
     try:
+        if any(map(_compressed, pa.ipc.MessageReader.open_stream(pa.BufferReader(data)))):
+            raise BadRequest("the Arrow stream is compressed: write it with compression=None")
         with pa.ipc.open_stream(io.BytesIO(data)) as reader:
-            rows: list[dict[str, Any]] = []
+            _check_columns(reader.schema)
             for batch in reader:
-                if len(rows) + batch.num_rows > most:
-                    raise TooLarge(f"a batch has at most {most} rows")
+                if len(rows) + batch.num_rows > limits.max_batch:
+                    raise TooLarge(f"a batch has at most {limits.max_batch} rows")
                 batch.validate(full=True)
+                size += sum(map(_unpacked_bytes, batch.columns))
+                if size > limits.max_body_bytes:
+                    raise TooLarge(f"the rows have more than {limits.max_body_bytes} bytes, each text counted per row")
                 rows += batch.to_pylist()
-    except (pa.ArrowException, OSError, ValueError, OverflowError, UnicodeDecodeError) as problem:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, UnicodeDecodeError, struct.error) as problem:
         raise BadRequest(f"the body is not an Arrow stream: {problem}") from None
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-def items(data: bytes, kind: str, most: int, attributes: list[str]) -> list[Item]:
+def _check_columns(schema: pa.Schema) -> None:
+    for column in schema:
+        kinds = [end.type for end in column.type] if pa.types.is_struct(column.type) else [column.type]
+        if not all(map(_is_plain, kinds)):
+            raise BadRequest(f"the column {column.name!r:.80} is of type {column.type}, which no attribute has")
+    name, count = max(Counter(schema.names).items(), key=lambda found: found[1], default=("", 0))
+    if count > 1:
+        raise BadRequest(f"the column {name!r:.80} comes twice")
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(test(kind) for test in PLAIN)
+
+
+def _unpacked_bytes(column: pa.Array) -> int:
+    """At least what the values take outside of Arrow."""
+    if pa.types.is_struct(column.type):
+        return sum(_unpacked_bytes(column.field(n)) for n in range(column.type.num_fields))
+    size = LEAST_BYTES * len(column)
+    texts = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_string_view(texts.type):  # of 16 bytes each, with the length in front
+        views = np.frombuffer(texts.buffers()[1] or b"", np.int32)
+        lengths = pa.array(views[::4][texts.offset : texts.offset + len(texts)])
+    elif pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
+        lengths = pc.binary_length(texts)
+    else:
+        return size
+    if texts is not column:
+        lengths = lengths.take(column.indices)
+    return size + (pc.sum(lengths.cast(pa.int64())).as_py() or 0)
+
+
+def _compressed(message: pa.ipc.Message) -> bool:
+    """Are the values of this message compressed? pyarrow does not say, so its FlatBuffers header is read here."""
+    data = message.metadata.to_pybytes()
+
+    def field(table: int, number: int) -> int:
+        """Where a field of a table is; 0 where it is left out."""
+        layout = table - struct.unpack_from("<i", data, table)[0]
+        place = 4 + 2 * number
+        if layout < 0 or place >= struct.unpack_from("<H", data, layout)[0]:
+            return 0
+        offset: int = struct.unpack_from("<H", data, layout + place)[0]
+        return table + offset if offset else 0
+
+    def follow(place: int) -> int:
+        found: int = place + struct.unpack_from("<I", data, place)[0]
+        return found
+
+    batch = follow(field(follow(0), 2))
+    if message.type == "dictionary":
+        batch = follow(field(batch, 1))
+    return message.type in ("dictionary", "record batch") and field(batch, 3) != 0
+
+
+def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> list[Item]:
     """Events; in a table a column an attribute, or its two ends, and `where`."""
     if kind != ARROW:
-        return many(data, kind, Item, most)
+        return many(data, kind, Item, limits.max_batch)
     found = []
-    for row in table(data, most):
+    for row in table(data, limits):
         where = None if "where" in attributes else row.pop("where", None)
         for name in attributes:
             if name not in row and f"{name}_low" in row and f"{name}_high" in row:
@@ -90,14 +170,17 @@ def items(data: bytes, kind: str, most: int, attributes: list[str]) -> list[Item
     return found
 
 
-def subscriptions(data: bytes, kind: str, most: int) -> list[Subscription]:
+def subscriptions(data: bytes, kind: str, limits: Settings) -> list[Subscription]:
     """Subscriptions; in a table the columns id (or name), where, priority; other columns are `about`."""
     if kind != ARROW:
-        return many(data, kind, Subscription, most)
+        return many(data, kind, Subscription, limits.max_batch)
     found = []
-    for row in table(data, most):
+    for row in table(data, limits):
         name, where = row.pop("name", row.pop("id", None)), row.pop("where", None)
         if where is None or name is None:
             raise BadRequest("a table of subscriptions has the columns id (or name) and where")
-        found.append(Subscription(str(name), str(where), int(row.pop("priority", 4)), for_json(row)))
+        priority = row.pop("priority", DEFAULT_PRIORITY)
+        if not isinstance(priority, (int, float)) or priority != priority // 1:  # a column with nulls may be of floats
+            raise BadRequest(f"the priority of {str(name)!r:.80} is a whole number, not {priority!r:.80}")
+        found.append(Subscription(str(name), str(where), int(priority), for_json(row)))
     return found

@@ -21,6 +21,8 @@ from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
 
+LARGE = 64 * 1024
+"""Bytes of a body from which it is read in a thread, as others may not wait so long."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
@@ -132,9 +134,9 @@ async def trace(call: Call) -> Any:
 async def publish(call: Call) -> Any:
     s = call.broker.settings
     data = await request_bodies.read(call.request, s.max_body_bytes)
-    items = request_bodies.items(
-        data, request_bodies.kind_of(call.request), s.max_batch, call.broker.registry.schema.names
-    )
+    given = data, request_bodies.kind_of(call.request), s, call.broker.registry.schema.names
+    large = len(data) > LARGE
+    items = await asyncio.to_thread(request_bodies.items, *given) if large else request_bodies.items(*given)
     call.buckets.take(call.principal, len(items))
     first = await call.broker.publish(items)
     return {"first": first, "count": len(items)}
@@ -180,9 +182,7 @@ async def put_subscription(call: Call) -> Any:
 async def post_subscriptions(call: Call) -> Any:
     s = call.broker.settings
     data = await request_bodies.read(call.request, s.max_body_bytes)
-    found = await asyncio.to_thread(
-        request_bodies.subscriptions, data, request_bodies.kind_of(call.request), s.max_batch
-    )
+    found = await asyncio.to_thread(request_bodies.subscriptions, data, request_bodies.kind_of(call.request), s)
     warnings = await call.broker.subscribe(call.path("subscriber"), found)
     return {"count": len(found), "warnings": warnings}
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -37,7 +38,7 @@ from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, Buckets
-from hitbox.broker.http.error_responses import describe
+from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.item import Item
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
@@ -48,6 +49,7 @@ MANY = 100
 """Numbers in a frame after which the other connections have their turn."""
 Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Seqs = Annotated[list[int], msgspec.Meta(max_length=MOST)]
+log = logging.getLogger("hitbox.broker")
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
@@ -126,6 +128,9 @@ class Session:
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, HitboxError):
                     await self._fail(result)
+                elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
+                    log.error("a connection of subscriber %r failed", mailbox.subscriber.name, exc_info=result)
+                    self.close(1011, "unexpected; see the broker's log")
             await self._close()
 
     async def _hello(self) -> Mailbox:
@@ -226,12 +231,13 @@ class Session:
         await self.socket.send_text(msgspec.json.encode(message).decode())
 
     async def _fail(self, problem: HitboxError) -> None:
-        """Say what is wrong, then close."""
+        """Say what is wrong, then close: for good where the client is to blame, or else so that it comes back."""
         try:
             await self._tell({"type": "error", "request": 0, **describe(problem)})
         except (WebSocketDisconnect, RuntimeError):
             return
-        self.close(1008, str(problem).partition("\n")[0])
+        status = status_of(problem)
+        self.close(1013 if status == 429 or status >= 500 else 1008, str(problem).partition("\n")[0])
         await self._close()
 
     async def _close(self) -> None:
