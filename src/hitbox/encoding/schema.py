@@ -161,6 +161,12 @@ class Schema(Mapping[str, Attribute]):
     def with_role(self, role: str) -> list[str]:
         return [name for name, a in self.items() if a.role == role]
 
+    def end_columns(self, name: str) -> tuple[str, ...]:
+        """The two columns that hold the ends of an attribute's intervals in a table of values; none where one of them
+        is called as another attribute is: a column is that attribute first."""
+        ends = f"{name}_low", f"{name}_high"
+        return () if any(end in self for end in ends) else ends
+
     def to_json(self) -> list[dict[str, Any]]:
         return [{"name": name, **a.to_json()} for name, a in self.items()]
 

@@ -28,9 +28,10 @@ from typing import Any, Self
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
 from hitbox.encoding.events import Event
 from hitbox.encoding.schema import ROLES, Schema
+from hitbox.encoding.values import brief
 from hitbox.errors import MatcherError, UnknownEvent, ValueProblem
 from hitbox.index.catalog import Id
-from hitbox.index.explain import BothSides
+from hitbox.index.explain import BothSides, explain_without_values
 from hitbox.index.index import Index
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.language import DEFAULT_LIMITS, Limits
@@ -74,6 +75,8 @@ class Exchange:
         self._events = _EventBase(swapped(self.schema), matcher, limits=limits, **options)
         self._max_events = _checked_count(max_events)
         self._max_age = _checked_age(max_age)
+        if not callable(clock):
+            raise ValueProblem(f"clock is a function that returns seconds, not {brief(clock)}")
         self._clock = clock
         self._queue: OrderedDict[Id, tuple[float, int]] = OrderedDict()  # oldest first: when, and its turn
         self._turn = 0
@@ -141,7 +144,10 @@ class Exchange:
                 self._events.about(event), subscription, where=self._events.where(event)
             )
             assert isinstance(reasons, BothSides)
-            return reasons
+            if self._events.can_match(event):
+                return reasons
+            wanted = self._subscriptions.parse(self._subscriptions.where(subscription))
+            return replace(reasons, subscription=explain_without_values(wanted))
 
     def nbytes(self) -> dict[str, dict[str, int]]:
         """Bytes held, by side and part."""

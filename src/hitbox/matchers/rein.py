@@ -34,8 +34,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
-from hitbox.matchers.base import BoxStore, Matcher
+from hitbox.matchers.base import BoxStore, Matcher, check_choice, check_count, check_flag
 from hitbox.matchers.kernels import NO_STAMPS, U64, Lists, Living, unmarked, unmarked_bits
 
 LOW, HIGH = 0, 1
@@ -80,10 +79,9 @@ class Rein(Matcher):
     intervals = True
 
     def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False, scan: str = "words"):
-        if buckets < 1:
-            raise MatcherError(f"buckets must be at least 1, got {buckets}")
-        if scan not in ("words", "bits"):
-            raise MatcherError(f"scan must be 'words' or 'bits', got {scan!r}")
+        check_count("buckets", buckets, 1)
+        check_flag("sorted_buckets", sorted_buckets)
+        check_choice("scan", scan, ("words", "bits"))
         self.bitwise = scan == "bits"
         self.clock_each_match = not self.bitwise
         self.space = space
