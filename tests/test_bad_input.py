@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,10 @@ SCHEMAS: list[tuple[Any, str]] = [
     ({"a": {"type": "float", "domain": (0, math.inf), "precision": 1}}, "numbers"),
     ({f"a{i}": "int" for i in range(1001)}, "1000"),
     ([("a", "int")], "mapping"),
+    ({"a": 10**5000}, "unknown type"),
+    ({"a": {"type": "int", "domain": (0, 10**5000)}}, "steps"),
+    ({"a": {"type": "float", "domain": (0, Decimal("inf")), "precision": 1}}, "numbers"),
+    ({"a": {"type": "float", "domain": (0, 1), "precision": np.timedelta64(1, "s")}}, "numbers"),
 ]
 
 
@@ -339,6 +344,22 @@ SCHEMAS: list[tuple[Any, str]] = [
 def test_schemas(of: Any, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
         Schema(of)
+
+
+def test_numbers_of_numpy_make_the_same_schema() -> None:
+    made = Attribute("int", domain=(np.int8(0), np.uint64(100)), precision=np.int16(5))
+    assert made == Attribute("int", domain=(0, 100), precision=5)
+
+
+def test_numbers_too_long_to_be_written_are_named_errors(index: Index) -> None:
+    with pytest.raises(UnknownAttribute, match="an int of"):
+        index.match({10**5000: 1})  # type: ignore[dict-item]
+    for age in (10**5000, 0, -1, math.nan, True, Decimal(3), "3"):
+        with pytest.raises(ValueProblem, match="max_age"):
+            Exchange(SCHEMA, max_age=age)  # type: ignore[arg-type]
+    assert len(Exchange(SCHEMA, max_age=math.inf).events) == 0
+    with pytest.raises(ValueProblem, match="where"):
+        index.match(EVENT, where=np.array(3))  # type: ignore[arg-type]
 
 
 def test_limits_are_settings() -> None:

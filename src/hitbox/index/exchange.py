@@ -18,6 +18,8 @@ events from the front of a queue: the oldest go first, at O(1) each. Cost: one m
 from __future__ import annotations
 
 import copy
+import math
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -239,12 +241,17 @@ def swapped(schema: Schema) -> Schema:
 
 def _checked_count(max_events: int | None) -> int | None:
     if max_events is not None and (not isinstance(max_events, int) or isinstance(max_events, bool) or max_events < 1):
-        raise ValueProblem(f"max_events is a whole number of at least 1, or None for no limit, not {max_events!r}")
+        raise ValueProblem(f"max_events is a whole number of at least 1, or None for no limit, not {brief(max_events)}")
     return max_events
 
 
 def _checked_age(max_age: float | timedelta | None) -> float | None:
+    if max_age is None:
+        return None
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0):
-        raise ValueProblem(f"max_age is seconds above 0 or a timedelta, or None for no limit, not {max_age!r}")
-    return seconds
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if number and seconds == math.inf:
+        return None
+    if not number or not 0 < seconds <= sys.float_info.max:
+        raise ValueProblem(f"max_age is seconds above 0 or a timedelta, or None for no limit, not {brief(max_age)}")
+    return float(seconds)

@@ -317,7 +317,7 @@ class Index:
         """What each event asks of the subscriptions."""
         if where is None:
             return None
-        if not isinstance(where, Iterable):
+        if not isinstance(where, Iterable) or getattr(where, "ndim", 1) != 1:  # an array of NumPy may have no length
             raise ValueProblem(f"`where` is a text, or a list with a text per event, not {brief(where)}")
         texts = [where] * count if isinstance(where, str) else list(where)
         if len(texts) != count:

@@ -155,8 +155,8 @@ def check_flag(option: str, value: object) -> None:
 def check_choice(option: str, value: object, choices: Collection[str]) -> None:
     """An error where an option of a matcher is none of the texts that it may be."""
     if not isinstance(value, str) or value not in choices:
-        hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise MatcherError(f"{option} must be one of {', '.join(choices)}, not {brief(value)}{hint}")
+        have = ", ".join(choices)
+        raise MatcherError(f"{option} must be one of {have}, not {brief(value)}{nearest(value, choices)}")
 
 
 class BoxStore:
