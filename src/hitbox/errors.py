@@ -137,12 +137,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A trailing hint, `; did you mean 'price'?`, or nothing.
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A trailing hint, `; did you mean 'price'?`, or nothing, as for a name that is no text.
 
     >>> nearest("prise", ["price", "qty"])
     "; did you mean 'price'?"
     """
+    if not isinstance(name, str):
+        return ""
     names = list(known)
     close = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.6)
     if not close:

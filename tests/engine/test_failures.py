@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hitbox.concurrency import pieces
 from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.engine import Engine, _kernels
 
@@ -233,3 +235,43 @@ def test_calls_of_other_threads_are_not_interrupted(interrupt: Callable[[float],
 def test_too_much_for_the_tail_is_refused() -> None:
     with pytest.raises(ValueError, match="`tail` smaller"):
         _kernels.Tail().with_room(1, 2**32)
+
+
+SHORT_OF_MEMORY = """
+import _thread
+import hitbox.concurrency.interruptible as long
+from hitbox.concurrency import pieces
+
+def died(*_):  # as a thread does that finds no memory for its first frame
+    return 1
+
+_thread.start_new_thread = died
+long.BEGIN = 0.01
+print(long.interruptible(10**9, sum, [1, 2]), pieces.run([lambda n=n: n for n in range(9)]))
+
+def failed(*_):
+    raise RuntimeError("can't start new thread")
+
+_thread.start_new_thread = failed
+print(long.interruptible(10**9, sum, [1, 2]), pieces.run([lambda n=n: n for n in range(9)]))
+"""
+
+
+def test_threads_that_end_before_they_begin_are_not_waited_for() -> None:
+    program = [sys.executable, "-c", SHORT_OF_MEMORY]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == "3 [0, 1, 2, 3, 4, 5, 6, 7, 8]\n" * 2, ended.stderr
+
+
+def test_pieces_come_in_order_and_the_first_error_ends_the_others() -> None:
+    assert pieces.run([partial(pow, n, 2) for n in range(1000)]) == [n * n for n in range(1000)]
+    done: list[int] = []
+
+    def fail() -> None:
+        raise KeyError("third")
+
+    tasks: list[Callable[[], Any]] = [partial(done.append, n) for n in range(100_000)]
+    tasks[3] = fail
+    with pytest.raises(KeyError, match="third"):
+        pieces.run(tasks)
+    assert len(done) < 99_999

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from hitbox import Attribute, Index, Limits, Schema
+from hitbox import Attribute, Exchange, Index, Limits, Schema
 from hitbox.errors import (
     HitboxError,
     LimitExceeded,
@@ -140,6 +142,37 @@ CALLS: list[tuple[str, Callable[[Index], Any], type[HitboxError], str]] = [
     ("load nothing", lambda i: i.load(pa.table({"id": ["a"]})), TableError, "where"),
     ("load strange", lambda i: i.load(pa.table({"id": ["a"], "prise_low": [1.0]})), TableError, "price_low"),
     ("load one end", lambda i: i.load(pa.table({"id": ["a"], "price_low": [1.0]})), TableError, "price_high"),
+    (
+        "load where and bounds",
+        lambda i: i.load(pa.table({"id": ["a"], "where": ["TRUE"], "price_low": [1.0], "price_high": [2.0]})),
+        TableError,
+        "'price_low'",
+    ),
+    (
+        "load about one end",
+        lambda i: i.load(pa.table({"id": ["a"], "where": ["TRUE"], "age_low": [1]})),
+        TableError,
+        "both age_low and age_high",
+    ),
+    (
+        "load about twice",
+        lambda i: i.load(pa.table({"id": ["a"], "where": ["TRUE"], "age": [1], "age_low": [1], "age_high": [2]})),
+        TableError,
+        "drop one",
+    ),
+    (
+        "load misspelt priority",
+        lambda i: i.load(pa.table({"id": ["a"], "where": ["TRUE"], "priorty": [1]})),
+        TableError,
+        "did you mean 'priority'",
+    ),
+    (
+        "load numbers as texts",
+        lambda i: i.load(pa.table({"id": ["a"], "city_low": [1], "city_high": pa.nulls(1)})),
+        TableError,
+        "'city_low' is a column of int64",
+    ),
+    ("threads bool", lambda i: i.match_batch([EVENT], threads=True), ValueProblem, "threads"),
     ("load mode", lambda i: i.load(pa.table({"id": ["a"], "where": ["TRUE"]}), on_error="x"), ValueProblem, "on_error"),
     ("unwritable", lambda i: i.save("/proc/nowhere/x"), SnapshotError, "cannot write"),
 ]
@@ -199,6 +232,90 @@ def test_unknown_matchers_and_options() -> None:
         Index(SCHEMA, "brute", buckets=3)
 
 
+OPTIONS: list[tuple[str, str, Any]] = [
+    *[("hitbox", "tail", wrong) for wrong in ("x", -1, 0, 1.5, True, None, 2**40)],
+    *[("hitbox", "block", wrong) for wrong in ("x", 0, 513, None)],
+    *[("hitbox", "lines", wrong) for wrong in ("x", -1, 2.0)],
+    *[("hitbox", "band", wrong) for wrong in ("x", 0, None)],
+    *[("hitbox", "kind", wrong) for wrong in ("bitmaps", 3, [])],
+    *[("hitbox", "seed", wrong) for wrong in (3, "ab", (1,), (1, -1), (1, 2**64), (1, "x"))],
+    ("be-tree", "capacity", "x"),
+    ("be-tree", "capacity", 2**80),
+    ("dexin", "plan", 3),
+    ("dexin", "plan", "near"),
+    ("dexin", "slots", 1.5),
+    ("h-tree", "cells", "6"),
+    ("h-tree", "limit", None),
+    ("mlgf", "fanout", None),
+    ("r-tree", "bulk", 3),
+    ("r-tree", "fanout", 5.5),
+    ("rein", "scan", 1),
+    ("rein", "sorted_buckets", 1),
+    ("pri-rein", "buckets", 0),
+    ("tama", "levels", 21),
+    ("tama", "exact", "no"),
+    ("ub-tree", "fanout", 2**70),
+]
+
+
+@pytest.mark.parametrize(("matcher", "option", "value"), OPTIONS, ids=lambda value: str(value)[:20])
+def test_options_are_checked(matcher: str, option: str, value: Any) -> None:
+    with pytest.raises(MatcherError, match=option):
+        Index(SCHEMA, matcher, **{option: value})
+
+
+def test_other_arguments_are_checked(index: Index, tmp_path: Path) -> None:
+    for matcher in (None, [], 3, ""):
+        with pytest.raises(MatcherError, match="unknown matcher"):
+            Index(SCHEMA, matcher)  # type: ignore[arg-type]
+    with pytest.raises(MatcherError, match="instruction set ''"):
+        Index(SCHEMA, simd="")
+    with pytest.raises(ValueProblem, match="Limits"):
+        Index(SCHEMA, limits=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueProblem, match="clock"):
+        Exchange(SCHEMA, clock=3)  # type: ignore[arg-type]
+    index.save(tmp_path)
+    for version in ("1", 1.0, True, []):
+        with pytest.raises(SnapshotError, match="whole number"):
+            Index.open(tmp_path, version)  # type: ignore[arg-type]
+    assert len(Index.open(tmp_path, np.int64(1))) == len(index)  # type: ignore[arg-type]
+    assert index.match_batch([EVENT], threads=2**40)[0] == ["keep"]
+
+
+def test_what_never_matches_says_so() -> None:
+    exchange = Exchange({"salary": "int", "age": Attribute("int", role="information")})
+    with pytest.warns(NeverMatches, match="about itself is not kept"):
+        exchange.subscribe("never", "salary > 3 AND salary < 2", about={"age": 25})
+    with pytest.warns(NeverMatches, match="event 'E' can never match"):
+        exchange.publish("E", {"salary": 7}, where="age > 30 AND age < 20")
+    exchange.subscribe("some", "salary > 3", about={"age": 25})
+    exchange.publish("F", {"salary": 7}, where="age > 3")
+    for event, subscription in (("E", "some"), ("F", "never"), ("E", "never")):
+        told = str(exchange.explain(event, subscription))
+        assert "can never match" in told
+        assert "missing" not in told
+        assert not exchange.explain(event, subscription).matched
+    assert exchange.explain("F", "some").matched
+    base = exchange._subscriptions
+    assert [base.can_match(id) for id in ("never", "some")] == [False, True]
+    with pytest.raises(UnknownSubscription):
+        base.can_match("nobody")
+
+
+@pytest.mark.parametrize("others", [["a_low"], ["a_high"], ["a_low", "a_high"]])
+def test_attributes_that_are_called_like_the_ends_of_another(others: list[str]) -> None:
+    """A column is first the attribute that is called so; tables and mappings give the same answers."""
+    index = Index(dict.fromkeys(["a", *others], "int"))
+    for name in ["a", *others]:
+        index.subscribe(name, f"{name} = 5")
+    for event in ({"a": 5}, {others[0]: 5}, {others[-1]: 5, "a": 4}, dict.fromkeys(others, 5)):
+        table = pa.table({name: [value] for name, value in event.items()})
+        assert sorted(index.match_batch(table)[0]) == sorted(index.match(event))
+    told = Index({"x": "int"} | {name: Attribute("int", role="information") for name in ["a", *others]})
+    told.load(pa.table({"id": [1], "where": ["x > 0"]} | {name: [5] for name in others}))
+    assert told.about(1) == dict.fromkeys(others, 5)
+
+
 SCHEMAS: list[tuple[Any, str]] = [
     ({}, "at least one"),
     ({"a": "flot"}, "did you mean 'float'"),
@@ -216,6 +333,10 @@ SCHEMAS: list[tuple[Any, str]] = [
     ({"a": {"type": "float", "domain": (0, math.inf), "precision": 1}}, "numbers"),
     ({f"a{i}": "int" for i in range(1001)}, "1000"),
     ([("a", "int")], "mapping"),
+    ({"a": 10**5000}, "unknown type"),
+    ({"a": {"type": "int", "domain": (0, 10**5000)}}, "steps"),
+    ({"a": {"type": "float", "domain": (0, Decimal("inf")), "precision": 1}}, "numbers"),
+    ({"a": {"type": "float", "domain": (0, 1), "precision": np.timedelta64(1, "s")}}, "numbers"),
 ]
 
 
@@ -223,6 +344,22 @@ SCHEMAS: list[tuple[Any, str]] = [
 def test_schemas(of: Any, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
         Schema(of)
+
+
+def test_numbers_of_numpy_make_the_same_schema() -> None:
+    made = Attribute("int", domain=(np.int8(0), np.uint64(100)), precision=np.int16(5))
+    assert made == Attribute("int", domain=(0, 100), precision=5)
+
+
+def test_numbers_too_long_to_be_written_are_named_errors(index: Index) -> None:
+    with pytest.raises(UnknownAttribute, match="an int of"):
+        index.match({10**5000: 1})  # type: ignore[dict-item]
+    for age in (10**5000, 0, -1, math.nan, True, Decimal(3), "3"):
+        with pytest.raises(ValueProblem, match="max_age"):
+            Exchange(SCHEMA, max_age=age)  # type: ignore[arg-type]
+    assert len(Exchange(SCHEMA, max_age=math.inf).events) == 0
+    with pytest.raises(ValueProblem, match="where"):
+        index.match(EVENT, where=np.array(3))  # type: ignore[arg-type]
 
 
 def test_limits_are_settings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -168,3 +169,15 @@ def test_many_processes_open_one_snapshot(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         answers = pool.map(_ask, [str(tmp_path)] * 4)
     assert all(set(answer) == set(index.match(EVENT)) for answer in answers)
+
+
+def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make().save(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("hitbox.storage.array_files.mmap.mmap", full)
+    with pytest.raises(SnapshotError, match="cannot read the snapshot file") as caught:
+        Index.open(tmp_path)
+    assert "damaged" not in str(caught.value)

@@ -20,7 +20,7 @@ import hitbox
 
 SIGNAL = signal.SIGUSR1
 SOURCE = Path(hitbox.__file__).parent
-ALL = ("index", "catalog", "columns", "dictionary", "keys", "stored", "tables", "symmetric", "engine")
+ALL = ("index", "encoding", "engine", "storage", "matchers", "concurrency")
 
 
 class Interrupted(BaseException):

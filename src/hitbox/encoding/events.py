@@ -120,7 +120,7 @@ def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
     for number, (name, attribute) in enumerate(keys.schema.items()):
         if attribute.role != "criteria":
             continue
-        codec, ends = keys.codecs[number], _end_columns(columns, name)
+        codec, ends = keys.codecs[number], _end_columns(keys, columns, name)
         if ends is not None:
             first = column_keys(codec, f"{name}_low", ends[0], first_row)
             last = column_keys(codec, f"{name}_high", ends[1], first_row)
@@ -134,10 +134,11 @@ def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
     return _with_information(keys, low, high)
 
 
-def _end_columns(columns: Mapping[str, Any], name: str) -> tuple[Any, Any] | None:
+def _end_columns(keys: Keys, columns: Mapping[str, Any], name: str) -> tuple[Any, Any] | None:
     """The two ends of an attribute that comes as intervals: a struct of low and high, or two columns."""
     if name not in columns:
-        return (columns[f"{name}_low"], columns[f"{name}_high"]) if f"{name}_low" in columns else None
+        low, high = keys.schema.end_columns(name) or ("", "")
+        return (columns[low], columns[high]) if low in columns else None
     kind = columns[name].type
     if kind in AS_THEY_ARE:
         return None
@@ -179,10 +180,10 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
         twice = [name for name in columns if columns.count(name) > 1]
         raise TableError(f"two columns are called {twice[0]!r} (rename or drop one)")
     for name in wanted:
-        ends = [end for end in (f"{name}_low", f"{name}_high") if end in columns]
+        ends = [end for end in schema.end_columns(name) if end in columns]
         if len(ends) == 1 and name not in columns:
             raise TableError(f"column {ends[0]!r} is only one end of an interval: both {name}_low and {name}_high")
-    absent = [n for n in wanted if n not in columns and f"{n}_low" not in columns]
+    absent = [n for n in wanted if not {n, *schema.end_columns(n)} & set(columns)]
     known = {*schema, *(f"{n}_{end}" for n in schema for end in ("low", "high"))}
     for column in columns:
         hint = "" if column in known else nearest(column, absent)
@@ -215,7 +216,7 @@ def normal_row(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
     for number, (name, attribute) in enumerate(keys.schema.items()):
         if attribute.role != "criteria":
             continue
-        codec, ends = keys.codecs[number], _end_columns(columns, name)
+        codec, ends = keys.codecs[number], _end_columns(keys, columns, name)
         if ends is not None:
             low, high = (_cell(codec, column, row) for column in ends)
             found[name] = None if low is None else (low, high)

@@ -23,7 +23,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from hitbox.encoding.values import forbidden
+import numpy as np
+
+from hitbox.encoding.values import brief, forbidden
 from hitbox.errors import SchemaError, UnknownAttribute, nearest
 
 TYPES = ("int", "float", "string", "bool", "timestamp")
@@ -50,10 +52,10 @@ class Attribute:
         domain: tuple[Any, Any] | None = None,
         precision: Any | None = None,
     ):
-        if type not in TYPES:
-            raise SchemaError(f"unknown type {type!r}{nearest(str(type), TYPES)} (have: {', '.join(TYPES)})")
-        if role not in ROLES:
-            raise SchemaError(f"unknown role {role!r}{nearest(str(role), ROLES)} (have: {', '.join(ROLES)})")
+        if not isinstance(type, str) or type not in TYPES:
+            raise SchemaError(f"unknown type {brief(type)}{nearest(type, TYPES)} (have: {', '.join(TYPES)})")
+        if not isinstance(role, str) or role not in ROLES:
+            raise SchemaError(f"unknown role {brief(role)}{nearest(role, ROLES)} (have: {', '.join(ROLES)})")
         object.__setattr__(self, "type", type)
         object.__setattr__(self, "role", role)
         low_high, step = _grid(type, domain, precision)
@@ -82,27 +84,31 @@ def _grid(
     try:
         low, high = (_exact(v) for v in domain)
         step = Fraction(1) if precision is None else _exact(precision)
-    except (TypeError, ValueError, ZeroDivisionError) as problem:
-        raise SchemaError(f"domain {domain!r} with precision {precision!r} is not made of numbers") from problem
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
+        raise SchemaError(
+            f"domain {brief(domain)} with precision {brief(precision)} is not made of numbers"
+        ) from problem
     if low > high or step <= 0:
-        raise SchemaError(f"domain {domain!r} with precision {precision!r} is empty")
+        raise SchemaError(f"domain {brief(domain)} with precision {brief(precision)} is empty")
     if low % step or high % step:
-        raise SchemaError(f"the ends of domain {domain!r} are not multiples of the precision {precision}")
+        raise SchemaError(f"the ends of domain {brief(domain)} are not multiples of the precision {brief(precision)}")
     if kind == "int" and step.denominator != 1:
-        raise SchemaError(f"the precision {precision} of an int attribute is not a whole number")
+        raise SchemaError(f"the precision {brief(precision)} of an int attribute is not a whole number")
     if max(abs(low), abs(high)) / step > MAX_STEPS or max(abs(low), abs(high)) * step.denominator > 2**53:
-        raise SchemaError(f"domain {domain!r} with precision {precision} has more steps than 2^48")
+        raise SchemaError(f"domain {brief(domain)} with precision {brief(precision)} has more steps than 2^48")
     return (low, high), step
 
 
 def _exact(value: Any) -> Fraction:
     """A number as people write it: the float 1e-6 means the decimal 0.000001."""
+    if isinstance(value, bool | np.timedelta64):
+        raise TypeError(value)
+    if isinstance(value, np.integer):
+        value = int(value)  # a Fraction of an int8 would overflow
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(value)
         return Fraction(repr(value))
-    if isinstance(value, bool):
-        raise TypeError(value)
     if isinstance(value, str | Decimal):  # a fraction of 1e999999999 takes hours
         _check_short(str(value))
     return Fraction(value)
@@ -156,10 +162,16 @@ class Schema(Mapping[str, Attribute]):
         try:
             return self._numbers[name]
         except KeyError:
-            raise UnknownAttribute(f"unknown attribute {name!r}{nearest(str(name), self.names)}") from None
+            raise UnknownAttribute(f"unknown attribute {brief(name)}{nearest(name, self.names)}") from None
 
     def with_role(self, role: str) -> list[str]:
         return [name for name, a in self.items() if a.role == role]
+
+    def end_columns(self, name: str) -> tuple[str, ...]:
+        """The two columns that hold the ends of an attribute's intervals in a table of values; none where one of them
+        is called as another attribute is: a column is that attribute first."""
+        ends = f"{name}_low", f"{name}_high"
+        return () if any(end in self for end in ends) else ends
 
     def to_json(self) -> list[dict[str, Any]]:
         return [{"name": name, **a.to_json()} for name, a in self.items()]
@@ -179,7 +191,7 @@ class Schema(Mapping[str, Attribute]):
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not name or len(name) > 200:
-        raise SchemaError(f"an attribute's name is a text of 1 to 200 characters, not {name!r:.60}")
+        raise SchemaError(f"an attribute's name is a text of 1 to 200 characters, not {brief(name)}")
     if any(ch < " " for ch in name) or forbidden(name) is not None:
         raise SchemaError(f"attribute name {name!r} holds a control character or a lone surrogate")
     return str.__str__(name)

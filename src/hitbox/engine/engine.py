@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 from hitbox.concurrency import pieces
 from hitbox.encoding import array_checks
 from hitbox.encoding.arrays import I32, I64, LEVELS, U8, Boxes, Hits, Points, Space
+from hitbox.encoding.values import brief
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.segment import U32, Arrays, Segment
 from hitbox.errors import DamagedArray, MatcherError
-from hitbox.matchers.base import Matcher
+from hitbox.matchers.base import Matcher, check_choice, check_count
 
 TAIL = 1 << 31
 NOWHERE = (1 << 32) - 1
@@ -68,12 +69,12 @@ class Engine(Matcher):
     ) -> None:
         if not 1 <= space.attributes <= MAX_ATTRIBUTES:
             raise MatcherError(f"the engine holds 1 to {MAX_ATTRIBUTES} attributes, not {space.attributes}")
-        if not 1 <= block <= BLOCK:
-            raise MatcherError(f"block must be 1 to {BLOCK}, not {block}")
-        if not 1 <= band <= TAIL:
-            raise MatcherError(f"band must be 1 to {TAIL}, not {band}")
-        if kind not in ("auto", "bitmap", "postings"):
-            raise MatcherError(f"kind must be auto, bitmap or postings, not {kind!r}")
+        check_count("tail", tail, 1, TAIL)
+        check_count("block", block, 1, BLOCK)
+        check_count("lines", lines, 0, TAIL)
+        check_count("band", band, 1, TAIL)
+        check_choice("kind", kind, ("auto", *KINDS))
+        _check_seed(seed)
         self.space = space
         self.simd = _simd(simd)
         self._options = (block, lines, band)
@@ -425,9 +426,17 @@ def _check_boxes(segment: Segment, number: int, start: int, where: U32) -> int:
         return segment.kernel.check_boxes(start, start + CHECKED, where, segment.base)
 
 
+def _check_seed(seed: object) -> None:
+    if seed is not None:
+        if not isinstance(seed, (tuple, list)) or len(seed) != 2:
+            raise MatcherError(f"seed is two whole numbers of 64 bits, not {brief(seed)}")
+        for number in seed:
+            check_count("a number of seed", number, 0, 2**64 - 1)
+
+
 def _simd(asked: str | None) -> str:
     levels = _kernels.simd_levels()
-    name = asked or os.environ.get("HITBOX_SIMD") or levels[-1]
+    name = (os.environ.get("HITBOX_SIMD") or levels[-1]) if asked is None else asked
     if name not in levels:
         raise MatcherError(f"instruction set {name!r} is not one that this processor has: {', '.join(levels)}")
     return name

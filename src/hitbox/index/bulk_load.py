@@ -185,6 +185,7 @@ def read(table: pa.Table, schema: Schema, limits: Limits) -> Draft:
     priority = _priorities(table, errors)
     draft = Draft(table, ids, priority, errors)
     if "where" in table.column_names:
+        _check_columns_beside_where(table, schema)
         _parse(draft, schema, limits)
     else:
         _check_wide(table, schema)
@@ -285,8 +286,8 @@ def _abouts(table: pa.Table, schema: Schema, rows: int) -> list[dict[str, Any]]:
     for name in schema.with_role("information"):
         if name in table.column_names:
             values: Iterable[Any] = python_values(table[name])
-        elif f"{name}_low" in table.column_names and f"{name}_high" in table.column_names:
-            pairs = zip(*(python_values(table[f"{name}_{end}"]) for end in ("low", "high")), strict=True)
+        elif (ends := schema.end_columns(name)) and ends[0] in table.column_names:  # both, as was checked
+            pairs = zip(*(python_values(table[end]) for end in ends), strict=True)
             values = [None if all(map(is_missing, pair)) else pair for pair in pairs]
         else:
             continue
@@ -327,6 +328,25 @@ def _priorities(table: pa.Table, errors: dict[int, str]) -> NDArray[np.uint8]:
     return clipped
 
 
+def _check_columns_beside_where(table: pa.Table, schema: Schema) -> None:
+    """Whatever would look like a part of a subscription and not count is an error; other columns are the caller's."""
+    columns = table.column_names
+    for name, attribute in schema.items():
+        ends = [end for end in schema.end_columns(name) if end in columns]
+        if ends and attribute.role == "criteria":
+            raise TableError(
+                f"the table has a column 'where' and the bounds {ends[0]!r}: say it in 'where', or drop one of the two"
+            )
+        if ends and name in columns:
+            raise TableError(f"the table has the columns {name!r} and {ends[0]!r}: drop one of the two")
+        if len(ends) == 1:
+            raise TableError(f"column {ends[0]!r} is only one end of an interval: both {name}_low and {name}_high")
+    if "priority" not in columns:
+        for column in columns:
+            if nearest(column, ["priority"]) and column not in schema:
+                raise TableError(f"column {column!r} is not known; did you mean 'priority'? (rename or drop it)")
+
+
 def _check_wide(table: pa.Table, schema: Schema) -> None:
     known = {f"{name}_{end}" for name in schema for end in ("low", "high")}
     strange = [c for c in table.column_names if c not in known and c not in ("id", "priority")]
@@ -339,6 +359,11 @@ def _check_wide(table: pa.Table, schema: Schema) -> None:
         other = f"{name}_{'high' if end == 'low' else 'low'}"
         if other not in table.column_names:
             raise TableError(f"column {column!r} has no {other!r} beside it (all null means unbounded)")
+    for name, _ in _named(schema, "string"):
+        for column in {f"{name}_low", f"{name}_high"} & set(table.column_names):
+            kind = table[column].type  # _sound has decoded texts
+            if not (is_text(kind) or pa.types.is_null(kind)):
+                raise TableError(f"column {column!r} is a column of {kind}, not of texts")
     if not known & set(table.column_names):
         raise TableError("the table has neither a column 'where' nor bounds like 'price_low' and 'price_high'")
 

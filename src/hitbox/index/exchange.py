@@ -18,6 +18,8 @@ events from the front of a queue: the oldest go first, at O(1) each. Cost: one m
 from __future__ import annotations
 
 import copy
+import math
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,9 +30,10 @@ from typing import Any, Self
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
 from hitbox.encoding.events import Event
 from hitbox.encoding.schema import ROLES, Schema
+from hitbox.encoding.values import brief
 from hitbox.errors import MatcherError, UnknownEvent, ValueProblem
 from hitbox.index.catalog import Id
-from hitbox.index.explain import BothSides
+from hitbox.index.explain import BothSides, explain_without_values
 from hitbox.index.index import Index
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.language import DEFAULT_LIMITS, Limits
@@ -74,6 +77,8 @@ class Exchange:
         self._events = _EventBase(swapped(self.schema), matcher, limits=limits, **options)
         self._max_events = _checked_count(max_events)
         self._max_age = _checked_age(max_age)
+        if not callable(clock):
+            raise ValueProblem(f"clock is a function that returns seconds, not {brief(clock)}")
         self._clock = clock
         self._queue: OrderedDict[Id, tuple[float, int]] = OrderedDict()  # oldest first: when, and its turn
         self._turn = 0
@@ -141,7 +146,10 @@ class Exchange:
                 self._events.about(event), subscription, where=self._events.where(event)
             )
             assert isinstance(reasons, BothSides)
-            return reasons
+            if self._events.can_match(event):
+                return reasons
+            wanted = self._subscriptions.parse(self._subscriptions.where(subscription))
+            return replace(reasons, subscription=explain_without_values(wanted))
 
     def nbytes(self) -> dict[str, dict[str, int]]:
         """Bytes held, by side and part."""
@@ -233,12 +241,17 @@ def swapped(schema: Schema) -> Schema:
 
 def _checked_count(max_events: int | None) -> int | None:
     if max_events is not None and (not isinstance(max_events, int) or isinstance(max_events, bool) or max_events < 1):
-        raise ValueProblem(f"max_events is a whole number of at least 1, or None for no limit, not {max_events!r}")
+        raise ValueProblem(f"max_events is a whole number of at least 1, or None for no limit, not {brief(max_events)}")
     return max_events
 
 
 def _checked_age(max_age: float | timedelta | None) -> float | None:
+    if max_age is None:
+        return None
     seconds = max_age.total_seconds() if isinstance(max_age, timedelta) else max_age
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0):
-        raise ValueProblem(f"max_age is seconds above 0 or a timedelta, or None for no limit, not {max_age!r}")
-    return seconds
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if number and seconds == math.inf:
+        return None
+    if not number or not 0 < seconds <= sys.float_info.max:
+        raise ValueProblem(f"max_age is seconds above 0 or a timedelta, or None for no limit, not {brief(max_age)}")
+    return float(seconds)

@@ -12,7 +12,7 @@ import numpy as np
 from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, LOWEST, MISSING, Points
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
-from hitbox.language import Explanation, Reason
+from hitbox.language import Explanation, Predicate, Reason, explain
 from hitbox.language.explanation import lines_of, reason_dict, short
 from hitbox.language.tree import literal, quoted
 from hitbox.matchers import Matcher
@@ -60,6 +60,13 @@ class BothSides:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def explain_without_values(predicate: Predicate) -> Explanation:
+    """What can be said of a predicate where the values that it asks about were not kept: see `Index.about`."""
+    whole = explain(predicate, {})
+    reason = Reason(f"values not kept (that side can never match): {short(whole.predicate)}", None)
+    return Explanation(whole.predicate, None, reason, never=whole.never)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from hitbox.encoding.values import brief, forbidden
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import NO_ROWS, NO_SLOTS, Id, Rows, kind_of, new_id
-from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box
+from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
 from hitbox.index.matches import Matches
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
@@ -104,6 +104,8 @@ class Index:
         return index
 
     def _hold(self, stock: Stock, limits: Limits, options: Mapping[str, object]) -> None:
+        if not isinstance(limits, Limits):
+            raise ValueProblem(f"limits are hitbox.Limits, not {brief(limits)}")
         self.schema, self.matcher, self.limits = stock.keys.schema, stock.name, limits
         self._options = dict(options)
         self._stock = stock
@@ -137,7 +139,8 @@ class Index:
             self._admit(strings)
             boxes, exact = bulk_load.subscription_boxes(self._keys, predicate, told, self.limits)
             if not boxes:
-                _warn_never(f"{self.noun} {id!r} can never match: {where[:200]}")
+                lost = ", and what it says about itself is not kept" if told else ""
+                _warn_never(f"{self.noun} {id!r} can never match{lost}: {where[:200]}")
             old = self._catalog.slot(id)
             count, levels = len(boxes), [priority] * len(boxes)
             row = Rows([id], [where], np.array([priority], np.uint8), np.array([count]), np.array(exact, bool))
@@ -278,8 +281,8 @@ class Index:
             events_ = pa.Table.from_batches([events_])
         if not isinstance(events_, (pa.Table, list, tuple)):
             raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
-        if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
-            raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {threads!r}")
+        if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+            raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
         parts = list(self._match_slots(events_, where, threads, lambda slots: self._catalog.ids.take(slots)))
         ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
         shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]
@@ -315,7 +318,7 @@ class Index:
         """What each event asks of the subscriptions."""
         if where is None:
             return None
-        if not isinstance(where, Iterable):
+        if not isinstance(where, Iterable) or getattr(where, "ndim", 1) != 1:  # an array of NumPy may have no length
             raise ValueProblem(f"`where` is a text, or a list with a text per event, not {brief(where)}")
         texts = [where] * count if isinstance(where, str) else list(where)
         if len(texts) != count:
@@ -376,7 +379,13 @@ class Index:
         verdict = language.explain(self._predicate(slot), values)
         if where is None:
             return verdict
-        return BothSides(verdict, language.explain(self._asked(where), self._resolver().about(slot)))
+        return BothSides(verdict, self._explain_asked(where, slot))
+
+    def _explain_asked(self, where: str, slot: int) -> Explanation:
+        asked = self._asked(where)
+        if not self._can_match(slot):
+            return explain_without_values(asked)
+        return language.explain(asked, self._resolver().about(slot))
 
     def where(self, id: Id) -> str:
         """The predicate of a subscription; for one loaded from bounds, the text that says the same."""
@@ -384,9 +393,17 @@ class Index:
             return self._where(self._slot(id))
 
     def about(self, id: Id) -> dict[str, Any]:
-        """What a subscription says about itself."""
+        """What a subscription says about itself; nothing of one that can never match, of which it is not kept."""
         with self._lock.read:
             return self._resolver().about(self._slot(id))
+
+    def can_match(self, id: Id) -> bool:
+        """Whether any event can match a subscription; False of one like `a > 3 AND a < 2`."""
+        with self._lock.read:
+            return self._can_match(self._slot(id))
+
+    def _can_match(self, slot: int) -> bool:
+        return bool(self._catalog.counts[slot])
 
     def priority(self, id: Id) -> int:
         with self._lock.read:

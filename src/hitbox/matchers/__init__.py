@@ -51,8 +51,9 @@ def matchers() -> list[str]:
 
 def resolve_name(name: str) -> str:
     """A matcher's own name, checked; `auto` picks the engine."""
-    name = AUTO if name == "auto" else name
-    if name not in REGISTRY:
+    if name == "auto":
+        return AUTO
+    if not isinstance(name, str) or name not in REGISTRY:
         raise MatcherError(f"unknown matcher {name!r}{nearest(str(name), REGISTRY)} (have: {', '.join(REGISTRY)})")
     return name
 

@@ -11,7 +11,7 @@ Priority order, subscriptions of several boxes, ids and residual checks are hand
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from hitbox.encoding import array_checks
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.encoding.values import brief
+from hitbox.errors import MatcherError, nearest
 
 
 class Matcher(ABC):
@@ -130,3 +131,23 @@ class Matcher(ABC):
                 f"matcher {type(self).__name__} matches points only, but an event carries an interval; "
                 "use matcher='hitbox' for interval events"
             )
+
+
+def check_count(option: str, value: object, least: int, most: int = 2**31) -> None:
+    """An error where an option of a matcher is no whole number from `least` to `most`."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:  # type: ignore[operator]
+        raise MatcherError(f"{option} must be a whole number from {least} to {most}, not {brief(value)}")
+
+
+def check_flag(option: str, value: object) -> None:
+    """An error where an option of a matcher is neither True nor False."""
+    if not isinstance(value, bool):
+        raise MatcherError(f"{option} must be True or False, not {brief(value)}")
+
+
+def check_choice(option: str, value: object, choices: Collection[str]) -> None:
+    """An error where an option of a matcher is none of the texts that it may be."""
+    if not isinstance(value, str) or value not in choices:
+        have = ", ".join(choices)
+        raise MatcherError(f"{option} must be one of {have}, not {brief(value)}{nearest(value, choices)}")

@@ -32,7 +32,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_count
 from hitbox.matchers.grid import F64, Gridded, Rulers, code, report, widened
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, search, table, take_row
 
@@ -51,8 +51,7 @@ class BeTree(Gridded):
     top = TOP
 
     def __init__(self, space: Space, *, capacity: int = 20):
-        if capacity < 1:
-            raise MatcherError(f"be-tree: capacity must be at least 1, not {capacity}")
+        check_count("capacity", capacity, 1)
         self.capacity = capacity
         super().__init__(space)
         self._restart(Boxes.of([]))

@@ -39,7 +39,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError, nearest
+from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_choice, check_count
 from hitbox.matchers.kernels import U64, Ints, grown_for_unmarked, now, prefetch, trailing_zeros, unmarked
 from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side
 
@@ -65,15 +66,13 @@ class Plan:
 
 class Dexin(Rein):
     def __init__(self, space: Space, *, slots: int = 1500, plan: str = "near-optimal"):
-        if plan not in PLANS:
-            raise MatcherError(f"dexin has no plan {plan!r}{nearest(plan, PLANS)} (has: {', '.join(PLANS)})")
+        check_choice("plan", plan, PLANS)
         if plan == "optimal" and space.attributes > MOST_FOR_OPTIMAL:
             raise MatcherError(
                 f"plan='optimal' tries 2^attributes plans per event: at most {MOST_FOR_OPTIMAL} attributes, "
                 f"not {space.attributes}; use plan='near-optimal'"
             )
-        if slots < 1:
-            raise MatcherError(f"slots must be at least 1, got {slots}")
+        check_count("slots", slots, 1)
         super().__init__(space, buckets=slots, sorted_buckets=True)
         self.planner = PLANS[plan]
         self.bounds: Ints = np.zeros((space.attributes, 0), np.int32)

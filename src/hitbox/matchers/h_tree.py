@@ -33,6 +33,7 @@ from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_count
 from hitbox.matchers.grid import Grid, Gridded, Rulers, code, meets, report
 from hitbox.matchers.kernels import Lists, prefetch
 
@@ -46,8 +47,8 @@ BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may h
 
 class HTree(Gridded):
     def __init__(self, space: Space, *, cells: int = 6, indexed: int = 6, limit: int = 250_000_000):
-        if cells < 1 or indexed < 1:
-            raise MatcherError(f"h-tree: cells and indexed must be at least 1, not {cells} and {indexed}")
+        for option, value in (("cells", cells), ("indexed", indexed), ("limit", limit)):
+            check_count(option, value, 1)
         indexed = min(indexed, space.attributes)
         if (cells + 1) ** indexed > limit:
             raise MatcherError(

@@ -33,7 +33,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_count
 from hitbox.matchers.grid import U16, report
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, table, take_row
 from hitbox.matchers.transform import Transformed, search
@@ -49,8 +49,8 @@ Tables = tuple[I32, I32, I32]
 
 class Mlgf(Transformed):
     def __init__(self, space: Space, *, capacity: int = 30, fanout: int = 20):
-        if capacity < 2 or fanout < 2:
-            raise MatcherError(f"mlgf: capacity and fanout must be at least 2, not {capacity} and {fanout}")
+        check_count("capacity", capacity, 2)
+        check_count("fanout", fanout, 2)
         self.capacity, self.fanout = capacity, fanout
         super().__init__(space)
 

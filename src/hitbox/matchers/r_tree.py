@@ -32,7 +32,7 @@ from rtree.core import rt
 from rtree.index import Index, Property
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_count, check_flag
 from hitbox.matchers.grid import F64, Gridded, codes_of, confirm, report
 
 FILL = 0.7
@@ -43,8 +43,8 @@ class RTree(Gridded):
     top = (1 << 16) - 1
 
     def __init__(self, space: Space, *, fanout: int = 10, bulk: bool = True):
-        if fanout < 4:
-            raise MatcherError(f"{type(self).__name__}: fanout must be at least 4, not {fanout}")
+        check_count("fanout", fanout, 4)
+        check_flag("bulk", bulk)
         super().__init__(space)
         self.fanout, self.bulk = fanout, bulk
         self.lock = threading.Lock()

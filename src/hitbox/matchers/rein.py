@@ -34,7 +34,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_choice, check_count, check_flag
 from hitbox.matchers.box_store import NO_STAMPS, TimedMatcher
 from hitbox.matchers.kernels import U64, Lists, Living, unmarked, unmarked_bits
 
@@ -80,10 +80,9 @@ class Rein(TimedMatcher):
     intervals = True
 
     def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False, scan: str = "words"):
-        if buckets < 1:
-            raise MatcherError(f"buckets must be at least 1, got {buckets}")
-        if scan not in ("words", "bits"):
-            raise MatcherError(f"scan must be 'words' or 'bits', got {scan!r}")
+        check_count("buckets", buckets, 1)
+        check_flag("sorted_buckets", sorted_buckets)
+        check_choice("scan", scan, ("words", "bits"))
         self.bitwise = scan == "bits"
         self.clock_each_match = not self.bitwise
         super().__init__(space)

@@ -28,7 +28,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_count, check_flag
 from hitbox.matchers.grid import Gridded, Rulers, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import Lists, grown
 
@@ -39,8 +39,8 @@ room of the lists (a wide box has hundreds of entries), but these are laid out a
 
 class Tama(Gridded):
     def __init__(self, space: Space, *, levels: int = 13, exact: bool = True):
-        if not 1 <= levels <= 20:
-            raise MatcherError(f"tama: levels must lie in 1..20 (13 in the papers), not {levels}")
+        check_count("levels", levels, 1, 20)
+        check_flag("exact", exact)
         self.levels, self.exact = levels, exact
         self.top = 1 << levels
         super().__init__(space)

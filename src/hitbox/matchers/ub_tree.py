@@ -30,7 +30,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.errors import MatcherError
+from hitbox.matchers.base import check_count
 from hitbox.matchers.grid import U16, meets, report
 from hitbox.matchers.kernels import U64, prefetch, slide
 from hitbox.matchers.pages import doubled
@@ -49,8 +49,7 @@ Pages = tuple[U64, I32, I32, I32]  # addresses, numbers, children, headings
 
 class UbTree(Transformed):
     def __init__(self, space: Space, *, fanout: int = 200):
-        if fanout < 4:
-            raise MatcherError(f"ub-tree: fanout must be at least 4, not {fanout}")
+        check_count("fanout", fanout, 4)
         self.fanout = fanout
         super().__init__(space)
 

@@ -89,11 +89,11 @@ def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> lis
     wanted: list[str] = []
     absent = []
     for name in schema.with_role("criteria"):
-        ends = [f"{name}_low", f"{name}_high"]
+        ends = [end for end in schema.end_columns(name) if end in events.columns]
         if name in events.columns:
             wanted.append(name)
-        elif ends[0] in events.columns or ends[1] in events.columns:
-            wanted += [end for end in ends if end in events.columns]
+        elif ends:
+            wanted += ends
         else:
             absent.append(name)
     if absent and not allow_missing:

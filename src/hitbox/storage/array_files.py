@@ -34,6 +34,8 @@ WRITTEN = 4 * 2**20
 ALIGNED = 64
 UNREADABLE = (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises for a header that makes no sense."""
+NOT_DAMAGED = {errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
+"""What keeps a process from reading a file that may be intact."""
 POPULATE_READ = 22  # madvise: map what the page cache has in one go, instead of page by page (Linux 5.14)
 
 
@@ -98,6 +100,8 @@ def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
                 raise damaged(file, f"{size} bytes where {facts['bytes']} were written")
             return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as problem:
+        if isinstance(problem, OSError) and problem.errno in NOT_DAMAGED:
+            raise SnapshotError(f"cannot read the snapshot file {file}: {problem.strerror}") from None
         raise damaged(file, getattr(problem, "strerror", None) or str(problem)) from None
 
 

@@ -110,6 +110,8 @@ def publish(
             if base is not None and before != base:
                 raise changed_since(str(path), base, before)
             number = max([0, before or 0, *versions(root)]) + 1
+            if number >= 10**DIGITS:
+                raise SnapshotError(f"no version can follow {number - 1} of the snapshot at {root}: save elsewhere")
             _make_current(root, folder, number)
             _tidy(root, number, before)
         return number
@@ -263,6 +265,12 @@ def read(
     return manifest, array_files.read(folder, files, verify)
 
 
+def check_version(version: object) -> None:
+    """An error where the number of a version is no whole number."""
+    if isinstance(version, bool) or not hasattr(version, "__index__"):
+        raise SnapshotError(f"a version is a whole number, not {version!r:.80}")
+
+
 def folder_of(path: str | os.PathLike[str], version: int) -> Path:
     """Where the files of a version lie."""
     return local_folder(path) / "versions" / f"{version:08d}"
@@ -272,6 +280,7 @@ def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[s
     """The manifest of a version, with its number."""
     if version is None:
         return latest(path, lambda number: facts_of(path, number))
+    check_version(version)
     folder = local_folder(path) / "versions" / f"{version:08d}"
     if not os.path.isdir(folder):
         raise no_version(path, version, versions(path), _current_if_any(local_folder(path)))
@@ -392,8 +401,10 @@ def _sweep(root: Path) -> None:
     for folder in root.glob(".draft-*"):
         if folder.suffix != ".owner" and not folder.with_suffix(".owner").exists():
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in (root / "versions").glob(".gone-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    for gone in (root / "versions").glob(".gone-*"):
+        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a file that had the name of a version
+            gone.unlink()
 
 
 @contextlib.contextmanager

@@ -164,8 +164,9 @@ def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> li
     for row in table(data, limits):
         where = None if "where" in attributes else row.pop("where", None)
         for name in attributes:
-            if name not in row and f"{name}_low" in row and f"{name}_high" in row:
-                row[name] = row.pop(f"{name}_low"), row.pop(f"{name}_high")
+            ends = f"{name}_low", f"{name}_high"
+            if name not in row and all(end in row and end not in attributes for end in ends):
+                row[name] = row.pop(ends[0]), row.pop(ends[1])
         found.append(Item(for_json(row), where))
     return found
 
