@@ -6,7 +6,6 @@ whoever raises has checked before touching anything.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -144,6 +143,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "; did you mean 'price'?"
     """
     names = list(known)
+    import difflib  # only for those who mistyped something
+
     close = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.6)
     if not close:
         close = [n for n in names if n.lower() == name.lower()][:1]

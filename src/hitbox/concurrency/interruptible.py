@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,6 +20,8 @@ def interruptible(size: int, call: Callable[..., T], *args: Any, **named: Any) -
     """The result of a call that looks at some `size` values."""
     if size < LONG or threading.current_thread() is not threading.main_thread():
         return call(*args, **named)
+    from concurrent.futures import Future  # brings logging, which importing hitbox need not wait for
+
     answer: Future[T] = Future()
 
     def run() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,6 +16,10 @@ def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = min(cores, len(tasks), MOST_THREADS)
     if threads < 2:
+        return [task() for task in tasks]
+    try:
+        from concurrent.futures import ThreadPoolExecutor  # brings logging, which importing hitbox need not wait for
+    except RuntimeError:  # the interpreter ends
         return [task() for task in tasks]
     pool = ThreadPoolExecutor(threads, "hitbox")
     try:
