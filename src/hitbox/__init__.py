@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Client":  # the web stack is imported by those who use it
+    if name == "Client":  # on demand: it imports a web client, which the extra `broker` installs
         from hitbox.broker.client import Client
 
         return Client

@@ -20,10 +20,10 @@ try:
 except ModuleNotFoundError as missing:  # the core installs without them
     sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
 
-from hitbox import Index
+from hitbox import Index, __version__
 from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
-from hitbox.errors import ValueProblem
+from hitbox.errors import MissingExtra, ValueProblem
 
 SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
 ELSEWHERE = {  # name: module, extra, summary
@@ -55,6 +55,8 @@ class LazyGroup(typer.core.TyperGroup):
             return typer.core.TyperCommand(cmd_name, help=summary)  # only to be listed
         try:
             group = typer.main.get_group(import_module(module).app)
+        except MissingExtra as missing:
+            sys.exit(f"hitbox: {missing}")
         except ModuleNotFoundError as missing:
             sys.exit(f"hitbox {cmd_name} needs {missing.name}: pip install 'hitbox[{extra}]'")
         return group.commands[cmd_name]
@@ -68,14 +70,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hitbox {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 Subscriptions = Annotated[
-    str | None, typer.Option("--subscriptions", "-s", help="table of subscriptions (CSV, JSON lines, Parquet)")
+    str | None,
+    typer.Option("--subscriptions", "-s", help="table of subscriptions: CSV, JSON lines or Parquet; - for stdin"),
 ]
 Snapshot = Annotated[str | None, typer.Option("--snapshot", help="snapshot to open instead")]
-SchemaText = Annotated[str | None, typer.Option("--schema", help="price:float,city:string or a JSON file")]
+SchemaText = Annotated[
+    str | None, typer.Option("--schema", help="price:float,city:string or a JSON file; - for JSON from stdin")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines")]
 Where = Annotated[str | None, typer.Option(help="what the event asks of the subscriptions (symmetric matching)")]
 Matcher = Annotated[str | None, typer.Option(help="the algorithm; the engine where not given")]
+
+
+def _check_stdin(*inputs: str | None) -> None:
+    if inputs.count(table_files.STDIN) > 1:
+        raise ValueProblem("only one input can be - (standard input)")
 
 
 def _open(
@@ -94,7 +120,7 @@ def _open(
 
 @app.command()
 def match(
-    events: Annotated[str, typer.Argument(help="table of events (CSV, JSON lines, Parquet)")],
+    events: Annotated[str, typer.Argument(help="table of events: CSV, JSON lines or Parquet; - for stdin")],
     subscriptions: Subscriptions = None,
     snapshot: Snapshot = None,
     schema: SchemaText = None,
@@ -116,9 +142,12 @@ def match(
             source = snapshot or subscriptions
             if source is None or out is None:
                 raise ValueProblem("--spark needs --snapshot DIR or --subscriptions TABLE, and --out TABLE")
+            if table_files.STDIN in (events, source):
+                raise ValueProblem("--spark reads tables by their name, not from standard input")
             on_spark = import_module(SPARK).match_command
             on_spark(events, source, out, event_id, form, limit, keep, where, master, as_json)
             return
+        _check_stdin(events, subscriptions, schema)
         table = table_files.read_table(events)
         index = _open(subscriptions, snapshot, schema, matcher, table)
         matches = index.match_batch(table, where, threads=threads)
@@ -148,7 +177,7 @@ def _show(matches: Any) -> None:
 
 @app.command()
 def explain(
-    event: Annotated[str, typer.Argument(help="one event as JSON: '{\"price\": 12.5}'")],
+    event: Annotated[str, typer.Argument(help="one event as JSON, such as '{\"price\": 12.5}'; - for stdin")],
     id: Annotated[str | None, typer.Option(help="the subscription; without it the matches are listed")] = None,
     subscriptions: Subscriptions = None,
     snapshot: Snapshot = None,
@@ -160,7 +189,8 @@ def explain(
 ) -> None:
     """Why did a subscription match, or not, predicate by predicate, and what would have made it match?"""
     with plain_errors():
-        values = _event(event)
+        _check_stdin(event, subscriptions, schema)
+        values = _event(table_files.read_stdin().decode(errors="replace") if event == table_files.STDIN else event)
         if subscriptions is not None and schema is None:
             raise ValueProblem("--subscriptions needs --schema here, such as --schema price:float,city:string")
         index = _open(subscriptions, snapshot, schema, matcher, None)

@@ -33,7 +33,9 @@ HERE = "http://127.0.0.1:8400"
 @app.command()
 def serve(
     data: Data,
-    schema: Annotated[str, typer.Option(help="'price:float,city:string' or a JSON file; for a new broker.")] = "",
+    schema: Annotated[
+        str, typer.Option(help="For a new broker: price:float,city:string or a JSON file; - for JSON from stdin.")
+    ] = "",
     host: Annotated[str, typer.Option(help="Any but the loopback address needs a token.")] = "127.0.0.1",
     port: int = 8400,
     way: Annotated[str, typer.Option(help="serial, alternate or concurrent.")] = "concurrent",
