@@ -23,6 +23,7 @@ except ModuleNotFoundError as missing:  # the core installs without them
 from hitbox import Index, __version__
 from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
+from hitbox.console.progress import progress
 from hitbox.errors import MissingExtra, ValueProblem
 
 SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
@@ -148,9 +149,12 @@ def match(
             on_spark(events, source, out, event_id, form, limit, keep, where, master, as_json)
             return
         _check_stdin(events, subscriptions, schema)
-        table = table_files.read_table(events)
-        index = _open(subscriptions, snapshot, schema, matcher, table)
-        matches = index.match_batch(table, where, threads=threads)
+        with progress("reading events", total=3) as step:
+            table = table_files.read_table(events)
+            step.advance(doing="reading subscriptions")
+            index = _open(subscriptions, snapshot, schema, matcher, table)
+            step.advance(doing=f"matching {len(table):,} events with {len(index):,} subscriptions")
+            matches = index.match_batch(table, where, threads=threads)
         total = len(matches.ids)
         if out is not None:
             table_files.write_matches(out, matches)

@@ -17,6 +17,7 @@ import msgspec
 import typer
 
 from hitbox.console.errors import plain_errors
+from hitbox.console.progress import progress
 from hitbox.console.table_files import read_schema
 from hitbox.errors import HitboxError
 
@@ -56,7 +57,8 @@ def serve(
     async def run() -> None:
         given = read_schema(schema) if schema else None
         if import_ is not None:
-            given = import_export.load(data, import_, as_)
+            with progress("reading the snapshot", unit="subscriptions") as step:
+                given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
         broker = Broker(data, given, settings)
         guard = Guard(broker.store.get("tokens", {}), is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
@@ -109,8 +111,10 @@ def publish(
             typer.echo(client.publish(_json(event), where or None))
             return
         lines = (_json(line) for line in sys.stdin if line.strip())
-        while batch := list(itertools.islice(lines, 1000)):
-            typer.echo(client.publish_many(batch, [where or None] * len(batch)))
+        with progress("publishing", unit="events") as step:
+            while batch := list(itertools.islice(lines, 1000)):
+                typer.echo(client.publish_many(batch, [where or None] * len(batch)))
+                step.advance(len(batch))
 
 
 def _json(line: str) -> Any:
@@ -193,7 +197,9 @@ def export(path: Path, data: Data) -> None:
     from hitbox.broker import import_export
 
     with plain_errors(), _folder_errors(data):
-        typer.echo(import_export.export(data, path))
+        with progress("exporting the subscriptions", unit=""):
+            version = import_export.export(data, path)
+        typer.echo(version)
 
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a broker that does not run.")]
@@ -204,7 +210,7 @@ def check(folder: Folder) -> None:
     """Say what is wrong with a broker's store, and change nothing; exit status 1 if something is."""
     from hitbox.broker import repair
 
-    with plain_errors():
+    with plain_errors(), progress("checking the store", unit=""):
         problems = repair.check(folder)
     for problem in problems:
         typer.echo(problem)
@@ -218,7 +224,7 @@ def repair_(folder: Folder) -> None:
     """Keep a copy of a broker's store, and make one that opens of what can be read; says what was left out."""
     from hitbox.broker import repair
 
-    with plain_errors():
+    with plain_errors(), progress("repairing the store", unit=""):
         done = repair.repair(folder)
     typer.echo(f"the store as it was: {done.backup}")
     typer.echo("kept: " + ", ".join(f"{count} {name}" for name, count in done.kept.items()))

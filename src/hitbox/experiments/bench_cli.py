@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hitbox import workloads
+from hitbox.console.progress import progress
 from hitbox.errors import BenchError, HitboxError
 from hitbox.experiments import bench_report
 from hitbox.experiments.bench import Settings, favourites, grow, run, steps
@@ -127,22 +127,14 @@ def _counts(option: str, text: str) -> list[int]:
 def _run(
     name: str, chosen: list[str], parameters: dict[str, str], settings: Settings, sizes: list[int]
 ) -> dict[str, Any]:
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("preparing", total=steps(chosen, settings) * max(1, len(sizes)))
+    with progress("preparing", total=steps(chosen, settings) * max(1, len(sizes))) as step:
 
-        def tell(what: str) -> None:
-            progress.update(task, advance=1, description=what)
+        def report(doing: str) -> None:
+            step.advance(doing=doing)
 
         if sizes:
-            return grow(name, sizes, chosen, dict(parameters), settings, tell)
-        return run(name, chosen, dict(parameters), settings, tell)
+            return grow(name, sizes, chosen, dict(parameters), settings, report)
+        return run(name, chosen, dict(parameters), settings, report)
 
 
 def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:

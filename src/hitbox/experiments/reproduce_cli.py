@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hitbox.console.progress import progress
 from hitbox.errors import HitboxError
 from hitbox.experiments import reproduce as run
 from hitbox.experiments.report import FAILS, SIGNS
@@ -38,21 +38,12 @@ def reproduce(
     """Run the experiments of the papers, check their claims, write one HTML report."""
     try:
         _, todo = run.plan(paper, scale, figure, seed)
-        columns = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("{task.description}"),
-        )
-        with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
-            shown = bar.add_task("preparing", total=sum(task.weight for task in todo))
+        with progress("preparing", total=sum(task.weight for task in todo), unit="") as step:
 
-            def tell(task: Task, done: bool) -> None:
-                bar.update(shown, advance=task.weight if done else 0, description=str(task))
+            def report(task: Task, done: bool) -> None:
+                step.advance(task.weight if done else 0, doing=str(task))
 
-            record = run.reproduce(paper, scale, out, figure=figure, seed=seed, spark=spark, progress=tell)
+            record = run.reproduce(paper, scale, out, figure=figure, seed=seed, spark=spark, progress=report)
     except HitboxError as problem:
         typer.echo(f"hitbox: {problem}", err=True)
         raise typer.Exit(2) from None

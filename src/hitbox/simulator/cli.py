@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hitbox.console.progress import progress
 from hitbox.simulator.torture import Report, torture
 
 app = typer.Typer(no_args_is_help=True, help="The broker under simulated faults.", add_completion=False)
@@ -28,20 +29,19 @@ def torture_(
     """Run the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
     if minutes is None and schedules is None:
         minutes = 2.0
-    shown, failed = 0.0, 0
+    failed = 0
+    with progress("running schedules", total=schedules, unit="schedules") as step:
 
-    def progress(report: Report) -> None:
-        nonlocal shown, failed
-        for failure in report.failures[failed:]:
-            print(f"FAILED seed {failure.seed}: {failure.problem}", file=sys.stderr)
-        failed = len(report.failures)
-        if report.seconds - shown >= 5:
-            shown = report.seconds
-            faults = sum(report.faults.values())
-            text = f"{report.schedules} schedules, {faults} faults, {len(report.failures)} failures, {shown:.0f} s"
-            print(text, file=sys.stderr)
+        def show(report: Report) -> None:
+            nonlocal failed
+            for failure in report.failures[failed:]:
+                print(f"FAILED seed {failure.seed}: {failure.problem}", file=sys.stderr)
+            failed = len(report.failures)
+            expected = report.schedules * minutes * 60 / max(report.seconds, 1e-9) if minutes else None
+            total = min(filter(None, (schedules, expected)), default=None)
+            step.reach(report.schedules, total, f"{sum(report.faults.values()):,} faults, {failed} failures")
 
-    report = torture(seed, minutes, schedules, progress)
+        report = torture(seed, minutes, schedules, show)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=1))
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +18,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hitbox import workloads
 from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
+from hitbox.console.progress import Step
+from hitbox.console.progress import progress as shown_progress
 from hitbox.errors import HitboxError, TableError, WorkloadError
 from hitbox.spark import demo as demonstration
 from hitbox.spark import snapshot_files
@@ -32,10 +33,10 @@ from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
 from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.task_progress import spark_progress
 from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
 
 CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
-COLUMNS = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -60,16 +61,16 @@ def generate_command(
     as_json: AsJson = False,
 ) -> None:
     """Write a synthetic workload as Parquet. Any other --NAME VALUE is a parameter of the workload: --width 0.1."""
-    with plain_errors(), _bar(2) as (step, console):
+    with plain_errors():
         sizes = _count("subscriptions", subscriptions), _count("events", events)
-        made = generated(workload, *sizes, layout=layout, spark=_start(master), **_parameters(context.args))
+        made = generated(workload, *sizes, layout=layout, spark=(spark := _start(master)), **_parameters(context.args))
         summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
         for name, frame in (("subscriptions", made.subscriptions), ("events", made.events)):
-            with step(f"writing {name}") as clock:
+            with _timed(spark, f"writing {name}") as clock:
                 frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
             summary[f"{name}_seconds"] = clock()
         snapshot_files.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
-    _say(console, as_json, summary)
+    _say(as_json, summary)
 
 
 @app.command("build")
@@ -85,10 +86,11 @@ def build_command(
     as_json: AsJson = False,
 ) -> None:
     """Build the next version of a snapshot from a table of subscriptions, in parallel."""
-    with plain_errors(), _bar(1) as (step, console):
+    with plain_errors():
         wanted = table_files.read_schema(schema) if schema else None
-        frame = _read(_start(master), subscriptions)
-        with step("building") as clock:
+        spark = _start(master)
+        frame = _read(spark, subscriptions)
+        with _timed(spark, "building") as clock:
             made = built(
                 frame,
                 snapshot,
@@ -101,7 +103,7 @@ def build_command(
             )
     rate = round(made.subscriptions / clock())
     facts = {name: getattr(made, name) for name in made.__slots__}
-    _say(console, as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
+    _say(as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
 
 
 @app.command("match")
@@ -118,17 +120,17 @@ def match_command(
     as_json: AsJson = False,
 ) -> None:
     """Match a table of events against a snapshot on Spark."""
-    with plain_errors(), _bar(1) as (step, console):
+    with plain_errors():
         spark = _start(master)
         table, against = _read(spark, events), _against(spark, subscriptions)
-        with step("matching") as clock:
+        with _timed(spark, "matching") as clock:
             found = matched(table, against, event_id, form=form, limit=limit, keep=_names(keep), where=where)
             found.write.mode("overwrite").parquet(out)
         sizes = {"arrays": F.sum(F.size("subscriptions")), "counts": F.sum("matches")} if form != "pairs" else {}
         total = spark.read.parquet(out).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
         count = table.count()
     facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
-    _say(console, as_json, facts | {"out": out})
+    _say(as_json, facts | {"out": out})
 
 
 @app.command("stream", context_settings=CONTEXT)
@@ -150,7 +152,7 @@ def stream_command(
     as_json: AsJson = False,
 ) -> None:
     """Match a stream. Any other --NAME VALUE is a parameter of the workload."""
-    with plain_errors(), Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+    with plain_errors(), shown_progress("starting Spark", batches or None, "batches") as step:
         spark = _start(master)
         if events is not None:
             source = spark.readStream.schema(_read(spark, events).schema).parquet(events)
@@ -163,11 +165,10 @@ def stream_command(
         query = match_stream(
             source, snapshot, out, checkpoint, event_id, form=form, limit=limit, keep=_names(keep), where=where
         )
-        done = _follow(query, checkpoint, batches, bar)
+        done = _follow(query, checkpoint, batches, step)
     total = {name: sum(d[name] for d in done) for name in ("events", "matches", "seconds", "seconds_matching")}
     facts = total | {"batches": len(done), "versions": sorted({d["version"] for d in done})}
     _say(
-        Console(),
         as_json,
         facts | {"events_per_second": round(total["events"] / max(total["seconds"], 1e-9)), "out": out},
     )
@@ -188,17 +189,16 @@ def demo_command(
         typer.echo(json.dumps(facts))
 
 
-def _follow(query: Any, checkpoint: str, batches: int, bar: Progress) -> list[dict[str, Any]]:
+def _follow(query: Any, checkpoint: str, batches: int, step: Step) -> list[dict[str, Any]]:
     """Wait for so many batches, or for Ctrl-C; what they did."""
     before = len(progress(checkpoint))
-    task = bar.add_task("matching", total=batches or None)
     done: list[dict[str, Any]] = []
     try:
         while query.isActive and (not batches or len(done) < batches):
             time.sleep(0.2)
             done = progress(checkpoint)[before:]
             last = f"version {done[-1]['version']}, {done[-1]['matches']:,} matches" if done else "waiting"
-            bar.update(task, completed=len(done), description=last)
+            step.reach(len(done), doing=last)
     except KeyboardInterrupt:
         pass
     problem = query.exception()
@@ -256,28 +256,21 @@ def _count(option: str, text: str) -> int:
 
 
 @contextmanager
-def _bar(steps: int) -> Iterator[tuple[Any, Console]]:
-    """A bar over a few steps on stderr; `step(name)` times one and hands back a clock."""
-    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting Spark", total=steps)
-
-        @contextmanager
-        def step(name: str) -> Iterator[Any]:
-            bar.update(task, description=name)
-            began, ended = time.perf_counter(), [0.0]
-            try:
-                yield lambda: round(ended[0] - began, 3)
-            finally:
-                ended[0] = time.perf_counter()
-                bar.advance(task)
-
-        yield step, Console()
+def _timed(spark: SparkSession, doing: str) -> Iterator[Callable[[], float]]:
+    """Show progress while the body runs; the seconds it took can be asked for afterwards."""
+    began, ended = time.perf_counter(), [0.0]
+    try:
+        with spark_progress(spark, doing):
+            yield lambda: round(ended[0] - began, 3)
+    finally:
+        ended[0] = time.perf_counter()
 
 
-def _say(console: Console, as_json: bool, facts: dict[str, Any]) -> None:
+def _say(as_json: bool, facts: dict[str, Any]) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
+    console = Console()
     for name, value in facts.items():
         if value is not None:
             shown = f"{value:,}" if isinstance(value, (int, float)) else str(value)
