@@ -93,20 +93,22 @@ def read_schema(text: str) -> Schema:
         if not colon or not name.strip():
             raise SchemaError(f"{part.strip()!r} is not name:type; write a schema as price:float,city:string")
         if name.strip() in attributes:
-            raise SchemaError(f"attribute {name.strip()!r} comes twice")
+            raise SchemaError(f"attribute {name.strip()!r} is given twice")
         attributes[name.strip()] = kind.strip()
     return Schema(attributes)
 
 
 def infer_schema(events: pa.Table) -> Schema:
-    """The schema that the columns of an event table suggest."""
+    """A schema with the types of the columns of an event table."""
     found = {}
     for field in events.schema:
         kind = _type_of(field.type)
         if kind:
             found[field.name] = kind
     if not found:
-        raise SchemaError("no column of the events has a type that an attribute can have; give --schema")
+        raise SchemaError(
+            "no column of the events has a type that hitbox supports; give --schema, such as price:float,city:string"
+        )
     return Schema(found)
 
 

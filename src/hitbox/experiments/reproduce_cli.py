@@ -25,17 +25,23 @@ app = typer.Typer(add_completion=False)
 def reproduce(
     paper: Annotated[str, typer.Argument(help="rein, symmetric, index-count, pri-rein, dexin or all")] = "all",
     scale: Annotated[
-        str, typer.Option(help="smoke (does it run?), small (under an hour), paper (their sizes)")
+        str,
+        typer.Option(help="smoke (only checks that it runs), small (under an hour), paper (the sizes of the papers)"),
     ] = "small",
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="directory of the report; a stopped run goes on there")
+        Path,
+        typer.Option(
+            "--out", "-o", help="folder for the report; run again with the same folder to continue a stopped run"
+        ),
     ] = Path("reproduction"),
-    figure: Annotated[str, typer.Option(help="one experiment, such as widths or 'figure 11'")] = "",
+    figure: Annotated[str, typer.Option(help="only this experiment, such as widths or 'figure 11'")] = "",
     seed: Annotated[int, typer.Option(help="seed of the workloads")] = 1,
-    spark: Annotated[bool, typer.Option("--spark", help="make the workloads and sum up with Spark")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="generate the workloads and summarize the results with Spark")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the verdicts as JSON")] = False,
 ) -> None:
-    """Run the experiments of the papers, check their claims, write one HTML report."""
+    """Repeat the experiments of the papers, check their claims, and write an HTML report."""
     try:
         _, todo = run.plan(paper, scale, figure, seed)
         with progress("preparing", total=sum(task.weight for task in todo), unit="") as step:

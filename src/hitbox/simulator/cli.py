@@ -21,12 +21,14 @@ def main() -> None:
 
 @app.command("torture")
 def torture_(
-    seed: Annotated[int, typer.Option(help="The seed of the first schedule; the next ones follow.")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="How long; 2 where nothing is given.", min=0)] = None,
-    schedules: Annotated[int | None, typer.Option(help="How many at most.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the first schedule; the others use the numbers that follow.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after this time (default: 2, without --schedules).", min=0)
+    ] = None,
+    schedules: Annotated[int | None, typer.Option(help="Stop after this many schedules.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Run the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
+    """Test the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
     if minutes is None and schedules is None:
         minutes = 2.0
     failed = 0
@@ -56,7 +58,7 @@ def _show(report: Report) -> None:
     typer.echo("faults:  " + ", ".join(f"{count} {name}" for name, count in sorted(report.faults.items())))
     typer.echo("broker:  " + ", ".join(f"{count} {name}" for name, count in sorted(report.counts.items())))
     for failure in report.failures[:20]:
-        typer.echo(f"FAILED seed {failure.seed}: {failure.problem}\n        again: {failure.replay}")
+        typer.echo(f"FAILED seed {failure.seed}: {failure.problem}\n        repeat with: {failure.replay}")
     if report.schedules == 1 and report.failures:
         typer.echo(report.failures[0].trace)
-    typer.echo(f"{len(report.failures)} failures" if report.failures else "every promise was kept")
+    typer.echo(f"{len(report.failures)} failures" if report.failures else "no failures")

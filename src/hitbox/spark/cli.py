@@ -41,12 +41,14 @@ CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": T
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Master = Annotated[str | None, typer.Option(help="local[4], spark://host:7077, sc://host, ...")]
-AsJson = Annotated[bool, typer.Option("--json", help="the summary as JSON")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the summary as JSON")]
 Form = Annotated[str, typer.Option(help="arrays, pairs or counts")]
-Limit = Annotated[int | None, typer.Option(help="only the most urgent so many matches an event")]
-Keep = Annotated[str, typer.Option(help="comma-separated columns of the events to keep")]
-EventId = Annotated[str, typer.Option("--event-id", help="the column that names an event")]
-Where = Annotated[str | None, typer.Option(help="the column with each event's own predicate (symmetric matching)")]
+Limit = Annotated[int | None, typer.Option(help="at most this many matches per event, the most urgent ones")]
+Keep = Annotated[str, typer.Option(help="event columns to copy to the output, comma-separated")]
+EventId = Annotated[str, typer.Option("--event-id", help="the column that identifies an event")]
+Where = Annotated[
+    str | None, typer.Option(help="event column with a predicate that the subscriptions must meet (symmetric matching)")
+]
 
 
 @app.command("generate", context_settings=CONTEXT)
@@ -54,13 +56,15 @@ def generate_command(
     context: typer.Context,
     workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ...")],
     out: Annotated[str, typer.Argument(help="folder for subscriptions/, events/ and schema.json")],
-    subscriptions: Annotated[str, typer.Option(help="how many, such as 200k or 1M")] = "200k",
-    events: Annotated[str, typer.Option(help="how many")] = "100k",
-    layout: Annotated[str, typer.Option(help="wide or where")] = "wide",
+    subscriptions: Annotated[str, typer.Option(help="number of subscriptions, such as 200k or 1M")] = "200k",
+    events: Annotated[str, typer.Option(help="number of events")] = "100k",
+    layout: Annotated[
+        str, typer.Option(help="of the subscriptions: wide (one column per bound) or where (predicates as text)")
+    ] = "wide",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a synthetic workload as Parquet. Any other --NAME VALUE is a parameter of the workload: --width 0.1."""
+    """Write a synthetic workload as Parquet. Other options are parameters of the workload, such as --width 0.1."""
     with plain_errors():
         sizes = _count("subscriptions", subscriptions), _count("events", events)
         made = generated(workload, *sizes, layout=layout, spark=(spark := _start(master)), **_parameters(context.args))
@@ -75,13 +79,18 @@ def generate_command(
 
 @app.command("build")
 def build_command(
-    subscriptions: Annotated[str, typer.Argument(help="table of subscriptions, in either layout")],
-    snapshot: Annotated[str, typer.Argument(help="where the snapshot lies or shall lie")],
+    subscriptions: Annotated[str, typer.Argument(help="table of subscriptions, in either layout (see docs/spark.md)")],
+    snapshot: Annotated[str, typer.Argument(help="folder or address of the snapshot")],
     schema: Annotated[str | None, typer.Option(help="price:float,city:string or a JSON file")] = None,
-    parts: Annotated[int | None, typer.Option(help="how many processes build; default: one a million")] = None,
-    latest_by: Annotated[str | None, typer.Option(help="column that decides between rows with one id")] = None,
-    report: Annotated[str | None, typer.Option(help="write bad rows to this table and go on")] = None,
-    matcher: Annotated[str, typer.Option(help="the algorithm")] = "auto",
+    parts: Annotated[
+        int | None, typer.Option(help="number of parts to build in parallel (default: one per million subscriptions)")
+    ] = None,
+    latest_by: Annotated[
+        str | None,
+        typer.Option(help="of several rows with the same id, keep the one with the largest value in this column"),
+    ] = None,
+    report: Annotated[str | None, typer.Option(help="write bad rows to this table and continue without them")] = None,
+    matcher: Annotated[str, typer.Option(help="matching algorithm")] = "auto",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -136,13 +145,13 @@ def match_command(
 @app.command("stream", context_settings=CONTEXT)
 def stream_command(
     context: typer.Context,
-    snapshot: Annotated[str, typer.Argument(help="the snapshot; new versions are picked up between batches")],
-    out: Annotated[str, typer.Argument(help="Parquet table for the matches, a folder a batch")],
-    checkpoint: Annotated[str, typer.Argument(help="where the stream notes what was done")],
-    events: Annotated[str | None, typer.Option(help="folder in which Parquet files of events arrive")] = None,
-    workload: Annotated[str, typer.Option(help="synthetic events instead: w1, w2, ...")] = "w1",
-    rows_per_batch: Annotated[str, typer.Option(help="synthetic events a batch")] = "10k",
-    batches: Annotated[int, typer.Option(help="stop after so many batches (0: never)")] = 10,
+    snapshot: Annotated[str, typer.Argument(help="the snapshot; new versions are used from the next batch on")],
+    out: Annotated[str, typer.Argument(help="Parquet table for the matches, one folder per batch")],
+    checkpoint: Annotated[str, typer.Argument(help="folder for the checkpoint of the stream")],
+    events: Annotated[str | None, typer.Option(help="folder to which Parquet files of events are added")] = None,
+    workload: Annotated[str, typer.Option(help="without --events: synthetic events of w1, w2, ...")] = "w1",
+    rows_per_batch: Annotated[str, typer.Option(help="synthetic events per batch")] = "10k",
+    batches: Annotated[int, typer.Option(help="stop after this many batches (0: never)")] = 10,
     event_id: EventId = "event_id",
     form: Form = "arrays",
     limit: Limit = None,
@@ -151,7 +160,7 @@ def stream_command(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Match a stream. Any other --NAME VALUE is a parameter of the workload."""
+    """Match a stream of events. Other options are parameters of the workload, such as --width 0.1."""
     with plain_errors(), shown_progress("starting Spark", batches or None, "batches") as step:
         spark = _start(master)
         if events is not None:
@@ -176,11 +185,11 @@ def stream_command(
 
 @app.command("demo")
 def demo_command(
-    subscriptions: Annotated[str, typer.Option(help="how many")] = "200k",
-    events: Annotated[str, typer.Option(help="how many")] = "100k",
+    subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "200k",
+    events: Annotated[str, typer.Option(help="number of events")] = "100k",
     as_json: AsJson = False,
 ) -> None:
-    """The whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
+    """Run the whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
     with plain_errors():
         console = Console(quiet=as_json)
         sizes = _count("subscriptions", subscriptions), _count("events", events)
@@ -238,7 +247,7 @@ def _parameters(words: list[str]) -> dict[str, Any]:
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
-            raise WorkloadError(f"{word!r} is neither an option nor a value of one")
+            raise WorkloadError(f"{word!r} is not an option; write parameters of the workload as --name value")
         key, equals, value = word[2:].partition("=")
         found[key.replace("-", "_")] = value if equals else next(rest, "")
     return found
