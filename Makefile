@@ -25,7 +25,7 @@ lint: setup      ## format check, lint, types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-format: setup    ## format and mend what can be mended
+format: setup    ## format the code and fix what ruff can fix
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
