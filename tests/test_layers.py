@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import hitbox
+
 SOURCE = Path(__file__).parent.parent / "src" / "hitbox"
 
 # From the ground up. A room may import from its own line and from the lines above it.
@@ -131,6 +133,16 @@ LATER = {
 
 
 def test_importing_hitbox_is_light() -> None:
-    code = "import sys, numpy, pyarrow; known = set(sys.modules); import hitbox; print(*set(sys.modules) - known)"
+    code = "import sys, numpy, pyarrow; known = set(sys.modules); import hitbox; hitbox.Index; hitbox.Exchange\n"
+    code += "print(*set(sys.modules) - known)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not LATER & set(done.stdout.split())
+
+
+def test_the_public_names() -> None:
+    assert set(hitbox.__all__) <= set(dir(hitbox))
+    for name in hitbox.__all__:
+        assert getattr(hitbox, name).__name__ == name
+    assert callable(hitbox.matchers)
+    with pytest.raises(AttributeError, match="no attribute 'Indx'"):
+        _ = hitbox.Indx
