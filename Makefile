@@ -39,7 +39,7 @@ docs: setup      ## build the documentation site into build/site; a warning is a
 examples: setup  ## run the programs in examples/
 	@for file in examples/*.py; do echo "== $$file"; $(PY) $$file || exit 1; done
 
-wheel: setup     ## build a wheel, check its tag with auditwheel, try it in an empty environment
+wheel: setup     ## build the sdist and a manylinux wheel, check both, try the wheel in empty environments
 	@tools/check_wheel
 
 setup: .venv/installed .venv/built .venv/kernels
