@@ -25,7 +25,7 @@ lint: setup      ## format check, lint, types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-format: setup    ## format and mend what can be mended
+format: setup    ## format the code and fix what ruff can fix
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
@@ -39,7 +39,7 @@ docs: setup      ## build the documentation site into build/site; a warning is a
 examples: setup  ## run the programs in examples/
 	@for file in examples/*.py; do echo "== $$file"; $(PY) $$file || exit 1; done
 
-wheel: setup     ## build a wheel, check its tag with auditwheel, try it in an empty environment
+wheel: setup     ## build the sdist and a manylinux wheel, check both, try the wheel in empty environments
 	@tools/check_wheel
 
 setup: .venv/installed .venv/built .venv/kernels

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.json
 import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner, Result
 
+import hitbox
 from hitbox import Index, Schema
 from hitbox.cli import app
 
@@ -26,8 +29,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(app, list(words))
+def run(*words: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), input=stdin)
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.exit_code, done.stdout) == (0, f"hitbox {hitbox.__version__}\n")
 
 
 def test_match_to_screen_and_json(here: Path) -> None:
@@ -61,6 +69,46 @@ def test_match_a_snapshot(here: Path) -> None:
     index.save("snap")
     done = run("match", "events.jsonl", "--snapshot", "snap", "--json")
     assert json.loads(done.stdout.splitlines()[0]) == {"event": 0, "subscriptions": [7]}
+
+
+def parquet(text: str) -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.json.read_json(io.BytesIO(text.encode())), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("events", [EVENTS, "price,city\n12.5,Paris\n1.0,Rome\n", parquet(EVENTS), "\n \t" + EVENTS])
+def test_events_from_stdin(here: Path, events: str | bytes) -> None:
+    done = run("match", "-", "-s", "subs.csv", "--json", stdin=events)
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["subscriptions"] for line in done.stdout.splitlines()] == [["s1", "s2"], []]
+
+
+def test_other_inputs_from_stdin(here: Path) -> None:
+    schema = '{"price": "float", "city": "string"}'
+    subscriptions = run("match", "events.jsonl", "-s", "-", "--json", stdin=SUBSCRIPTIONS)
+    assert json.loads(subscriptions.stdout.splitlines()[0])["subscriptions"] == ["s1", "s2"]
+    described = run("match", "events.jsonl", "-s", "subs.csv", "--schema", "-", "--json", stdin=schema)
+    assert json.loads(described.stdout.splitlines()[0])["subscriptions"] == ["s1", "s2"]
+    options = ("--id", "s1", "-s", "subs.csv", "--schema", "price:float,city:string")
+    assert "at least 10" in run("explain", "-", *options, stdin='{"price": 9}').stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "says"),
+    [
+        (["match", "-", "-s", "-"], "", "only one input can be -"),
+        (["explain", "-", "-s", "subs.csv", "--schema", "-"], "", "only one input can be -"),
+        (["match", "-", "-s", "subs.csv"], "", "cannot read standard input"),
+        (["match", "-", "-s", "subs.csv"], '{"price": ', "cannot read standard input"),
+        (["match", "events.jsonl", "-s", "subs.csv", "--schema", "-"], "price", "cannot read the schema"),
+        (["match", "-", "--snapshot", "s", "--spark", "-o", "x"], "", "not from standard input"),
+    ],
+)
+def test_bad_stdin(here: Path, words: list[str], stdin: str, says: str) -> None:
+    done = run(*words, stdin=stdin)
+    assert done.exit_code == 2
+    assert says in done.stderr
 
 
 def test_explain(here: Path) -> None:

@@ -1,11 +1,38 @@
-"""Does an installed hitbox work? Needs nothing but the package: used to check wheels."""
+"""Does an installed hitbox work? Checks the library, and the command where the extras `cli` and `bench` are installed.
+
+tools/check_wheel and cibuildwheel run it in an empty environment.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tempfile
+from importlib.util import find_spec
 
 import hitbox
 from hitbox.engine import _kernels
+
+
+def run(*words: str, stdin: str = "") -> str:
+    """What `hitbox WORDS` prints."""
+    command = [sys.executable, "-m", "hitbox", *words]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout
+
+
+def check_command() -> None:
+    assert run("--version") == f"hitbox {hitbox.__version__}\n"
+    with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write("id,where\n1,price < 10\n")
+        file.flush()
+        found = run("match", "-", "-s", file.name, "--json", stdin='{"price": 5.5}\n')
+    assert json.loads(found) == {"event": 0, "subscriptions": [1]}
+    if find_spec("numba") is None:
+        return
+    sizes = ("--n", "1k", "--events", "10", "--repeats", "1", "--batches", "1", "--updates", "10")
+    record = json.loads(run("bench", "w1", "--matchers", "hitbox,brute", *sizes, "--json"))
+    assert record
 
 
 def main() -> None:
@@ -19,7 +46,11 @@ def main() -> None:
         assert sorted(index.match(event)) == sorted(oracle.match(event)), event
     with tempfile.TemporaryDirectory() as folder:
         index.save(folder)
-        assert len(hitbox.Index.open(folder)) == 3_000
+        opened = hitbox.Index.open(folder)
+        assert len(opened) == 3_000
+        assert sorted(opened.match({"price": 50, "city": "c1"})) == sorted(oracle.match({"price": 50, "city": "c1"}))
+    if find_spec("typer") is not None:
+        check_command()
     print(f"hitbox {hitbox.__version__} works here; kernels: {', '.join(_kernels.simd_levels())}")
 
 

@@ -1,16 +1,23 @@
-"""hitbox: which of my millions of standing subscriptions want this event?"""
+"""hitbox: which of my millions of standing subscriptions want this event?
+
+The public names are imported at first use: `import hitbox` is quick, and nobody waits for a part that is not used.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from hitbox.encoding.schema import Attribute, Schema
-from hitbox.errors import HitboxError, HitboxWarning
-from hitbox.index.exchange import Exchange
-from hitbox.index.index import Index, LoadReport
-from hitbox.index.matches import Matches
-from hitbox.language import Limits
-from hitbox.matchers import matchers
+from hitbox.matchers import matchers  # now, because the package `hitbox.matchers` has the same name
+
+if TYPE_CHECKING:
+    from hitbox.broker.client import Client
+    from hitbox.encoding.schema import Attribute, Schema
+    from hitbox.errors import HitboxError, HitboxWarning
+    from hitbox.index.exchange import Exchange
+    from hitbox.index.index import Index, LoadReport
+    from hitbox.index.matches import Matches
+    from hitbox.language import Limits
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,10 +34,28 @@ __all__ = [
     "matchers",
 ]
 
+_MODULES = {
+    "Attribute": "hitbox.encoding.schema",
+    "Client": "hitbox.broker.client",
+    "Exchange": "hitbox.index.exchange",
+    "HitboxError": "hitbox.errors",
+    "HitboxWarning": "hitbox.errors",
+    "Index": "hitbox.index.index",
+    "Limits": "hitbox.language",
+    "LoadReport": "hitbox.index.index",
+    "Matches": "hitbox.index.matches",
+    "Schema": "hitbox.encoding.schema",
+    "spark": "hitbox.spark",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "Client":  # the web stack is imported by those who use it
-        from hitbox.broker.client import Client
+    if name not in _MODULES:
+        raise AttributeError(f"module 'hitbox' has no attribute {name!r}")
+    module = import_module(_MODULES[name])
+    found = globals()[name] = module if name == "spark" else getattr(module, name)
+    return found
 
-        return Client
-    raise AttributeError(f"module 'hitbox' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

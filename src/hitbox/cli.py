@@ -21,24 +21,33 @@ try:
 except ModuleNotFoundError as missing:  # the core installs without them
     sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
 
-from hitbox import Index
+from hitbox import Index, __version__
 from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
-from hitbox.errors import ValueProblem
+from hitbox.console.progress import progress
+from hitbox.errors import MissingExtra, ValueProblem
 
 SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
 ELSEWHERE = {  # name: module, extra, summary
-    "demo": (SPARK, "spark", "The whole pipeline on Spark in under two minutes, told as it goes."),
-    "generate": (SPARK, "spark", "Write a synthetic workload as Parquet."),
-    "build": (SPARK, "spark", "Build the next version of a snapshot from a table, in parallel."),
-    "stream": (SPARK, "spark", "Match a stream of events, exactly once, while subscriptions change."),
-    "bench": ("hitbox.experiments.bench_cli", "bench", "Time matchers side by side, after checking them."),
-    "reproduce": ("hitbox.experiments.reproduce_cli", "bench", "Run the experiments of the papers."),
-    "serve": (BROKER, "broker", "Start the broker: HTTP, WebSocket and a page."),
+    "demo": (
+        SPARK,
+        "spark",
+        "Run the whole pipeline on Spark: generate, build, match, check, stream (under two minutes).",
+    ),
+    "generate": (SPARK, "spark", "Write a synthetic workload as Parquet, on Spark."),
+    "build": (SPARK, "spark", "Build a snapshot from a table of subscriptions, on Spark."),
+    "stream": (SPARK, "spark", "Match a stream of events on Spark, exactly once, while subscriptions change."),
+    "bench": ("hitbox.experiments.bench_cli", "bench", "Compare the speed of matchers, after checking their answers."),
+    "reproduce": (
+        "hitbox.experiments.reproduce_cli",
+        "bench",
+        "Repeat the experiments of the papers and check their claims.",
+    ),
+    "serve": (BROKER, "broker", "Start a broker: HTTP, WebSocket and a web page."),
     "publish": (BROKER, "broker", "Send events to a broker."),
-    "subscribe": (BROKER, "broker", "Subscribe at a broker and print what it delivers."),
-    "admin": (BROKER, "broker", "Look after a broker: stats, tokens, replay, snapshots, check and repair."),
-    "torture": (SIMULATOR, "broker", "Run the broker under simulated crashes, full disks and other faults."),
+    "subscribe": (BROKER, "broker", "Subscribe to events of a broker and print them."),
+    "admin": (BROKER, "broker", "Operate a broker: stats, tokens, replay, snapshots, check and repair."),
+    "torture": (SIMULATOR, "broker", "Test the broker under simulated crashes, full disks and other faults."),
 }
 
 
@@ -56,6 +65,8 @@ class LazyGroup(typer.core.TyperGroup):
             return typer.core.TyperCommand(cmd_name, help=summary)  # only to be listed
         try:
             group = typer.main.get_group(import_module(module).app)
+        except MissingExtra as missing:
+            sys.exit(f"hitbox: {missing}")
         except ModuleNotFoundError as missing:
             sys.exit(f"hitbox {cmd_name} needs {missing.name}: pip install 'hitbox[{extra}]'")
         return group.commands[cmd_name]
@@ -69,14 +80,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hitbox {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 Subscriptions = Annotated[
-    str | None, typer.Option("--subscriptions", "-s", help="table of subscriptions (CSV, JSON lines, Parquet)")
+    str | None,
+    typer.Option("--subscriptions", "-s", help="table of subscriptions: CSV, JSON lines or Parquet; - for stdin"),
 ]
-Snapshot = Annotated[str | None, typer.Option("--snapshot", help="snapshot to open instead")]
-SchemaText = Annotated[str | None, typer.Option("--schema", help="price:float,city:string or a JSON file")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines")]
-Where = Annotated[str | None, typer.Option(help="what the event asks of the subscriptions (symmetric matching)")]
-Matcher = Annotated[str | None, typer.Option(help="the algorithm; the engine where not given")]
+Snapshot = Annotated[str | None, typer.Option("--snapshot", help="snapshot to use instead of --subscriptions")]
+SchemaText = Annotated[
+    str | None, typer.Option("--schema", help="price:float,city:string or a JSON file; - for JSON from stdin")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Where = Annotated[str | None, typer.Option(help="a predicate that the subscriptions must meet (symmetric matching)")]
+Matcher = Annotated[str | None, typer.Option(help="matching algorithm (default: the engine)")]
+
+
+def _check_stdin(*inputs: str | None) -> None:
+    if inputs.count(table_files.STDIN) > 1:
+        raise ValueProblem("only one input can be - (standard input)")
 
 
 def _open(
@@ -95,34 +130,44 @@ def _open(
 
 @app.command()
 def match(
-    events: Annotated[str, typer.Argument(help="table of events (CSV, JSON lines, Parquet)")],
+    events: Annotated[str, typer.Argument(help="table of events: CSV, JSON lines or Parquet; - for stdin")],
     subscriptions: Subscriptions = None,
     snapshot: Snapshot = None,
     schema: SchemaText = None,
     where: Where = None,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="write the matches to this file")] = None,
-    threads: Annotated[int, typer.Option(help="threads for matching")] = 1,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="write the matches to this file (.csv, .jsonl, .parquet)")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="number of threads")] = 1,
     matcher: Matcher = None,
-    spark: Annotated[bool, typer.Option("--spark", help="match on Spark; --out is then a Parquet table")] = False,
-    master: Annotated[str | None, typer.Option(help="Spark master or Connect address")] = None,
-    event_id: Annotated[str, typer.Option(help="on Spark: the column that names an event")] = "event_id",
-    form: Annotated[str, typer.Option(help="on Spark: arrays, pairs, counts")] = "arrays",
-    limit: Annotated[int | None, typer.Option(help="on Spark: only the most urgent so many an event")] = None,
-    keep: Annotated[str, typer.Option(help="on Spark: event columns to keep, comma-separated")] = "",
+    spark: Annotated[bool, typer.Option("--spark", help="match on Spark; --out then names a Parquet table")] = False,
+    master: Annotated[str | None, typer.Option(help="on Spark: the master or the address of a Connect server")] = None,
+    event_id: Annotated[str, typer.Option(help="on Spark: the column that identifies an event")] = "event_id",
+    form: Annotated[str, typer.Option(help="on Spark: arrays, pairs or counts")] = "arrays",
+    limit: Annotated[
+        int | None, typer.Option(help="on Spark: at most this many matches per event, the most urgent ones")
+    ] = None,
+    keep: Annotated[str, typer.Option(help="on Spark: event columns to copy to the output, comma-separated")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Match the events of a table: which subscriptions does each one hit? In this process, or on Spark."""
+    """Find the subscriptions that match each event of a table. Runs in this process, or on Spark with --spark."""
     with plain_errors():
         if spark:
             source = snapshot or subscriptions
             if source is None or out is None:
                 raise ValueProblem("--spark needs --snapshot DIR or --subscriptions TABLE, and --out TABLE")
+            if table_files.STDIN in (events, source):
+                raise ValueProblem("--spark reads tables by their name, not from standard input")
             on_spark = import_module(SPARK).match_command
             on_spark(events, source, out, event_id, form, limit, keep, where, master, as_json)
             return
-        table = table_files.read_table(events)
-        index = _open(subscriptions, snapshot, schema, matcher, table)
-        matches = index.match_batch(table, where, threads=threads)
+        _check_stdin(events, subscriptions, schema)
+        with progress("reading events", total=3) as step:
+            table = table_files.read_table(events)
+            step.advance(doing="reading subscriptions")
+            index = _open(subscriptions, snapshot, schema, matcher, table)
+            step.advance(doing=f"matching {len(table):,} events with {len(index):,} subscriptions")
+            matches = index.match_batch(table, where, threads=threads)
         total = len(matches.ids)
         if out is not None:
             table_files.write_matches(out, matches)
@@ -149,19 +194,22 @@ def _show(matches: Any) -> None:
 
 @app.command()
 def explain(
-    event: Annotated[str, typer.Argument(help="one event as JSON: '{\"price\": 12.5}'")],
-    id: Annotated[str | None, typer.Option(help="the subscription; without it the matches are listed")] = None,
+    event: Annotated[str, typer.Argument(help="one event as JSON, such as '{\"price\": 12.5}'; - for stdin")],
+    id: Annotated[
+        str | None, typer.Option(help="id of the subscription to explain (default: list all that match)")
+    ] = None,
     subscriptions: Subscriptions = None,
     snapshot: Snapshot = None,
     schema: SchemaText = None,
     where: Where = None,
-    misses: Annotated[int, typer.Option(help="without --id: how many of the nearest misses to explain")] = 0,
+    misses: Annotated[int, typer.Option(help="without --id: explain this many subscriptions that nearly match")] = 0,
     matcher: Matcher = None,
     as_json: AsJson = False,
 ) -> None:
-    """Why did a subscription match, or not, predicate by predicate, and what would have made it match?"""
+    """Explain why a subscription matches an event or does not, and what would make it match."""
     with plain_errors():
-        values = _event(event)
+        _check_stdin(event, subscriptions, schema)
+        values = _event(table_files.read_stdin().decode(errors="replace") if event == table_files.STDIN else event)
         if subscriptions is not None and schema is None:
             raise ValueProblem("--subscriptions needs --schema here, such as --schema price:float,city:string")
         index = _open(subscriptions, snapshot, schema, matcher, None)

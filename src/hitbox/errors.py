@@ -6,8 +6,8 @@ whoever raises has checked before touching anything.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 
 class HitboxError(Exception):
@@ -55,6 +55,10 @@ class SchemaError(HitboxError):
 
 class ValueProblem(HitboxError):
     """An event's or a subscription's value does not fit its attribute."""
+
+
+class MissingExtra(HitboxError, ImportError):
+    """A package is not installed that a part of hitbox needs."""
 
 
 class UnknownId(HitboxError, KeyError):
@@ -145,8 +149,17 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """
     if not isinstance(name, str):
         return ""
+    import difflib  # only after a mistyped name
+
     names = list(known)
     close = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.6)
     if not close:
         close = [n for n in names if n.lower() == name.lower()][:1]
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def require_extra(module: str, extra: str, *packages: str) -> None:
+    """Raise MissingExtra where one of the packages is missing that `module` needs and that the extra installs."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"{module} needs {' and '.join(missing)}: pip install 'hitbox[{extra}]'", name=missing[0])

@@ -1,1 +1,7 @@
+"""The live broker, and the client for it."""
 
+from hitbox.errors import require_extra
+
+require_extra(
+    "hitbox.broker", "broker", "apsw", "httpx", "msgspec", "prometheus_client", "starlette", "uvicorn", "websockets"
+)

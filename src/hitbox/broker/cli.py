@@ -18,32 +18,48 @@ import typer
 
 from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
+from hitbox.console.progress import progress
 from hitbox.console.table_files import read_schema
 from hitbox.errors import HitboxError
 
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
-admin = typer.Typer(no_args_is_help=True, help="Look after a broker.")
+admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
 app.add_typer(admin, name="admin")
 
-Url = Annotated[str, typer.Option(help="The broker's address.", envvar="HITBOX_URL")]
-Token = Annotated[str, typer.Option(help="Where the broker asks for one.", envvar="HITBOX_TOKEN")]
-Data = Annotated[Path, typer.Option(help="The broker's folder.")]
+Url = Annotated[str, typer.Option(help="Address of the broker.", envvar="HITBOX_URL")]
+Token = Annotated[str, typer.Option(help="Token, if the broker requires one.", envvar="HITBOX_TOKEN")]
+Data = Annotated[Path, typer.Option(help="Folder in which the broker keeps its data.")]
 HERE = "http://127.0.0.1:8400"
 
 
 @app.command()
 def serve(
     data: Data,
-    schema: Annotated[str, typer.Option(help="'price:float,city:string' or a JSON file; for a new broker.")] = "",
-    host: Annotated[str, typer.Option(help="Any but the loopback address needs a token.")] = "127.0.0.1",
-    port: int = 8400,
-    way: Annotated[str, typer.Option(help="serial, alternate or concurrent.")] = "concurrent",
-    set: Annotated[list[str] | None, typer.Option(help="Any other setting, name=value.")] = None,
-    allow_origin: Annotated[list[str] | None, typer.Option(help="Pages of another origin that may call.")] = None,
-    import_: Annotated[Path | None, typer.Option("--import", help="A snapshot (of Spark, say) to begin with.")] = None,
-    as_: Annotated[str, typer.Option("--as", help="The subscriber of the snapshot's ids without 'subscriber/'.")] = "",
+    schema: Annotated[
+        str, typer.Option(help="For a new broker: price:float,city:string or a JSON file; - for JSON from stdin.")
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any other than loopback requires a token (hitbox admin token).")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
+    way: Annotated[
+        str, typer.Option(help="How priority levels are matched and sent: serial, alternate or concurrent.")
+    ] = "concurrent",
+    set: Annotated[list[str] | None, typer.Option(help="Another setting, as name=value; may be repeated.")] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Web origin whose pages may call the broker; may be repeated.")
+    ] = None,
+    import_: Annotated[
+        Path | None, typer.Option("--import", help="For a new broker: snapshot of subscriptions to start with.")
+    ] = None,
+    as_: Annotated[
+        str,
+        typer.Option(
+            "--as", help="With --import: subscriber for ids that do not have the form subscriber/subscription."
+        ),
+    ] = "",
 ) -> None:
-    """Run a broker until it is told to stop."""
+    """Run a broker until it gets an interrupt (Ctrl-C) or a termination signal."""
     from hitbox.broker import import_export
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
@@ -55,7 +71,8 @@ def serve(
     async def run() -> None:
         given = read_schema(schema) if schema else None
         if import_ is not None:
-            given = import_export.load(data, import_, as_)
+            with progress("reading the snapshot", unit="subscriptions") as step:
+                given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
         broker = Broker(data, given, settings)
         guard = Guard(broker.store.get("tokens", {}), is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
@@ -69,7 +86,7 @@ def serve(
 
     with plain_errors(), _folder_errors(data):
         if as_ and import_ is None:
-            raise typer.BadParameter("--as goes with --import")
+            raise typer.BadParameter("--as is only for --import")
         origins = frozenset(check_origin(one) for one in allow_origin or ())
         settings = read_settings([f"way={way}", *(set or [])])
         asyncio.run(run())
@@ -77,7 +94,7 @@ def serve(
 
 @contextlib.contextmanager
 def _folder_errors(data: Path) -> Iterator[None]:
-    """What the system says of the broker's folder, in plain words."""
+    """Turn errors of the file system and the database into BadFolder, which names the folder."""
     import apsw
 
     try:
@@ -97,12 +114,12 @@ class BadFolder(HitboxError):
 
 @app.command()
 def publish(
-    event: Annotated[str, typer.Argument(help="JSON: the event, or - for a JSON event a line from stdin.")],
-    where: Annotated[str, typer.Option(help="What the event asks of subscribers.")] = "",
+    event: Annotated[str, typer.Argument(help="The event as JSON; - for stdin, one JSON event per line.")],
+    where: Annotated[str, typer.Option(help="A predicate that the subscriptions must meet (symmetric matching).")] = "",
     url: Url = HERE,
     token: Token = "",
 ) -> None:
-    """Publish an event, or a stream of them; prints the numbers."""
+    """Publish one event, or many from standard input; prints their sequence numbers."""
     from hitbox.broker.client import Client
 
     with plain_errors(), Client.sync(url, token or None) as client:
@@ -110,8 +127,10 @@ def publish(
             typer.echo(client.publish(_json(event), where or None))
             return
         lines = (_json(line) for line in sys.stdin if line.strip())
-        while batch := list(itertools.islice(lines, 1000)):
-            typer.echo(client.publish_many(batch, [where or None] * len(batch)))
+        with progress("publishing", unit="events") as step:
+            while batch := list(itertools.islice(lines, 1000)):
+                typer.echo(client.publish_many(batch, [where or None] * len(batch)))
+                step.advance(len(batch))
 
 
 def _json(line: str) -> Any:
@@ -126,17 +145,21 @@ def _json(line: str) -> Any:
 
 @app.command()
 def subscribe(
-    where: Annotated[str, typer.Argument(help="The predicate; empty to go on with what is subscribed.")] = "",
-    name: Annotated[str, typer.Option(help="A durable subscriber; without it live events only.")] = "",
-    id: Annotated[str, typer.Option(help="The subscription's name.")] = "cli",
-    priority: Annotated[int, typer.Option(min=0, max=9)] = 4,
-    unmatched: Annotated[bool, typer.Option("--unmatched", help="Also events that no subscription matched.")] = False,
-    count: Annotated[int, typer.Option(min=0, help="End after so many; 0: never.")] = 0,
-    wait: Annotated[float, typer.Option(min=0.1, help="How many seconds to try for a connection.")] = 5.0,
+    where: Annotated[
+        str, typer.Argument(help="The predicate; empty to receive for the subscriptions that exist already.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="Name of a durable subscriber; without it only live events arrive.")] = "",
+    id: Annotated[str, typer.Option(help="Name of the subscription.")] = "cli",
+    priority: Annotated[int, typer.Option(min=0, max=9, help="9 is the most urgent.")] = 4,
+    unmatched: Annotated[
+        bool, typer.Option("--unmatched", help="Also receive events that match no subscription.")
+    ] = False,
+    count: Annotated[int, typer.Option(min=0, help="Exit after this many deliveries; 0: never.")] = 0,
+    wait: Annotated[float, typer.Option(min=0.1, help="Seconds to keep trying to connect.")] = 5.0,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
-    """Print deliveries, a JSON object a line, and acknowledge them."""
+    """Print deliveries, one JSON object per line, and acknowledge them."""
     from hitbox.broker.client import Client
 
     with (
@@ -152,14 +175,14 @@ def subscribe(
 
 @admin.command()
 def stats(url: Url = HERE, token: Token = "") -> None:
-    """Counters and sizes, as JSON."""
+    """Print counters and sizes as JSON."""
     found = _ask(url, token, "GET", "/v1/stats")
     typer.echo(json.dumps({key: value for key, value in found.items() if key != "history"}, indent=2))
 
 
 @admin.command()
 def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> None:
-    """Deliver stored events to a subscriber again, from a number on."""
+    """Deliver stored events to a subscriber again, starting at sequence number FIRST; prints how many."""
     with plain_errors():
         path = f"/v1/subscribers/{quote(check_name(subscriber, 'subscriber'))}/replay"
     typer.echo(_ask(url, token, "POST", path, {"first": first})["count"])
@@ -167,13 +190,13 @@ def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> N
 
 @admin.command()
 def snapshot(url: Url = HERE, token: Token = "") -> None:
-    """Save the index now."""
+    """Save a snapshot of the index now."""
     typer.echo(json.dumps(_ask(url, token, "POST", "/v1/snapshot")))
 
 
 @admin.command()
 def token(name: str, data: Data, remove: bool = False) -> None:
-    """Make (or remove) the token of a principal, with the broker stopped; it is shown once."""
+    """Create (or --remove) the token of a user; it is shown once. Stop the broker first."""
     from hitbox.broker.http.auth import make_token, remove_token
     from hitbox.broker.store.store import Store
 
@@ -193,45 +216,47 @@ def token(name: str, data: Data, remove: bool = False) -> None:
 
 @admin.command()
 def export(path: Path, data: Data) -> None:
-    """Save the subscriptions as a snapshot that the library and Spark open, with the broker stopped."""
+    """Save the subscriptions as a snapshot for the library and Spark; prints its version. Stop the broker first."""
     from hitbox.broker import import_export
 
     with plain_errors(), _folder_errors(data):
-        typer.echo(import_export.export(data, path))
+        with progress("exporting the subscriptions", unit=""):
+            version = import_export.export(data, path)
+        typer.echo(version)
 
 
-Folder = Annotated[Path, typer.Argument(help="The folder of a broker that does not run.")]
+Folder = Annotated[Path, typer.Argument(help="Data folder of a broker that is stopped.")]
 
 
 @admin.command()
 def check(folder: Folder) -> None:
-    """Say what is wrong with a broker's store, and change nothing; exit status 1 if something is."""
+    """Report what is wrong with a broker's store, without changing it; exit status 1 if anything is."""
     from hitbox.broker import repair
 
-    with plain_errors():
+    with plain_errors(), progress("checking the store", unit=""):
         problems = repair.check(folder)
     for problem in problems:
         typer.echo(problem)
-    typer.echo(f"{len(problems)} problems" if problems else "the store is whole")
+    typer.echo(f"{len(problems)} problems" if problems else "no problems found")
     if problems:
         raise typer.Exit(1)
 
 
 @admin.command("repair")
 def repair_(folder: Folder) -> None:
-    """Keep a copy of a broker's store, and make one that opens of what can be read; says what was left out."""
+    """Back up a damaged store and build a new one from what can be read; reports what was left out."""
     from hitbox.broker import repair
 
-    with plain_errors():
+    with plain_errors(), progress("repairing the store", unit=""):
         done = repair.repair(folder)
-    typer.echo(f"the store as it was: {done.backup}")
+    typer.echo(f"backup of the old store: {done.backup}")
     typer.echo("kept: " + ", ".join(f"{count} {name}" for name, count in done.kept.items()))
     for note in done.notes:
         typer.echo(note)
     for one in done.left_out[:20]:
         typer.echo(f"left out, {one['table']}: {one['why']}: {str(one['row'])[:200]}")
     if done.damaged is not None:
-        typer.echo(f"{len(done.left_out)} rows were left out, all of them are in {done.damaged}")
+        typer.echo(f"{len(done.left_out)} rows were left out; all of them are in {done.damaged}")
     else:
         typer.echo("nothing was left out")
 

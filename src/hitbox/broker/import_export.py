@@ -6,7 +6,7 @@ Ids that are texts like "ann/cheap" name the subscriber; others belong to the su
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -27,8 +27,10 @@ from hitbox.index.state import Stock
 CHUNK = 50_000
 
 
-def load(folder: Path, path: Path, owner: str = "") -> Schema:
-    """Put a snapshot's subscriptions into a store that has none; its schema."""
+def load(
+    folder: Path, path: Path, owner: str = "", progress: Callable[[int, int], None] = lambda done, total: None
+) -> Schema:
+    """Put a snapshot's subscriptions into a store that has none; its schema. `progress` gets (done, total)."""
     stock = _named(state.read(path, verify=True), owner)
     schema = stock.keys.schema
     store = Store(folder)
@@ -39,7 +41,7 @@ def load(folder: Path, path: Path, owner: str = "") -> Schema:
         if store.subscriptions.rows():
             raise Conflict(f"{folder} holds subscriptions already; --import is for a new broker")
         with store.transaction():
-            _fill(store, stock)
+            _fill(store, stock, progress)
         with store.transaction():
             _adopt(store, stock)
     finally:
@@ -66,19 +68,21 @@ def _named(stock: Stock, owner: str) -> Stock:
     return stock.renamed(names)
 
 
-def _fill(store: Store, stock: Stock) -> None:
+def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> None:
     """All in one transaction: either the whole snapshot is there, or nothing of it."""
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
     highest = max(numbers.values(), default=0)
     options = msgspec.json.encode(Options())
     store.keep("schema", stock.keys.schema.to_json())
-    rows = _rows(stock)
+    rows, done, total = _rows(stock), 0, len(stock.catalog.living_slots())
     while chunk := list(islice(rows, CHUNK)):
         fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
         numbers.update(zip(fresh, range(highest + 1, highest + 1 + len(fresh)), strict=True))
         store.subscribers.insert((numbers[name], name, options) for name in fresh)
         highest += len(fresh)
         store.subscriptions.insert([(numbers[name], *rest) for name, *rest in chunk])
+        done += len(chunk)
+        progress(done, total)
 
 
 def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:

@@ -1,1 +1,1 @@
-"""What the commands share: error messages and files of tables."""
+"""What the commands share: error messages, files of tables, progress."""

@@ -1,4 +1,4 @@
-"""What all commands do with trouble: say it on stderr in plain words, and end with status 2."""
+"""Errors and warnings of all commands: one line on stderr; errors end with status 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hitbox.errors import HitboxError, HitboxWarning
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """HitboxError -> stderr and exit status 2; hitbox's warnings -> stderr, in one line, when they come."""
+    """Print a HitboxError to stderr and exit with status 2; print each hitbox warning as one line when it occurs."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", HitboxWarning)
         others: Any = warnings.showwarning

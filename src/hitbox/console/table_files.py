@@ -1,9 +1,13 @@
-"""Tables in files: CSV, JSON lines and Parquet, by the ending of the name; and schemas in short or JSON form."""
+"""Tables in files: CSV, JSON lines and Parquet, by the ending of the name; and schemas in short or JSON form.
+
+The name `-` is standard input; the content then shows the format.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +20,44 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import SchemaError, TableError
 from hitbox.index.matches import Matches
 
+STDIN = "-"
 FORMATS = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 
 
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
-    """The table in a file."""
-    file = Path(path)
-    ending = file.suffix.lower()
+    """The table in a file, or in standard input for `-`."""
+    name, source, ending = str(path), str(path), Path(path).suffix.lower()
+    if name == STDIN:
+        content = read_stdin()
+        name, source, ending = "standard input", pa.BufferReader(content), _format_of(content)
     try:
         if ending == ".csv":
-            return pyarrow.csv.read_csv(file)
+            return pyarrow.csv.read_csv(source)
         if ending in (".jsonl", ".ndjson", ".json"):
-            return pyarrow.json.read_json(file)
+            return pyarrow.json.read_json(source)
         if ending == ".parquet":
-            return pyarrow.parquet.read_table(file)
+            return pyarrow.parquet.read_table(source)
     except FileNotFoundError:
-        raise TableError(f"no file {file}") from None
+        raise TableError(f"no file {name}") from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as problem:
-        raise TableError(f"cannot read {file}: {problem}") from None
-    raise TableError(f"{file} is of no format that hitbox reads ({', '.join(FORMATS)})")
+        raise TableError(f"cannot read {name}: {problem}") from None
+    raise TableError(f"{name} is in no format that hitbox reads, by its ending ({', '.join(FORMATS)})")
+
+
+def read_stdin() -> bytes:
+    """All of standard input."""
+    return sys.stdin.buffer.read()
+
+
+def _format_of(content: bytes) -> str:
+    """The ending that a file with this content would have."""
+    if content.startswith(b"PAR1"):
+        return ".parquet"
+    return ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
 
 
 def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
-    """One row a match in CSV, one row an event with a list of ids in JSON lines and Parquet."""
+    """CSV: one row per match. JSON lines and Parquet: one row per event, with a list of ids."""
     file = Path(path)
     ending = file.suffix.lower()
     lists = pa.table({"event": pa.array(range(len(matches)), pa.int64()), "subscriptions": matches.to_lists()})
@@ -51,20 +70,20 @@ def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
         elif ending == ".parquet":
             pyarrow.parquet.write_table(lists, file)
         else:
-            raise TableError(f"{file} is of no format that hitbox writes ({', '.join(FORMATS)})")
+            raise TableError(f"{file} is in no format that hitbox writes, by its ending ({', '.join(FORMATS)})")
     except OSError as problem:
         raise TableError(f"cannot write {file}: {problem.strerror or problem}") from None
 
 
 def read_schema(text: str) -> Schema:
-    """A schema from `price:float,city:string`, or from a JSON file with name and type of each attribute.
+    """A schema from `price:float,city:string`, or from a JSON file (`-`: standard input) that maps names to types.
 
     >>> read_schema("price:float, city:string")
     Schema({'price': 'float', 'city': 'string'})
     """
-    if text.lower().endswith(".json"):
+    if text == STDIN or text.lower().endswith(".json"):
         try:
-            found: Any = json.loads(Path(text).read_text())
+            found: Any = json.loads(read_stdin() if text == STDIN else Path(text).read_bytes())
         except (OSError, ValueError, RecursionError) as problem:
             raise SchemaError(f"cannot read the schema {text}: {problem}") from None
         return Schema.from_json(found) if isinstance(found, list) else Schema(found)
@@ -74,20 +93,22 @@ def read_schema(text: str) -> Schema:
         if not colon or not name.strip():
             raise SchemaError(f"{part.strip()!r} is not name:type; write a schema as price:float,city:string")
         if name.strip() in attributes:
-            raise SchemaError(f"attribute {name.strip()!r} comes twice")
+            raise SchemaError(f"attribute {name.strip()!r} is given twice")
         attributes[name.strip()] = kind.strip()
     return Schema(attributes)
 
 
 def infer_schema(events: pa.Table) -> Schema:
-    """The schema that the columns of an event table suggest."""
+    """A schema with the types of the columns of an event table."""
     found = {}
     for field in events.schema:
         kind = _type_of(field.type)
         if kind:
             found[field.name] = kind
     if not found:
-        raise SchemaError("no column of the events has a type that an attribute can have; give --schema")
+        raise SchemaError(
+            "no column of the events has a type that hitbox supports; give --schema, such as price:float,city:string"
+        )
     return Schema(found)
 
 

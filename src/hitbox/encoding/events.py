@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Points
 from hitbox.encoding.codecs import BadRow, Codec, python_values
 from hitbox.encoding.keys import Keys

@@ -19,7 +19,6 @@ tests (by default each segment draws its own, so nobody can choose values whose 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -335,7 +334,7 @@ class Engine(Matcher):
         if not len(numbers):
             return []
         columns = (boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
-        seed = self._seed or (secrets.randbits(64), secrets.randbits(64))
+        seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
         try:
             return _kernels.build(self.space.attributes, numbers, *columns, *self._options, self._kind(boxes), *seed)
         except ValueError as error:  # how the kernels say that there is too much of something

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hitbox import workloads
+from hitbox.console.progress import progress
 from hitbox.errors import BenchError, HitboxError
 from hitbox.experiments import bench_report
 from hitbox.experiments.bench import Settings, favourites, grow, run, steps
@@ -32,23 +32,27 @@ app = typer.Typer(add_completion=False)
 def bench(
     context: typer.Context,
     workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ...; see --list")] = "w1",
-    matchers: Annotated[str, typer.Option(help="comma-separated; the first is what ratios refer to")] = "",
-    events: Annotated[int, typer.Option(help="single events to time")] = 400,
-    batches: Annotated[str, typer.Option(help="batch sizes")] = "1,64,1024,4096",
-    repeats: Annotated[int, typer.Option(help="repetitions, the matchers taking turns")] = 5,
-    updates: Annotated[int, typer.Option(help="subscriptions in a bulk insert and delete")] = 10_000,
-    check: Annotated[int, typer.Option(help="events to compare with the oracle first")] = 20,
-    threads: Annotated[int, typer.Option(help="above 1: wall-clock time instead of CPU time")] = 1,
-    budget: Annotated[float, typer.Option(help="seconds a measurement")] = 5.0,
-    build_budget: Annotated[float, typer.Option(help="seconds a build")] = 300.0,
-    memory: Annotated[float, typer.Option(help="GB that the run may take (0: what is free)")] = 0.0,
-    growth: Annotated[str, typer.Option(help="run at each of these sizes, such as 200k,1M,5M,10M")] = "",
-    out: Annotated[Path | None, typer.Option(help="write the record to this JSON file")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw the record into this file")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the record instead of tables")] = False,
+    matchers: Annotated[str, typer.Option(help="comma-separated; ratios refer to the first one")] = "",
+    events: Annotated[int, typer.Option(help="number of single events to time")] = 400,
+    batches: Annotated[str, typer.Option(help="batch sizes to time, comma-separated")] = "1,64,1024,4096",
+    repeats: Annotated[int, typer.Option(help="repetitions; the matchers take turns")] = 5,
+    updates: Annotated[int, typer.Option(help="subscriptions per bulk insert and delete")] = 10_000,
+    check: Annotated[int, typer.Option(help="events whose matches are compared with a full scan first")] = 20,
+    threads: Annotated[
+        int, typer.Option(help="number of threads; above 1, wall-clock time is measured instead of CPU time")
+    ] = 1,
+    budget: Annotated[float, typer.Option(help="most seconds per measurement")] = 5.0,
+    build_budget: Annotated[float, typer.Option(help="most seconds per build")] = 300.0,
+    memory: Annotated[float, typer.Option(help="GB of memory that the run may use (0: all that is free)")] = 0.0,
+    growth: Annotated[
+        str, typer.Option(help="repeat with each of these numbers of subscriptions, such as 200k,1M,5M,10M")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="write the results to this JSON file")] = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the results into this file")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
     listing: Annotated[bool, typer.Option("--list", help="print workloads, their parameters and matchers")] = False,
 ) -> None:
-    """Time matchers side by side. Any other --NAME VALUE is a parameter of the workload: --n 1M --width 0.1."""
+    """Compare the speed of matchers. Other options are parameters of the workload, such as --n 1M --width 0.1."""
     try:
         if listing:
             _list(Console())
@@ -127,22 +131,14 @@ def _counts(option: str, text: str) -> list[int]:
 def _run(
     name: str, chosen: list[str], parameters: dict[str, str], settings: Settings, sizes: list[int]
 ) -> dict[str, Any]:
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("preparing", total=steps(chosen, settings) * max(1, len(sizes)))
+    with progress("preparing", total=steps(chosen, settings) * max(1, len(sizes))) as step:
 
-        def tell(what: str) -> None:
-            progress.update(task, advance=1, description=what)
+        def report(doing: str) -> None:
+            step.advance(doing=doing)
 
         if sizes:
-            return grow(name, sizes, chosen, dict(parameters), settings, tell)
-        return run(name, chosen, dict(parameters), settings, tell)
+            return grow(name, sizes, chosen, dict(parameters), settings, report)
+        return run(name, chosen, dict(parameters), settings, report)
 
 
 def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hitbox.console.progress import progress
 from hitbox.errors import HitboxError
 from hitbox.experiments import reproduce as run
 from hitbox.experiments.report import FAILS, SIGNS
@@ -25,34 +25,31 @@ app = typer.Typer(add_completion=False)
 def reproduce(
     paper: Annotated[str, typer.Argument(help="rein, symmetric, index-count, pri-rein, dexin or all")] = "all",
     scale: Annotated[
-        str, typer.Option(help="smoke (does it run?), small (under an hour), paper (their sizes)")
+        str,
+        typer.Option(help="smoke (only checks that it runs), small (under an hour), paper (the sizes of the papers)"),
     ] = "small",
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="directory of the report; a stopped run goes on there")
+        Path,
+        typer.Option(
+            "--out", "-o", help="folder for the report; run again with the same folder to continue a stopped run"
+        ),
     ] = Path("reproduction"),
-    figure: Annotated[str, typer.Option(help="one experiment, such as widths or 'figure 11'")] = "",
+    figure: Annotated[str, typer.Option(help="only this experiment, such as widths or 'figure 11'")] = "",
     seed: Annotated[int, typer.Option(help="seed of the workloads")] = 1,
-    spark: Annotated[bool, typer.Option("--spark", help="make the workloads and sum up with Spark")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="generate the workloads and summarize the results with Spark")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the verdicts as JSON")] = False,
 ) -> None:
-    """Run the experiments of the papers, check their claims, write one HTML report."""
+    """Repeat the experiments of the papers, check their claims, and write an HTML report."""
     try:
         _, todo = run.plan(paper, scale, figure, seed)
-        columns = (
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("{task.description}"),
-        )
-        with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
-            shown = bar.add_task("preparing", total=sum(task.weight for task in todo))
+        with progress("preparing", total=sum(task.weight for task in todo), unit="") as step:
 
-            def tell(task: Task, done: bool) -> None:
-                bar.update(shown, advance=task.weight if done else 0, description=str(task))
+            def report(task: Task, done: bool) -> None:
+                step.advance(task.weight if done else 0, doing=str(task))
 
-            record = run.reproduce(paper, scale, out, figure=figure, seed=seed, spark=spark, progress=tell)
+            record = run.reproduce(paper, scale, out, figure=figure, seed=seed, spark=spark, progress=report)
     except HitboxError as problem:
         typer.echo(f"hitbox: {problem}", err=True)
         raise typer.Exit(2) from None

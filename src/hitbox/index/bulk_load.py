@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.concurrency.interruptible import interruptible
+from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
 from hitbox.encoding.codecs import Codec, GridCodec, IntCodec, decoded, is_text, python_values, unsound
 from hitbox.encoding.events import attempt_keys, event_keys

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hitbox.concurrency.interruptible import interruptible
+from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.array_checks import bounds, column, require, texts
 from hitbox.encoding.arrays import I64, LEVELS
 from hitbox.encoding.values import brief, check_text

@@ -22,9 +22,9 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hitbox import language
+from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding import events
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, I64, LEVELS, Boxes, Points
 from hitbox.encoding.codecs import decoded, is_text, unsound

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from hitbox.console.progress import progress
 from hitbox.simulator.torture import Report, torture
 
 app = typer.Typer(no_args_is_help=True, help="The broker under simulated faults.", add_completion=False)
@@ -20,28 +21,29 @@ def main() -> None:
 
 @app.command("torture")
 def torture_(
-    seed: Annotated[int, typer.Option(help="The seed of the first schedule; the next ones follow.")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="How long; 2 where nothing is given.", min=0)] = None,
-    schedules: Annotated[int | None, typer.Option(help="How many at most.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the first schedule; the others use the numbers that follow.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop after this time (default: 2, without --schedules).", min=0)
+    ] = None,
+    schedules: Annotated[int | None, typer.Option(help="Stop after this many schedules.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Run the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
+    """Test the broker on a simulated disk and clock under crashes, full disks and other faults; status 1 on failure."""
     if minutes is None and schedules is None:
         minutes = 2.0
-    shown, failed = 0.0, 0
+    failed = 0
+    with progress("running schedules", total=schedules, unit="schedules") as step:
 
-    def progress(report: Report) -> None:
-        nonlocal shown, failed
-        for failure in report.failures[failed:]:
-            print(f"FAILED seed {failure.seed}: {failure.problem}", file=sys.stderr)
-        failed = len(report.failures)
-        if report.seconds - shown >= 5:
-            shown = report.seconds
-            faults = sum(report.faults.values())
-            text = f"{report.schedules} schedules, {faults} faults, {len(report.failures)} failures, {shown:.0f} s"
-            print(text, file=sys.stderr)
+        def show(report: Report) -> None:
+            nonlocal failed
+            for failure in report.failures[failed:]:
+                print(f"FAILED seed {failure.seed}: {failure.problem}", file=sys.stderr)
+            failed = len(report.failures)
+            expected = report.schedules * minutes * 60 / max(report.seconds, 1e-9) if minutes else None
+            total = min(filter(None, (schedules, expected)), default=None)
+            step.reach(report.schedules, total, f"{sum(report.faults.values()):,} faults, {failed} failures")
 
-    report = torture(seed, minutes, schedules, progress)
+        report = torture(seed, minutes, schedules, show)
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=1))
     else:
@@ -56,7 +58,7 @@ def _show(report: Report) -> None:
     typer.echo("faults:  " + ", ".join(f"{count} {name}" for name, count in sorted(report.faults.items())))
     typer.echo("broker:  " + ", ".join(f"{count} {name}" for name, count in sorted(report.counts.items())))
     for failure in report.failures[:20]:
-        typer.echo(f"FAILED seed {failure.seed}: {failure.problem}\n        again: {failure.replay}")
+        typer.echo(f"FAILED seed {failure.seed}: {failure.problem}\n        repeat with: {failure.replay}")
     if report.schedules == 1 and report.failures:
         typer.echo(report.failures[0].trace)
-    typer.echo(f"{len(report.failures)} failures" if report.failures else "every promise was kept")
+    typer.echo(f"{len(report.failures)} failures" if report.failures else "no failures")

@@ -8,7 +8,12 @@
 Needs `pip install 'hitbox[spark]'` and Java 17.
 """
 
+# ruff: noqa: E402 - the packages are checked before the imports that need them
 from __future__ import annotations
+
+from hitbox.errors import require_extra
+
+require_extra("hitbox.spark", "spark", "pyspark")
 
 from hitbox.spark.build import BuildReport, build
 from hitbox.spark.changes import ChangeReport, apply_changes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +18,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hitbox import workloads
 from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
+from hitbox.console.progress import Step
+from hitbox.console.progress import progress as shown_progress
 from hitbox.errors import HitboxError, TableError, WorkloadError
 from hitbox.spark import demo as demonstration
 from hitbox.spark import snapshot_files
@@ -32,20 +33,22 @@ from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
 from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.task_progress import spark_progress
 from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
 
 CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
-COLUMNS = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Master = Annotated[str | None, typer.Option(help="local[4], spark://host:7077, sc://host, ...")]
-AsJson = Annotated[bool, typer.Option("--json", help="the summary as JSON")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the summary as JSON")]
 Form = Annotated[str, typer.Option(help="arrays, pairs or counts")]
-Limit = Annotated[int | None, typer.Option(help="only the most urgent so many matches an event")]
-Keep = Annotated[str, typer.Option(help="comma-separated columns of the events to keep")]
-EventId = Annotated[str, typer.Option("--event-id", help="the column that names an event")]
-Where = Annotated[str | None, typer.Option(help="the column with each event's own predicate (symmetric matching)")]
+Limit = Annotated[int | None, typer.Option(help="at most this many matches per event, the most urgent ones")]
+Keep = Annotated[str, typer.Option(help="event columns to copy to the output, comma-separated")]
+EventId = Annotated[str, typer.Option("--event-id", help="the column that identifies an event")]
+Where = Annotated[
+    str | None, typer.Option(help="event column with a predicate that the subscriptions must meet (symmetric matching)")
+]
 
 
 @app.command("generate", context_settings=CONTEXT)
@@ -53,42 +56,50 @@ def generate_command(
     context: typer.Context,
     workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ...")],
     out: Annotated[str, typer.Argument(help="folder for subscriptions/, events/ and schema.json")],
-    subscriptions: Annotated[str, typer.Option(help="how many, such as 200k or 1M")] = "200k",
-    events: Annotated[str, typer.Option(help="how many")] = "100k",
-    layout: Annotated[str, typer.Option(help="wide or where")] = "wide",
+    subscriptions: Annotated[str, typer.Option(help="number of subscriptions, such as 200k or 1M")] = "200k",
+    events: Annotated[str, typer.Option(help="number of events")] = "100k",
+    layout: Annotated[
+        str, typer.Option(help="of the subscriptions: wide (one column per bound) or where (predicates as text)")
+    ] = "wide",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a synthetic workload as Parquet. Any other --NAME VALUE is a parameter of the workload: --width 0.1."""
-    with plain_errors(), _bar(2) as (step, console):
+    """Write a synthetic workload as Parquet. Other options are parameters of the workload, such as --width 0.1."""
+    with plain_errors():
         sizes = _count("subscriptions", subscriptions), _count("events", events)
-        made = generated(workload, *sizes, layout=layout, spark=_start(master), **_parameters(context.args))
+        made = generated(workload, *sizes, layout=layout, spark=(spark := _start(master)), **_parameters(context.args))
         summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
         for name, frame in (("subscriptions", made.subscriptions), ("events", made.events)):
-            with step(f"writing {name}") as clock:
+            with _timed(spark, f"writing {name}") as clock:
                 frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
             summary[f"{name}_seconds"] = clock()
         snapshot_files.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
-    _say(console, as_json, summary)
+    _say(as_json, summary)
 
 
 @app.command("build")
 def build_command(
-    subscriptions: Annotated[str, typer.Argument(help="table of subscriptions, in either layout")],
-    snapshot: Annotated[str, typer.Argument(help="where the snapshot lies or shall lie")],
+    subscriptions: Annotated[str, typer.Argument(help="table of subscriptions, in either layout (see docs/spark.md)")],
+    snapshot: Annotated[str, typer.Argument(help="folder or address of the snapshot")],
     schema: Annotated[str | None, typer.Option(help="price:float,city:string or a JSON file")] = None,
-    parts: Annotated[int | None, typer.Option(help="how many processes build; default: one a million")] = None,
-    latest_by: Annotated[str | None, typer.Option(help="column that decides between rows with one id")] = None,
-    report: Annotated[str | None, typer.Option(help="write bad rows to this table and go on")] = None,
-    matcher: Annotated[str, typer.Option(help="the algorithm")] = "auto",
+    parts: Annotated[
+        int | None, typer.Option(help="number of parts to build in parallel (default: one per million subscriptions)")
+    ] = None,
+    latest_by: Annotated[
+        str | None,
+        typer.Option(help="of several rows with the same id, keep the one with the largest value in this column"),
+    ] = None,
+    report: Annotated[str | None, typer.Option(help="write bad rows to this table and continue without them")] = None,
+    matcher: Annotated[str, typer.Option(help="matching algorithm")] = "auto",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the next version of a snapshot from a table of subscriptions, in parallel."""
-    with plain_errors(), _bar(1) as (step, console):
+    with plain_errors():
         wanted = table_files.read_schema(schema) if schema else None
-        frame = _read(_start(master), subscriptions)
-        with step("building") as clock:
+        spark = _start(master)
+        frame = _read(spark, subscriptions)
+        with _timed(spark, "building") as clock:
             made = built(
                 frame,
                 snapshot,
@@ -101,7 +112,7 @@ def build_command(
             )
     rate = round(made.subscriptions / clock())
     facts = {name: getattr(made, name) for name in made.__slots__}
-    _say(console, as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
+    _say(as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
 
 
 @app.command("match")
@@ -118,29 +129,29 @@ def match_command(
     as_json: AsJson = False,
 ) -> None:
     """Match a table of events against a snapshot on Spark."""
-    with plain_errors(), _bar(1) as (step, console):
+    with plain_errors():
         spark = _start(master)
         table, against = _read(spark, events), _against(spark, subscriptions)
-        with step("matching") as clock:
+        with _timed(spark, "matching") as clock:
             found = matched(table, against, event_id, form=form, limit=limit, keep=_names(keep), where=where)
             found.write.mode("overwrite").parquet(out)
         sizes = {"arrays": F.sum(F.size("subscriptions")), "counts": F.sum("matches")} if form != "pairs" else {}
         total = spark.read.parquet(out).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
         count = table.count()
     facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
-    _say(console, as_json, facts | {"out": out})
+    _say(as_json, facts | {"out": out})
 
 
 @app.command("stream", context_settings=CONTEXT)
 def stream_command(
     context: typer.Context,
-    snapshot: Annotated[str, typer.Argument(help="the snapshot; new versions are picked up between batches")],
-    out: Annotated[str, typer.Argument(help="Parquet table for the matches, a folder a batch")],
-    checkpoint: Annotated[str, typer.Argument(help="where the stream notes what was done")],
-    events: Annotated[str | None, typer.Option(help="folder in which Parquet files of events arrive")] = None,
-    workload: Annotated[str, typer.Option(help="synthetic events instead: w1, w2, ...")] = "w1",
-    rows_per_batch: Annotated[str, typer.Option(help="synthetic events a batch")] = "10k",
-    batches: Annotated[int, typer.Option(help="stop after so many batches (0: never)")] = 10,
+    snapshot: Annotated[str, typer.Argument(help="the snapshot; new versions are used from the next batch on")],
+    out: Annotated[str, typer.Argument(help="Parquet table for the matches, one folder per batch")],
+    checkpoint: Annotated[str, typer.Argument(help="folder for the checkpoint of the stream")],
+    events: Annotated[str | None, typer.Option(help="folder to which Parquet files of events are added")] = None,
+    workload: Annotated[str, typer.Option(help="without --events: synthetic events of w1, w2, ...")] = "w1",
+    rows_per_batch: Annotated[str, typer.Option(help="synthetic events per batch")] = "10k",
+    batches: Annotated[int, typer.Option(help="stop after this many batches (0: never)")] = 10,
     event_id: EventId = "event_id",
     form: Form = "arrays",
     limit: Limit = None,
@@ -149,8 +160,8 @@ def stream_command(
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Match a stream. Any other --NAME VALUE is a parameter of the workload."""
-    with plain_errors(), Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+    """Match a stream of events. Other options are parameters of the workload, such as --width 0.1."""
+    with plain_errors(), shown_progress("starting Spark", batches or None, "batches") as step:
         spark = _start(master)
         if events is not None:
             source = spark.readStream.schema(_read(spark, events).schema).parquet(events)
@@ -163,11 +174,10 @@ def stream_command(
         query = match_stream(
             source, snapshot, out, checkpoint, event_id, form=form, limit=limit, keep=_names(keep), where=where
         )
-        done = _follow(query, checkpoint, batches, bar)
+        done = _follow(query, checkpoint, batches, step)
     total = {name: sum(d[name] for d in done) for name in ("events", "matches", "seconds", "seconds_matching")}
     facts = total | {"batches": len(done), "versions": sorted({d["version"] for d in done})}
     _say(
-        Console(),
         as_json,
         facts | {"events_per_second": round(total["events"] / max(total["seconds"], 1e-9)), "out": out},
     )
@@ -175,11 +185,11 @@ def stream_command(
 
 @app.command("demo")
 def demo_command(
-    subscriptions: Annotated[str, typer.Option(help="how many")] = "200k",
-    events: Annotated[str, typer.Option(help="how many")] = "100k",
+    subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "200k",
+    events: Annotated[str, typer.Option(help="number of events")] = "100k",
     as_json: AsJson = False,
 ) -> None:
-    """The whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
+    """Run the whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
     with plain_errors():
         console = Console(quiet=as_json)
         sizes = _count("subscriptions", subscriptions), _count("events", events)
@@ -188,17 +198,16 @@ def demo_command(
         typer.echo(json.dumps(facts))
 
 
-def _follow(query: Any, checkpoint: str, batches: int, bar: Progress) -> list[dict[str, Any]]:
+def _follow(query: Any, checkpoint: str, batches: int, step: Step) -> list[dict[str, Any]]:
     """Wait for so many batches, or for Ctrl-C; what they did."""
     before = len(progress(checkpoint))
-    task = bar.add_task("matching", total=batches or None)
     done: list[dict[str, Any]] = []
     try:
         while query.isActive and (not batches or len(done) < batches):
             time.sleep(0.2)
             done = progress(checkpoint)[before:]
             last = f"version {done[-1]['version']}, {done[-1]['matches']:,} matches" if done else "waiting"
-            bar.update(task, completed=len(done), description=last)
+            step.reach(len(done), doing=last)
     except KeyboardInterrupt:
         pass
     problem = query.exception()
@@ -238,7 +247,7 @@ def _parameters(words: list[str]) -> dict[str, Any]:
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
-            raise WorkloadError(f"{word!r} is neither an option nor a value of one")
+            raise WorkloadError(f"{word!r} is not an option; write parameters of the workload as --name value")
         key, equals, value = word[2:].partition("=")
         found[key.replace("-", "_")] = value if equals else next(rest, "")
     return found
@@ -256,28 +265,21 @@ def _count(option: str, text: str) -> int:
 
 
 @contextmanager
-def _bar(steps: int) -> Iterator[tuple[Any, Console]]:
-    """A bar over a few steps on stderr; `step(name)` times one and hands back a clock."""
-    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting Spark", total=steps)
-
-        @contextmanager
-        def step(name: str) -> Iterator[Any]:
-            bar.update(task, description=name)
-            began, ended = time.perf_counter(), [0.0]
-            try:
-                yield lambda: round(ended[0] - began, 3)
-            finally:
-                ended[0] = time.perf_counter()
-                bar.advance(task)
-
-        yield step, Console()
+def _timed(spark: SparkSession, doing: str) -> Iterator[Callable[[], float]]:
+    """Show progress while the body runs; the seconds it took can be asked for afterwards."""
+    began, ended = time.perf_counter(), [0.0]
+    try:
+        with spark_progress(spark, doing):
+            yield lambda: round(ended[0] - began, 3)
+    finally:
+        ended[0] = time.perf_counter()
 
 
-def _say(console: Console, as_json: bool, facts: dict[str, Any]) -> None:
+def _say(as_json: bool, facts: dict[str, Any]) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
+    console = Console()
     for name, value in facts.items():
         if value is not None:
             shown = f"{value:,}" if isinstance(value, (int, float)) else str(value)

@@ -15,9 +15,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hitbox.console.progress import Step
+from hitbox.console.progress import progress as shown_progress
 from hitbox.errors import HitboxError
 from hitbox.index.index import Index
 from hitbox.spark.build import build
@@ -39,10 +40,9 @@ def demo(subscriptions: int = 200_000, events: int = 100_000, console: Console |
     """Run the job in a temporary folder, print what happened, clean up; the figures come back."""
     console = console or Console()
     folder = tempfile.mkdtemp(prefix="hitbox-demo-")
-    columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     try:
-        with Progress(*columns, console=console, transient=True) as bar:
-            job = Demo(folder, subscriptions, events, bar)
+        with shown_progress("", STEPS) as step:
+            job = Demo(folder, subscriptions, events, step)
             job.run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -54,9 +54,9 @@ def demo(subscriptions: int = 200_000, events: int = 100_000, console: Console |
 class Demo:
     """The steps; each adds a line to the table and figures to `facts`."""
 
-    def __init__(self, folder: str, subscriptions: int, events: int, bar: Progress):
+    def __init__(self, folder: str, subscriptions: int, events: int, shown: Step):
         self.folder, self.subscriptions, self.events = folder, subscriptions, events
-        self.bar, self.task = bar, bar.add_task("", total=STEPS)
+        self.shown = shown
         self.facts: dict[str, Any] = {"subscriptions": subscriptions, "events": events}
         self.lines: list[tuple[str, float, str, str]] = []
         self.began = time.perf_counter()
@@ -75,13 +75,13 @@ class Demo:
         self.facts["seconds"] = round(time.perf_counter() - self.began, 1)
 
     def step(self, name: str, work: Any) -> Any:
-        self.bar.update(self.task, description=name)
+        self.shown.advance(0, doing=name)
         began = time.perf_counter()
         result, what, rate = work()
         seconds = time.perf_counter() - began
         self.facts[name] = round(seconds, 2)
         self.lines.append((name, seconds, what, rate(seconds) if rate else ""))
-        self.bar.advance(self.task)
+        self.shown.advance()
         return result
 
     def start(self) -> Any:

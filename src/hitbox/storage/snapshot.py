@@ -21,11 +21,9 @@ hold can be used at all.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import re
-import shutil
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -83,7 +81,7 @@ def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
             # waits: whoever sweeps may have found the file before it was locked, and have it for a moment
             stack.enter_context(writer_lock.exclusive(owner, "write a version", writer_lock.WAIT))
             stack.callback(owner.unlink, missing_ok=True)
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(_remove, folder)
             folder.mkdir()
         yield folder
 
@@ -392,17 +390,23 @@ def replace(file: Path, text: str) -> None:
     _sync(file.parent)
 
 
+def _remove(folder: Path) -> None:
+    import shutil  # with its compressors, which importing hitbox need not wait for
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _sweep(root: Path) -> None:
     """Remove what writers that died left behind: drafts whose lock nobody holds, versions half removed."""
     for owner in root.glob(".draft-*.owner"):
         with contextlib.suppress(OSError, WriterConflict), writer_lock.exclusive(owner, "remove a dead draft", wait=0):
-            shutil.rmtree(owner.with_suffix(""), ignore_errors=True)
+            _remove(owner.with_suffix(""))
             owner.unlink(missing_ok=True)
     for folder in root.glob(".draft-*"):
         if folder.suffix != ".owner" and not folder.with_suffix(".owner").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     for gone in (root / "versions").glob(".gone-*"):
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
         with contextlib.suppress(OSError):  # a file that had the name of a version
             gone.unlink()
 
@@ -424,9 +428,11 @@ def _sealed(body: str) -> str:
 
 
 def _hitbox() -> str:
+    from importlib import metadata  # a tenth of the time that importing hitbox takes, for those who write
+
     try:
-        return f"hitbox {importlib.metadata.version('hitbox')}"
-    except importlib.metadata.PackageNotFoundError:  # run from a folder, not installed
+        return f"hitbox {metadata.version('hitbox')}"
+    except metadata.PackageNotFoundError:  # run from a folder, not installed
         return "hitbox"
 
 

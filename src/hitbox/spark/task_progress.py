@@ -1,0 +1,44 @@
+"""How far Spark has come with the stages that run now, as a line of progress."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hitbox.console.progress import Step, progress
+
+PAUSE = 0.3
+
+
+@contextmanager
+def spark_progress(spark: Any, doing: str) -> Iterator[None]:
+    """Show how many tasks of Spark are done while the body runs; a Connect server does not say, so only the time."""
+    with progress(doing, unit="Spark tasks") as step:
+        ended = threading.Event()
+        watcher = threading.Thread(target=_watch, args=(spark, step, ended), daemon=True)
+        if step.shown:
+            watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def _watch(spark: Any, step: Step, ended: threading.Event) -> None:
+    try:
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(PAUSE):
+            done, total = tasks_of(tracker)
+            if total:
+                step.reach(done, total)
+    except Exception:  # a session that has no tracker, or that stops: the work itself says what is wrong
+        return
+
+
+def tasks_of(tracker: Any) -> tuple[int, int]:
+    """How many tasks of the stages that run now are done, and how many there are."""
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
