@@ -73,19 +73,19 @@ struct Sources {
   Bitmap bitmap_view;
   Postings posting_view;
 
-  Sources(const Workload& work, const Options& options, Watch& watch) {
+  Sources(const Workload& work, const BitmapOptions& options, InterruptCheck& interrupt) {
     constexpr Seed seed{0x9E3779B97F4A7C15ull, 0xBF58476D1CE4E5B9ull};
     u32 m = work.attributes;
-    bitmap = build_bitmap(work.boxes(), options, watch);
-    postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, watch), m, seed, watch);
+    bitmap = build_bitmap(work.boxes(), options, interrupt);
+    postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, interrupt), m, seed, interrupt);
     tail.append(work.boxes());
     bitmap_view = view(bitmap, m);
     posting_view = view(postings, m);
   }
 
-  std::vector<Set> sets() const {
-    return {Set{&bitmap_view, 1, nullptr, 0, Rows{}}, Set{nullptr, 0, &posting_view, 1, Rows{}},
-            Set{nullptr, 0, nullptr, 0, tail.rows()}};
+  std::vector<SegmentSet> sets() const {
+    return {SegmentSet{&bitmap_view, 1, nullptr, 0, Rows{}}, SegmentSet{nullptr, 0, &posting_view, 1, Rows{}},
+            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()}};
   }
 };
 

@@ -47,7 +47,7 @@ struct Result {
 };
 
 // A level window and a number of matches that is enough.
-struct Wanted {
+struct MatchLimits {
   u32 top = LEVELS - 1;
   u32 bottom = 0;
   size_t limit = SIZE_MAX;
@@ -60,14 +60,14 @@ void free_memory(void* memory) noexcept;
 
 // With room for 64 bytes more, over which vectors may write anything.
 template <class T>
-static inline void regrow(T*& memory, size_t count) {
+static inline void reallocate(T*& memory, size_t count) {
   memory = static_cast<T*>(resize_memory(memory, count * sizeof(T) + 64));
 }
 
 template <class T>
 static inline T* allocate(size_t count) {
   T* memory = nullptr;
-  regrow(memory, count);
+  reallocate(memory, count);
   return memory;
 }
 
@@ -87,8 +87,8 @@ static inline void prefer_large_pages(void* memory, size_t bytes) {
 static inline void reserve(Result& out, size_t extra, double whole = 4) {
   if (out.size + extra <= out.capacity) return;
   out.capacity = size_t(double(out.size + extra) * (whole < 2 ? 2 : whole * 1.25));
-  regrow(out.numbers, out.capacity);
-  regrow(out.levels, out.capacity);
+  reallocate(out.numbers, out.capacity);
+  reallocate(out.levels, out.capacity);
 }
 
 static inline void add(Result& out, u32 number, u8 level) {
@@ -107,18 +107,6 @@ static inline void release(Result& out) {
   free_memory(out.numbers);
   free_memory(out.levels);
   out = Result{};
-}
-
-// Asks for a cache line ahead of time. The empty asm keeps compilers from dropping functions that do nothing else.
-static inline void fetch(const void* at) {
-  __builtin_prefetch(at);
-  asm volatile("");
-}
-
-// The same into the outer cache only, where more can be under way at a time.
-static inline void fetch_outer(const void* at) {
-  __builtin_prefetch(at, 0, 2);
-  asm volatile("");
 }
 
 static inline bool bit(const u64* bits, size_t at) { return bits[at >> 6] >> (at & 63) & 1; }

@@ -59,9 +59,9 @@ class SignalHandlers {
         continue;
       }
       if (!PyCallable_Check(handler.ptr())) continue;
-      kept_.push_back({number, handler});
+      saved_.push_back({number, handler});
       if (set(number, record_)) continue;
-      kept_.pop_back();  // a handler that ran just now raised
+      saved_.pop_back();  // a handler that ran just now raised
       resume(take_error());
     }
     return true;
@@ -72,14 +72,14 @@ class SignalHandlers {
   // Puts the handlers back and runs those whose signals arrived; throws what they raise, and what was raised before.
   void resume(nb::object raised = nb::object()) {
     raised = restore(raised);
-    std::vector<Kept> kept;
+    std::vector<SavedHandler> restored;
     std::vector<int> arrived;
-    kept.swap(kept_done_);
+    restored.swap(restored_);
     arrived.swap(arrived_);
     arrived_.reserve(NSIG);
     owner_ = 0;
     for (int number : arrived)
-      for (const Kept& one : kept)
+      for (const SavedHandler& one : restored)
         if (one.number == number) {
           PyObject* frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
           nb::object done =
@@ -90,17 +90,17 @@ class SignalHandlers {
   }
 
   // In a child process: only the thread that forked is left, and it is the main thread now.
-  void forked() {
+  void after_fork_in_child() {
     main_ = this_thread();
     if (!owner_ || owner_ == main_) return;
     arrived_.clear();
     restore(nb::object());
-    kept_done_.clear();
+    restored_.clear();
     owner_ = 0;
   }
 
  private:
-  struct Kept {
+  struct SavedHandler {
     int number;
     nb::object handler;
   };
@@ -127,11 +127,11 @@ class SignalHandlers {
   // `signal` runs pending handlers first, among them some that are back in place already. One that raises must not keep
   // the others from coming back.
   nb::object restore(nb::object raised) {
-    for (size_t i = kept_.size(); i-- > 0;)
-      for (int attempt = 0; attempt < 1000 && !set(kept_[i].number, kept_[i].handler); ++attempt)
+    for (size_t i = saved_.size(); i-- > 0;)
+      for (int attempt = 0; attempt < 1000 && !set(saved_[i].number, saved_[i].handler); ++attempt)
         raised = chained(take_error(), raised);
-    kept_done_.swap(kept_);
-    kept_.clear();
+    restored_.swap(saved_);
+    saved_.clear();
     return raised;
   }
 
@@ -158,7 +158,7 @@ class SignalHandlers {
 
   nb::object get_, set_, record_;
   Thread main_ = 0, owner_ = 0;
-  std::vector<Kept> kept_, kept_done_;
+  std::vector<SavedHandler> saved_, restored_;
   std::vector<int> arrived_;
 };
 
@@ -213,7 +213,7 @@ class Lock {
     SignalHandlers& signals = SignalHandlers::instance();
     bool deferred = signals.defer();
     if (writing_ || !readers_.empty()) {
-      Waiting waiting(*this);
+      WaitingWriter waiting(*this);
       try {
         while (writing_ || !readers_.empty()) {
           if (deferred && signals.arrived()) {  // nothing has changed yet: let them raise
@@ -247,17 +247,17 @@ class Lock {
 
   // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
   // done for ever.
-  static void forked() {
-    SignalHandlers::instance().forked();
+  static void after_fork_in_child() {
+    SignalHandlers::instance().after_fork_in_child();
     Thread me = this_thread();
     for (Lock* lock : all()) {
       new (&lock->mutex_) std::mutex;  // somebody may have held it
       new (&lock->changed_) std::condition_variable;
-      lock->waiters_ = lock->waiting_ = 0;
-      std::vector<Reader> mine;
+      lock->waiting_threads_ = lock->waiting_writers_ = 0;
+      std::vector<Reader> own;
       for (const Reader& one : lock->readers_)
-        if (one.thread == me) mine.push_back(one);
-      lock->readers_.swap(mine);
+        if (one.thread == me) own.push_back(one);
+      lock->readers_.swap(own);
       if (lock->preparing_ != me) lock->preparing_ = 0;
       if (lock->writing_ && lock->writing_ != me) {
         lock->broken_ = true;
@@ -274,21 +274,21 @@ class Lock {
   };
   // A writer that waits, to which new readers give way. It does not count while it runs signal handlers: those may read,
   // and would wait for their own thread.
-  class Waiting {
+  class WaitingWriter {
    public:
-    explicit Waiting(Lock& lock) : lock_(lock) { begin(); }
-    ~Waiting() { end(); }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
+    explicit WaitingWriter(Lock& lock) : lock_(lock) { begin(); }
+    ~WaitingWriter() { end(); }
+    WaitingWriter(const WaitingWriter&) = delete;
+    WaitingWriter& operator=(const WaitingWriter&) = delete;
     void begin() {
       counted_ = true;
-      if (!lock_.waiting_++) lock_.waiting_since_ = Clock::now();
+      if (!lock_.waiting_writers_++) lock_.writer_waiting_since_ = Clock::now();
     }
     void end() {
       if (!counted_) return;
       counted_ = false;
-      if (--lock_.waiting_)
-        lock_.waiting_since_ = Clock::now();  // of the next one
+      if (--lock_.waiting_writers_)
+        lock_.writer_waiting_since_ = Clock::now();  // of the next one
       else
         lock_.wake();
     }
@@ -297,9 +297,9 @@ class Lock {
     Lock& lock_;
     bool counted_ = false;
   };
-  static constexpr auto STEP = std::chrono::milliseconds(10);
-  static constexpr auto PATIENCE = std::chrono::milliseconds(10);
-  static constexpr auto LIMIT = std::chrono::seconds(1);
+  static constexpr auto WAIT_STEP = std::chrono::milliseconds(10);
+  static constexpr auto WRITER_PATIENCE = std::chrono::milliseconds(10);
+  static constexpr auto WRITER_PATIENCE_LIMIT = std::chrono::seconds(1);
 
   static std::unordered_set<Lock*>& all() {
     static std::unordered_set<Lock*>& locks = *new std::unordered_set<Lock*>;
@@ -308,7 +308,7 @@ class Lock {
 
   void check() const {
     if (broken_)
-      raise_hitbox_error("this index was being changed by another thread when the process forked; open it again");
+      raise_hitbox_error("this index was being changed by another thread when the process after_fork_in_child; open it again");
   }
 
   bool reads(Thread me) const {
@@ -319,31 +319,31 @@ class Lock {
 
   bool may_read(Thread me) const {
     if (writing_) return false;
-    if (!waiting_ || reads(me)) return true;
+    if (!waiting_writers_ || reads(me)) return true;
     Clock::time_point now = Clock::now();
-    if (now - waiting_since_ < PATIENCE) return true;
-    if (now - waiting_since_ >= LIMIT) return false;
+    if (now - writer_waiting_since_ < WRITER_PATIENCE) return true;
+    if (now - writer_waiting_since_ >= WRITER_PATIENCE_LIMIT) return false;
     for (const Reader& one : readers_)
-      if (now - one.since >= PATIENCE) return true;  // it is this one that the writer waits for
+      if (now - one.since >= WRITER_PATIENCE) return true;  // it is this one that the writer waits for
     return false;
   }
 
   // Until something changes, at most a step; then signal handlers run and may throw.
   void wait() {
     unsigned long seen = changes_;
-    ++waiters_;
+    ++waiting_threads_;
     {
       ReleasedGil free;
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait_for(lock, STEP, [&] { return changes_ != seen; });
+      changed_.wait_for(lock, WAIT_STEP, [&] { return changes_ != seen; });
     }
-    if (waiters_) --waiters_;  // none are counted after a fork
+    if (waiting_threads_) --waiting_threads_;  // none are counted after a fork
     if (PyErr_CheckSignals()) throw nb::python_error();
     check();
   }
 
   void wake() {
-    if (!waiters_) return;
+    if (!waiting_threads_) return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ++changes_;
@@ -354,9 +354,9 @@ class Lock {
   std::vector<Reader> readers_;
   Thread preparing_ = 0, writing_ = 0;
   bool deferred_ = false, broken_ = false;
-  int waiting_ = 0;  // writers
-  Clock::time_point waiting_since_;
-  int waiters_ = 0;  // threads of any kind
+  int waiting_writers_ = 0;  // writers
+  Clock::time_point writer_waiting_since_;
+  int waiting_threads_ = 0;  // threads of any kind
   unsigned long changes_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -389,7 +389,7 @@ inline void bind_locks(nb::module_& m) {
   nb::module_ os = nb::module_::import_("os");
   if (!nb::hasattr(os, "register_at_fork")) return;  // Windows does not fork
   nb::dict at_fork;
-  at_fork["after_in_child"] = nb::cpp_function(&Lock::forked);
+  at_fork["after_in_child"] = nb::cpp_function(&Lock::after_fork_in_child);
   os.attr("register_at_fork")(**at_fork);
 }
 

@@ -7,7 +7,8 @@
 #include "format/bitmap.hpp"
 #include "base/common.hpp"
 #include "format/postings.hpp"
-#include "base/watch.hpp"
+#include "base/interrupt.hpp"
+#include "base/prefetch.hpp"
 
 namespace hitbox {
 
@@ -26,7 +27,7 @@ struct Boxes {
 
 // The one of [from, to) that is sampled as the i-th: not the first of each, for boxes often come in turns, and a period
 // with a factor in common with a fixed step would leave whole groups of them out.
-inline size_t anyone(size_t i, size_t from, size_t to) {
+inline size_t stratified_sample(size_t i, size_t from, size_t to) {
   return to > from ? from + size_t(u64(i) * 0x9E3779B97F4A7C15ull >> 33) % (to - from) : from;
 }
 
@@ -46,19 +47,19 @@ struct Array {
   std::unique_ptr<T, decltype(&std::free)> memory{nullptr, &std::free};
   size_t size = 0;
 
-  void make(size_t count) {
+  void allocate(size_t count) {
     size = count;
     memory.reset(static_cast<T*>(aligned_memory(count * sizeof(T))));
   }
-  void make(size_t count, T value) {
-    make(count);
+  void allocate(size_t count, T value) {
+    allocate(count);
     for (size_t i = 0; i < count; ++i) memory.get()[i] = value;
   }
   T* data() { return memory.get(); }
   T& operator[](size_t at) { return memory.get()[at]; }
 };
 
-struct Options {
+struct BitmapOptions {
   u32 attributes;
   u32 block;  // boxes a block, at most BLOCK
   u32 lines;  // constraints a block, over the blocks of a tile, from which an attribute gets lines
@@ -99,16 +100,16 @@ struct Cells {
   u8 low, high;
 };
 
-Grid make_grid(const Boxes& boxes, u32 attributes, Watch& watch);
-std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, Watch& watch);
+Grid make_grid(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt);
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, InterruptCheck& interrupt);
 // Orders boxes so that neighbours look alike; each run [from, to) of `order` starts on a block.
 void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,
-             u32* order, size_t count, Watch& watch);
+             u32* order, size_t count, InterruptCheck& interrupt);
 // Builders throw length_error where a segment would not hold the boxes.
-BitmapArrays build_bitmap(const Boxes& boxes, const Options& options, Watch& watch);
-PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, Watch& watch);
+BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt);
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, InterruptCheck& interrupt);
 
 // For each box the constraint (its index in the box) that tells it apart, -1: no constraint can, -2: bitmap.
-std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, Watch& watch);
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, InterruptCheck& interrupt);
 
 }  // namespace hitbox

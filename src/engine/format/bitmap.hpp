@@ -41,7 +41,7 @@ constexpr u32 UPPER = 1u << 11;
 constexpr u32 POSITION = UPPER - 1;
 constexpr u32 LEVEL_ENDS = 16;  // LEVELS and padding
 constexpr u8 MIXED = 0xFF;      // boxes of a tile differ in level
-constexpr u32 TOPS = 16;  // values of the four bits that an entry has of a code, or of a cell where there are no lines
+constexpr u32 TOP_VALUES = 16;  // values of the four bits that an entry has of a code, or of a cell where there are no lines
 
 struct Directory {
   u32 group;  // its lines, from 1; 0 where the tile keeps only a list
@@ -110,13 +110,13 @@ static inline u32 code_of(i64 start, u8 bits, i64 key) {
   return u32(bits > 16 ? distance >> (bits - 16) : distance << (16 - bits));
 }
 
-static inline u32 place_of(const i64* starts, const u8* shift, u32 cell, i64 key) {
+static inline u32 quantize(const i64* starts, const u8* shift, u32 cell, i64 key) {
   return cell << 16 | code_of(starts[cell], shift[cell], key);
 }
 
-static inline u32 cell_at(u32 place) { return place >> 16; }
-static inline int top_at(u32 place) { return int(place >> 12 & (TOPS - 1)); }
-static inline int bare_top_at(u32 place) { return int(place >> 18); }  // where there are no lines: of the cell
+static inline u32 cell_at(u32 qkey) { return qkey >> 16; }
+static inline int top_at(u32 qkey) { return int(qkey >> 12 & (TOP_VALUES - 1)); }
+static inline int bare_top_at(u32 qkey) { return int(qkey >> 18); }  // where there are no lines: of the cell
 
 static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
   return map.directory + size_t(tile) * map.attributes;

@@ -12,20 +12,20 @@
 
 namespace hitbox {
 
-constexpr u32 MASKED = 64;  // attributes up to which a row has a bit for each
-constexpr u32 REST = 14;    // bits of a place that a glance leaves out
+constexpr u32 MAX_MASKED_ATTRIBUTES = 64;  // attributes up to which a row has a bit for each
+constexpr u32 SUFFIX_BITS = 14;    // bits of a place that a glance leaves out
 
 struct Row {
-  const u8 *head, *lows, *highs, *rest;
+  const u8 *head, *lows, *highs, *suffix;
   u32 size;
 };
 
 static inline u32 row_head_bytes(u32 attributes, u32 room) {
-  return attributes <= MASKED ? (attributes + 7) / 8 : 2 + 2 * room;
+  return attributes <= MAX_MASKED_ATTRIBUTES ? (attributes + 7) / 8 : 2 + 2 * room;
 }
 
 static inline u32 row_bytes_for(u32 attributes, u32 room, bool keyed) {
-  return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * REST * room + 7) / 8);
+  return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * SUFFIX_BITS * room + 7) / 8);
 }
 
 // What all rows of a segment have in common: a copy, which nothing that is written meanwhile can change.
@@ -37,7 +37,7 @@ struct RowShape {
 };
 
 static inline RowShape shape_of(const Bitmap& map) {
-  bool masked = map.attributes <= MASKED;
+  bool masked = map.attributes <= MAX_MASKED_ATTRIBUTES;
   u64 mask = masked ? ~0ull >> (64 - 8 * row_head_bytes(map.attributes, 0)) : 0;
   return {map.attributes, map.room, map.row_bytes, masked, mask, map.more};
 }
@@ -71,21 +71,21 @@ static inline Row open_row(const RowShape& shape, const u8* at) {
 }
 
 // The place of an end of a box's i-th constraint; there are places in rows that hold no keys.
-static inline u32 row_place(const Row& row, u32 i, bool upper) {
-  u32 word, first = 2 * REST * i;
-  std::memcpy(&word, row.rest + first / 8, 4);  // both ends, 28 bits: of every second constraint from bit 4 on
-  u32 rest = word >> (first % 8 + (upper ? REST : 0)) & ((1u << REST) - 1);
-  return u32((upper ? row.highs : row.lows)[i]) << REST | rest;
+static inline u32 row_qkey(const Row& row, u32 i, bool upper) {
+  u32 word, first = 2 * SUFFIX_BITS * i;
+  std::memcpy(&word, row.suffix + first / 8, 4);  // both ends, 28 bits: of every second constraint from bit 4 on
+  u32 suffix = word >> (first % 8 + (upper ? SUFFIX_BITS : 0)) & ((1u << SUFFIX_BITS) - 1);
+  return u32((upper ? row.highs : row.lows)[i]) << SUFFIX_BITS | suffix;
 }
 
 // The key of a box's i-th constraint, which is on this attribute.
 static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribute, bool upper) {
   if (map.keyed) {
     i64 key;
-    std::memcpy(&key, row.rest + (2 * i + upper) * 8, 8);
+    std::memcpy(&key, row.suffix + (2 * i + upper) * 8, 8);
     return key;
   }
-  u32 place = row_place(row, i, upper), cell = cell_at(place), code = place & 0xFFFF;
+  u32 qkey = row_qkey(row, i, upper), cell = cell_at(qkey), code = qkey & 0xFFFF;
   size_t at = size_t(attribute) * CELLS + cell;
   u64 start = u64(map.starts[at]), bits = map.shift[at];
   if (bits <= 16) return i64(start + (code >> (16 - bits)));
@@ -96,13 +96,13 @@ static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribut
 }
 
 // Calls take(i, attribute) for each constraint of a box, attributes ascending.
-template <class Take>
-static inline void each_constraint(const RowShape& shape, const Row& row, Take take) {
+template <class Callback>
+static inline void each_constraint(const RowShape& shape, const Row& row, Callback callback) {
   u32 i = 0;
   if (!shape.masked)
-    for (; i < row.size; ++i) take(i, row_attribute(row, i));
+    for (; i < row.size; ++i) callback(i, row_attribute(row, i));
   else
-    for (u64 bits = row_mask(shape, row.head); bits; bits &= bits - 1) take(i++, u32(__builtin_ctzll(bits)));
+    for (u64 bits = row_mask(shape, row.head); bits; bits &= bits - 1) callback(i++, u32(__builtin_ctzll(bits)));
 }
 
 }  // namespace hitbox

@@ -16,12 +16,12 @@
 namespace hitbox {
 
 // An array holds what it cannot hold: "name: reason".
-struct Damage : std::invalid_argument {
-  Damage(const char* name, const std::string& reason) : std::invalid_argument(name + (": " + reason)) {}
+struct DamagedArray : std::invalid_argument {
+  DamagedArray(const char* name, const std::string& reason) : std::invalid_argument(name + (": " + reason)) {}
 };
 
 static inline void require(bool good, const char* name, const char* reason) {
-  if (!good) throw Damage(name, reason);
+  if (!good) throw DamagedArray(name, reason);
 }
 
 // Where each box is, as the engine has it, and where the segment begins in it.
@@ -88,7 +88,7 @@ static inline void check_levels(const Bitmap& map) {
 static inline void check_lists(const Bitmap& map, size_t groups, size_t entries) {
   const u32 m = map.attributes, tiles = tiles_of(map.blocks), words = (m + 63) / 64;
   const Directory* directory = map.directory;
-  constexpr u32 MOST = 2 * TILE;  // ends in one list
+  constexpr u32 MAX_LIST = 2 * TILE;  // ends in one list
   require(size_t(directory[size_t(tiles) * m].base) + 32 == entries, "directory", "lists do not end with the entries");
   for (size_t i = 0; i < size_t(tiles) * m; ++i) {
     require(directory[i].base <= directory[i + 1].base, "directory", "lists do not ascend");
@@ -99,13 +99,13 @@ static inline void check_lists(const Bitmap& map, size_t groups, size_t entries)
       const Directory* one = directory_of(map, t) + a;
       u32 size = one[1].base - one->base, before = CELLS;
       if (!one->group) {
-        require(size <= MOST, "directory", "a list is too long");
+        require(size <= MAX_LIST, "directory", "a list is too long");
         continue;
       }
       require(size >= CELLS, "directory", "a list is too short");
       for (u32 c = 0; c < CELLS; ++c) {
         u32 end = map.entries[one->base + c];
-        require(end >= before && end - before <= MOST && end <= size, "entries", "list ends are out of range");
+        require(end >= before && end - before <= MAX_LIST && end <= size, "entries", "list ends are out of range");
         before = end;
       }
     }
@@ -183,44 +183,44 @@ static inline size_t check_boxes(const Bitmap& map, size_t more, size_t from, si
 
 // ---- postings segments
 
-static inline void check_tables(const Postings& part, size_t words) {
-  const u32 m = part.attributes, keys = part.key_begin[m];
+static inline void check_tables(const Postings& postings, size_t words) {
+  const u32 m = postings.attributes, keys = postings.key_begin[m];
   require(words, "words", "there are no rows");
-  require(part.key_begin[0] == 0, "key_begin", "keys do not begin at 0");
+  require(postings.key_begin[0] == 0, "key_begin", "keys do not begin at 0");
   for (u32 a = 0; a < m; ++a) {
-    require(part.key_begin[a] < part.key_begin[a + 1], "key_begin", "keys do not ascend");
-    require(part.code_shift[a] < 64, "code_shift", "a shift is out of range");
+    require(postings.key_begin[a] < postings.key_begin[a + 1], "key_begin", "keys do not ascend");
+    require(postings.code_shift[a] < 64, "code_shift", "a shift is out of range");
   }
   for (u32 k = 0; k <= keys; ++k)
-    require(part.key_start[k] <= part.key_start[k + 1], "key_start", "postings do not ascend");
-  require(part.key_start[keys + 1] == part.rows.count, "key_start", "postings do not end with the boxes");
+    require(postings.key_start[k] <= postings.key_start[k + 1], "key_start", "postings do not ascend");
+  require(postings.key_start[keys + 1] == postings.rows.count, "key_start", "postings do not end with the boxes");
   bool some_empty = false;
-  for (size_t at = 0; at <= part.slot_mask; ++at) {
-    require(u32(part.slots[at]) <= keys, "slots", "a key is out of range");
-    some_empty |= !part.slots[at];
+  for (size_t at = 0; at <= postings.slot_mask; ++at) {
+    require(u32(postings.slots[at]) <= keys, "slots", "a key is out of range");
+    some_empty |= !postings.slots[at];
   }
   require(some_empty, "slots", "no slot is empty");
-  if (u32 rest = part.rows.count % 64)
-    require(!(part.rows.alive[part.rows.count / 64] >> rest), "alive", "a box is beyond the last one");
+  if (u32 rest = postings.rows.count % 64)
+    require(!(postings.rows.alive[postings.rows.count / 64] >> rest), "alive", "a box is beyond the last one");
 }
 
 // The boxes at [from, to); how many of them live.
-static inline size_t check_boxes(const Postings& part, size_t words, size_t from, size_t to,
+static inline size_t check_boxes(const Postings& postings, size_t words, size_t from, size_t to,
                                  const Locations& locations) {
-  const Rows& rows = part.rows;
+  const Rows& rows = postings.rows;
   size_t found = 0;
   for (size_t i = from; i < to; ++i) {
-    require(u32(part.filter[i] >> 48) < part.attributes, "filter", "an attribute is out of range");
+    require(u32(postings.filter[i] >> 48) < postings.attributes, "filter", "an attribute is out of range");
     require(rows.levels[i] < LEVELS, "levels", "a level is out of range");
     require(rows.start[i] < words, "start", "a row is out of range");
     const u64* row = rows.words + rows.start[i];
     u32 size = row_size(row), next = 0;
-    require(size <= part.attributes && rows.start[i] + row_words(size) <= words, "words", "a row is out of range");
+    require(size <= postings.attributes && rows.start[i] + row_words(size) <= words, "words", "a row is out of range");
     const u64* bounds = row_bounds(row, size);
     bool good = true;
     for (u32 at = 0; at < size; ++at) {
       u32 a = row_attribute(row, at);
-      good &= a >= next && a < part.attributes && i64(bounds[2 * at]) <= i64(bounds[2 * at + 1]);
+      good &= a >= next && a < postings.attributes && i64(bounds[2 * at]) <= i64(bounds[2 * at + 1]);
       next = a + 1;
     }
     require(good, "words", "attributes or bounds do not ascend");

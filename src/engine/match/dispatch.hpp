@@ -56,22 +56,22 @@ inline const Kernels* kernels_named(const std::string& name) {
 }
 
 // A result that is released at the end, whichever way that comes.
-struct OwnResult : Result {
-  OwnResult() = default;
-  OwnResult(const OwnResult&) = delete;
-  ~OwnResult() { release(*this); }
+struct OwnedResult : Result {
+  OwnedResult() = default;
+  OwnedResult(const OwnedResult&) = delete;
+  ~OwnedResult() { release(*this); }
 };
 
 // Thrown in a thread whose call has failed or was stopped in another one.
-struct Stopped {};
+struct Cancelled {};
 
 // What a call that runs in several threads shares.
-struct Crew {
+struct TaskGroup {
   std::mutex mutex;
   std::condition_variable ended;
   size_t running = 0;  // threads beside the calling one
   std::exception_ptr failure;
-  std::atomic<bool> stopped{false};
+  std::atomic<bool> cancelled{false};
 
   template <class Task>
   void run(Task task) noexcept {
@@ -80,18 +80,18 @@ struct Crew {
     } catch (...) {
       std::lock_guard<std::mutex> lock(mutex);
       if (!failure) failure = std::current_exception();
-      stopped = true;
+      cancelled = true;
     }
   }
 };
 
 // The watch of a thread that cannot ask anybody but the others.
-struct Member : Watch {
-  Crew& crew;
+struct WorkerInterrupt : InterruptCheck {
+  TaskGroup& group;
 
-  explicit Member(Crew& c) : Watch{look, 0}, crew(c) {}
-  static void look(Watch& watch) {
-    if (static_cast<Member&>(watch).crew.stopped) throw Stopped{};
+  explicit WorkerInterrupt(TaskGroup& c) : InterruptCheck{check_group, 0}, group(c) {}
+  static void check_group(InterruptCheck& interrupt) {
+    if (static_cast<WorkerInterrupt&>(interrupt).group.cancelled) throw Cancelled{};
   }
 };
 
@@ -99,56 +99,56 @@ struct Member : Watch {
 // in the calling one where no thread is to be had. Where one throws the others stop, and when all have ended the first
 // exception goes on.
 template <class Task>
-void in_threads(size_t count, Watch& watch, Task task) {
-  Crew crew;
+void run_parallel(size_t count, InterruptCheck& interrupt, Task task) {
+  TaskGroup group;
   std::vector<std::thread> threads;
   threads.reserve(count);
-  size_t mine = 1;  // from here on no thread was to be had
-  for (; mine < count; ++mine) {
+  size_t unstarted = 1;  // from here on no thread was to be had
+  for (; unstarted < count; ++unstarted) {
     try {
       {
-        std::lock_guard<std::mutex> lock(crew.mutex);
-        ++crew.running;
+        std::lock_guard<std::mutex> lock(group.mutex);
+        ++group.running;
       }
-      threads.emplace_back([&crew, &task, t = mine] {
-        Member member(crew);
-        crew.run([&] { task(t, member); });
-        std::lock_guard<std::mutex> lock(crew.mutex);
-        --crew.running;
-        crew.ended.notify_one();
+      threads.emplace_back([&group, &task, t = unstarted] {
+        WorkerInterrupt worker(group);
+        group.run([&] { task(t, worker); });
+        std::lock_guard<std::mutex> lock(group.mutex);
+        --group.running;
+        group.ended.notify_one();
       });
     } catch (...) {
-      std::lock_guard<std::mutex> lock(crew.mutex);
-      --crew.running;
+      std::lock_guard<std::mutex> lock(group.mutex);
+      --group.running;
       break;
     }
   }
-  crew.run([&] {
-    if (count) task(0, watch);
-    for (size_t t = mine; t < count; ++t) task(t, watch);
+  group.run([&] {
+    if (count) task(0, interrupt);
+    for (size_t t = unstarted; t < count; ++t) task(t, interrupt);
   });
-  auto all_ended = [&] { return !crew.running; };
-  std::unique_lock<std::mutex> lock(crew.mutex);
-  while (!crew.ended.wait_for(lock, std::chrono::milliseconds(20), all_ended)) {
+  auto all_ended = [&] { return !group.running; };
+  std::unique_lock<std::mutex> lock(group.mutex);
+  while (!group.ended.wait_for(lock, std::chrono::milliseconds(20), all_ended)) {
     lock.unlock();
-    if (watch.ask && !crew.stopped) crew.run([&] { watch.ask(watch); });
+    if (interrupt.poll && !group.cancelled) group.run([&] { interrupt.poll(interrupt); });
     lock.lock();
   }
   lock.unlock();
   for (std::thread& thread : threads) thread.join();
-  if (crew.failure) std::rethrow_exception(crew.failure);
+  if (group.failure) std::rethrow_exception(group.failure);
 }
 
 // Events [0, count) over some threads, each with its own share and its own result; the first has room for all.
-inline void match_threads(const Kernels& kernels, const Set& set, const Events& events, size_t count, size_t threads,
-                          i64* ends, Result& out, Watch& watch) {
+inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const Events& events, size_t count, size_t threads,
+                          i64* ends, Result& out, InterruptCheck& interrupt) {
   threads = std::max<size_t>(1, std::min(threads, count / 64));
-  if (threads == 1) return kernels.many(set, events, 0, count, count, ends, out, watch);
-  std::vector<OwnResult> results(threads);
+  if (threads == 1) return kernels.match_batch(set, events, 0, count, count, ends, out, interrupt);
+  std::vector<OwnedResult> results(threads);
   auto share = [&](size_t t) { return count * t / threads; };
-  in_threads(threads, watch, [&](size_t t, Watch& mine) {
+  run_parallel(threads, interrupt, [&](size_t t, InterruptCheck& worker_interrupt) {
     size_t from = share(t), to = share(t + 1);
-    kernels.many(set, events, from, to, t ? to - from : count, ends, t ? results[t] : out, mine);
+    kernels.match_batch(set, events, from, to, t ? to - from : count, ends, t ? results[t] : out, worker_interrupt);
   });
   std::vector<size_t> from(threads, 0);
   size_t total = out.size;
@@ -156,16 +156,16 @@ inline void match_threads(const Kernels& kernels, const Set& set, const Events& 
     from[t] = total;
     total += results[t].size;
   }
-  regrow(out.numbers, total);
+  reallocate(out.numbers, total);
   out.size = total;
-  in_threads(threads - 1, watch, [&](size_t before, Watch& mine) {
+  run_parallel(threads - 1, interrupt, [&](size_t before, InterruptCheck& worker_interrupt) {
     size_t t = before + 1;
     for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(from[t]);
-    constexpr size_t SOME = 1 << 18;
-    for (size_t at = 0; at < results[t].size; at += SOME) {
+    constexpr size_t COPY_STEP = 1 << 18;
+    for (size_t at = 0; at < results[t].size; at += COPY_STEP) {
       std::memcpy(out.numbers + from[t] + at, results[t].numbers + at,
-                  std::min(SOME, results[t].size - at) * sizeof(i32));
-      note_work(mine, SOME / 8);
+                  std::min(COPY_STEP, results[t].size - at) * sizeof(i32));
+      report_work(worker_interrupt, COPY_STEP / 8);
     }
     release(results[t]);
   });

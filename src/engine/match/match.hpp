@@ -5,12 +5,12 @@
 #include "base/common.hpp"
 #include "format/postings.hpp"
 #include "format/rows.hpp"
-#include "base/watch.hpp"
+#include "base/interrupt.hpp"
 
 namespace hitbox {
 
 // Everything that one call to match looks at.
-struct Set {
+struct SegmentSet {
   const Bitmap* bitmaps;
   u32 bitmap_count;
   const Postings* postings;
@@ -21,10 +21,10 @@ struct Set {
 struct Kernels {
   const char* name;
   // Matches of one event, most urgent first.
-  void (*one)(const Set&, const Events&, size_t event, const Wanted&, Result&);
+  void (*match_event)(const SegmentSet&, const Events&, size_t event, const MatchLimits&, Result&);
   // Matches of events [from, to): `ends[e]` is where event e's matches end in `out.numbers` (no levels kept), which
   // gets room for `all` events.
-  void (*many)(const Set&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out, Watch&);
+  void (*match_batch)(const SegmentSet&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out, InterruptCheck&);
 };
 
 extern const Kernels kernels_baseline;

@@ -17,7 +17,7 @@ struct PointPlans : Plans<1> {
   PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
 
   using Source = const u64*;  // an attribute's line of lane 0
-  static constexpr u32 FEW = 4;  // rows that cost about as much as a list
+  static constexpr u32 ROWS_PER_LIST = 4;  // rows that cost about as much as a list
   static constexpr bool STAGED = false;
 
   // False where no box of the segment can match; `blocks` is narrowed to those that may.
@@ -33,13 +33,13 @@ struct PointPlans : Plans<1> {
       if (!population) return false;
       if (population == map.members) set_bit(all, a);
       else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
-      put(event, 0, a, place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
+      put(event, 0, a, quantize(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
       if (!map.edges[at]) continue;  // lines decide, where a tile has them
-      set_bit(needs.data + event * words, a);
-      set_bit(unsure.data + event * words, a);
-      rows += FEW;
+      set_bit(list_attributes.data + event * words, a);
+      set_bit(ambiguous.data + event * words, a);
+      rows += ROWS_PER_LIST;
     }
-    few[event] = u16(rows < MOST_ROWS ? rows : MOST_ROWS);
+    row_limit[event] = u16(rows < MAX_ROW_TESTS ? rows : MAX_ROW_TESTS);
     return true;
   }
 
@@ -48,26 +48,26 @@ struct PointPlans : Plans<1> {
     u32 size = 0;
     const Directory* directory = directory_of(map, tile);
     const u16* order = map.order + size_t(tile) * map.attributes;
-    const u32* place = places_of(event, 0);
+    const u32* qkey = qkeys_of(event, 0);
     const u64* all = full.data + event * words;
     for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i) {
       u32 a = order[i];
-      sources[size] = line_of(map, directory[a].group, cell_at(place[a]), 0);
+      sources[size] = line_of(map, directory[a].group, cell_at(qkey[a]), 0);
       size += !bit(all, a);
     }
     return size;
   }
 
-  static void prefetch(Source source, u32 lane) { fetch_outer(source + lane * WORDS); }
+  static void prefetch_line(Source source, u32 lane) { prefetch_outer(source + lane * WORDS); }
 
-  static Line gather(const Source* sources, u32 size, u32 lane, Line held) {
+  static Line intersect(const Source* sources, u32 size, u32 lane, Line remaining) {
     u32 i = 0;
     for (; i + 2 <= size; i += 2) {
-      held = held & load(sources[i] + lane * WORDS) & load(sources[i + 1] + lane * WORDS);
-      if (empty(held)) return held;
+      remaining = remaining & load(sources[i] + lane * WORDS) & load(sources[i + 1] + lane * WORDS);
+      if (empty(remaining)) return remaining;
     }
-    if (i < size) held = held & load(sources[i] + lane * WORDS);
-    return held;
+    if (i < size) remaining = remaining & load(sources[i] + lane * WORDS);
+    return remaining;
   }
 
   // Many events are about to visit the tile: where its lines are.
@@ -80,38 +80,38 @@ struct PointPlans : Plans<1> {
   }
 
   // ANDs the lines of all lanes that the event visits in the open tile. Returns how many boxes are left.
-  u32 gather_tile(const Bitmap&, Visit visit, size_t event, u64* held) const {
+  u32 intersect_tile(const Bitmap&, Visit visit, size_t event, u64* remaining) const {
     switch (__builtin_popcount(visit.lanes)) {
-      case 1: return gather_lanes<1>(visit, event, held);
-      case 2: return gather_lanes<2>(visit, event, held);
-      case 3: return gather_lanes<3>(visit, event, held);
-      default: return gather_lanes<4>(visit, event, held);
+      case 1: return intersect_lanes<1>(visit, event, remaining);
+      case 2: return intersect_lanes<2>(visit, event, remaining);
+      case 3: return intersect_lanes<3>(visit, event, remaining);
+      default: return intersect_lanes<4>(visit, event, remaining);
     }
   }
 
   template <u32 SOME>
-  u32 gather_lanes(Visit visit, size_t event, u64* held) const {
-    const u8* mine = glances_of(event, 0);
+  u32 intersect_lanes(Visit visit, size_t event, u64* remaining) const {
+    const u8* mine = prefixes_of(event, 0);
     u32 at[SOME], n = 0;
     Line line[SOME];
     each_lane(visit, [&](u32 lane) { at[n++] = lane * WORDS; });
-    for (n = 0; n < SOME; ++n) line[n] = load(held + at[n]);
+    for (n = 0; n < SOME; ++n) line[n] = load(remaining + at[n]);
     for (const Opened *one = opened.data, *end = one + opened.size; one < end; ++one) {
       const u64* cell = one->lines + (mine[one->attribute] >> 2) * TILE_WORDS;
       for (n = 0; n < SOME; ++n) line[n] = line[n] & load(cell + at[n]);
     }
-    for (n = 0; n < SOME; ++n) store(held + at[n], line[n]);
-    return count<TILE_WORDS>(held);
+    for (n = 0; n < SOME; ++n) store(remaining + at[n], line[n]);
+    return count<TILE_WORDS>(remaining);
   }
 
   // Calls take(attribute, directory entry, cell, tops) for each list that may exclude the event.
-  template <class Take>
-  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+  template <class Callback>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     const Directory* directory = directory_of(map, tile);
-    each_need(map, tile, event, [&](u32 a) {
-      u32 place = places_of(event, 0)[a];
-      int top = directory[a].group ? top_at(place) : bare_top_at(place);
-      take(a, directory + a, cell_at(place), Tops{top, top});
+    each_list_attribute(map, tile, event, [&](u32 a) {
+      u32 qkey = qkeys_of(event, 0)[a];
+      int top = directory[a].group ? top_at(qkey) : bare_top_at(qkey);
+      callback(a, directory + a, cell_at(qkey), TopBounds{top, top});
     });
   }
 };
