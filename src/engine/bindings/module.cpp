@@ -1,5 +1,4 @@
-// hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their
-// memory.
+// The Python extension module hitbox.engine._kernels. Input arrays are not copied; output arrays own their memory.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -16,7 +15,7 @@
 #include "bindings/read_write_lock.hpp"
 #include "bindings/released_gil.hpp"
 #include "format/tail.hpp"
-#include "format/validate.hpp"
+#include "format/segment_view.hpp"
 
 namespace nb = nanobind;
 using namespace hitbox;
@@ -24,11 +23,14 @@ using namespace nb::literals;
 
 namespace {
 
+// Input arrays. nanobind refuses any other number of dimensions.
 template <class T>
-using InArray = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// Asks Python, every 50 ms, whether a signal's handler ends the call by an exception. Only the main thread handles
-// signals, so the calls of others go on without.
+// Runs Python's signal handlers every 50 ms; if one raises, the call is cancelled. Only the main thread runs handlers, so
+// calls in other threads stop polling.
 struct SignalCheck : InterruptCheck {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds INTERVAL{50};
@@ -56,7 +58,7 @@ struct Free {
 template <class T>
 using Memory = std::unique_ptr<T, Free>;
 
-// A numpy array that owns the memory from now on.
+// Transfers memory to a new numpy array.
 template <class T, class Owner>
 nb::object to_numpy(Owner memory, size_t size, void (*done)(void*) noexcept) {
   nb::capsule owner(memory.get(), done);
@@ -82,55 +84,50 @@ nb::object to_numpy(const std::vector<T>& values) {
   return to_numpy(std::move(memory), values.size());
 }
 
-Boxes boxes_from(InArray<i64> numbers, InArray<i64> offsets, InArray<int> attribute, InArray<i64> low, InArray<i64> high, InArray<u8> priority) {
+Boxes boxes_from(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high, Vector<u8> priority) {
   return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
 }
 
-nb::dict to_dict(BitmapArrays& arrays) {
-  nb::dict out;
-  out["sizes"] = to_numpy(std::vector<u32>{arrays.blocks, arrays.summary_words, arrays.members, arrays.room, arrays.keyed,
-                                       arrays.row_bytes, arrays.number_bytes});
-  out["bands"] = to_numpy(arrays.bands);
-  out["tile_level"] = to_numpy(arrays.tile_level);
-  out["level_ends"] = to_numpy(arrays.level_ends);
-  out["starts"] = to_numpy(arrays.grid.starts);
-  out["shift"] = to_numpy(arrays.grid.shift);
-  out["population"] = to_numpy(arrays.population);
-  out["edges"] = to_numpy(arrays.edges);
-  out["bare"] = to_numpy(arrays.bare);
-  out["narrowest"] = to_numpy(arrays.narrowest);
-  out["summary"] = to_numpy(arrays.summary);
-  out["directory"] = to_numpy(arrays.directory);
-  out["order"] = to_numpy(arrays.order);
-  out["lines"] = to_numpy(arrays.lines);
-  out["entries"] = to_numpy(arrays.entries);
-  out["numbers"] = to_numpy(arrays.numbers);
-  out["rows"] = to_numpy(arrays.rows);
-  out["more"] = to_numpy(arrays.more);
-  out["alive"] = to_numpy(arrays.alive);
-  return out;
-}
+// Moves a builder's arrays into a dict, by name.
+struct DictWriter {
+  nb::dict& out;
 
-nb::dict to_dict(PostingArrays& arrays) {
-  nb::dict out;
-  out["seed"] = to_numpy(arrays.seed);
-  out["slots"] = to_numpy(arrays.slots);
-  out["key_begin"] = to_numpy(arrays.key_begin);
-  out["key_value"] = to_numpy(arrays.key_value);
-  out["key_start"] = to_numpy(arrays.key_start);
-  out["filter"] = to_numpy(arrays.filter);
-  out["code_base"] = to_numpy(arrays.code_base);
-  out["code_last"] = to_numpy(arrays.code_last);
-  out["code_shift"] = to_numpy(arrays.code_shift);
-  out["words"] = to_numpy(arrays.words);
-  out["start"] = to_numpy(arrays.start);
-  out["numbers"] = to_numpy(arrays.numbers);
-  out["levels"] = to_numpy(arrays.levels);
-  out["alive"] = to_numpy(arrays.alive);
-  return out;
-}
+  template <class T>
+  size_t operator()(const char* name, Array<T>& array, const Length&) const {
+    size_t size = array.size;
+    out[name] = to_numpy(array);
+    return size;
+  }
+  size_t operator()(const char* name, const BitmapSizes& sizes, const Length&) const {
+    const u32* first = &sizes.blocks;
+    out[name] = to_numpy(std::vector<u32>(first, first + sizeof sizes / sizeof *first));
+    return 0;
+  }
+  size_t operator()(const char* name, const Seed& seed, const Length&) const {
+    out[name] = to_numpy(std::vector<u64>{seed.first, seed.second});
+    return 0;
+  }
+};
 
-// Chosen boxes as arrays of their own, so that a builder sees them numbered from 0.
+// Finds the arrays of a segment in a dict. They are never converted: their memory must outlive the call.
+struct DictReader {
+  const nb::dict& arrays;
+
+  template <class T>
+  static ArrayView<T> open(const char* name, nb::handle object) {
+    Vector<T> array;
+    if (!nb::try_cast(object, array, false)) throw DamagedArray(name, "its type is wrong");
+    return {array.data(), array.size()};
+  }
+
+  template <class T>
+  ArrayView<T> get(const char* name) const {
+    if (!arrays.contains(name)) throw DamagedArray(name, "it is missing");
+    return open<T>(name, arrays[name]);
+  }
+};
+
+// A copy of some of the boxes, as contiguous input for a builder.
 struct BoxSubset {
   std::vector<i64> offsets{0}, low, high, numbers, key;
   std::vector<int> attribute;
@@ -153,9 +150,9 @@ struct BoxSubset {
   }
 };
 
-// Seals boxes into segments: [(kind, arrays, numbers, positions)].
-nb::list build(u32 attributes, InArray<i64> numbers, InArray<i64> offsets, InArray<int> attribute, InArray<i64> low, InArray<i64> high,
-               InArray<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind, u64 first_seed,
+// Builds segments of boxes: [(kind, arrays, numbers, positions)].
+nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
+               Vector<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind, u64 first_seed,
                u64 second_seed) {
   Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
   BitmapOptions options{attributes, block, lines, band};
@@ -164,7 +161,7 @@ nb::list build(u32 attributes, InArray<i64> numbers, InArray<i64> offsets, InArr
   PostingArrays postings;
   const Boxes* bitmap_boxes = &boxes;
   Boxes subset_view;
-  Seed seed{first_seed, second_seed | 1ull << 63};  // never near an attribute's number
+  Seed seed{first_seed, second_seed | 1ull << 63};  // never small, as attributes are
   SignalCheck interrupt;
   {
     ReleasedGil released;
@@ -185,54 +182,42 @@ nb::list build(u32 attributes, InArray<i64> numbers, InArray<i64> offsets, InArr
   nb::list out;
   if (bitmap_boxes->count) {
     nb::object box_numbers = bitmap_boxes == &boxes ? nb::cast(numbers) : to_numpy(ranges.numbers);
-    out.append(nb::make_tuple("bitmap", to_dict(bitmap), box_numbers, to_numpy(bitmap.position)));
+    nb::dict arrays;
+    each_bitmap_array(bitmap, attributes, DictWriter{arrays});
+    out.append(nb::make_tuple("bitmap", arrays, box_numbers, to_numpy(bitmap.position)));
   }
-  if (!keyed.numbers.empty())
-    out.append(nb::make_tuple("postings", to_dict(postings), to_numpy(keyed.numbers), to_numpy(postings.position)));
+  if (!keyed.numbers.empty()) {
+    nb::dict arrays;
+    each_posting_array(postings, attributes, DictWriter{arrays});
+    out.append(nb::make_tuple("postings", arrays, to_numpy(keyed.numbers), to_numpy(postings.position)));
+  }
   return out;
 }
 
-// A sealed segment: pointers into arrays that Python keeps alive.
+// A sealed segment: a view of numpy arrays.
 class Segment {
  public:
   Segment(const std::string& kind, u32 attributes, nb::dict arrays) : is_bitmap(kind == "bitmap"), arrays_(arrays) {
-    if (is_bitmap) open_bitmap(attributes);
-    else open_postings(attributes);
+    if (is_bitmap) bitmap = view_bitmap(DictReader{arrays_}, attributes);
+    else postings = view_postings(DictReader{arrays_}, attributes);
   }
 
-  // An array of exactly this type, which is never converted: its memory must outlive the call.
-  template <class T>
-  const T* at(const char* name, size_t* size = nullptr) {
-    InArray<T> array;
-    if (!arrays_.contains(name)) throw DamagedArray(name, "it is missing");
-    if (!nb::try_cast(arrays_[name], array, false) || array.ndim() != 1) throw DamagedArray(name, "its type is wrong");
-    if (size) *size = array.size();
-    return array.size() ? array.data() : nullptr;
-  }
-
-  // The same of a length that is known.
-  template <class T>
-  const T* at(const char* name, size_t due) {
-    size_t size;
-    const T* data = at<T>(name, &size);
-    if (size != due) throw DamagedArray(name, std::to_string(size) + " values where " + std::to_string(due) + " are due");
-    return data;
-  }
-
-  // Whether kernels may use what the arrays hold (validate.hpp): first the tables, then the boxes at [from, to).
+  // Check what the arrays contain (validate.hpp): first the tables, then the boxes at positions [from, to).
   void check() const {
-    if (is_bitmap) check_tables(bitmap, groups_, entries_);
-    else check_tables(postings, words_);
+    if (is_bitmap) check_tables(bitmap);
+    else check_tables(postings);
   }
   size_t check_boxes(size_t from, size_t to, const Locations& locations) const {
     to = std::min(to, size());
-    return is_bitmap ? hitbox::check_boxes(bitmap, more_, from, to, locations)
-                     : hitbox::check_boxes(postings, words_, from, to, locations);
+    return is_bitmap ? hitbox::check_boxes(bitmap, from, to, locations)
+                     : hitbox::check_boxes(postings, from, to, locations);
   }
 
   void set_alive(nb::object alive) {
+    ArrayView<u64> bits = DictReader::open<u64>("alive", alive);
+    Length(is_bitmap ? alive_words(bitmap) : alive_words(postings)).check("alive", bits.size);
     arrays_["alive"] = alive;
-    (is_bitmap ? bitmap.alive : postings.rows.alive) = at<u64>("alive", alive_);
+    (is_bitmap ? bitmap.alive : postings.rows.alive) = bits.data;
   }
 
   Decoded decode(const u32* positions, size_t count, InterruptCheck& interrupt) const {
@@ -240,12 +225,9 @@ class Segment {
                      : hitbox::decode(postings.rows, positions, count, interrupt);
   }
   size_t size() const { return is_bitmap ? size_t(bitmap.blocks) * BLOCK : postings.rows.count; }
-
   u32 number(u32 position) const { return is_bitmap ? bitmap.numbers[position] : postings.rows.numbers[position]; }
-
   u8 level(u32 position) const {
-    if (!is_bitmap) return postings.rows.levels[position];
-    return u8(level_at(bitmap, position));
+    return is_bitmap ? u8(level_at(bitmap, position)) : postings.rows.levels[position];
   }
 
   const bool is_bitmap;
@@ -253,61 +235,23 @@ class Segment {
   Postings postings{};
 
  private:
-  void open_bitmap(u32 attributes) {
-    const u32* sizes = at<u32>("sizes", BITMAP_SIZES);
-    check_sizes(sizes, attributes);
-    const size_t m = attributes, blocks = sizes[BLOCKS], tiles = tiles_of(sizes[BLOCKS]), positions = blocks * BLOCK;
-    alive_ = tiles * TILE_WORDS;
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
-              reinterpret_cast<const BlockRange*>(at<u32>("bands", 2 * LEVELS)), at<u8>("tile_level", tiles),
-              at<u16>("level_ends", blocks * LEVEL_ENDS), at<i64>("starts", m * CELLS), at<u8>("shift", m * CELLS),
-              at<u32>("population", m * CELLS), at<u32>("edges", m * CELLS), at<u64>("bare", tiles * ((m + 63) / 64)),
-              at<u8>("narrowest", m), at<u64>("summary", m * CELLS * sizes[SUMMARY_WORDS]),
-              reinterpret_cast<const Directory*>(at<u32>("directory", (tiles * m + 1) * 2)),
-              at<u16>("order", tiles * m), at<u64>("lines", &groups_), at<u16>("entries", &entries_),
-              {at<u8>("numbers", positions * sizes[NUMBER_BYTES] + 64), sizes[NUMBER_BYTES]},
-              at<u8>("rows", positions * sizes[ROW_BYTES] + 64), at<u8>("more", &more_), at<u64>("alive", alive_)};
-    if (groups_ % (CELLS * TILE_WORDS)) throw DamagedArray("lines", "a group is cut short");
-    if (entries_ < 32) throw DamagedArray("entries", "the padding is gone");
-    if (more_ < 64) throw DamagedArray("more", "the padding is gone");
-    groups_ /= CELLS * TILE_WORDS;
-  }
-
-  void open_postings(u32 attributes) {
-    size_t count, slots;
-    const u64* seed = at<u64>("seed", 2);
-    const u32* numbers = at<u32>("numbers", &count);
-    if (!count || count >> 31) throw DamagedArray("numbers", "the number of boxes is out of range");
-    const u64* table = at<u64>("slots", &slots);
-    if (!slots || slots & (slots - 1) || slots >> 32) throw DamagedArray("slots", "their number is no power of two");
-    alive_ = (count + 63) / 64;
-    Rows rows{u32(count), at<u64>("words", &words_), at<u32>("start", count), numbers, at<u8>("levels", count),
-              at<u64>("alive", alive_)};
-    const u32* key_begin = at<u32>("key_begin", size_t(attributes) + 1);
-    const size_t keys = key_begin[attributes];
-    postings = {attributes, u32(slots - 1), {seed[0], seed[1]}, rows, table, key_begin, at<i64>("key_value", keys + 1),
-                at<u32>("key_start", keys + 2), at<u64>("filter", count), at<i64>("code_base", attributes),
-                at<i64>("code_last", attributes), at<u8>("code_shift", attributes)};
-  }
-
-  size_t groups_ = 0, entries_ = 0, more_ = 0, words_ = 0, alive_ = 0;
-  nb::dict arrays_;
+  nb::dict arrays_;  // keeps the memory alive
 };
 
 nb::tuple decoded_to_numpy(const Decoded& boxes, const std::vector<u8>& priority) {
   return nb::make_tuple(to_numpy(boxes.offsets), to_numpy(boxes.attribute), to_numpy(boxes.low), to_numpy(boxes.high), to_numpy(priority));
 }
 
-// What get(position) tells of each.
+// get(position) for each position.
 template <class T, class Get>
-std::vector<T> map_positions(InArray<u32> positions, Get get) {
+std::vector<T> map_positions(Vector<u32> positions, Get get) {
   std::vector<T> found;
   for (size_t i = 0; i < positions.size(); ++i) found.push_back(get(positions.data()[i]));
   return found;
 }
 
-// (offsets, numbers, levels); levels only of a single event.
-nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, InArray<i64> low, InArray<i64> high,
+// Returns (offsets, numbers, levels); levels only for a single event.
+nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<i64> low, Matrix<i64> high,
                 const std::string& simd, u32 threads, u32 top, u32 bottom, i64 limit) {
   std::vector<Bitmap> bitmaps;
   std::vector<Postings> postings;
@@ -346,7 +290,7 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, InArray
 }  // namespace
 
 NB_MODULE(_kernels, m) {
-  nb::set_leak_warnings(false);  // engines in module globals outlive the interpreter; that is no leak
+  nb::set_leak_warnings(false);  // engines in module globals may outlive the interpreter
   m.doc() = "hitbox native kernels";
   m.attr("MAX_ATTRIBUTES") = MAX_ATTRIBUTES;
   m.attr("BLOCK") = BLOCK;
@@ -355,12 +299,12 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
       .def("check", &Segment::check, nb::call_guard<ReleasedGil>())
-      .def("check_boxes", [](const Segment& self, size_t from, size_t to, InArray<u32> where, u32 base) {
+      .def("check_boxes", [](const Segment& self, size_t from, size_t to, Vector<u32> where, u32 base) {
         Locations locations{where.data(), where.size(), base};
         ReleasedGil released;
         return self.check_boxes(from, to, locations);
       }, "first"_a, "end"_a, "where"_a, "base"_a)
-      .def("decode", [](const Segment& self, InArray<u32> positions) {
+      .def("decode", [](const Segment& self, Vector<u32> positions) {
         Decoded boxes;
         std::vector<u8> levels;
         SignalCheck interrupt;
@@ -371,7 +315,7 @@ NB_MODULE(_kernels, m) {
         }
         return decoded_to_numpy(boxes, levels);
       }, "positions"_a)
-      .def("numbers", [](const Segment& self, InArray<u32> positions) {
+      .def("numbers", [](const Segment& self, Vector<u32> positions) {
         return to_numpy(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
       }, "positions"_a)
       .def("__len__", &Segment::size);
@@ -382,12 +326,12 @@ NB_MODULE(_kernels, m) {
         const Tail& tail = nb::cast<const Tail&>(self);
         return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
       }, "boxes"_a, "constraints"_a)
-      .def("append", [](Tail& self, InArray<i64> numbers, InArray<i64> offsets, InArray<int> attribute, InArray<i64> low, InArray<i64> high,
-                        InArray<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
+      .def("append", [](Tail& self, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
+                        Vector<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
            "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
-      .def("remove", [](Tail& self, InArray<u32> positions) { self.remove(positions.data(), positions.size()); },
+      .def("remove", [](Tail& self, Vector<u32> positions) { self.remove(positions.data(), positions.size()); },
            "positions"_a)
-      .def("decode", [](const Tail& self, InArray<u32> positions) {
+      .def("decode", [](const Tail& self, Vector<u32> positions) {
         Rows rows = self.rows();
         SignalCheck interrupt;
         return decoded_to_numpy(decode(rows, positions.data(), positions.size(), interrupt),
@@ -400,7 +344,7 @@ NB_MODULE(_kernels, m) {
           if (bit(rows.alive, i)) found.push_back(i);
         return to_numpy(found);
       })
-      .def("numbers", [](const Tail& self, InArray<u32> positions) {
+      .def("numbers", [](const Tail& self, Vector<u32> positions) {
         const Rows rows = self.rows();
         return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
       }, "positions"_a)
@@ -413,13 +357,13 @@ NB_MODULE(_kernels, m) {
         "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a,
         "bottom"_a, "limit"_a);
-  m.def("clear_bits", [](nb::ndarray<u64, nb::c_contig, nb::device::cpu> bits, InArray<u32> positions) {
+  m.def("clear_bits", [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
     for (size_t i = 0; i < positions.size(); ++i) {
       u32 at = positions.data()[i];
       bits.data()[at / 64] &= ~(1ull << (at & 63));
     }
-  }, "bits"_a, "positions"_a);
-  m.def("crc32c", [](InArray<u8> data, u32 before, bool portable) {
+  }, "bits"_a.noconvert(), "positions"_a);
+  m.def("crc32c", [](Vector<u8> data, u32 before, bool portable) {
     const u8* at = data.data();
     size_t size = data.size();
     ReleasedGil released;

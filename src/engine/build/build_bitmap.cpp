@@ -1,6 +1,7 @@
-// Laying out a bitmap segment: order, directory, lines, lists, summaries. About one microsecond a box.
+// Builds a bitmap segment (bitmap.hpp): order of boxes, directory, lines, lists, rows, summaries. About 1 µs per box.
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "build/build.hpp"
 #include "format/row.hpp"
@@ -8,9 +9,9 @@
 namespace hitbox {
 namespace {
 
-constexpr const char* TOO_MANY_CONSTRAINTS = "too many constraints for one segment, overflow than 2^31: use several indexes";
+constexpr const char* TOO_MANY_CONSTRAINTS = "too many constraints for one segment, more than 2^31: use several indexes";
 
-// Places of a constraint's two ends.
+// The quantized bounds of a constraint.
 struct Ends {
   u32 low, high;
 };
@@ -18,15 +19,16 @@ struct Ends {
 struct Layout {
   const Boxes& boxes;
   const BitmapOptions& options;
+  const Grid& grid;
   const std::vector<Cells>& cells;
   BitmapArrays& out;
   InterruptCheck& interrupt;
   std::vector<u32> order;           // boxes by block
   std::vector<size_t> block_begin;  // [blocks + 1] into order
-  std::vector<u16> counts;          // [attributes][CELLS] ends of the tile at hand
-  std::vector<u32> cursor;          // the same as write positions
-  std::vector<Ends> ends;           // of the box at hand
-  std::vector<u8> overflow, scratch;    // rows of large boxes, and one of them
+  std::vector<u16> counts;          // [attributes][CELLS] bounds per list of the current tile
+  std::vector<u32> cursor;          // the same lists' write positions
+  std::vector<Ends> ends;           // of the current box
+  std::vector<u8> overflow, scratch;    // overflow rows, and a buffer for one
 
   u32 attributes() const { return options.attributes; }
 
@@ -42,7 +44,7 @@ struct Layout {
     for (u32 l = 0, end; l < LEVELS; l = end) {
       end = band_end(start, l);
       u32 first = u32(block_begin.size());
-      cluster(boxes, cells, out.grid, attributes(), options.block, order.data() + start[l], start[end] - start[l],
+      cluster(boxes, cells, grid, attributes(), options.block, order.data() + start[l], start[end] - start[l],
               interrupt);
       for (size_t at = start[l]; at < start[end]; at += options.block) block_begin.push_back(at);
       for (u32 i = l; i < end; ++i) {
@@ -55,15 +57,14 @@ struct Layout {
     block_begin.push_back(boxes.count);
   }
 
-  // Levels, counted from the most urgent, that share blocks with the l-th: [l, end), and no fewer boxes are left over
-  // than a band has.
+  // Levels [l, end), counted from the highest, share blocks. Extends the band until it and the rest are large enough.
   u32 band_end(const size_t* start, u32 l) const {
     u32 end = l + 1;
     while (end < LEVELS && (start[end] - start[l] < options.band || start[LEVELS] - start[end] < options.band)) ++end;
     return end;
   }
 
-  // Most urgent boxes first in each block. Neighbours still look alike.
+  // Sorts the boxes of each block by descending level; the sort is stable.
   void order_levels() {
     out.level_ends.allocate(size_t(out.blocks) * LEVEL_ENDS, 0xFFFF);
     out.tile_level.allocate(tiles_of(out.blocks));
@@ -85,7 +86,7 @@ struct Layout {
 
   size_t block_start(u32 block) const { return block_begin[std::min(block, out.blocks)]; }
 
-  // Counts constraints, hands out groups and list space.
+  // Counts constraints per tile and attribute, and assigns line groups and list space.
   void make_directory() {
     u32 m = attributes(), tiles = tiles_of(out.blocks);
     out.directory.allocate((size_t(tiles) * m + 1) * 2);
@@ -116,8 +117,8 @@ struct Layout {
     out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
     out.order.allocate(size_t(tiles) * m, NO_ATTRIBUTE);
     out.lines.allocate(size_t(groups) * CELLS * TILE_WORDS);
-    out.entries.allocate(base + 32);
-    std::memset(out.entries.data() + base, 0, 64);
+    out.entries.allocate(base + ENTRY_PADDING);
+    std::memset(out.entries.data() + base, 0, ENTRY_PADDING * sizeof(u16));
   }
 
   void make_tables() {
@@ -130,7 +131,7 @@ struct Layout {
     out.summary.allocate(all * out.summary_words, 0);
     i64 most = *std::max_element(boxes.numbers, boxes.numbers + boxes.count);
     out.number_bytes = most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
-    out.numbers.allocate(size_t(out.blocks) * BLOCK * out.number_bytes + 64, 0);
+    out.numbers.allocate(size_t(out.blocks) * BLOCK * out.number_bytes + BYTE_PADDING, 0);
     out.alive.allocate(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
     out.position.allocate(boxes.count);
     out.narrowest.allocate(m, CELLS);
@@ -142,14 +143,14 @@ struct Layout {
     cursor.resize(all);
   }
 
-  // Rows have as much room as makes them and the rows of larger boxes, which stand elsewhere, smallest in all.
+  // Chooses the room of a row so that rows and overflow rows together are smallest.
   void make_rows() {
     std::vector<size_t> sizes;
     for (size_t i = 0; i < boxes.count; ++i) {
       if (boxes.size(i) >= sizes.size()) sizes.resize(boxes.size(i) + 1);
       ++sizes[boxes.size(i)];
     }
-    out.keyed = out.grid.lossy;
+    out.keyed = grid.lossy;
     size_t overflow_bytes = 0, least = SIZE_MAX;
     for (u32 room = std::max<u32>(1, u32(sizes.size()) - 1); room; --room) {
       size_t bytes = boxes.count * row_bytes(room) + overflow_bytes;
@@ -161,8 +162,8 @@ struct Layout {
     }
     out.row_bytes = row_bytes(out.room);
     ends.resize(sizes.size());
-    out.rows.allocate(size_t(out.blocks) * BLOCK * out.row_bytes + 64);
-    std::memset(out.rows.data() + out.rows.size - 64, 0, 64);
+    out.rows.allocate(size_t(out.blocks) * BLOCK * out.row_bytes + BYTE_PADDING);
+    std::memset(out.rows.data() + out.rows.size - BYTE_PADDING, 0, BYTE_PADDING);
   }
 
   u32 row_bytes(u32 room) const { return row_bytes_for(attributes(), room, out.keyed); }
@@ -176,7 +177,7 @@ struct Layout {
     }
   }
 
-  // Calls take(position in tile, box) for the boxes of a tile.
+  // Calls callback(position in tile, box, index in order) for the boxes of a tile.
   template <class Callback>
   void each_box(u32 tile, Callback callback) const {
     for (u32 lane = 0; lane < LANES; ++lane) {
@@ -185,7 +186,7 @@ struct Layout {
     }
   }
 
-  // Where each list of the tile begins.
+  // Computes where each list of the tile begins.
   void make_lists(u32 tile) {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
@@ -218,21 +219,21 @@ struct Layout {
   }
 
   void store_overflow_rows() {
-    out.more.allocate(overflow.size() + 64);
-    std::memset(out.more.data() + overflow.size(), 0, 64);
+    out.more.allocate(overflow.size() + BYTE_PADDING);
+    std::memset(out.more.data() + overflow.size(), 0, BYTE_PADDING);
     if (!overflow.empty()) std::memcpy(out.more.data(), overflow.data(), overflow.size());
   }
 
   void find_ends(u32 box) {
     for (i64 at = boxes.offsets[box], i = 0; at < boxes.offsets[box + 1]; ++at, ++i) {
       Cells c = cells[size_t(at)];
-      const i64* starts = out.grid.starts.data() + size_t(c.attribute) * CELLS;
-      const u8* shift = out.grid.shift.data() + size_t(c.attribute) * CELLS;
+      const i64* starts = grid.starts.data() + size_t(c.attribute) * CELLS;
+      const u8* shift = grid.shift.data() + size_t(c.attribute) * CELLS;
       ends[size_t(i)].low = quantize(starts, shift, c.low, boxes.low[at]);
       ends[size_t(i)].high = quantize(starts, shift, c.high, boxes.high[at]);
       size_t low = size_t(c.attribute) * CELLS + c.low, high = size_t(c.attribute) * CELLS + c.high;
       out.edges[low] += boxes.low[at] != starts[c.low];
-      out.edges[high] += boxes.high[at] != out.grid.last(high);
+      out.edges[high] += boxes.high[at] != grid.last(high);
     }
   }
 
@@ -275,7 +276,7 @@ struct Layout {
         continue;
       }
       constexpr u32 bits = (1u << SUFFIX_BITS) - 1;
-      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits) << SUFFIX_BITS;  // 28 bits: every second starts within a byte
+      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits) << SUFFIX_BITS;  // 28 bits: odd ones start in the middle of a byte
       if (i % 2) two = two << 4 | (suffixes[28 * i / 8] & 15);
       std::memcpy(suffixes + 28 * i / 8, &two, 4);
     }
@@ -288,7 +289,7 @@ struct Layout {
   }
 
   void set_number(u32 position, size_t at, u32 box) {
-    u32 number = u32(boxes.numbers[box]);  // its first bytes come first
+    u32 number = u32(boxes.numbers[box]);  // little-endian: the low bytes come first
     std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
     out.position[box] = u32(at);
     out.alive[at / 64] |= 1ull << (position & 63);
@@ -330,7 +331,7 @@ struct Layout {
     if (count) out.summary[at * out.summary_words + block / 64] |= 1ull << (block & 63);
   }
 
-  // Running XOR over the cells turns toggles into lines. Returns how many bits are set.
+  // Turns toggle bits into lines by a running XOR over the cells; returns the number of bits set.
   u32 finish_lines(u32 tile, u32 a, u32 group) {
     u32 set = 0;
     u64* at = line(group, 0, 0);
@@ -347,7 +348,7 @@ struct Layout {
 
   void finish(u32 tile) {
     u32 m = attributes();
-    std::vector<std::pair<u32, u16>> by_bits_set;  // bits set, attribute
+    std::vector<std::pair<u32, u16>> by_bits_set;  // (bits set, attribute): fewer bits are more selective
     for (u32 a = 0; a < m; ++a) {
       const u32* entry = out.directory.data() + (size_t(tile) * m + a) * 2;
       if (entry[0]) {
@@ -367,9 +368,9 @@ struct Layout {
 
 BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt) {
   BitmapArrays out;
-  out.grid = make_grid(boxes, options.attributes, interrupt);
-  auto cells = find_cells(boxes, out.grid, interrupt);
-  Layout layout{boxes, options, cells, out, interrupt, {}, {}, {}, {}, {}, {}, {}};
+  Grid grid = make_grid(boxes, options.attributes, interrupt);
+  auto cells = find_cells(boxes, grid, interrupt);
+  Layout layout{boxes, options, grid, cells, out, interrupt, {}, {}, {}, {}, {}, {}, {}};
   layout.order_boxes();
   layout.order_levels();
   layout.make_directory();
@@ -382,6 +383,8 @@ BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, Inte
     report_work(interrupt, 16 * TILE + 16 * options.attributes);
   }
   layout.store_overflow_rows();
+  out.starts = std::move(grid.starts);
+  out.shift = std::move(grid.shift);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Choosing the constraint that tells a box apart, and laying out a postings segment.
+// Builds a postings segment (postings.hpp), and chooses which boxes go into one and under which key.
 #include <algorithm>
 #include <stdexcept>
 
@@ -7,12 +7,12 @@
 namespace hitbox {
 namespace {
 
-constexpr double MAX_POSTING_SHARE = 1.0 / 48;     // a value that so few events have makes a posting cheaper than a bit in a line
-constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;   // below this share of constrained attributes lines waste memory
+constexpr double MAX_POSTING_SHARE = 1.0 / 48;     // share of events up to which a posting is cheaper than a bit in a line
+constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;   // below this share of constrained attributes, lines waste memory
 
 bool is_equality(const Boxes& boxes, size_t at) { return boxes.low[at] == boxes.high[at] && boxes.low[at] != MISSING; }
 
-// How often each (attribute, value) occurs among the equalities.
+// Frequencies of (attribute, value) among the equality constraints: a hash table with open addressing.
 struct Frequencies {
   struct Slot {
     i64 value;
@@ -58,7 +58,7 @@ struct Frequencies {
   }
 };
 
-// The narrowest constraint that a missing value fails; -1 where a box has none.
+// The narrowest constraint that excludes missing values, other than `excluded`; -1 if there is none.
 i64 narrowest(const Boxes& boxes, size_t box, i64 excluded) {
   i64 found = -1;
   u64 least = ~0ull;
@@ -83,7 +83,7 @@ struct Builder {
   u32 attribute_of(u32 box) const { return key[box] < 0 ? attributes : u32(boxes.attribute[key[box]]); }
   bool keyed(u32 box) const { return key[box] >= 0 && is_equality(boxes, size_t(key[box])); }
 
-  // Rows start at words whose numbers have 32 bits.
+  // Row offsets have 32 bits.
   void check_size() const {
     size_t words = 0;
     for (size_t box = 0; box < boxes.count; ++box) words += row_words(boxes.size(box));
@@ -91,7 +91,7 @@ struct Builder {
       throw std::length_error("too many constraints for one segment, more than 32 GiB of them: use several indexes");
   }
 
-  // By attribute, then value, lists of ranges last; within a key the most urgent first.
+  // Sorts by attribute and value, range-only boxes after the values; within a key by descending level.
   void sort() {
     struct Rank {
       u32 list, urgency;
@@ -149,11 +149,9 @@ struct Builder {
     std::copy(value.begin(), value.end(), out.key_value.data());
   }
 
-  // Keys with equal fingerprints have a slot each: see Lookup.
+  // Keys with equal fingerprints have a slot each: see PostingsLookup.
   void make_slots() {
-    out.seed.allocate(2);
-    out.seed[0] = seed.first;
-    out.seed[1] = seed.second;
+    out.seed = seed;
     size_t size = 16;
     while (size < out.key_value.size * 2) size *= 2;
     out.slots.allocate(size, 0);
@@ -197,29 +195,29 @@ struct Builder {
 
   void make_rows() {
     size_t n = boxes.count, words = 0;
-    out.start.allocate(n);
+    out.rows.start.allocate(n);
     for (size_t i = 0; i < n; ++i) {
-      out.start[i] = u32(words);
+      out.rows.start[i] = u32(words);
       words += row_words(boxes.size(order[i]));
     }
-    out.words.allocate(words);
-    out.numbers.allocate(n);
-    out.levels.allocate(n);
+    out.rows.words.allocate(words);
+    out.rows.numbers.allocate(n);
+    out.rows.levels.allocate(n);
     out.filter.allocate(n);
     out.position.allocate(n);
-    out.alive.allocate((n + 63) / 64, 0);
+    out.rows.alive.allocate((n + 63) / 64, 0);
     for (size_t i = 0; i < n; ++i) {
       if (i + 2 * PrefetchDistance::BUILD_BOXES < n) __builtin_prefetch(boxes.offsets + order[i + 2 * PrefetchDistance::BUILD_BOXES]);
       if (i + PrefetchDistance::BUILD_BOXES < n) prefetch_box(order[i + PrefetchDistance::BUILD_BOXES]);
       u32 box = order[i];
       report_work(interrupt, 4 + boxes.size(box));
       i64 from = boxes.offsets[box];
-      write_row(out.words.data() + out.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,
+      write_row(out.rows.words.data() + out.rows.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,
                 boxes.size(box));
-      out.numbers[i] = u32(boxes.numbers[box]);
-      out.levels[i] = boxes.priority[box];
+      out.rows.numbers[i] = u32(boxes.numbers[box]);
+      out.rows.levels[i] = boxes.priority[box];
       out.position[box] = u32(i);
-      out.alive[i / 64] |= 1ull << (i & 63);
+      out.rows.alive[i / 64] |= 1ull << (i & 63);
       i64 other = narrowest(boxes, box, keyed(box) ? key[box] : -1);
       out.filter[i] = filter_of(other < 0 ? key[box] : other);
     }
