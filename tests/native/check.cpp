@@ -1,13 +1,13 @@
-// The kernels against a plain scan, without Python: built by test_engine_native.py with sanitizers on, or by hand.
+// Compares the kernels with a linear scan, without Python. test_engine_native.py builds it with sanitizers.
 #include <stdexcept>
 
 #include "workload.hpp"
 
 namespace {
 
-size_t rows_elsewhere = 0;  // bytes of rows of large boxes, over all checks
+size_t overflow_bytes = 0;  // bytes of overflow rows, over all checks
 
-// A limit and a window of levels cut out of the full match what they say.
+// Whether matching with a limit, or with a range of levels, returns the right part of the full match.
 bool most_urgent(const Workload& work, const SegmentSet& set, const Events& all, size_t event, const Kernels& kernels,
                  const Result& full) {
   size_t limit = size_t(draw(0, i64(full.size)));
@@ -58,7 +58,7 @@ bool check(u32 attributes, size_t count, i64 span, u32 block, u32 band) {
   InterruptCheck interrupt;
   Workload work(attributes, count, span);
   Sources sources(work, {attributes, block, 4, band}, interrupt);
-  rows_elsewhere += sources.bitmap.more.size - 64;
+  overflow_bytes += sources.bitmap.more.size - 64;
   std::vector<u32> where(sources.bitmap.position.data(), sources.bitmap.position.data() + count);
   Decoded back = decode(sources.bitmap_view, where.data(), count, interrupt);
   if (back.low != work.low || back.high != work.high || back.offsets != work.offsets) return std::puts("decode"), false;
@@ -68,7 +68,7 @@ bool check(u32 attributes, size_t count, i64 span, u32 block, u32 band) {
   return true;
 }
 
-// A watch that stops the call when it is asked for the n-th time.
+// Cancels the call at the n-th poll.
 struct CountedInterrupt : InterruptCheck {
   size_t left;
 
@@ -78,7 +78,7 @@ struct CountedInterrupt : InterruptCheck {
   }
 };
 
-// Stops a call at many points where it asks; the sanitizer finds what is not freed. Returns how often it asks at least.
+// Cancels a call at many of its polls; the sanitizer finds leaks. Returns a lower bound of the number of polls.
 template <class Call>
 size_t cancel_everywhere(Call call) {
   for (size_t n = 0;; n += 1 + n / 4) {
@@ -114,7 +114,7 @@ bool check_cancelling() {
   return true;
 }
 
-// Kernels that fail in the share that starts at `failing`, after they have taken memory.
+// A kernel that fails in the share of events that starts at `failing`, after it has allocated memory.
 size_t failing;
 void fail_in_share(const SegmentSet&, const Events&, size_t from, size_t to, size_t, i64* ends, Result& out, InterruptCheck& interrupt) {
   reserve(out, to - from);
@@ -148,7 +148,7 @@ bool check_failures() {
   return true;
 }
 
-// Rows start at words whose numbers have 32 bits: more of them are refused before one is looked at.
+// Row offsets have 32 bits: too many constraints are refused before any is read.
 bool check_sizes() {
   std::vector<i64> offsets{0, i64(1) << 31, i64(1) << 32}, key(2, -1);
   Boxes boxes{2, offsets.data(), nullptr, nullptr, nullptr, nullptr, nullptr};
@@ -169,7 +169,7 @@ int main() {
     for (u32 band : {1u, 100u, UINT32_MAX})
       if (!check(1, 200, span, 32, band) || !check(5, 1200, span, BLOCK, band) || !check(70, 150, span, 20, band))
         return 1;
-  if (!rows_elsewhere) return std::puts("no box was too large for its row"), 1;
+  if (!overflow_bytes) return std::puts("no box was too large for its row"), 1;
   std::puts("exact");
   return 0;
 }

@@ -1,5 +1,5 @@
-// Threads that match one set while another one builds what shall replace it, as compaction does: built with the thread
-// sanitizer by test_engine_native.py.
+// Threads match while another one builds a replacement segment and swaps it in, as compaction does.
+// test_engine_native.py builds it with the thread sanitizer.
 #include <memory>
 #include <mutex>
 
@@ -20,7 +20,7 @@ std::shared_ptr<Sources> now() {
 }
 
 bool match_all(const Workload& work, const Events& all, size_t threads) {
-  auto sources = now();  // which the other thread may replace meanwhile
+  auto sources = now();  // the other thread may replace it in the meantime
   for (const SegmentSet& set : sources->sets()) {
     InterruptCheck interrupt;
     OwnedResult out, one;
@@ -36,7 +36,7 @@ bool match_all(const Workload& work, const Events& all, size_t threads) {
   return true;
 }
 
-// What compaction does: boxes back from the old segment, a new one of them while matching goes on, the swap.
+// Compaction: decode the boxes of the old segment, build a new one while others match, swap.
 bool rebuild(const Workload& work) {
   InterruptCheck interrupt;
   auto sources = now();

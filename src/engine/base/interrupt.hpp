@@ -1,6 +1,6 @@
-// Long calls say how much they have done; now and then somebody is asked whether they shall stop.
+// Interrupting long calls: they report their work, and a callback is polled about every 0.2 ms of it.
 //
-// Whoever is asked stops a call by throwing, so everything that a call holds has an owner that frees it.
+// The callback cancels the call by throwing, so every resource of a call must have an owner that frees it.
 #pragma once
 
 #include "base/common.hpp"
@@ -8,13 +8,13 @@
 namespace hitbox {
 
 struct InterruptCheck {
-  void (*poll)(InterruptCheck&) = nullptr;  // null: nobody stops the call
-  size_t work = 0;                // since it was asked
+  void (*poll)(InterruptCheck&) = nullptr;  // null: the call cannot be cancelled
+  size_t work = 0;                // since the last poll
 };
 
 constexpr size_t POLL_INTERVAL = 1 << 14;
 
-// A unit is some ten nanoseconds of work: a box built, or a tile visited by an event.
+// One unit is about ten nanoseconds of work, for example one box built or one tile visited by one event.
 static inline void report_work(InterruptCheck& interrupt, size_t units) {
   interrupt.work += units;
   if (interrupt.work < POLL_INTERVAL) return;

@@ -1,7 +1,8 @@
-// Large memory that one call gives back is kept for the next: fresh pages cost more to clear than results to write.
+// Allocates memory for results and scratch buffers. Large blocks that are freed are cached for the next call, because
+// clearing fresh pages takes longer than writing results.
 //
-// What is kept is at most a sixteenth of the machine's memory, and the system may take its pages whenever it is short
-// of memory (MADV_FREE), so keeping them costs nobody anything. Small memory is malloc's business.
+// The cache holds at most a sixteenth of the machine's memory. The kernel may reclaim its pages when memory is short
+// (MADV_FREE), so the cache takes nothing away from others. Small blocks come from malloc.
 #include <mutex>
 #include <utility>
 
@@ -15,11 +16,11 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t HEADER = 64;  // before what the caller sees: how much there is
+constexpr size_t HEADER = 64;  // bytes before the caller's memory; they store the block's size
 constexpr size_t LARGE_BYTES = size_t(1) << 20;
 constexpr u32 CACHED_BLOCKS = 16;
 
-// From the start of the head on.
+// A block with its header.
 struct Block {
   char* at = nullptr;
   size_t bytes = 0;
@@ -51,10 +52,11 @@ void mark_reclaimable(Block block) {
 #endif
 }
 
-// Whoever finds it busy goes without: no one waits but a fork, whose child must find it free and whole.
+// Threads that find the cache locked bypass it. Only fork waits for the lock: the child must find the cache unlocked and
+// consistent.
 class FreeBlockCache {
  public:
-  // The smallest block that is large enough and not much too large.
+  // The smallest block that is large enough, but less than about twice as large.
   Block take(size_t bytes) {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     Block* best = nullptr;
@@ -65,12 +67,12 @@ class FreeBlockCache {
     return std::exchange(*best, {});
   }
 
-  // False where there is no room.
+  // Returns false if the block was not cached.
   bool put(Block block) {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     static const size_t max_bytes = max_cached_bytes();
     if (!lock || block.bytes > max_bytes) return false;
-    u32 slot = next_++ % CACHED_BLOCKS;  // what was there is the oldest, or gone
+    u32 slot = next_++ % CACHED_BLOCKS;  // round robin: the oldest block
     for (u32 i = 0; i < CACHED_BLOCKS && (blocks_[slot].at || total_ + block.bytes > max_bytes); ++i) {
       Block& oldest = blocks_[(slot + i) % CACHED_BLOCKS];
       total_ -= oldest.bytes;

@@ -1,15 +1,16 @@
-// The lock of an index: many readers, or one writer who is alone; and one who prepares a change beside the readers.
+// The read-write lock of an index, with a third section for preparing a change while others read.
 //
-//   read      any number at a time
-//   prepare   one at a time; readers go on meanwhile
-//   commit    alone, and no Python signal handler runs inside it: what arrives is kept and handled on leaving
+//   read      shared by any number of threads
+//   prepare   one thread at a time; readers continue
+//   commit    exclusive; Python signal handlers are deferred until it ends
 //
 // Sections are context managers in C++, so CPython cannot run a signal handler between taking the lock and entering the
-// `with` body, or between the end of the body and giving the lock back. The state is guarded by the GIL; who waits does
-// so without it, in steps after which signal handlers run, so that every wait can be interrupted.
+// `with` body, or between the end of the body and releasing the lock. The GIL guards the lock's state. Threads wait
+// without the GIL, in steps after which signal handlers run, so every wait can be interrupted.
 //
-// A reader passes a writer that waits, so that nobody pays for a writer behind a slow reader. It waits where that would
-// starve the writer: when that has waited for PATIENCE and only young readers keep it, or for LIMIT in any case.
+// Readers overtake a waiting writer, so that a writer behind one slow reader does not block all others. To prevent
+// starvation, new readers wait once the writer has waited for WRITER_PATIENCE and only recent readers hold it up, or
+// once it has waited for WRITER_PATIENCE_LIMIT.
 #pragma once
 
 #include <chrono>
@@ -38,8 +39,8 @@ inline Thread this_thread() { return PyThread_get_thread_ident(); }
   throw nb::python_error();
 }
 
-// The Python signal handlers of the process, while a commit keeps them from running. They run in the main thread only,
-// so in other threads there is nothing to keep off.
+// Defers the process's Python signal handlers during a commit. They run in the main thread only, so commits in other
+// threads need not defer them.
 class SignalHandlers {
  public:
   static SignalHandlers& instance() {
@@ -47,7 +48,7 @@ class SignalHandlers {
     return one;
   }
 
-  // False where there is nothing to do: in another thread, or inside a section that does it already.
+  // Returns false if there is nothing to do: in another thread, or if they are deferred already.
   bool defer() {
     if (this_thread() != main_ || owner_) return false;
     owner_ = main_;
@@ -61,7 +62,7 @@ class SignalHandlers {
       if (!PyCallable_Check(handler.ptr())) continue;
       saved_.push_back({number, handler});
       if (set(number, record_)) continue;
-      saved_.pop_back();  // a handler that ran just now raised
+      saved_.pop_back();  // a handler that ran inside `set` raised
       resume(take_error());
     }
     return true;
@@ -69,7 +70,7 @@ class SignalHandlers {
 
   bool arrived() const { return !arrived_.empty(); }
 
-  // Puts the handlers back and runs those whose signals arrived; throws what they raise, and what was raised before.
+  // Restores the handlers and runs those whose signals arrived. Throws what they raise, chained to `raised`.
   void resume(nb::object raised = nb::object()) {
     raised = restore(raised);
     std::vector<SavedHandler> restored;
@@ -89,7 +90,7 @@ class SignalHandlers {
     if (raised.is_valid()) throw_error(raised);
   }
 
-  // In a child process: only the thread that forked is left, and it is the main thread now.
+  // In the child of a fork only the forking thread is left, and it is the main thread now.
   void after_fork_in_child() {
     main_ = this_thread();
     if (!owner_ || owner_ == main_) return;
@@ -124,8 +125,8 @@ class SignalHandlers {
     return nb::steal(PyObject_CallFunction(set_.ptr(), "iO", number, handler.ptr())).is_valid();
   }
 
-  // `signal` runs pending handlers first, among them some that are back in place already. One that raises must not keep
-  // the others from coming back.
+  // `signal` runs pending handlers first, possibly ones that are restored already. If one raises, the others must still
+  // be restored.
   nb::object restore(nb::object raised) {
     for (size_t i = saved_.size(); i-- > 0;)
       for (int attempt = 0; attempt < 1000 && !set(saved_[i].number, saved_[i].handler); ++attempt)
@@ -216,7 +217,7 @@ class Lock {
       WaitingWriter waiting(*this);
       try {
         while (writing_ || !readers_.empty()) {
-          if (deferred && signals.arrived()) {  // nothing has changed yet: let them raise
+          if (deferred && signals.arrived()) {  // nothing has changed yet, so handlers may raise
             waiting.end();
             deferred = false;
             signals.resume();
@@ -245,13 +246,12 @@ class Lock {
     }
   }
 
-  // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
-  // done for ever.
+  // In the child of a fork the threads that read or prepared are gone, and a commit of another thread will never finish.
   static void after_fork_in_child() {
     SignalHandlers::instance().after_fork_in_child();
     Thread me = this_thread();
     for (Lock* lock : all()) {
-      new (&lock->mutex_) std::mutex;  // somebody may have held it
+      new (&lock->mutex_) std::mutex;  // it may have been locked
       new (&lock->changed_) std::condition_variable;
       lock->waiting_threads_ = lock->waiting_writers_ = 0;
       std::vector<Reader> own;
@@ -272,8 +272,8 @@ class Lock {
     Thread thread;
     Clock::time_point since;
   };
-  // A writer that waits, to which new readers give way. It does not count while it runs signal handlers: those may read,
-  // and would wait for their own thread.
+  // Counts a waiting writer. It is not counted while it runs signal handlers: those may read, and would wait for their
+  // own thread.
   class WaitingWriter {
    public:
     explicit WaitingWriter(Lock& lock) : lock_(lock) { begin(); }
@@ -288,7 +288,7 @@ class Lock {
       if (!counted_) return;
       counted_ = false;
       if (--lock_.waiting_writers_)
-        lock_.writer_waiting_since_ = Clock::now();  // of the next one
+        lock_.writer_waiting_since_ = Clock::now();  // for the next writer
       else
         lock_.wake();
     }
@@ -308,7 +308,7 @@ class Lock {
 
   void check() const {
     if (broken_)
-      raise_hitbox_error("this index was being changed by another thread when the process after_fork_in_child; open it again");
+      raise_hitbox_error("this index was being changed by another thread when the process forked; open it again");
   }
 
   bool reads(Thread me) const {
@@ -324,11 +324,11 @@ class Lock {
     if (now - writer_waiting_since_ < WRITER_PATIENCE) return true;
     if (now - writer_waiting_since_ >= WRITER_PATIENCE_LIMIT) return false;
     for (const Reader& one : readers_)
-      if (now - one.since >= WRITER_PATIENCE) return true;  // it is this one that the writer waits for
+      if (now - one.since >= WRITER_PATIENCE) return true;  // the writer waits for this slow reader anyway
     return false;
   }
 
-  // Until something changes, at most a step; then signal handlers run and may throw.
+  // Waits for a change, at most WAIT_STEP. Signal handlers run afterwards and may throw.
   void wait() {
     unsigned long seen = changes_;
     ++waiting_threads_;
@@ -337,7 +337,7 @@ class Lock {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait_for(lock, WAIT_STEP, [&] { return changes_ != seen; });
     }
-    if (waiting_threads_) --waiting_threads_;  // none are counted after a fork
+    if (waiting_threads_) --waiting_threads_;  // a fork resets the count
     if (PyErr_CheckSignals()) throw nb::python_error();
     check();
   }
@@ -362,7 +362,7 @@ class Lock {
   std::condition_variable changed_;
 };
 
-// One kind of section of a lock; it may be entered by many threads at once.
+// A section of a lock as a context manager. One object may be entered by many threads at once.
 template <void (Lock::*begin)(), void (Lock::*end)()>
 class Section {
  public:

@@ -1,8 +1,9 @@
-// Ordering boxes so that the 512 of a block look alike and few blocks survive an event.
+// Clusters boxes, so that those in a block are similar and an event can skip most blocks. Used by build_bitmap.cpp.
 //
-// Top-down: at each node a few hundred sampled boxes say which attribute, split by centre into how many parts, lowers
-// the expected survival of a part most for its entropy; boxes that leave the attribute open form a part of their own.
-// Parts end on whole blocks. An event is taken to fall into any cell of an attribute alike.
+// Top-down: at each node a sample of the boxes decides which attribute to split by centre, and into how many parts: the
+// split with the best reduction of the share of blocks that an event must visit, relative to its entropy. Boxes that do
+// not constrain the attribute form a part of their own. Parts end at block boundaries. Events are assumed to fall into
+// all cells of an attribute with equal probability.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +13,7 @@ namespace hitbox {
 namespace {
 
 constexpr u32 SAMPLE_SIZE = 256;
-constexpr u32 OPEN_BUCKET = 127;  // bucket of boxes that leave the attribute open; centres are 0..126
+constexpr u32 OPEN_BUCKET = 127;  // for boxes that do not constrain the attribute; centres are 0..126
 constexpr double MIN_GAIN = 0.004;
 
 struct Interval {
@@ -30,7 +31,7 @@ struct Clusterer {
   const std::vector<Cells>& cells;
   u32 attributes, block;
   InterruptCheck& interrupt;
-  std::vector<float> mass;  // [attributes][CELLS + 1] running event mass
+  std::vector<float> mass;  // [attributes][CELLS + 1] cumulative probability of events
   std::vector<std::vector<Interval>> sampled;
   std::vector<u32> spare;
   std::vector<u8> buckets;
@@ -63,7 +64,7 @@ struct Clusterer {
     }
   }
 
-  // Expected survival after a split of attribute a into `parts`, and the bits that the split costs.
+  // Gain of splitting attribute a into `parts`: log2 of the reduction in visits, per bit of entropy.
   double gain_of(u32 a, u32 parts) const {
     const auto& all = sampled[a];
     double open = 1.0 - double(all.size()) / SAMPLE_SIZE, survival = open;
@@ -110,7 +111,7 @@ struct Clusterer {
     return at < end && at->attribute == a ? u8(at->low + at->high) : u8(OPEN_BUCKET);
   }
 
-  // Sorts a node by bucket; returns how many boxes constrain the attribute.
+  // Counting sort of a node by bucket; returns how many boxes constrain the attribute.
   size_t arrange(u32* order, size_t count, u32 a) {
     buckets.resize(count);
     spare.assign(order, order + count);

@@ -1,10 +1,11 @@
-// Cutting each attribute's key line into cells.
+// Divides the keys of each attribute into cells. The first step of build_bitmap.cpp.
 //
-// Membership changes only at cuts: a low bound, or the key after a high bound. Where an attribute has few cuts every
-// one starts a cell and lines alone are exact. Otherwise cuts that many boxes share start cells (an event beside them
-// would find all of their ends in its lists), other cells are equi-depth over sampled cuts, wide gaps without cuts get
-// a cell of their own (an event that falls there needs neither line nor list), and the first and the last cell hold
-// nothing but open ends, so that codes inside the others stay narrow.
+// The set of boxes that contain a key changes only at cuts: low bounds, and keys just after high bounds. If an attribute
+// has few cuts, each starts a cell, and lines alone are exact. Otherwise:
+// - cuts that many boxes share start cells, because events in the same cell would find all of them in its list;
+// - the remaining cells are equi-depth over sampled cuts;
+// - wide gaps without cuts get a cell of their own, in which events need neither line nor list;
+// - the first and the last cell contain only open bounds, so that codes in the other cells keep more precision.
 #include <algorithm>
 #include <limits>
 
@@ -13,13 +14,13 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t MIN_SAMPLED_BOXES = 1024, MAX_SAMPLED_BOXES = 16384;  // boxes, a sixteenth between: sorting cuts is dear
-constexpr u32 INNER_CELLS = CELLS - 4;  // beside {MISSING}, the open low end, the first and the last cut
+constexpr size_t MIN_SAMPLED_BOXES = 1024, MAX_SAMPLED_BOXES = 16384;  // a sixteenth of the boxes: sorting cuts is expensive
+constexpr u32 INNER_CELLS = CELLS - 4;  // without {MISSING}, the open low end, the first and the last cut
 constexpr u32 MAX_GAPS = 4;
 
 struct Gap {
-  i64 below, above;    // sampled cuts on both sides
-  i64 lowest, highest;  // tightened by all cuts
+  i64 below, above;    // the sampled cuts on both sides
+  i64 lowest, highest;  // narrowed by all cuts
 };
 
 bool cut_below(i64 low) { return low > LOWEST; }
@@ -51,11 +52,11 @@ void find_gaps(Cuts& cuts) {
       cuts.gaps.push_back({sample[i - 1], sample[i], sample[i - 1], sample[i]});
 }
 
-// The most common cuts of a sorted sample, at most three quarters of `parts`: those that come several times and make up
-// an eighth of a share. There is no rank among equals: where these are too many, none of them is common. What is not
-// among them is left in `rest`.
+// The most common cuts of a sorted sample, at most three quarters of `parts`: those that occur at least four times and
+// fill at least an eighth of a cell. If a tie exceeds the limit, all cuts of equal frequency are left out. The other
+// cuts go to `rest`.
 std::vector<i64> common_cuts(const std::vector<i64>& sample, size_t parts, std::vector<i64>& rest) {
-  std::vector<std::pair<size_t, i64>> common;  // how often, which
+  std::vector<std::pair<size_t, i64>> common;  // frequency, cut
   for (size_t i = 0, end; i < sample.size(); i = end) {
     end = size_t(std::upper_bound(sample.begin() + std::ptrdiff_t(i), sample.end(), sample[i]) - sample.begin());
     if (end - i >= 4 && (end - i) * 8 * parts >= sample.size()) common.emplace_back(end - i, sample[i]);
@@ -71,8 +72,8 @@ std::vector<i64> common_cuts(const std::vector<i64>& sample, size_t parts, std::
   return found;
 }
 
-// The starts of the inner cells: every distinct cut; or those that many boxes share, equi-depth over the rest of the
-// sample, and the gaps.
+// The starts of the inner cells: all distinct cuts, or if they are too many the common ones, the gaps, and equi-depth
+// quantiles of the rest.
 std::vector<i64> inner_starts(const Cuts& cuts, size_t distinct) {
   std::vector<i64> found;
   if (distinct <= INNER_CELLS) {
@@ -145,7 +146,7 @@ std::vector<Cuts> collect(const Boxes& boxes, u32 attributes, InterruptCheck& in
 
 u8 bits_of(u64 width) { return width ? u8(64 - __builtin_clzll(width)) : u8(0); }
 
-// Whether a distance has bits below the 16 that a code keeps.
+// Whether a distance has bits set below the 16 that a code keeps.
 bool is_lossy(u64 distance, u8 bits) { return bits > 16 && distance << (80 - bits) != 0; }
 
 }  // namespace

@@ -1,8 +1,7 @@
-// CRC-32C of a snapshot's bytes, at the speed of memory where the processor has an instruction for it; the same result
-// everywhere.
+// CRC-32C checksums of snapshots. Uses the processor's instruction if there is one; the result is the same everywhere.
 //
-// An instruction takes 8 bytes a cycle, but its result comes 3 cycles later: three streams run side by side, and are
-// joined by moving a checksum over the bytes that follow it, a multiplication modulo the polynomial.
+// The instruction takes 8 bytes per cycle but has a latency of 3 cycles, so three streams run in parallel. Their
+// checksums are combined by shifting each over the bytes that follow it: a multiplication modulo the polynomial.
 #pragma once
 
 #include <array>
@@ -29,7 +28,7 @@ inline u32 multiply(u32 a, u32 b) {
   return product;
 }
 
-// What moves a checksum over so many bytes.
+// The factor that shifts a checksum over this many bytes.
 inline u32 shift_over(u64 bytes) {
   u32 power = 1u << 31, base = 1u << 23;  // 1, and x to the 8th
   for (; bytes; bytes >>= 1, base = multiply(base, base))
@@ -55,7 +54,7 @@ inline u64 load_word(const u8* at) {
   return word;
 }
 
-// The three below carry a state: a checksum with all bits turned around.
+// The functions below work on a state: the bitwise complement of a checksum.
 inline u32 portable(u32 state, const u8* at, size_t size) {
   static constexpr auto tables = make_tables();
   for (; size >= 8; at += 8, size -= 8) {
@@ -102,7 +101,7 @@ HITBOX_CRC_TARGET inline u32 by_instruction(u32 state, const u8* at, size_t size
 }
 #endif
 
-// Of bytes that follow those whose checksum is `before`.
+// The checksum of data whose first part has the checksum `before` and whose rest is given.
 inline u32 crc32c(const u8* at, size_t size, u32 before = 0, bool force_portable = false) {
 #if HITBOX_CRC_INSTRUCTION
   static const bool has_crc_instruction = has_instruction();
@@ -112,7 +111,7 @@ inline u32 crc32c(const u8* at, size_t size, u32 before = 0, bool force_portable
   return ~portable(~before, at, size);
 }
 
-// Of two runs of bytes, one after the other, from the checksums of both.
+// The checksum of two concatenated parts, from their checksums.
 inline u32 join(u32 first, u32 second, u64 second_size) { return multiply(shift_over(second_size), first) ^ second; }
 
 }  // namespace checksum

@@ -1,4 +1,4 @@
-// Boxes back from a segment, exactly as they went in: for compaction and for whoever asks.
+// Decodes boxes from a segment, exactly as they were inserted: for compaction and for queries.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ inline Decoded decode(const Bitmap& map, const u32* positions, size_t count, Int
       out.attribute.push_back(int(a));
       i64 low = row_key(map, row, i, a, false), high = row_key(map, row, i, a, true);
       out.low.push_back(low);
-      out.high.push_back(high < low ? low : high);  // in a forged file only; builders need it so
+      out.high.push_back(high < low ? low : high);  // high < low only in a forged file; builders rely on the order
     });
     out.offsets.push_back(i64(out.low.size()));
   }

@@ -1,4 +1,4 @@
-// The tail: boxes that are new, appended as rows and scanned whole until a segment takes them.
+// The unindexed tail: recent inserts, scanned linearly until they are sealed into a segment.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class Tail {
            words_.size() + most_words(boxes, constraints) <= words_.capacity();
   }
 
-  // The same rows in memory that has room for some more boxes: to append these cannot fail.
+  // A copy with room for more boxes, so that appending them cannot fail.
   Tail with_room(size_t boxes, size_t constraints) const {
     size_t rows = numbers_.size() + boxes, words = words_.size() + most_words(boxes, constraints);
     if (words > UINT32_MAX) throw std::length_error("too many constraints for the tail: make the option `tail` smaller");
@@ -33,7 +33,7 @@ class Tail {
     return out;
   }
 
-  // All or nothing where there is room, as `with_room` makes it.
+  // Cannot fail if there is room (`with_room`).
   void append(const Boxes& boxes) {
     for (size_t i = 0; i < boxes.count; ++i) {
       size_t from = words_.size(), row = numbers_.size();

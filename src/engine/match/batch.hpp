@@ -1,6 +1,6 @@
-// Many events over one bitmap segment: for 64 blocks at a time, list the events that each tile survives for, then go
-// tile by tile while its lines stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt
-// out by event and level at the end, so that no comparison sort is needed.
+// Matches a batch of events against one bitmap segment. For 64 blocks at a time, lists the events that must visit each
+// tile, then processes tile by tile, while its lines stay in cache. A few matches are logged one by one, many as a whole
+// line. At the end the log is scattered by event and level: a counting sort.
 #pragma once
 
 #include "match/interval.hpp"
@@ -10,18 +10,18 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 GROUP = 8;    // visits whose lines are gathered before one is looked at: no branch waits for lines
-constexpr u32 DENSE_BLOCK = 12;   // matches of a block from which its line is logged, not they
+constexpr u32 GROUP = 8;    // visits whose lines are ANDed before the first result is used, so no branch waits for lines
+constexpr u32 DENSE_BLOCK = 12;   // from this many matches per block, its line is logged instead
 
-// Matches of a chunk of events, not yet dealt out.
+// The matches of a chunk of events, in the order in which they were found.
 struct MatchLog {
   struct Hit {
     u32 key, number;
   };
   struct Dense {
-    u32 key;          // where levels differ, that of level 9
-    Numbers numbers;  // of its block
-    const u16* ends;  // of its levels, or null where they do not differ
+    u32 key;          // of level 9 if levels differ
+    Numbers numbers;  // of the block
+    const u16* ends;  // the block's level ends; null if all boxes have one level
     u64 line[WORDS];
   };
   Scratch<Hit> hits;
@@ -45,7 +45,7 @@ struct MatchLog {
     hits.push({key, number});
   }
 
-  // Boxes of a tile, each with its event.
+  // Adds boxes of a tile, each with its event.
   void add_boxes(const Bitmap& map, u32 tile, const u32* row_queue, u32 size) {
     const Numbers numbers = map.numbers.from(size_t(tile) * TILE);
     const u32 level = map.tile_level[tile];
@@ -68,7 +68,7 @@ struct MatchLog {
     each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
   }
 
-  // The line of a block whose levels differ.
+  // Adds the line of a block with different levels.
   void add_mixed(size_t event, Numbers numbers, const u16* ends, const u64* line) {
     if (count(line) < DENSE_BLOCK)
       return each_bit(line, [&](u32 at) { add(key_of(event, level_in(ends, at)), numbers[at]); });
@@ -85,8 +85,8 @@ struct MatchLog {
     std::memcpy(one.line, line, sizeof one.line);
   }
 
-  // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
-  // loses its large pages.
+  // Writes the matches to `out`, sorted by event and level. `growth` is the expected final size of `out` as a multiple of
+  // its size after this chunk: memory that moves while it grows loses its huge pages.
   void scatter(size_t events, double growth, i64* ends, Result& out, InterruptCheck& interrupt) {
     Scratch<size_t> next(events * 16);
     size_t sum = out.size;
@@ -128,7 +128,7 @@ struct MatchLog {
   }
 };
 
-// The log as one event writes it.
+// Logs the matches of one event.
 struct EventMatchLog {
   const Bitmap& map;
   MatchLog& log;
@@ -143,7 +143,7 @@ struct EventMatchLog {
   }
 };
 
-// Fetches the next tile's lines, lists and rows into the outer cache, spread over the visits of this one.
+// Prefetches the next tile's lines, lists and rows into the outer cache, spread over the visits of the current tile.
 struct TilePrefetcher {
   struct Span {
     const char *at, *end;
@@ -187,7 +187,7 @@ struct Batch {
   struct PendingVisit {
     u16 event, lanes;
   };
-  static constexpr u32 WORD_TILES = 64 / LANES;  // tiles that events are listed for at a time
+  static constexpr u32 WORD_TILES = 64 / LANES;  // tiles per word of blocks
 
   const Bitmap& map;
   const Events& events;
@@ -196,11 +196,11 @@ struct Batch {
   InterruptCheck& interrupt;
   P plans;
   Scratch<u64> blocks;       // [events][summary_words]
-  Scratch<PendingVisit> pending;  // [WAITING][events]
+  Scratch<PendingVisit> pending;  // [WORD_TILES][events]
   u32 pending_count[WORD_TILES];
   TileCandidates group[GROUP];
-  // Boxes of the open tile that wait for their rows: fewer than LATER + MOST_ROWS, to which a visit adds MOST_ROWS at
-  // most, and 15 places that lists may write over.
+  // Boxes of the open tile whose rows are being prefetched: fewer than ROW_QUEUE + MAX_ROW_TESTS, to which a visit adds at
+  // most MAX_ROW_TESTS, and 15 values that list_boxes may overwrite.
   u32 row_queue[PrefetchDistance::ROW_QUEUE + 2 * MAX_ROW_TESTS + 16];
   u32 queued = 0;
 
@@ -265,7 +265,7 @@ struct Batch {
     if (queued >= PrefetchDistance::ROW_QUEUE + MAX_ROW_TESTS) test_rows(one.tile, MAX_ROW_TESTS);
   }
 
-  // Holds the first boxes of those that wait against their rows.
+  // Tests the rows of the first boxes in the queue.
   void test_rows(u32 tile, u32 some) {
     u32 kept = filter_by_rows(map, tile, some, row_queue, plans.encoded(low(0), high(0)));
     log.add_boxes(map, tile, row_queue, kept);

@@ -1,4 +1,4 @@
-// Which kernels run: the best that the processor has, unless HITBOX_SIMD or a call says otherwise.
+// Chooses kernels by the processor's instruction sets at run time, and runs a batch in several threads.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,13 @@
 namespace hitbox {
 
 #if HITBOX_X86
-inline bool has_lzcnt() {  // not every compiler's __builtin_cpu_supports knows "lzcnt"
+inline bool has_lzcnt() {  // not every compiler's __builtin_cpu_supports accepts "lzcnt"
   unsigned a, b, c, d;
   return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1);
 }
 #endif
 
-// Each level's kernels may use everything that CMakeLists.txt compiles them with, so all of it is asked for.
+// Checks every instruction set that CMakeLists.txt compiles a level's kernels with. The best level comes last.
 inline std::vector<const Kernels*> find_available() {
   std::vector<const Kernels*> found{&kernels_baseline};
 #if HITBOX_X86
@@ -45,7 +45,7 @@ inline std::vector<const Kernels*> find_available() {
 }
 
 inline const std::vector<const Kernels*>& available() {
-  static const std::vector<const Kernels*> found = find_available();  // to ask the processor takes microseconds
+  static const std::vector<const Kernels*> found = find_available();  // CPUID takes microseconds
   return found;
 }
 
@@ -55,21 +55,21 @@ inline const Kernels* kernels_named(const std::string& name) {
   return nullptr;
 }
 
-// A result that is released at the end, whichever way that comes.
+// A result that frees its memory.
 struct OwnedResult : Result {
   OwnedResult() = default;
   OwnedResult(const OwnedResult&) = delete;
   ~OwnedResult() { release(*this); }
 };
 
-// Thrown in a thread whose call has failed or was stopped in another one.
+// Thrown in a thread after another thread of the same call has failed or was cancelled.
 struct Cancelled {};
 
-// What a call that runs in several threads shares.
+// The state that the threads of one call share.
 struct TaskGroup {
   std::mutex mutex;
   std::condition_variable ended;
-  size_t running = 0;  // threads beside the calling one
+  size_t running = 0;  // threads, without the calling one
   std::exception_ptr failure;
   std::atomic<bool> cancelled{false};
 
@@ -85,7 +85,7 @@ struct TaskGroup {
   }
 };
 
-// The watch of a thread that cannot ask anybody but the others.
+// The interrupt check of a worker thread: it is cancelled when any thread of the group fails.
 struct WorkerInterrupt : InterruptCheck {
   TaskGroup& group;
 
@@ -95,15 +95,15 @@ struct WorkerInterrupt : InterruptCheck {
   }
 };
 
-// Calls task(t, watch) for each t below `count`, the first in the calling thread, each other in a thread of its own, or
-// in the calling one where no thread is to be had. Where one throws the others stop, and when all have ended the first
-// exception goes on.
+// Calls task(t, interrupt) for each t below `count`: the first in the calling thread, each other in a thread of its own,
+// or in the calling thread if no thread can be started. If one throws, the others are cancelled; when all have ended,
+// the first exception is rethrown.
 template <class Task>
 void run_parallel(size_t count, InterruptCheck& interrupt, Task task) {
   TaskGroup group;
   std::vector<std::thread> threads;
   threads.reserve(count);
-  size_t unstarted = 1;  // from here on no thread was to be had
+  size_t unstarted = 1;  // tasks from here on have no thread
   for (; unstarted < count; ++unstarted) {
     try {
       {
@@ -139,7 +139,8 @@ void run_parallel(size_t count, InterruptCheck& interrupt, Task task) {
   if (group.failure) std::rethrow_exception(group.failure);
 }
 
-// Events [0, count) over some threads, each with its own share and its own result; the first has room for all.
+// Matches events [0, count) in several threads, each with its share of events and its own result. The results are then
+// copied to the end of the first one, which has room for all.
 inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const Events& events, size_t count, size_t threads,
                           i64* ends, Result& out, InterruptCheck& interrupt) {
   threads = std::max<size_t>(1, std::min(threads, count / 64));

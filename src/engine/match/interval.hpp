@@ -1,5 +1,5 @@
-// Plans of intervals: lines of the event's cells, no further apart than the narrowest box is wide, or, where that would
-// be too many, the lists of the cells outside.
+// Plans of interval events. Per attribute they OR the lines of every n-th cell that the event overlaps, where n is the
+// width of the narrowest box; if these are too many, they read the lists of the cells outside the event instead.
 #pragma once
 
 #include "match/plan.hpp"
@@ -7,13 +7,13 @@
 namespace hitbox {
 namespace {
 
-// How an event reads an attribute.
+// How an event reads the cells of an attribute.
 struct CellSpan {
-  u8 wide;    // lists of the cells outside are cheaper than lines of those inside
-  u8 stride;  // so many cells apart, lines miss no box
+  u8 wide;    // 1: read lists of cells outside, not lines of cells inside
+  u8 stride;  // with lines this many cells apart no box is missed
 };
 
-// Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
+// Sorts up to MAX_ATTRIBUTES items by the share of boxes that overlap their cell: a counting sort with 32 buckets.
 struct FillRanking {
   u16 item[MAX_ATTRIBUTES];
   u8 rank[MAX_ATTRIBUTES];
@@ -35,15 +35,15 @@ struct FillRanking {
 
 struct IntervalPlans : Plans<2> {
   Scratch<CellSpan> spans;  // [attribute]
-  Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
-  Scratch<u16> used;   // how many
+  Scratch<u16> order;  // [attribute] those whose lines exclude boxes, most selective first
+  Scratch<u16> used;   // size of `order`
 
-  static constexpr bool STAGED = true;   // an attribute has many lines: where few boxes are left, rows are cheaper
-  static constexpr u32 FIRST_ATTRIBUTES = 4;        // attributes before that is looked at
-  static constexpr u32 WIDE_SPAN = 20;        // lines from which lists of the outside are cheaper
+  static constexpr bool STAGED = true;   // lines are read in two stages: after the first, rows may be cheaper
+  static constexpr u32 FIRST_ATTRIBUTES = 4;        // attributes in the first stage
+  static constexpr u32 WIDE_SPAN = 20;        // from this many lines on, lists of the cells outside are cheaper
 
   struct Source {
-    const u64 *first, *last;  // lines of lane 0
+    const u64 *first, *last;  // lines for lane 0
     size_t step;
   };
   Scratch<Source> sources;
@@ -66,19 +66,19 @@ struct IntervalPlans : Plans<2> {
       if (!most) return false;
       u32 stride = map.narrowest[a], i = a * CELLS + from, j = a * CELLS + to;
       bool full = most == map.members, wide = !full && to - from >= WIDE_SPAN * stride;
-      bool covered = inner == map.members;  // every box covers a cell inside the event
+      bool covered = inner == map.members;  // every box overlaps a cell inside the event
       bool exact = covered || (!map.edges[i] && !map.edges[j] && !wide);
       const u8* shift = map.shift + size_t(a) * CELLS;
       put(event, 0, a, quantize(starts, shift, from, low[a]));
       put(event, 1, a, quantize(starts, shift, to, high[a]));
       spans[event * width + a] = {wide, u8(stride)};
-      if (!exact) set_bit(list_attributes.data + event * words, a);  // sure: lines decide, where a tile has them
+      if (!exact) set_bit(list_attributes.data + event * words, a);  // exact: lines decide, in tiles that have them
       if (map.edges[i] || map.edges[j]) set_bit(ambiguous.data + event * words, a);
       if (!full) narrow_span(map, a, from, to, stride, blocks);
       if (!full && !wide) ranking.push(a, most, map.members);
     }
     used[event] = 0;
-    row_limit[event] = MAX_ROW_TESTS;  // an interval reads two lists an attribute
+    row_limit[event] = MAX_ROW_TESTS;  // intervals read two lists per attribute
     ranking.each([&](u16 a) { order[event * width + used[event]++] = a; });
     return true;
   }
@@ -96,8 +96,8 @@ struct IntervalPlans : Plans<2> {
     return open(map, tile, event, false, found);
   }
 
-  // First the lines of a few attributes, then the rest. Cells of an interval differ in how full they are more than
-  // tiles do, so the order is the event's.
+  // Finds the lines of the first few attributes, or of the rest. Selectivity differs more between cells than between
+  // tiles, so attributes are read in the event's order, not the tile's.
   u32 open(const Bitmap& map, u32 tile, size_t event, bool rest, Source* found) const {
     u32 size = 0, all = used.data[event], split = all < FIRST_ATTRIBUTES ? all : FIRST_ATTRIBUTES;
     const Directory* directory = directory_of(map, tile);
@@ -129,7 +129,7 @@ struct IntervalPlans : Plans<2> {
 
   void open_tile(const Bitmap&, u32) {}
 
-  // All lanes, as far as it takes. Returns how many boxes are left.
+  // Both stages, the second one only if needed. Returns the number of boxes left.
   u32 intersect_tile(const Bitmap& map, Visit visit, size_t event, u64* remaining) {
     u32 size = MAX_ROW_TESTS + 1;
     for (bool rest : {false, true}) {
@@ -144,7 +144,7 @@ struct IntervalPlans : Plans<2> {
     return size;
   }
 
-  // Ends that matter lie in the cells of the event's ends; where lines were left out (`wide`), outside as well.
+  // Bounds that may exclude the event lie in its first and last cell; if lines were skipped (`wide`), also outside.
   template <class Callback>
   void each_list(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     const Directory* directory = directory_of(map, tile);

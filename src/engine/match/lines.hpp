@@ -1,4 +1,5 @@
-// Operations on a line of 512 bits, in AVX-512, AVX2 or plain loops, whichever this file is compiled for.
+// Vector operations on lines (512 bits), lists and box numbers, in AVX-512, AVX2 or portable loops, depending on the
+// instruction set that match.cpp is compiled for.
 #pragma once
 
 #include "base/prefetch.hpp"
@@ -79,7 +80,7 @@ static inline u32 count(const u64* words) {
 #endif
 }
 
-// Which words of some lines are not 0, a bit each.
+// One bit per word: it is not 0.
 template <u32 SIZE>
 static inline u32 nonzero_words(const u64* words) {
   u32 found = 0;
@@ -94,7 +95,7 @@ static inline u32 nonzero_words(const u64* words) {
   return found;
 }
 
-// Calls take(position) for each bit of a line, or of more words.
+// Calls callback(position) for each bit that is set.
 template <u32 SIZE = WORDS, class Callback>
 static inline void each_bit(const u64* words, Callback callback) {
   for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
@@ -107,7 +108,7 @@ static inline void each_bit(const u64* words, Callback callback) {
   }
 }
 
-// Lists the bits of some words as `base` + position, and writes anything over the 15 after them; returns how many.
+// Writes `base` + position for each bit that is set and returns their number. May overwrite 15 values after them.
 template <u32 SIZE>
 static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   u32 n = 0;
@@ -135,23 +136,23 @@ static inline u32 list_bits(const u64* words, u32 base, u32* out) {
 
 static inline void clear(u64* words, u32 position) { words[position >> 6] &= ~(1ull << (position & 63)); }
 
-// What the entries of a list are held against, of the event's ends: upper ends whose top is less than `low` fail, lower
-// ends whose top is more than `high` do; where tops are equal the row tells. From -1, no upper end does, to TOPS, no
-// lower end does.
+// What the entries of a list are compared with: high bounds whose top bits are below `low` fail, and so do low bounds
+// whose top bits are above `high`; if they are equal, the row decides. With low = -1 no high bound fails, with
+// high = TOP_VALUES no low bound does.
 struct TopBounds {
   int low, high;
 };
 
-// A list of a tile that an event is held against: entries [from, to).
+// A list of a tile that an event must be compared with: entries [from, to).
 struct List {
   u32 from, to;
   u32 attribute;
   TopBounds event;
 };
 
-// Boxes of a tile that are to be cleared: all at once, so that reading lists has no branch on how many fail.
+// Entries of boxes to be cleared. They are collected and cleared together, so that reading lists is branch-free.
 struct FailedEntries {
-  static constexpr u32 CAPACITY = 2 * TILE;  // ends in one list
+  static constexpr u32 CAPACITY = 2 * TILE;  // entries in one list
   u16 entry[CAPACITY + 32];
   u32 size = 0;
 
@@ -161,15 +162,15 @@ struct FailedEntries {
   }
 };
 
-// Boxes of a tile that the tops of some list leave in doubt, with its attribute.
+// Boxes of a tile that the top bits in a list do not decide, each with the list's attribute.
 struct Undecided {
-  static constexpr u32 CAPACITY = 128;  // before the next entries are looked at
+  static constexpr u32 CAPACITY = 128;  // more are resolved before the next entries are read
   u32 box[CAPACITY + 32];               // | attribute | position in tile 11 |
   u32 size = 0;
 };
 
-// Finds the boxes of a tile whose end in a list excludes the event, and those that the tops do not decide; calls full()
-// where there are too many of these to go on.
+// Finds the boxes of a tile whose bound in a list excludes the event, and those that the top bits do not decide. Calls
+// full() when `undecided` must be emptied.
 template <class Full>
 static inline void find_failed(const Bitmap& map, const List& list, const u64* remaining, FailedEntries& failed, Undecided& undecided,
                                 Full full) {
@@ -182,8 +183,8 @@ static inline void find_failed(const Bitmap& map, const List& list, const u64* r
     __mmask32 inside = list.to - at >= 32 ? ~__mmask32(0) : (__mmask32(1) << (list.to - at)) - 1;
     __m512i entry = _mm512_loadu_si512(map.entries + at), top = _mm512_srli_epi16(entry, 12);
     __mmask32 upper = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(short(UPPER)));
-    __mmask32 late = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1024));  // lanes 2 and 3
-    __m512i word = _mm512_srli_epi16(entry, 4);  // its low 6 bits count the 16 bits of two lanes
+    __mmask32 late = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1024));  // in lane 2 or 3
+    __m512i word = _mm512_srli_epi16(entry, 4);  // the low 6 bits select 16 bits out of two lanes
     __m512i bits = _mm512_mask_blend_epi16(late, _mm512_permutex2var_epi16(lane0, word, lane1),
                                            _mm512_permutex2var_epi16(lane2, word, lane3));
     __m512i moved = _mm512_srlv_epi16(bits, _mm512_and_si512(entry, _mm512_set1_epi16(15)));
@@ -220,13 +221,13 @@ static inline void find_failed(const Bitmap& map, const List& list, const u64* r
 #endif
 }
 
-// What is done meanwhile: nothing.
+// No-op prefetch callback.
 struct NoPrefetch {
   void operator()() const {}
 };
 
 #if defined(__AVX512F__)
-// Sixteen numbers of some bytes each come into places of 4: first each four into a quarter, then each into its place.
+// Widens sixteen numbers of 1 to 4 bytes to 32 bits: moves four at a time into each 128-bit quarter, then shuffles bytes.
 struct NumberUnpacker {
   alignas(64) u32 quarters[16]{};
   alignas(64) u8 places[64]{};
@@ -244,8 +245,8 @@ struct NumberUnpacker {
 static constexpr NumberUnpacker UNPACKERS[] = {NumberUnpacker(1), NumberUnpacker(2), NumberUnpacker(3), NumberUnpacker(4)};
 #endif
 
-// Writes the numbers of the `size` boxes of a line, or of more words, and where LOOSE anything over the 16 after them.
-// Calls meanwhile() now and then.
+// Writes the numbers of the `size` boxes whose bits are set. If PADDED, may overwrite 16 values after them. Calls
+// prefetch_more() once per word that is not 0.
 template <u32 SIZE, bool PADDED, class Prefetch>
 static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Prefetch prefetch_more) {
   u32 words = nonzero_words<SIZE>(line);
@@ -276,12 +277,12 @@ static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, 
   }
 }
 
-// Copies numbers and anything over the 15 after them.
+// Copies numbers. May overwrite 15 values after them.
 static inline void copy_padded(i32* to, const i32* from, size_t size) {
   for (size_t at = 0; at < size; at += 16) std::memcpy(to + at, from + at, 64);
 }
 
-// Memory of one call: grows, never shrinks, freed at the end.
+// A growing buffer for one call, without initialization. (std::vector's functions have external linkage: common.hpp.)
 template <class T>
 struct Scratch {
   T* data = nullptr;

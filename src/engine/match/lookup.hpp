@@ -1,4 +1,4 @@
-// Matching one event against a postings segment and against plain rows.
+// Matches one event against a postings segment, and against the rows of the unindexed tail.
 #pragma once
 
 #include "match/lines.hpp"
@@ -11,21 +11,21 @@ struct Range {
   u32 from, to;
 };
 
-// The hash of a value that is looked up, and the key + 1 that it may be.
+// A value that is looked up: its hash, and key + 1 of its first candidate.
 struct Probe {
   u64 hash;
   u32 attribute, key;
 };
 
-// Memory that the look-ups of many events share.
+// Lookups of many events share their buffers.
 struct PostingsLookup {
   Scratch<u32> low, high;    // coarse codes of the event
   Scratch<Probe> probes;
   Scratch<Range> ranges;
   Scratch<u32> candidates;
-  size_t scanned = 0;  // postings that were looked at
+  size_t scanned = 0;  // postings scanned so far
 
-  // The postings whose key the event meets.
+  // Finds the postings whose key matches the event. In three passes, so that cache misses of attributes overlap.
   void find_ranges(const Postings& postings, const i64* event_low, const i64* event_high) {
     ranges.size = probes.size = 0;
     for (u32 a = 0; a < postings.attributes; ++a) {
@@ -68,7 +68,7 @@ struct PostingsLookup {
     ranges.push(range);
   }
 
-  // First of the sorted keys [begin, end) that is not below `value`, or (after) above it.
+  // The first of the sorted keys [begin, end) that is not below `value`, or if `after`, that is above it.
   static u32 first_key(const Postings& postings, u32 begin, u32 end, i64 value, bool after) {
     while (begin < end) {
       u32 middle = begin + (end - begin) / 2;
@@ -79,7 +79,7 @@ struct PostingsLookup {
     return begin;
   }
 
-  // The key + 1 of the first slot that has the hash's fingerprint; 0 where none has.
+  // Key + 1 of the first slot with the hash's fingerprint; 0 if there is none.
   static u32 candidate_key(const Postings& postings, u64 hash) {
     for (u64 at = hash & postings.slot_mask;; at = (at + 1) & postings.slot_mask) {
       u64 slot = postings.slots[at];
@@ -91,7 +91,7 @@ struct PostingsLookup {
     return postings.key_value[key - 1] == value && key > postings.key_begin[attribute] && key < postings.key_begin[attribute + 1];
   }
 
-  // The same where several keys have the fingerprint; 0 where none of them is the value's.
+  // Key + 1 of the value if several keys have its fingerprint; 0 if none is the value's.
   static u32 exact_key(const Postings& postings, const Probe& one, i64 value) {
     for (u64 at = one.hash & postings.slot_mask; postings.slots[at]; at = (at + 1) & postings.slot_mask) {
       u32 key = u32(postings.slots[at]);

@@ -1,5 +1,5 @@
-// Matching a set of segments: one event at a time (pipeline.hpp) or a batch (batch.hpp). Compiled once an instruction
-// set (HITBOX_KERNELS names it).
+// Matches events against a set of segments: single events (pipeline.hpp) or batches (batch.hpp). Compiled once per
+// instruction set; HITBOX_KERNELS is the name of the resulting table of functions.
 #include "match/match.hpp"
 
 #include "match/batch.hpp"
@@ -9,12 +9,12 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 MIN_BATCH = 96;  // events below which a batch is matched one by one
-constexpr u32 MAX_CHUNK = 4096;  // events at a time; their numbers have 16 bits
+constexpr u32 MIN_BATCH = 96;  // smaller batches are matched event by event
+constexpr u32 MAX_CHUNK = 4096;  // events at a time; their indexes have 16 bits
 static_assert(MAX_CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 
-// Most urgent first, by counting; nothing to do where sources already came in that order.
+// Counting sort by descending level, unless the matches are in that order already.
 static void sort_by_level(Result& out) {
   if (out.ordered) return;
   size_t start[LEVELS + 1] = {};
@@ -24,7 +24,7 @@ static void sort_by_level(Result& out) {
   for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
   free_memory(out.numbers);
   out.numbers = sorted;
-  // Each start has moved to its level's end.
+  // start[l] is now the end of its level.
   for (size_t l = 0, from = 0; l < LEVELS; from = start[l++])
     std::memset(out.levels + from, int(LEVELS - 1 - l), start[l] - from);
   out.ordered = true;
@@ -64,7 +64,7 @@ void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_
   }
 }
 
-// How much work an event is at most, by and large.
+// A rough upper bound of the work per event, in units of report_work.
 static size_t estimate_work(const SegmentSet& set) {
   size_t units = 64 + set.tail.count / 4;
   for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
@@ -92,7 +92,7 @@ void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, 
   }
 }
 
-// A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
+// A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
 void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends, Result& out,
                 InterruptCheck& interrupt) {
   if (to - from < MIN_BATCH) return match_one_by_one(set, events, from, to, ends, out, interrupt);

@@ -1,5 +1,6 @@
-// One event over one bitmap segment: narrow the blocks by the summaries; AND their lines; settle the survivors by their
-// rows or lists; write out numbers; all in a pipeline that prefetches. Urgent blocks come first: a limit stops early.
+// Matches one event against one bitmap segment: narrows the blocks by the summaries, ANDs their lines, filters what is
+// left by rows or lists, and writes box numbers, in a pipeline with prefetching. Blocks of higher levels come first, so a
+// limit stops early.
 #pragma once
 
 #include "match/interval.hpp"
@@ -14,15 +15,14 @@ constexpr u32 MAX_GROWTH = 64;  // most that a result is expected to grow, as a 
 static_assert(OPEN_TILES > PrefetchDistance::LINES);
 static_assert(QUEUE_SIZE > 2 * PrefetchDistance::STAGE + PrefetchDistance::FINAL_ROWS);
 
-// Writes out the matches of a segment that are wanted, most urgent first. From the first tile on where levels differ,
-// each level gathers apart until all have come. Once `limit` matches are as urgent as some level, only what is more
-// urgent is still of use.
+// Writes the wanted matches of a segment, higher levels first. From the first tile with different levels on, matches are
+// collected per level until the end. Once `limit` matches of a level or above are found, only higher levels are wanted.
 struct PriorityWriter {
   const Bitmap& map;
   const MatchLimits& limits;
   Result& out;
-  u32 bottom, end;   // levels and blocks that are still of use
-  double expected_growth = 1;  // how much all visits are, over those made
+  u32 bottom, end;   // the lowest level and the end of the blocks that are still wanted
+  double expected_growth = 1;  // expected final size of the result as a multiple of its current size
   bool by_level = false;
   Scratch<i32> level_numbers[LEVELS];
   size_t found[LEVELS] = {};
@@ -67,7 +67,7 @@ struct PriorityWriter {
   }
 
  private:
-  // Room for some more matches of a level at the end of the result.
+  // Appends space for matches of a level to the result.
   i32* append_space(u32 level, size_t size) {
     reserve(out, size, expected_growth);
     out.ordered &= !out.size || out.levels[out.size - 1] >= level;
@@ -104,7 +104,7 @@ struct PriorityWriter {
 
 using CacheLine = u8[64];
 
-// What is still to be fetched, in turn.
+// Items that are still to be prefetched.
 template <class T>
 struct PrefetchList {
   const T *next = nullptr, *end = nullptr;
@@ -113,17 +113,22 @@ struct PrefetchList {
   const T& next_item() { return *next++; }
 };
 
-// A survivor that waits, and its boxes where they are few.
+// A tile in the pipeline, with its boxes listed if they are filtered by rows.
 struct QueuedTile : TileCandidates {
   bool by_rows;
   u32 box[MAX_ROW_TESTS + 16];
 };
 
-// Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
-// fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
-// where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for. Memory should neither
-// idle while lists are read and numbers written, which takes longest, nor be asked for all at once: in between it is
-// asked for some of the lines, lists and numbers that come next.
+// Tiles pass through stages, each of which prefetches for the next (PrefetchDistance):
+//
+//   open           locate the lines; their directory was prefetched before
+//   intersect      AND the lines; tiles with boxes left enter the queue
+//   locate_lists   find the lists to read; their table was prefetched when the tile entered the queue
+//   apply_lists    clear the boxes that lists exclude; prefetch the rows of undecided ones
+//   emit           test rows; write numbers
+//
+// Reading lists and writing numbers take longest. Memory should neither idle meanwhile nor get all requests at once, so
+// these steps call prefetch_some() for a few of the lines, lists and numbers that come next.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
@@ -134,10 +139,10 @@ struct Pipeline {
   u32 sizes[OPEN_TILES];
   QueuedTile queue[QUEUE_SIZE];
   u32 enqueued = 0, located = 0, applied = 0, emitted = 0;
-  Visit opened_visit{};                  // the latest tile,
-  PrefetchList<typename P::Source> lines;  // whose lines are yet to be fetched
-  PrefetchList<List> lists;                // the same of the survivor that was looked at last
-  PrefetchList<CacheLine> numbers;         // and of the one whose lists are read
+  Visit opened_visit{};                  // the tile that was opened last
+  PrefetchList<typename P::Source> lines;  // of that tile
+  PrefetchList<List> lists;                // of the tile whose lists were located last
+  PrefetchList<CacheLine> numbers;         // of the tile whose lists are being applied
 
   Pipeline(const Bitmap& m, const i64* l, const i64* h, PriorityWriter& o)
       : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(OPEN_TILES) * m.attributes) {}

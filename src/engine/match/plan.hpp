@@ -1,6 +1,6 @@
-// What one event asks of a bitmap segment: which lines to AND and which lists to hold it against. Points (point.hpp)
-// and intervals (interval.hpp) have the same functions, so that the loops above them are compiled once for each and the
-// point's stay lean. Here is what they share, and how a tile is settled once its lines are gathered.
+// Plans: which lines and lists of a bitmap segment an event reads. Points (point.hpp) and intervals (interval.hpp) have
+// the same interface, so the loops above them (pipeline.hpp, batch.hpp) are templates, compiled for each. This file has
+// what both share, and the steps that follow once a tile's lines are ANDed.
 #pragma once
 
 #include "match/row_test.hpp"
@@ -8,9 +8,9 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 MAX_PENDING_LISTS = 64;  // of a tile that wait to be read
+constexpr u32 MAX_PENDING_LISTS = 64;  // lists of a tile that are located but not read yet
 
-// A tile that an event visits, and in which lanes.
+// A tile that an event visits, and a bit mask of the lanes.
 struct Visit {
   u32 tile, lanes;
 };
@@ -20,15 +20,16 @@ static inline void each_lane(Visit visit, Callback callback) {
   for (u32 lanes = visit.lanes; lanes; lanes &= lanes - 1) callback(u32(__builtin_ctz(lanes)));
 }
 
-// Plans of many events over one segment: row e of each array belongs to event e. A point has one side, an interval two.
+// The plans of many events for one segment: row e of each array belongs to event e. A point has one side, an interval
+// two.
 template <u32 SIDES>
 struct Plans {
   u32 width, words, padded;
   Scratch<u32> qkeys;  // [side][attribute]
   Scratch<u8> prefixes;  // [side][attribute, padded]
-  Scratch<u64> list_attributes;   // bits: attributes whose lists must be read, besides those without lines in a tile
-  Scratch<u64> ambiguous;  // bits: attributes where an end with the event's glance leaves doubt
-  Scratch<u16> row_limit;     // boxes of a tile up to which their rows are read, not lists
+  Scratch<u64> list_attributes;   // bits: attributes whose lists must be read, besides those without lines
+  Scratch<u64> ambiguous;  // bits: attributes where equal prefixes do not decide
+  Scratch<u16> row_limit;     // up to this many boxes per tile, rows are read instead of lists
 
   Plans(u32 attributes, size_t events)
       : width(attributes), words((attributes + 63) / 64), padded(words * 64), qkeys(events * SIDES * attributes),
@@ -58,7 +59,7 @@ struct Plans {
     return {low, high, qkeys.data, prefixes.data, ambiguous.data, width, padded};
   }
 
-  // Calls take(attribute) for each whose lists in a tile may exclude the event.
+  // Calls callback(attribute) for each whose lists in a tile may exclude the event.
   template <class Callback>
   void each_list_attribute(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     for (u32 w = 0; w < words; ++w)
@@ -73,14 +74,14 @@ static inline void narrow(u64* blocks, const u64* summary, u32 words) {
   for (u32 w = 0; w < words; ++w) blocks[w] &= summary[w];
 }
 
-// Calls take(visit) for each tile among the 64 blocks of a word.
+// Calls callback(visit) for each tile among the 64 blocks of a word.
 template <class Callback>
 static inline void each_visit(u32 word, u64 blocks, Callback callback) {
   for (u32 tile = word * 64 / LANES; blocks; blocks >>= LANES, ++tile)
     if (u32 lanes = u32(blocks & ((1u << LANES) - 1))) callback(Visit{tile, lanes});
 }
 
-// The blocks that live in levels [bottom, top], before any attribute is looked at.
+// The blocks that contain the wanted levels, before any attribute is considered.
 static inline void init_blocks(const Bitmap& map, const MatchLimits& limits, u64* blocks) {
   auto [from, to] = blocks_of(map, limits.top, limits.bottom);
   for (u32 w = 0; w < map.summary_words; ++w) {
@@ -95,8 +96,8 @@ static inline void init_blocks(const Bitmap& map, const MatchLimits& limits, u64
   }
 }
 
-// A tile with boxes that its lines did not exclude. Few of them are listed, and kept or dropped by their rows; many
-// stay bits, and are cleared by the lists, and by the rows of those that lists leave in doubt on some attribute.
+// The boxes of a tile that its lines did not exclude. If few, they are listed and filtered by their rows. If many, they
+// stay a bitmap, from which lists, and rows of boxes that lists do not decide, clear those that fail.
 struct TileCandidates {
   alignas(64) u64 remaining[TILE_WORDS];
   u32 tile, size;
@@ -105,7 +106,7 @@ struct TileCandidates {
   List lists[MAX_PENDING_LISTS];
   Undecided undecided;
 
-  // All that live in the lanes of a visit.
+  // Sets the bits of all live boxes in the lanes of a visit.
   void start(const Bitmap& map, Visit visit, u32 of_event) {
     tile = visit.tile;
     event = of_event;
@@ -121,7 +122,7 @@ static inline void prefetch_row(const Bitmap& map, size_t position) {
   prefetch(row + map.row_bytes - 1);
 }
 
-// Lists the boxes that are left of a tile, with the event, and fetches what will be asked of them; returns how many.
+// Lists the remaining boxes of a tile with the event, and prefetches their rows and numbers; returns their number.
 static inline u32 list_boxes(const Bitmap& map, const TileCandidates& one, u32* box) {
   u32 size = list_bits<TILE_WORDS>(one.remaining, one.event << 11, box);
   size_t first = size_t(one.tile) * TILE;
@@ -152,8 +153,8 @@ static inline void resolve_undecided(const Bitmap& map, const EncodedEvent& even
   one.undecided.size = 0;
 }
 
-// Clears whom the lists that wait exclude; calls meanwhile() before each. Rows of boxes in doubt are fetched, and
-// looked at when `settle` comes to them.
+// Clears the boxes that the pending lists exclude; calls prefetch_more() before each list. Prefetches the rows of
+// undecided boxes, which emit_matches resolves.
 template <class Prefetch>
 static inline void clear_by_lists(const Bitmap& map, const EncodedEvent& event, TileCandidates& one, Prefetch prefetch_more) {
   FailedEntries failed;
@@ -168,7 +169,7 @@ static inline void clear_by_lists(const Bitmap& map, const EncodedEvent& event, 
     prefetch_row(map, size_t(one.tile) * TILE + (one.undecided.box[i] & POSITION));
 }
 
-// Notes the lists that a tile's boxes must be held against; should they be too many to wait, some are read at once.
+// Locates the lists that an event must read in a tile. If there are more than fit, the first ones are read at once.
 template <class P>
 static inline void find_lists(const P& plans, const Bitmap& map, const EncodedEvent& event, TileCandidates& one) {
   plans.each_list(map, one.tile, one.event, [&](u32 a, const Directory* entry, u32 cell, TopBounds tops) {
@@ -180,8 +181,8 @@ static inline void find_lists(const P& plans, const Bitmap& map, const EncodedEv
   });
 }
 
-// Boxes of a block are in order of level. Calls take(level, from, to) for each level that boxes of its line have: they
-// are [from, to) of the boxes in it. `ends` tells how many boxes of the block are of level 9, of 8 or more, ...
+// Calls callback(level, from, to) for each level among the boxes of a line: they are the from-th to the (to - 1)-th bit
+// that is set, because the boxes of a block are sorted by level. `ends` are the block's level ends.
 template <class Callback>
 static inline void each_level(const u16* ends, const u64* line, Callback callback) {
   u32 before[WORDS + 1] = {}, from = 0;
@@ -194,8 +195,8 @@ static inline void each_level(const u16* ends, const u64* line, Callback callbac
   }
 }
 
-// Hands out the boxes of a tile that hold the event, once its lists are read: emit.tile(level, numbers of the tile,
-// lines, meanwhile), or where levels differ emit.mixed(block, line).
+// Emits the boxes of a tile that match the event, after its lists were read: emit.tile(level, numbers, lines,
+// prefetch_more), or emit.mixed(block, line) if levels differ.
 template <class Emit, class Prefetch>
 static inline void emit_matches(const Bitmap& map, const EncodedEvent& event, TileCandidates& one, Emit& emit, Prefetch prefetch_more) {
   resolve_undecided(map, event, one);
@@ -204,7 +205,7 @@ static inline void emit_matches(const Bitmap& map, const EncodedEvent& event, Ti
   for (u32 lane = 0; lane < LANES; ++lane) {
     prefetch_more();
     const u64* line = one.remaining + lane * WORDS;
-    if (empty(load(line))) continue;  // the last tile may have fewer blocks than lanes
+    if (empty(load(line))) continue;  // also lanes without a block, in the last tile
     emit.mixed(one.tile * LANES + lane, line);
   }
 }

@@ -1,4 +1,4 @@
-// Plans of points: one line an attribute, and the list of the event's cell.
+// Plans of point events: per attribute one line and one list, those of the event's cell.
 #pragma once
 
 #include "match/plan.hpp"
@@ -12,15 +12,15 @@ struct PointPlans : Plans<1> {
     u32 attribute;
   };
   Scratch<Opened> opened;
-  Scratch<u64> full;  // bits: attributes where every box reaches into the event's cell
+  Scratch<u64> full;  // bits: attributes where every box overlaps the event's cell
 
   PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
 
-  using Source = const u64*;  // an attribute's line of lane 0
-  static constexpr u32 ROWS_PER_LIST = 4;  // rows that cost about as much as a list
+  using Source = const u64*;  // an attribute's line for lane 0
+  static constexpr u32 ROWS_PER_LIST = 4;  // a list costs about as much as this many rows
   static constexpr bool STAGED = false;
 
-  // False where no box of the segment can match; `blocks` is narrowed to those that may.
+  // Makes an event's plan and narrows `blocks` to those that may match. Returns false if no box can.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
     start(event);
     u64* all = full.data + event * words;
@@ -34,7 +34,7 @@ struct PointPlans : Plans<1> {
       if (population == map.members) set_bit(all, a);
       else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
       put(event, 0, a, quantize(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
-      if (!map.edges[at]) continue;  // lines decide, where a tile has them
+      if (!map.edges[at]) continue;  // lines decide, in tiles that have them
       set_bit(list_attributes.data + event * words, a);
       set_bit(ambiguous.data + event * words, a);
       rows += ROWS_PER_LIST;
@@ -43,7 +43,7 @@ struct PointPlans : Plans<1> {
     return true;
   }
 
-  // Where the lines are that the event reads in a tile.
+  // Finds the lines that the event reads in a tile.
   u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
     u32 size = 0;
     const Directory* directory = directory_of(map, tile);
@@ -70,7 +70,7 @@ struct PointPlans : Plans<1> {
     return remaining;
   }
 
-  // Many events are about to visit the tile: where its lines are.
+  // Finds the lines of a tile once for all events that visit it.
   void open_tile(const Bitmap& map, u32 tile) {
     const Directory* directory = directory_of(map, tile);
     const u16* order = map.order + size_t(tile) * map.attributes;
@@ -79,7 +79,7 @@ struct PointPlans : Plans<1> {
       opened.push({line_of(map, directory[order[i]].group, 0, 0), order[i]});
   }
 
-  // ANDs the lines of all lanes that the event visits in the open tile. Returns how many boxes are left.
+  // ANDs the lines of all lanes that the event visits in the open tile. Returns the number of boxes left.
   u32 intersect_tile(const Bitmap&, Visit visit, size_t event, u64* remaining) const {
     switch (__builtin_popcount(visit.lanes)) {
       case 1: return intersect_lanes<1>(visit, event, remaining);
@@ -104,7 +104,7 @@ struct PointPlans : Plans<1> {
     return count<TILE_WORDS>(remaining);
   }
 
-  // Calls take(attribute, directory entry, cell, tops) for each list that may exclude the event.
+  // Calls callback(attribute, directory entry, cell, top bounds) for each list that may exclude the event.
   template <class Callback>
   void each_list(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     const Directory* directory = directory_of(map, tile);

@@ -1,4 +1,4 @@
-// Holding an event against a box's row.
+// Tests events against the rows of boxes (format/row.hpp).
 #pragma once
 
 #include "match/lines.hpp"
@@ -6,10 +6,10 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 MAX_ROW_TESTS = 160;  // of a tile that are looked at one by one
+constexpr u32 MAX_ROW_TESTS = 160;  // boxes per tile that are tested by row
 
-// What rows are held against: the event's places (and keys, where rows hold keys), their glances (a byte an attribute,
-// padded to 64), and the attributes where an end with the same glance leaves doubt, a bit each.
+// An event as rows are compared with it: keys, quantized keys, prefixes (padded to 64 attributes), and one bit per
+// attribute where equal prefixes do not decide.
 struct EncodedEvent {
   const i64 *low, *high;
   const u32 *low_qkey, *high_qkey;
@@ -17,7 +17,7 @@ struct EncodedEvent {
   const u64* ambiguous;
 };
 
-// The same of many events. A point has one side: its high end is its low one.
+// The same for many events. A point has one side: its high bound is its low bound.
 template <u32 SIDES>
 struct EncodedEvents {
   const i64 *low, *high;
@@ -36,7 +36,7 @@ struct EncodedEvents {
   }
 };
 
-// Exactly: whether a box's i-th constraint, which is on attribute a, excludes the event.
+// Whether a box's i-th constraint, which is on attribute a, excludes the event. Exact.
 static inline bool key_fails(const Bitmap& map, const EncodedEvent& event, const Row& row, u32 i, u32 a) {
   int above, below;
   if (map.keyed) {
@@ -49,7 +49,7 @@ static inline bool key_fails(const Bitmap& map, const EncodedEvent& event, const
   return above | below;
 }
 
-// What glances tell: whether the box fails, or else the attributes where its keys must tell (a bit each).
+// What prefixes tell: the box fails, or else the attributes (one bit each) where the suffixes decide.
 struct PrefixTest {
   bool fails;
   u64 ties;
@@ -88,9 +88,9 @@ static inline bool wide_row_matches(const Bitmap& map, const EncodedEvent& event
   return !fails;
 }
 
-// Of at most MOST_ROWS boxes of a tile, each with an event, | event | position in tile 11 |, keeps those that hold it,
-// in any order; returns how many. What each box comes to is hard to foretell, so there is no branch on it: glances
-// first, keys of those that are close later.
+// Filters up to MAX_ROW_TESTS boxes of a tile, each with its event, | event | position in tile 11 |. Keeps those that
+// match, in any order, and returns their number. Outcomes are hard to predict, so there is no branch on them: first all
+// prefixes are tested, then the suffixes of the ties.
 template <u32 SIDES>
 static inline u32 filter_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, EncodedEvents<SIDES> events) {
   const RowShape shape = shape_of(map);
@@ -131,7 +131,7 @@ static inline u32 filter_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box
   return kept;
 }
 
-// Whether one constraint of a box, on this attribute, excludes the event.
+// Whether a box's constraint on this attribute excludes the event.
 static inline bool constraint_fails(const Bitmap& map, const EncodedEvent& event, const u8* at, u32 attribute) {
   const RowShape shape = shape_of(map);
   Row row = open_row(shape, at);
