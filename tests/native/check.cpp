@@ -95,7 +95,8 @@ bool check_cancelling() {
   InterruptCheck none;
   Workload work(6, 6000, 1000);
   BitmapOptions options{6, BLOCK, 4, 1};
-  if (cancel_everywhere([&](InterruptCheck& interrupt) { Sources(work, options, interrupt); }) < 10) return std::puts("build asks"), false;
+  if (cancel_everywhere([&](InterruptCheck& interrupt) { Sources(work, options, interrupt); }) < 10)
+    return std::puts("build asks"), false;
   Sources sources(work, options, none);
   auto keys = events(6, 1000, 1000);
   Events all{keys.data(), keys.data(), 6};
@@ -116,7 +117,8 @@ bool check_cancelling() {
 
 // A kernel that fails in the share of events that starts at `failing`, after it has allocated memory.
 size_t failing;
-void fail_in_share(const SegmentSet&, const Events&, size_t from, size_t to, size_t, i64* ends, Result& out, InterruptCheck& interrupt) {
+void fail_in_share(const SegmentSet&, const Events&, size_t from, size_t to, size_t, i64* ends, Result& out,
+                   InterruptCheck& interrupt) {
   reserve(out, to - from);
   for (size_t e = from; e < to; ++e) {
     out.numbers[out.size++] = i32(e);

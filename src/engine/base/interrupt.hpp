@@ -9,7 +9,7 @@ namespace hitbox {
 
 struct InterruptCheck {
   void (*poll)(InterruptCheck&) = nullptr;  // null: the call cannot be cancelled
-  size_t work = 0;                // since the last poll
+  size_t work = 0;                          // since the last poll
 };
 
 constexpr size_t POLL_INTERVAL = 1 << 14;

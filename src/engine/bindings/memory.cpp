@@ -96,7 +96,8 @@ class FreeBlockCache {
 
 FreeBlockCache cache;
 #if defined(__linux__)
-[[maybe_unused]] const int fork_handlers = pthread_atfork([] { cache.lock(); }, [] { cache.unlock(); }, [] { cache.unlock(); });
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { cache.lock(); }, [] { cache.unlock(); }, [] { cache.unlock(); });
 #endif
 
 char* allocate_block(size_t bytes) {

@@ -8,14 +8,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/read_write_lock.hpp"
+#include "bindings/released_gil.hpp"
 #include "build/build.hpp"
 #include "format/checksum.hpp"
 #include "format/decode.hpp"
-#include "match/dispatch.hpp"
-#include "bindings/read_write_lock.hpp"
-#include "bindings/released_gil.hpp"
-#include "format/tail.hpp"
 #include "format/segment_view.hpp"
+#include "format/tail.hpp"
+#include "match/dispatch.hpp"
 
 namespace nb = nanobind;
 using namespace hitbox;
@@ -84,7 +84,8 @@ nb::object to_numpy(const std::vector<T>& values) {
   return to_numpy(std::move(memory), values.size());
 }
 
-Boxes boxes_from(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high, Vector<u8> priority) {
+Boxes boxes_from(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
+                 Vector<u8> priority) {
   return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
 }
 
@@ -151,9 +152,9 @@ struct BoxSubset {
 };
 
 // Builds segments of boxes: [(kind, arrays, numbers, positions)].
-nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
-               Vector<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind, u64 first_seed,
-               u64 second_seed) {
+nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
+               Vector<i64> high, Vector<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind,
+               u64 first_seed, u64 second_seed) {
   Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
   BitmapOptions options{attributes, block, lines, band};
   BoxSubset keyed, ranges;
@@ -226,9 +227,7 @@ class Segment {
   }
   size_t size() const { return is_bitmap ? size_t(bitmap.blocks) * BLOCK : postings.rows.count; }
   u32 number(u32 position) const { return is_bitmap ? bitmap.numbers[position] : postings.rows.numbers[position]; }
-  u8 level(u32 position) const {
-    return is_bitmap ? u8(level_at(bitmap, position)) : postings.rows.levels[position];
-  }
+  u8 level(u32 position) const { return is_bitmap ? u8(level_at(bitmap, position)) : postings.rows.levels[position]; }
 
   const bool is_bitmap;
   Bitmap bitmap{};
@@ -239,7 +238,8 @@ class Segment {
 };
 
 nb::tuple decoded_to_numpy(const Decoded& boxes, const std::vector<u8>& priority) {
-  return nb::make_tuple(to_numpy(boxes.offsets), to_numpy(boxes.attribute), to_numpy(boxes.low), to_numpy(boxes.high), to_numpy(priority));
+  return nb::make_tuple(to_numpy(boxes.offsets), to_numpy(boxes.attribute), to_numpy(boxes.low), to_numpy(boxes.high),
+                        to_numpy(priority));
 }
 
 // get(position) for each position.
@@ -299,55 +299,78 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
       .def("check", &Segment::check, nb::call_guard<ReleasedGil>())
-      .def("check_boxes", [](const Segment& self, size_t from, size_t to, Vector<u32> where, u32 base) {
-        Locations locations{where.data(), where.size(), base};
-        ReleasedGil released;
-        return self.check_boxes(from, to, locations);
-      }, "first"_a, "end"_a, "where"_a, "base"_a)
-      .def("decode", [](const Segment& self, Vector<u32> positions) {
-        Decoded boxes;
-        std::vector<u8> levels;
-        SignalCheck interrupt;
-        {
-          ReleasedGil released;
-          boxes = self.decode(positions.data(), positions.size(), interrupt);
-          levels = map_positions<u8>(positions, [&](u32 at) { return self.level(at); });
-        }
-        return decoded_to_numpy(boxes, levels);
-      }, "positions"_a)
-      .def("numbers", [](const Segment& self, Vector<u32> positions) {
-        return to_numpy(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
-      }, "positions"_a)
+      .def(
+          "check_boxes",
+          [](const Segment& self, size_t from, size_t to, Vector<u32> where, u32 base) {
+            Locations locations{where.data(), where.size(), base};
+            ReleasedGil released;
+            return self.check_boxes(from, to, locations);
+          },
+          "first"_a, "end"_a, "where"_a, "base"_a)
+      .def(
+          "decode",
+          [](const Segment& self, Vector<u32> positions) {
+            Decoded boxes;
+            std::vector<u8> levels;
+            SignalCheck interrupt;
+            {
+              ReleasedGil released;
+              boxes = self.decode(positions.data(), positions.size(), interrupt);
+              levels = map_positions<u8>(positions, [&](u32 at) { return self.level(at); });
+            }
+            return decoded_to_numpy(boxes, levels);
+          },
+          "positions"_a)
+      .def(
+          "numbers",
+          [](const Segment& self, Vector<u32> positions) {
+            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
+          },
+          "positions"_a)
       .def("__len__", &Segment::size);
 
   nb::class_<Tail>(m, "Tail")
       .def(nb::init<>())
-      .def("with_room", [](nb::handle_t<Tail> self, size_t boxes, size_t constraints) {
-        const Tail& tail = nb::cast<const Tail&>(self);
-        return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
-      }, "boxes"_a, "constraints"_a)
-      .def("append", [](Tail& self, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
-                        Vector<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
-           "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
-      .def("remove", [](Tail& self, Vector<u32> positions) { self.remove(positions.data(), positions.size()); },
-           "positions"_a)
-      .def("decode", [](const Tail& self, Vector<u32> positions) {
-        Rows rows = self.rows();
-        SignalCheck interrupt;
-        return decoded_to_numpy(decode(rows, positions.data(), positions.size(), interrupt),
-                            map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
-      }, "positions"_a)
-      .def("living", [](const Tail& self) {
-        Rows rows = self.rows();
-        std::vector<u32> found;
-        for (u32 i = 0; i < rows.count; ++i)
-          if (bit(rows.alive, i)) found.push_back(i);
-        return to_numpy(found);
-      })
-      .def("numbers", [](const Tail& self, Vector<u32> positions) {
-        const Rows rows = self.rows();
-        return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
-      }, "positions"_a)
+      .def(
+          "with_room",
+          [](nb::handle_t<Tail> self, size_t boxes, size_t constraints) {
+            const Tail& tail = nb::cast<const Tail&>(self);
+            return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
+          },
+          "boxes"_a, "constraints"_a)
+      .def(
+          "append",
+          [](Tail& self, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
+             Vector<i64> high,
+             Vector<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
+          "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
+      .def(
+          "remove", [](Tail& self, Vector<u32> positions) { self.remove(positions.data(), positions.size()); },
+          "positions"_a)
+      .def(
+          "decode",
+          [](const Tail& self, Vector<u32> positions) {
+            Rows rows = self.rows();
+            SignalCheck interrupt;
+            return decoded_to_numpy(decode(rows, positions.data(), positions.size(), interrupt),
+                                    map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
+          },
+          "positions"_a)
+      .def("living",
+           [](const Tail& self) {
+             Rows rows = self.rows();
+             std::vector<u32> found;
+             for (u32 i = 0; i < rows.count; ++i)
+               if (bit(rows.alive, i)) found.push_back(i);
+             return to_numpy(found);
+           })
+      .def(
+          "numbers",
+          [](const Tail& self, Vector<u32> positions) {
+            const Rows rows = self.rows();
+            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
+          },
+          "positions"_a)
       .def("clear", &Tail::clear)
       .def_prop_ro("live", &Tail::live)
       .def_prop_ro("nbytes", &Tail::bytes)
@@ -355,20 +378,26 @@ NB_MODULE(_kernels, m) {
 
   m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
         "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
-  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a,
-        "bottom"_a, "limit"_a);
-  m.def("clear_bits", [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
-    for (size_t i = 0; i < positions.size(); ++i) {
-      u32 at = positions.data()[i];
-      bits.data()[at / 64] &= ~(1ull << (at & 63));
-    }
-  }, "bits"_a.noconvert(), "positions"_a);
-  m.def("crc32c", [](Vector<u8> data, u32 before, bool portable) {
-    const u8* at = data.data();
-    size_t size = data.size();
-    ReleasedGil released;
-    return checksum::crc32c(at, size, before, portable);
-  }, "data"_a, "before"_a = 0, "portable"_a = false);
+  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
+        "limit"_a);
+  m.def(
+      "clear_bits",
+      [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
+        for (size_t i = 0; i < positions.size(); ++i) {
+          u32 at = positions.data()[i];
+          bits.data()[at / 64] &= ~(1ull << (at & 63));
+        }
+      },
+      "bits"_a.noconvert(), "positions"_a);
+  m.def(
+      "crc32c",
+      [](Vector<u8> data, u32 before, bool portable) {
+        const u8* at = data.data();
+        size_t size = data.size();
+        ReleasedGil released;
+        return checksum::crc32c(at, size, before, portable);
+      },
+      "data"_a, "before"_a = 0, "portable"_a = false);
   m.def("join_crc32c", &checksum::join, "first"_a, "second"_a, "second_size"_a);
   m.def("simd_levels", [] {
     std::vector<std::string> names;

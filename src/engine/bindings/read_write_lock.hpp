@@ -83,8 +83,7 @@ class SignalHandlers {
       for (const SavedHandler& one : restored)
         if (one.number == number) {
           PyObject* frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
-          nb::object done =
-              nb::steal(PyObject_CallFunction(one.handler.ptr(), "iO", number, frame ? frame : Py_None));
+          nb::object done = nb::steal(PyObject_CallFunction(one.handler.ptr(), "iO", number, frame ? frame : Py_None));
           if (!done.is_valid()) raised = chained(take_error(), raised);
         }
     if (raised.is_valid()) throw_error(raised);
@@ -287,10 +286,8 @@ class Lock {
     void end() {
       if (!counted_) return;
       counted_ = false;
-      if (--lock_.waiting_writers_)
-        lock_.writer_waiting_since_ = Clock::now();  // for the next writer
-      else
-        lock_.wake();
+      if (--lock_.waiting_writers_) lock_.writer_waiting_since_ = Clock::now();  // for the next writer
+      else lock_.wake();
     }
 
    private:
@@ -372,8 +369,9 @@ class Section {
     nb::class_<Section>(m, name)
         .def(nb::init<nb::object>(), nb::arg("lock"))
         .def("__enter__", [](Section& self) { (self.lock_->*begin)(); })
-        .def("__exit__", [](Section& self, nb::handle, nb::handle, nb::handle) { (self.lock_->*end)(); },
-             nb::arg().none(), nb::arg().none(), nb::arg().none());
+        .def(
+            "__exit__", [](Section& self, nb::handle, nb::handle, nb::handle) { (self.lock_->*end)(); },
+            nb::arg().none(), nb::arg().none(), nb::arg().none());
   }
 
  private:

@@ -4,11 +4,11 @@
 #include <memory>
 #include <vector>
 
-#include "format/bitmap.hpp"
 #include "base/common.hpp"
-#include "format/postings.hpp"
 #include "base/interrupt.hpp"
 #include "base/prefetch.hpp"
+#include "format/bitmap.hpp"
+#include "format/postings.hpp"
 
 namespace hitbox {
 
@@ -121,10 +121,12 @@ void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& gr
              u32* order, size_t count, InterruptCheck& interrupt);
 // Builders throw std::length_error if the boxes do not fit into one segment.
 BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt);
-PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, InterruptCheck& interrupt);
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed,
+                             InterruptCheck& interrupt);
 
 // Chooses for each box the index of the constraint that is its posting key; -1: no key, always a candidate; -2: the box
 // belongs into a bitmap segment.
-std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, InterruptCheck& interrupt);
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed,
+                             InterruptCheck& interrupt);
 
 }  // namespace hitbox

@@ -9,7 +9,8 @@
 namespace hitbox {
 namespace {
 
-constexpr const char* TOO_MANY_CONSTRAINTS = "too many constraints for one segment, more than 2^31: use several indexes";
+constexpr const char* TOO_MANY_CONSTRAINTS =
+    "too many constraints for one segment, more than 2^31: use several indexes";
 
 // The quantized bounds of a constraint.
 struct Ends {
@@ -23,12 +24,12 @@ struct Layout {
   const std::vector<Cells>& cells;
   BitmapArrays& out;
   InterruptCheck& interrupt;
-  std::vector<u32> order;           // boxes by block
-  std::vector<size_t> block_begin;  // [blocks + 1] into order
-  std::vector<u16> counts;          // [attributes][CELLS] bounds per list of the current tile
-  std::vector<u32> cursor;          // the same lists' write positions
-  std::vector<Ends> ends;           // of the current box
-  std::vector<u8> overflow, scratch;    // overflow rows, and a buffer for one
+  std::vector<u32> order;             // boxes by block
+  std::vector<size_t> block_begin;    // [blocks + 1] into order
+  std::vector<u16> counts;            // [attributes][CELLS] bounds per list of the current tile
+  std::vector<u32> cursor;            // the same lists' write positions
+  std::vector<Ends> ends;             // of the current box
+  std::vector<u8> overflow, scratch;  // overflow rows, and a buffer for one
 
   u32 attributes() const { return options.attributes; }
 
@@ -99,7 +100,8 @@ struct Layout {
       std::fill(used.begin(), used.end(), 0);
       report_work(interrupt, TILE + m);
       for (size_t i = block_start(t * LANES); i < block_start((t + 1) * LANES); ++i) {
-        if (i + PrefetchDistance::BUILD_BOXES < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + PrefetchDistance::BUILD_BOXES]]);
+        if (i + PrefetchDistance::BUILD_BOXES < order.size())
+          __builtin_prefetch(cells.data() + boxes.offsets[order[i + PrefetchDistance::BUILD_BOXES]]);
         for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at)
           ++used[cells[size_t(at)].attribute];
       }
@@ -192,7 +194,8 @@ struct Layout {
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
     std::fill(counts.begin(), counts.end(), 0);
     each_box(tile, [&](u32, u32 box, size_t i) {
-      if (i + PrefetchDistance::BUILD_BOXES < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + PrefetchDistance::BUILD_BOXES]]);
+      if (i + PrefetchDistance::BUILD_BOXES < order.size())
+        __builtin_prefetch(cells.data() + boxes.offsets[order[i + PrefetchDistance::BUILD_BOXES]]);
       for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
         const Cells& c = cells[size_t(at)];
         ++counts[size_t(c.attribute) * CELLS + c.low];
@@ -276,7 +279,8 @@ struct Layout {
         continue;
       }
       constexpr u32 bits = (1u << SUFFIX_BITS) - 1;
-      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits) << SUFFIX_BITS;  // 28 bits: odd ones start in the middle of a byte
+      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits)
+                                           << SUFFIX_BITS;  // 28 bits: odd ones start in the middle of a byte
       if (i % 2) two = two << 4 | (suffixes[28 * i / 8] & 15);
       std::memcpy(suffixes + 28 * i / 8, &two, 4);
     }

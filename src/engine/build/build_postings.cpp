@@ -7,8 +7,8 @@
 namespace hitbox {
 namespace {
 
-constexpr double MAX_POSTING_SHARE = 1.0 / 48;     // share of events up to which a posting is cheaper than a bit in a line
-constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;   // below this share of constrained attributes, lines waste memory
+constexpr double MAX_POSTING_SHARE = 1.0 / 48;  // share of events up to which a posting is cheaper than a bit in a line
+constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;  // below this share of constrained attributes, lines waste memory
 
 bool is_equality(const Boxes& boxes, size_t at) { return boxes.low[at] == boxes.high[at] && boxes.low[at] != MISSING; }
 
@@ -22,7 +22,8 @@ struct Frequencies {
   Array<Slot> slots;
   std::vector<double> total;
 
-  Frequencies(const Boxes& boxes, u32 attributes, Seed s, InterruptCheck& interrupt) : seed(s), total(attributes, 64.0) {
+  Frequencies(const Boxes& boxes, u32 attributes, Seed s, InterruptCheck& interrupt)
+      : seed(s), total(attributes, 64.0) {
     size_t equalities = 0, end = size_t(boxes.offsets[boxes.count]);
     for (size_t at = size_t(boxes.offsets[0]); at < end; ++at) {
       equalities += is_equality(boxes, at);
@@ -207,7 +208,8 @@ struct Builder {
     out.position.allocate(n);
     out.rows.alive.allocate((n + 63) / 64, 0);
     for (size_t i = 0; i < n; ++i) {
-      if (i + 2 * PrefetchDistance::BUILD_BOXES < n) __builtin_prefetch(boxes.offsets + order[i + 2 * PrefetchDistance::BUILD_BOXES]);
+      if (i + 2 * PrefetchDistance::BUILD_BOXES < n)
+        __builtin_prefetch(boxes.offsets + order[i + 2 * PrefetchDistance::BUILD_BOXES]);
       if (i + PrefetchDistance::BUILD_BOXES < n) prefetch_box(order[i + PrefetchDistance::BUILD_BOXES]);
       u32 box = order[i];
       report_work(interrupt, 4 + boxes.size(box));
@@ -226,7 +228,8 @@ struct Builder {
 
 }  // namespace
 
-std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, InterruptCheck& interrupt) {
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed,
+                             InterruptCheck& interrupt) {
   Frequencies frequencies(boxes, attributes, seed, interrupt);
   std::vector<i64> key(boxes.count, -2);
   std::vector<size_t> undecided;
@@ -249,7 +252,8 @@ std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_posti
   return key;
 }
 
-PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, InterruptCheck& interrupt) {
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed,
+                             InterruptCheck& interrupt) {
   PostingArrays out;
   Builder builder{boxes, key, attributes, seed, out, interrupt, {}};
   builder.check_size();

@@ -117,8 +117,10 @@ struct Clusterer {
     spare.assign(order, order + count);
     size_t start[OPEN_BUCKET + 2] = {};
     for (size_t i = 0; i < count; ++i) {
-      if (i + 2 * PrefetchDistance::CLUSTER_BOXES < count) __builtin_prefetch(boxes.offsets + spare[i + 2 * PrefetchDistance::CLUSTER_BOXES]);
-      if (i + PrefetchDistance::CLUSTER_BOXES < count) __builtin_prefetch(cells.data() + boxes.offsets[spare[i + PrefetchDistance::CLUSTER_BOXES]]);
+      if (i + 2 * PrefetchDistance::CLUSTER_BOXES < count)
+        __builtin_prefetch(boxes.offsets + spare[i + 2 * PrefetchDistance::CLUSTER_BOXES]);
+      if (i + PrefetchDistance::CLUSTER_BOXES < count)
+        __builtin_prefetch(cells.data() + boxes.offsets[spare[i + PrefetchDistance::CLUSTER_BOXES]]);
       report_work(interrupt, 2);
       buckets[i] = bucket(spare[i], a);
       ++start[buckets[i] + 1];

@@ -14,12 +14,13 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t MIN_SAMPLED_BOXES = 1024, MAX_SAMPLED_BOXES = 16384;  // a sixteenth of the boxes: sorting cuts is expensive
-constexpr u32 INNER_CELLS = CELLS - 4;  // without {MISSING}, the open low end, the first and the last cut
+constexpr size_t MIN_SAMPLED_BOXES = 1024,
+                 MAX_SAMPLED_BOXES = 16384;  // a sixteenth of the boxes: sorting cuts is expensive
+constexpr u32 INNER_CELLS = CELLS - 4;       // without {MISSING}, the open low end, the first and the last cut
 constexpr u32 MAX_GAPS = 4;
 
 struct Gap {
-  i64 below, above;    // the sampled cuts on both sides
+  i64 below, above;     // the sampled cuts on both sides
   i64 lowest, highest;  // narrowed by all cuts
 };
 

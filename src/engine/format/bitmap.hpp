@@ -43,8 +43,8 @@ constexpr u32 UPPER = 1u << 11;
 constexpr u32 POSITION = UPPER - 1;
 constexpr u32 ENTRY_PADDING = 32;  // vectors may read so far beyond the last entry
 constexpr u32 BYTE_PADDING = 64;   // the same for arrays of bytes
-constexpr u32 LEVEL_ENDS = 16;  // LEVELS plus padding
-constexpr u8 MIXED = 0xFF;      // the boxes of a tile have different levels
+constexpr u32 LEVEL_ENDS = 16;     // LEVELS plus padding
+constexpr u8 MIXED = 0xFF;         // the boxes of a tile have different levels
 constexpr u32 TOP_VALUES = 16;  // values of an entry's four top bits: of a code, or of a cell where there are no lines
 
 struct Directory {
@@ -84,27 +84,27 @@ struct BitmapSizes {
 // A view: pointers into arrays that somebody else owns. segment_view.hpp opens and checks them.
 struct Bitmap : BitmapSizes {
   u32 attributes;
-  size_t groups;             // of lines, one per tile and attribute that has them
+  size_t groups;  // of lines, one per tile and attribute that has them
   size_t entry_count;
   size_t more_bytes;
-  const BlockRange* bands;   // [LEVELS] blocks that contain boxes of a level; empty if there are none
-  const u8* tile_level;      // [tiles] the level of all its boxes, or MIXED
-  const u16* level_ends;     // [blocks][LEVEL_ENDS] boxes of level 9, of level 8 or more, ..., then 0xFFFF
-  const i64* starts;         // [attributes][CELLS] first key of each cell; unused cells repeat the last one
-  const u8* shift;           // [attributes][CELLS] bit width of the distance from a cell's first key to its last
-  const u32* population;     // [attributes][CELLS] boxes that overlap the cell
-  const u32* edges;          // [attributes][CELLS] bounds inside the cell, which lines cannot decide
-  const u64* bare;           // [tiles][(attributes + 63) / 64] bits: constrained attributes without lines
-  const u8* narrowest;       // [attributes] the fewest cells that a box overlaps
-  const u64* summary;        // [attributes][CELLS][summary_words]
+  const BlockRange* bands;     // [LEVELS] blocks that contain boxes of a level; empty if there are none
+  const u8* tile_level;        // [tiles] the level of all its boxes, or MIXED
+  const u16* level_ends;       // [blocks][LEVEL_ENDS] boxes of level 9, of level 8 or more, ..., then 0xFFFF
+  const i64* starts;           // [attributes][CELLS] first key of each cell; unused cells repeat the last one
+  const u8* shift;             // [attributes][CELLS] bit width of the distance from a cell's first key to its last
+  const u32* population;       // [attributes][CELLS] boxes that overlap the cell
+  const u32* edges;            // [attributes][CELLS] bounds inside the cell, which lines cannot decide
+  const u64* bare;             // [tiles][(attributes + 63) / 64] bits: constrained attributes without lines
+  const u8* narrowest;         // [attributes] the fewest cells that a box overlaps
+  const u64* summary;          // [attributes][CELLS][summary_words]
   const Directory* directory;  // [tiles * attributes + 1]
-  const u16* order;          // [tiles][attributes] those with lines, most selective first, then NO_ATTRIBUTE
-  const u64* lines;          // [groups][CELLS][LANES][WORDS]
-  const u16* entries;        // per attribute with lines: [CELLS] list ends, then the lists; padded
-  Numbers numbers;           // [blocks][BLOCK], padded
-  const u8* rows;            // [blocks][BLOCK][row_bytes], padded
-  const u8* more;            // overflow rows: boxes with more constraints than `room`; padded
-  const u64* alive;          // [tiles * LANES][WORDS]
+  const u16* order;            // [tiles][attributes] those with lines, most selective first, then NO_ATTRIBUTE
+  const u64* lines;            // [groups][CELLS][LANES][WORDS]
+  const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists; padded
+  Numbers numbers;             // [blocks][BLOCK], padded
+  const u8* rows;              // [blocks][BLOCK][row_bytes], padded
+  const u8* more;              // overflow rows: boxes with more constraints than `room`; padded
+  const u64* alive;            // [tiles * LANES][WORDS]
 };
 
 constexpr u16 NO_ATTRIBUTE = 0xFFFF;

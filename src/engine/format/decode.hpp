@@ -3,9 +3,9 @@
 
 #include <vector>
 
+#include "base/interrupt.hpp"
 #include "format/row.hpp"
 #include "format/rows.hpp"
-#include "base/interrupt.hpp"
 
 namespace hitbox {
 

@@ -25,17 +25,17 @@ struct Seed {
 struct Postings {
   u32 attributes;
   u32 slot_mask;
-  size_t word_count;       // of rows.words
+  size_t word_count;  // of rows.words
   Seed seed;
-  Rows rows;               // in posting order
-  const u64* slots;        // | fingerprint 32 | key + 1 |, 0 where empty
-  const u32* key_begin;    // [attributes + 1] first key of an attribute; the last of its keys is the list of ranges
-  const i64* key_value;    // [keys]
-  const u32* key_start;    // [keys + 2]; the last key holds the boxes that are always candidates
-  const u64* filter;       // [count]
-  const i64* code_base;    // [attributes]
-  const i64* code_last;    // [attributes]
-  const u8* code_shift;    // [attributes]
+  Rows rows;             // in posting order
+  const u64* slots;      // | fingerprint 32 | key + 1 |, 0 where empty
+  const u32* key_begin;  // [attributes + 1] first key of an attribute; the last of its keys is the list of ranges
+  const i64* key_value;  // [keys]
+  const u32* key_start;  // [keys + 2]; the last key holds the boxes that are always candidates
+  const u64* filter;     // [count]
+  const i64* code_base;  // [attributes]
+  const i64* code_last;  // [attributes]
+  const u8* code_shift;  // [attributes]
 };
 
 // A 24-bit code of a key that preserves order.

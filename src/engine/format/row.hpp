@@ -14,7 +14,7 @@
 namespace hitbox {
 
 constexpr u32 MAX_MASKED_ATTRIBUTES = 64;  // above this, rows list attributes
-constexpr u32 SUFFIX_BITS = 14;    // bits of a quantized key below the prefix
+constexpr u32 SUFFIX_BITS = 14;            // bits of a quantized key below the prefix
 
 struct Row {
   const u8 *head, *lows, *highs, *suffix;

@@ -14,14 +14,14 @@ class Tail {
   bool has_room(size_t boxes, size_t constraints) const {
     size_t rows = numbers_.size() + boxes;
     return rows <= numbers_.capacity() && rows <= start_.capacity() && rows <= levels_.capacity() &&
-           (rows + 63) / 64 <= alive_.capacity() &&
-           words_.size() + most_words(boxes, constraints) <= words_.capacity();
+           (rows + 63) / 64 <= alive_.capacity() && words_.size() + most_words(boxes, constraints) <= words_.capacity();
   }
 
   // A copy with room for more boxes, so that appending them cannot fail.
   Tail with_room(size_t boxes, size_t constraints) const {
     size_t rows = numbers_.size() + boxes, words = words_.size() + most_words(boxes, constraints);
-    if (words > UINT32_MAX) throw std::length_error("too many constraints for the tail: make the option `tail` smaller");
+    if (words > UINT32_MAX)
+      throw std::length_error("too many constraints for the tail: make the option `tail` smaller");
     Tail out;
     rows = std::max(rows, 2 * numbers_.size());
     copy(words_, out.words_, std::max(words, 2 * words_.size()));

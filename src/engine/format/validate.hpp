@@ -88,7 +88,8 @@ static inline void check_lists(const Bitmap& map) {
   const u32 m = map.attributes, tiles = tiles_of(map.blocks), words = (m + 63) / 64;
   const Directory* directory = map.directory;
   constexpr u32 MAX_LIST = 2 * TILE;  // entries in one list
-  require(size_t(directory[size_t(tiles) * m].base) + ENTRY_PADDING == map.entry_count, "directory", "lists do not end with the entries");
+  require(size_t(directory[size_t(tiles) * m].base) + ENTRY_PADDING == map.entry_count, "directory",
+          "lists do not end with the entries");
   for (size_t i = 0; i < size_t(tiles) * m; ++i) {
     require(directory[i].base <= directory[i + 1].base, "directory", "lists do not ascend");
     require(directory[i].group <= map.groups, "directory", "lines are out of range");
@@ -203,8 +204,7 @@ static inline void check_tables(const Postings& postings) {
 }
 
 // Checks the boxes at positions [from, to); returns how many are live.
-static inline size_t check_boxes(const Postings& postings, size_t from, size_t to,
-                                 const Locations& locations) {
+static inline size_t check_boxes(const Postings& postings, size_t from, size_t to, const Locations& locations) {
   const Rows& rows = postings.rows;
   const size_t words = postings.word_count;
   size_t found = 0;

@@ -3,15 +3,15 @@
 // line. At the end the log is scattered by event and level: a counting sort.
 #pragma once
 
+#include "base/interrupt.hpp"
 #include "match/interval.hpp"
 #include "match/point.hpp"
-#include "base/interrupt.hpp"
 
 namespace hitbox {
 namespace {
 
-constexpr u32 GROUP = 8;    // visits whose lines are ANDed before the first result is used, so no branch waits for lines
-constexpr u32 DENSE_BLOCK = 12;   // from this many matches per block, its line is logged instead
+constexpr u32 GROUP = 8;  // visits whose lines are ANDed before the first result is used, so no branch waits for lines
+constexpr u32 DENSE_BLOCK = 12;  // from this many matches per block, its line is logged instead
 
 // The matches of a chunk of events, in the order in which they were found.
 struct MatchLog {
@@ -195,7 +195,7 @@ struct Batch {
   MatchLog& log;
   InterruptCheck& interrupt;
   P plans;
-  Scratch<u64> blocks;       // [events][summary_words]
+  Scratch<u64> blocks;            // [events][summary_words]
   Scratch<PendingVisit> pending;  // [WORD_TILES][events]
   u32 pending_count[WORD_TILES];
   TileCandidates group[GROUP];
@@ -245,7 +245,8 @@ struct Batch {
     for (u32 i = 0; i < visit_count; i += GROUP) {
       u32 some = visit_count - i < GROUP ? visit_count - i : GROUP;
       for (u32 j = 0; j < some; ++j) {
-        if (i + j + PrefetchDistance::PLANS < visit_count) plans.prefetch_plan(list[i + j + PrefetchDistance::PLANS].event);
+        if (i + j + PrefetchDistance::PLANS < visit_count)
+          plans.prefetch_plan(list[i + j + PrefetchDistance::PLANS].event);
         prefetch(log.counts_of(list[i + j].event));
         prefetcher.step();
         TileCandidates& one = group[j];

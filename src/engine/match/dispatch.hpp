@@ -141,8 +141,8 @@ void run_parallel(size_t count, InterruptCheck& interrupt, Task task) {
 
 // Matches events [0, count) in several threads, each with its share of events and its own result. The results are then
 // copied to the end of the first one, which has room for all.
-inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const Events& events, size_t count, size_t threads,
-                          i64* ends, Result& out, InterruptCheck& interrupt) {
+inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const Events& events, size_t count,
+                           size_t threads, i64* ends, Result& out, InterruptCheck& interrupt) {
   threads = std::max<size_t>(1, std::min(threads, count / 64));
   if (threads == 1) return kernels.match_batch(set, events, 0, count, count, ends, out, interrupt);
   std::vector<OwnedResult> results(threads);

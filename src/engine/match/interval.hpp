@@ -35,11 +35,11 @@ struct FillRanking {
 
 struct IntervalPlans : Plans<2> {
   Scratch<CellSpan> spans;  // [attribute]
-  Scratch<u16> order;  // [attribute] those whose lines exclude boxes, most selective first
-  Scratch<u16> used;   // size of `order`
+  Scratch<u16> order;       // [attribute] those whose lines exclude boxes, most selective first
+  Scratch<u16> used;        // size of `order`
 
-  static constexpr bool STAGED = true;   // lines are read in two stages: after the first, rows may be cheaper
-  static constexpr u32 FIRST_ATTRIBUTES = 4;        // attributes in the first stage
+  static constexpr bool STAGED = true;        // lines are read in two stages: after the first, rows may be cheaper
+  static constexpr u32 FIRST_ATTRIBUTES = 4;  // attributes in the first stage
   static constexpr u32 WIDE_SPAN = 20;        // from this many lines on, lists of the cells outside are cheaper
 
   struct Source {
@@ -113,7 +113,8 @@ struct IntervalPlans : Plans<2> {
 
   static void prefetch_line(const Source& source, u32 lane) {
     const u64* at = source.first;
-    for (u32 i = 1; i < PrefetchDistance::INTERVAL_LINES && at < source.last; ++i, at += source.step) prefetch(at + lane * WORDS);
+    for (u32 i = 1; i < PrefetchDistance::INTERVAL_LINES && at < source.last; ++i, at += source.step)
+      prefetch(at + lane * WORDS);
     prefetch(source.last + lane * WORDS);
   }
 

@@ -113,10 +113,10 @@ template <u32 SIZE>
 static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   u32 n = 0;
 #if defined(__AVX512VBMI2__)
-  alignas(64) static constexpr u8 POSITIONS[64] = {
-      0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
-      22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
-      44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+  alignas(64) static constexpr u8 POSITIONS[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                   16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                   32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                   48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
   const __m512i positions = _mm512_load_si512(POSITIONS);
   for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
@@ -172,8 +172,8 @@ struct Undecided {
 // Finds the boxes of a tile whose bound in a list excludes the event, and those that the top bits do not decide. Calls
 // full() when `undecided` must be emptied.
 template <class Full>
-static inline void find_failed(const Bitmap& map, const List& list, const u64* remaining, FailedEntries& failed, Undecided& undecided,
-                                Full full) {
+static inline void find_failed(const Bitmap& map, const List& list, const u64* remaining, FailedEntries& failed,
+                               Undecided& undecided, Full full) {
   const u32 whose = list.attribute << 11;
 #if defined(__AVX512F__)
   const __m512i low = _mm512_set1_epi16(short(list.event.low)), high = _mm512_set1_epi16(short(list.event.high));
@@ -242,7 +242,8 @@ struct NumberUnpacker {
     return _mm512_shuffle_epi8(all, _mm512_load_si512(places));
   }
 };
-static constexpr NumberUnpacker UNPACKERS[] = {NumberUnpacker(1), NumberUnpacker(2), NumberUnpacker(3), NumberUnpacker(4)};
+static constexpr NumberUnpacker UNPACKERS[] = {NumberUnpacker(1), NumberUnpacker(2), NumberUnpacker(3),
+                                               NumberUnpacker(4)};
 #endif
 
 // Writes the numbers of the `size` boxes whose bits are set. If PADDED, may overwrite 16 values after them. Calls

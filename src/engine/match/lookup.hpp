@@ -1,8 +1,8 @@
 // Matches one event against a postings segment, and against the rows of the unindexed tail.
 #pragma once
 
-#include "match/lines.hpp"
 #include "format/postings.hpp"
+#include "match/lines.hpp"
 
 namespace hitbox {
 namespace {
@@ -19,7 +19,7 @@ struct Probe {
 
 // Lookups of many events share their buffers.
 struct PostingsLookup {
-  Scratch<u32> low, high;    // coarse codes of the event
+  Scratch<u32> low, high;  // coarse codes of the event
   Scratch<Probe> probes;
   Scratch<Range> ranges;
   Scratch<u32> candidates;
@@ -88,7 +88,8 @@ struct PostingsLookup {
   }
 
   static bool is_key(const Postings& postings, u32 key, u32 attribute, i64 value) {
-    return postings.key_value[key - 1] == value && key > postings.key_begin[attribute] && key < postings.key_begin[attribute + 1];
+    return postings.key_value[key - 1] == value && key > postings.key_begin[attribute] &&
+           key < postings.key_begin[attribute + 1];
   }
 
   // Key + 1 of the value if several keys have its fingerprint; 0 if none is the value's.
@@ -132,10 +133,13 @@ struct PostingsLookup {
     code_event(postings, event_low, event_high);
     filter(postings);
     for (size_t i = 0; i < candidates.size; ++i) {
-      if (i + 2 * PrefetchDistance::POSTING_ROWS < candidates.size) prefetch(postings.rows.start + candidates[i + 2 * PrefetchDistance::POSTING_ROWS]);
-      if (i + PrefetchDistance::POSTING_ROWS < candidates.size) prefetch(postings.rows.words + postings.rows.start[candidates[i + PrefetchDistance::POSTING_ROWS]]);
+      if (i + 2 * PrefetchDistance::POSTING_ROWS < candidates.size)
+        prefetch(postings.rows.start + candidates[i + 2 * PrefetchDistance::POSTING_ROWS]);
+      if (i + PrefetchDistance::POSTING_ROWS < candidates.size)
+        prefetch(postings.rows.words + postings.rows.start[candidates[i + PrefetchDistance::POSTING_ROWS]]);
       u32 at = candidates[i];
-      if (row_meets(postings.rows.words + postings.rows.start[at], event_low, event_high) && bit(postings.rows.alive, at))
+      if (row_meets(postings.rows.words + postings.rows.start[at], event_low, event_high) &&
+          bit(postings.rows.alive, at))
         emit(postings.rows.numbers[at], postings.rows.levels[at]);
     }
   }

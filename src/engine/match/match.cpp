@@ -9,7 +9,7 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 MIN_BATCH = 96;  // smaller batches are matched event by event
+constexpr u32 MIN_BATCH = 96;    // smaller batches are matched event by event
 constexpr u32 MAX_CHUNK = 4096;  // events at a time; their indexes have 16 bits
 static_assert(MAX_CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
@@ -46,7 +46,8 @@ void match_event(const SegmentSet& set, const Events& events, size_t event, cons
   if (out.size > limits.limit) out.size = limits.limit;
 }
 
-void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_t size, MatchLog& log, InterruptCheck& interrupt) {
+void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_t size, MatchLog& log,
+                 InterruptCheck& interrupt) {
   log.clear(size);
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log, interrupt).run();
@@ -72,7 +73,8 @@ static size_t estimate_work(const SegmentSet& set) {
   return units;
 }
 
-void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, i64* ends, Result& out, InterruptCheck& interrupt) {
+void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, i64* ends, Result& out,
+                      InterruptCheck& interrupt) {
   struct Own : Result {
     ~Own() { release(*this); }
   } one;
@@ -93,8 +95,8 @@ void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, 
 }
 
 // A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
-void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends, Result& out,
-                InterruptCheck& interrupt) {
+void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
+                 Result& out, InterruptCheck& interrupt) {
   if (to - from < MIN_BATCH) return match_one_by_one(set, events, from, to, ends, out, interrupt);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;

@@ -1,11 +1,11 @@
 // The interface of the matching kernels, which are compiled once per instruction set (match.cpp).
 #pragma once
 
-#include "format/bitmap.hpp"
 #include "base/common.hpp"
+#include "base/interrupt.hpp"
+#include "format/bitmap.hpp"
 #include "format/postings.hpp"
 #include "format/rows.hpp"
-#include "base/interrupt.hpp"
 
 namespace hitbox {
 
@@ -24,7 +24,8 @@ struct Kernels {
   void (*match_event)(const SegmentSet&, const Events&, size_t event, const MatchLimits&, Result&);
   // Matches events [from, to). `ends[e]` is the end of event e's matches in `out.numbers`; levels are not stored. Reserves
   // memory for the expected matches of `all` events.
-  void (*match_batch)(const SegmentSet&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out, InterruptCheck&);
+  void (*match_batch)(const SegmentSet&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out,
+                      InterruptCheck&);
 };
 
 extern const Kernels kernels_baseline;

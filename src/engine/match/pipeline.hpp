@@ -21,13 +21,14 @@ struct PriorityWriter {
   const Bitmap& map;
   const MatchLimits& limits;
   Result& out;
-  u32 bottom, end;   // the lowest level and the end of the blocks that are still wanted
+  u32 bottom, end;             // the lowest level and the end of the blocks that are still wanted
   double expected_growth = 1;  // expected final size of the result as a multiple of its current size
   bool by_level = false;
   Scratch<i32> level_numbers[LEVELS];
   size_t found[LEVELS] = {};
 
-  PriorityWriter(const Bitmap& m, const MatchLimits& w, Result& o) : map(m), limits(w), out(o), bottom(w.bottom), end(m.blocks) {
+  PriorityWriter(const Bitmap& m, const MatchLimits& w, Result& o)
+      : map(m), limits(w), out(o), bottom(w.bottom), end(m.blocks) {
     if (!w.limit) end = 0;
   }
 
@@ -139,7 +140,7 @@ struct Pipeline {
   u32 sizes[OPEN_TILES];
   QueuedTile queue[QUEUE_SIZE];
   u32 enqueued = 0, located = 0, applied = 0, emitted = 0;
-  Visit opened_visit{};                  // the tile that was opened last
+  Visit opened_visit{};                    // the tile that was opened last
   PrefetchList<typename P::Source> lines;  // of that tile
   PrefetchList<List> lists;                // of the tile whose lists were located last
   PrefetchList<CacheLine> numbers;         // of the tile whose lists are being applied

@@ -25,15 +25,16 @@ static inline void each_lane(Visit visit, Callback callback) {
 template <u32 SIDES>
 struct Plans {
   u32 width, words, padded;
-  Scratch<u32> qkeys;  // [side][attribute]
-  Scratch<u8> prefixes;  // [side][attribute, padded]
-  Scratch<u64> list_attributes;   // bits: attributes whose lists must be read, besides those without lines
-  Scratch<u64> ambiguous;  // bits: attributes where equal prefixes do not decide
-  Scratch<u16> row_limit;     // up to this many boxes per tile, rows are read instead of lists
+  Scratch<u32> qkeys;            // [side][attribute]
+  Scratch<u8> prefixes;          // [side][attribute, padded]
+  Scratch<u64> list_attributes;  // bits: attributes whose lists must be read, besides those without lines
+  Scratch<u64> ambiguous;        // bits: attributes where equal prefixes do not decide
+  Scratch<u16> row_limit;        // up to this many boxes per tile, rows are read instead of lists
 
   Plans(u32 attributes, size_t events)
       : width(attributes), words((attributes + 63) / 64), padded(words * 64), qkeys(events * SIDES * attributes),
-        prefixes(events * SIDES * padded), list_attributes(words * events), ambiguous(words * events), row_limit(events) {}
+        prefixes(events * SIDES * padded), list_attributes(words * events), ambiguous(words * events),
+        row_limit(events) {}
 
   void prefetch_plan(size_t event) const {
     prefetch(qkeys_of(event, 0));
@@ -63,7 +64,8 @@ struct Plans {
   template <class Callback>
   void each_list_attribute(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     for (u32 w = 0; w < words; ++w)
-      for (u64 bits = list_attributes.data[event * words + w] | map.bare[size_t(tile) * words + w]; bits; bits &= bits - 1)
+      for (u64 bits = list_attributes.data[event * words + w] | map.bare[size_t(tile) * words + w]; bits;
+           bits &= bits - 1)
         callback(w * 64 + u32(__builtin_ctzll(bits)));
   }
 };
@@ -148,7 +150,8 @@ static inline void resolve_undecided(const Bitmap& map, const EncodedEvent& even
   for (u32 i = 0; i < one.undecided.size; ++i) {
     u32 position = one.undecided.box[i] & POSITION;
     const u8* row = row_at(map, size_t(one.tile) * TILE + position);
-    if (bit(one.remaining, position) && constraint_fails(map, event, row, one.undecided.box[i] >> 11)) clear(one.remaining, position);
+    if (bit(one.remaining, position) && constraint_fails(map, event, row, one.undecided.box[i] >> 11))
+      clear(one.remaining, position);
   }
   one.undecided.size = 0;
 }
@@ -156,7 +159,8 @@ static inline void resolve_undecided(const Bitmap& map, const EncodedEvent& even
 // Clears the boxes that the pending lists exclude; calls prefetch_more() before each list. Prefetches the rows of
 // undecided boxes, which emit_matches resolves.
 template <class Prefetch>
-static inline void clear_by_lists(const Bitmap& map, const EncodedEvent& event, TileCandidates& one, Prefetch prefetch_more) {
+static inline void clear_by_lists(const Bitmap& map, const EncodedEvent& event, TileCandidates& one,
+                                  Prefetch prefetch_more) {
   FailedEntries failed;
   for (const List *list = one.lists, *end = list + one.list_count; list < end; ++list) {
     prefetch_more();
@@ -198,7 +202,8 @@ static inline void each_level(const u16* ends, const u64* line, Callback callbac
 // Emits the boxes of a tile that match the event, after its lists were read: emit.tile(level, numbers, lines,
 // prefetch_more), or emit.mixed(block, line) if levels differ.
 template <class Emit, class Prefetch>
-static inline void emit_matches(const Bitmap& map, const EncodedEvent& event, TileCandidates& one, Emit& emit, Prefetch prefetch_more) {
+static inline void emit_matches(const Bitmap& map, const EncodedEvent& event, TileCandidates& one, Emit& emit,
+                                Prefetch prefetch_more) {
   resolve_undecided(map, event, one);
   u32 level = map.tile_level[one.tile];
   if (level != MIXED) return emit.tile(level, map.numbers.from(size_t(one.tile) * TILE), one.remaining, prefetch_more);

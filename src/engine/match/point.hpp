@@ -16,7 +16,7 @@ struct PointPlans : Plans<1> {
 
   PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
 
-  using Source = const u64*;  // an attribute's line for lane 0
+  using Source = const u64*;               // an attribute's line for lane 0
   static constexpr u32 ROWS_PER_LIST = 4;  // a list costs about as much as this many rows
   static constexpr bool STAGED = false;
 

@@ -29,10 +29,9 @@ struct EncodedEvents {
   EncodedEvent of(size_t event) const {
     const u32* qkey = qkeys + event * SIDES * attributes;
     const u8* prefix = prefixes + event * SIDES * padded;
-    return {low + event * attributes, high + event * attributes,
-            qkey, qkey + (SIDES - 1) * attributes,
-            prefix, prefix + (SIDES - 1) * padded,
-            ambiguous + event * (padded / 64)};
+    return {
+        low + event * attributes,      high + event * attributes,        qkey, qkey + (SIDES - 1) * attributes, prefix,
+        prefix + (SIDES - 1) * padded, ambiguous + event * (padded / 64)};
   }
 };
 
