@@ -102,7 +102,7 @@ bool check_cancelling() {
   Events all{keys.data(), keys.data(), 6};
   std::vector<i64> ends(1000);
   for (const SegmentSet& set : sources.sets())
-    for (size_t threads : {1, 3}) {
+    for (size_t threads : std::initializer_list<size_t>{1, 3}) {
       size_t asked = cancel_everywhere([&](InterruptCheck& interrupt) {
         OwnedResult out;
         match_parallel(kernels_baseline, set, all, 1000, threads, ends.data(), out, interrupt);
@@ -131,7 +131,7 @@ void fail_in_share(const SegmentSet&, const Events&, size_t from, size_t to, siz
 bool check_failures() {
   const Kernels kernels{"failing", nullptr, fail_in_share};
   const SegmentSet set{nullptr, 0, nullptr, 0, Rows{}};
-  for (size_t threads : {1, 2, 5})
+  for (size_t threads : std::initializer_list<size_t>{1, 2, 5})
     for (size_t t = 0; t <= threads; ++t) {
       failing = t < threads ? 1000 * t / threads : SIZE_MAX;
       InterruptCheck interrupt;

@@ -58,7 +58,7 @@ int main() {
   current = std::make_shared<Sources>(work, OPTIONS, interrupt);
   std::atomic<bool> good{true};
   std::vector<std::thread> readers;
-  for (size_t threads : {1, 2, 3})
+  for (size_t threads : std::initializer_list<size_t>{1, 2, 3})
     readers.emplace_back([&, threads] {
       for (u32 i = 0; i < 4; ++i) good = good && match_all(work, all, threads);
     });

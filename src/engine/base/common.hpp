@@ -4,6 +4,7 @@
 // could pick the AVX-512 copy of an inline function for the baseline. Hence `static inline` and plain structs.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -262,6 +262,8 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
   const Kernels* kernels = kernels_named(simd);
   if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
   size_t count = low.shape(0);
+  if (high.shape(0) != count || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
+  if (top >= LEVELS || bottom > top) throw nb::value_error("levels are out of range");
   Events events{low.data(), high.data(), u32(low.shape(1))};
   Memory<i64> memory(allocate<i64>(count + 1));
   i64* ends = memory.get();
@@ -385,6 +387,7 @@ NB_MODULE(_kernels, m) {
       [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
         for (size_t i = 0; i < positions.size(); ++i) {
           u32 at = positions.data()[i];
+          assert(at / 64 < bits.size());
           bits.data()[at / 64] &= ~(1ull << (at & 63));
         }
       },

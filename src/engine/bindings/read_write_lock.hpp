@@ -54,7 +54,7 @@ class SignalHandlers {
     owner_ = main_;
     arrived_.clear();
     for (int number = 1; number < NSIG; ++number) {
-      nb::object handler = nb::steal(PyObject_CallOneArg(get_.ptr(), nb::int_(number).ptr()));
+      nb::object handler = nb::steal(PyObject_CallFunction(get_.ptr(), "i", number));
       if (!handler.is_valid()) {
         PyErr_Clear();  // not a signal of this system
         continue;

@@ -25,6 +25,20 @@ struct Boxes {
   u32 size(size_t box) const { return u32(offsets[box + 1] - offsets[box]); }
 };
 
+// What builders rely on; asserted in debug builds.
+inline bool is_valid(const Boxes& boxes, u32 attributes) {
+  for (size_t box = 0; box < boxes.count; ++box) {
+    if (boxes.offsets[box] > boxes.offsets[box + 1] || boxes.priority[box] >= LEVELS || boxes.numbers[box] < 0)
+      return false;
+    for (i64 at = boxes.offsets[box], next = 0; at < boxes.offsets[box + 1]; ++at) {
+      if (boxes.attribute[at] < next || boxes.attribute[at] >= i64(attributes) || boxes.low[at] > boxes.high[at])
+        return false;
+      next = boxes.attribute[at] + 1;
+    }
+  }
+  return attributes >= 1 && attributes <= MAX_ATTRIBUTES;
+}
+
 // A pseudo-random index in [from, to), the i-th stratum of a stratified sample. A fixed step would miss whole groups of
 // boxes if the input repeats with a period that shares a factor with the step.
 inline size_t stratified_sample(size_t i, size_t from, size_t to) {
@@ -57,8 +71,14 @@ struct Array {
   }
   T* data() { return memory.get(); }
   const T* data() const { return memory.get(); }
-  T& operator[](size_t at) { return memory.get()[at]; }
-  const T& operator[](size_t at) const { return memory.get()[at]; }
+  T& operator[](size_t at) {
+    assert(at < size);
+    return memory.get()[at];
+  }
+  const T& operator[](size_t at) const {
+    assert(at < size);
+    return memory.get()[at];
+  }
 };
 
 struct BitmapOptions {

@@ -371,6 +371,7 @@ struct Layout {
 }  // namespace
 
 BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt) {
+  assert(boxes.count && options.block >= 1 && options.block <= BLOCK && is_valid(boxes, options.attributes));
   BitmapArrays out;
   Grid grid = make_grid(boxes, options.attributes, interrupt);
   auto cells = find_cells(boxes, grid, interrupt);

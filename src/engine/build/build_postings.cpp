@@ -257,6 +257,7 @@ PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u3
   PostingArrays out;
   Builder builder{boxes, key, attributes, seed, out, interrupt, {}};
   builder.check_size();
+  assert(boxes.count && key.size() == boxes.count && is_valid(boxes, attributes));
   builder.sort();
   builder.make_keys();
   builder.make_slots();

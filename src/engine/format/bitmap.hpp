@@ -119,6 +119,7 @@ static inline u32 cell_of(const i64* starts, i64 key) {
 
 // The distance of a key from its cell's start, reduced to the top 16 of `bits` bits.
 static inline u32 code_of(i64 start, u8 bits, i64 key) {
+  assert(bits <= 64 && key >= start);
   u64 distance = u64(key) - u64(start);
   return u32(bits > 16 ? distance >> (bits - 16) : distance << (16 - bits));
 }
@@ -132,10 +133,12 @@ static inline int top_at(u32 qkey) { return int(qkey >> 12 & (TOP_VALUES - 1)); 
 static inline int bare_top_at(u32 qkey) { return int(qkey >> 18); }  // for attributes without lines
 
 static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
+  assert(tile < tiles_of(map.blocks));
   return map.directory + size_t(tile) * map.attributes;
 }
 
 static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell, u32 lane) {
+  assert(group >= 1 && group <= map.groups + 1 && cell < CELLS && lane < LANES);  // + 1: the end of all lines
   return map.lines + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
 }
 
@@ -147,6 +150,7 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
   const u16* ends = map.entries + from;
   to = from + ends[cell];
   from += cell ? ends[cell - 1] : CELLS;
+  assert(from <= to && to + ENTRY_PADDING <= map.entry_count);
 }
 
 static inline const u16* level_ends_of(const Bitmap& map, size_t block) { return map.level_ends + block * LEVEL_ENDS; }

@@ -57,10 +57,14 @@ static inline u16 two_bytes(const u8* at) {
 
 static inline u32 row_attribute(const Row& row, u32 i) { return two_bytes(row.head + 2 + 2 * i); }
 
-static inline const u8* row_at(const Bitmap& map, size_t position) { return map.rows + position * map.row_bytes; }
+static inline const u8* row_at(const Bitmap& map, size_t position) {
+  assert(position <= size_t(map.blocks) * BLOCK);  // equal: the end of all rows
+  return map.rows + position * map.row_bytes;
+}
 
 static inline Row open_row(const RowShape& shape, const u8* at) {
   u32 size = shape.masked ? u32(__builtin_popcountll(row_mask(shape, at))) : two_bytes(at), room = shape.room;
+  assert(size <= shape.attributes);
   if (size > room) {
     u32 offset;
     std::memcpy(&offset, at + row_head_bytes(shape.attributes, 0), 4);

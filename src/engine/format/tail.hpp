@@ -50,6 +50,7 @@ class Tail {
   }
 
   void remove(const u32* positions, size_t count) {
+    assert(count <= live_ && std::all_of(positions, positions + count, [this](u32 at) { return at < size(); }));
     for (size_t i = 0; i < count; ++i) alive_[positions[i] / 64] &= ~(1ull << (positions[i] & 63));
     live_ -= count;
     if (!live_) clear();

@@ -263,6 +263,7 @@ struct Batch {
   void process(TileCandidates& one) {
     if (one.size > plans.row_limit[one.event]) return match_by_lists(one);
     queued += list_boxes(map, one, row_queue + queued);
+    assert(queued < PrefetchDistance::ROW_QUEUE + 2 * MAX_ROW_TESTS);
     if (queued >= PrefetchDistance::ROW_QUEUE + MAX_ROW_TESTS) test_rows(one.tile, MAX_ROW_TESTS);
   }
 

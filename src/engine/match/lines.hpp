@@ -157,6 +157,7 @@ struct FailedEntries {
   u32 size = 0;
 
   void clear_from(u64* remaining) {
+    assert(size <= CAPACITY);
     for (u32 i = 0; i < size; ++i) clear(remaining, entry[i] & POSITION);
     size = 0;
   }
@@ -174,6 +175,8 @@ struct Undecided {
 template <class Full>
 static inline void find_failed(const Bitmap& map, const List& list, const u64* remaining, FailedEntries& failed,
                                Undecided& undecided, Full full) {
+  assert(list.from <= list.to && list.to + ENTRY_PADDING <= map.entry_count);
+  assert(failed.size + (list.to - list.from) <= FailedEntries::CAPACITY && undecided.size <= Undecided::CAPACITY);
   const u32 whose = list.attribute << 11;
 #if defined(__AVX512F__)
   const __m512i low = _mm512_set1_epi16(short(list.event.low)), high = _mm512_set1_epi16(short(list.event.high));
@@ -250,6 +253,7 @@ static constexpr NumberUnpacker UNPACKERS[] = {NumberUnpacker(1), NumberUnpacker
 // prefetch_more() once per word that is not 0.
 template <u32 SIZE, bool PADDED, class Prefetch>
 static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Prefetch prefetch_more) {
+  assert(numbers.bytes >= 1 && numbers.bytes <= 4 && size == count<SIZE>(line));
   u32 words = nonzero_words<SIZE>(line);
 #if defined(__AVX512F__)
   const bool dense = size >= 3 * u32(__builtin_popcount(words));
@@ -303,7 +307,10 @@ struct Scratch {
     need(size + 1);
     data[size++] = value;
   }
-  T& operator[](size_t at) { return data[at]; }
+  T& operator[](size_t at) {
+    assert(at < capacity);
+    return data[at];
+  }
 };
 
 }  // namespace

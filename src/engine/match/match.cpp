@@ -14,6 +14,15 @@ constexpr u32 MAX_CHUNK = 4096;  // events at a time; their indexes have 16 bits
 static_assert(MAX_CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 
+// Whether events have the attributes of the segments; asserted in debug builds.
+[[maybe_unused]] static bool fits(const SegmentSet& set, const Events& events) {
+  for (u32 i = 0; i < set.bitmap_count; ++i)
+    if (set.bitmaps[i].attributes != events.attributes) return false;
+  for (u32 i = 0; i < set.posting_count; ++i)
+    if (set.postings[i].attributes != events.attributes) return false;
+  return true;
+}
+
 // Counting sort by descending level, unless the matches are in that order already.
 static void sort_by_level(Result& out) {
   if (out.ordered) return;
@@ -36,6 +45,7 @@ void match_event(const SegmentSet& set, const Events& events, size_t event, cons
   auto emit = [&](u32 number, u8 level) {
     if (level <= limits.top && level >= limits.bottom) add(out, number, level);
   };
+  assert(fits(set, events) && limits.bottom <= limits.top && limits.top < LEVELS);
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (events.low == events.high) match_bitmap<PointPlans>(set.bitmaps[i], low, high, limits, out);
     else match_bitmap<IntervalPlans>(set.bitmaps[i], low, high, limits, out);
@@ -48,6 +58,7 @@ void match_event(const SegmentSet& set, const Events& events, size_t event, cons
 
 void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_t size, MatchLog& log,
                  InterruptCheck& interrupt) {
+  assert(fits(set, events) && size <= MAX_CHUNK);
   log.clear(size);
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log, interrupt).run();

@@ -70,6 +70,7 @@ struct PriorityWriter {
  private:
   // Appends space for matches of a level to the result.
   i32* append_space(u32 level, size_t size) {
+    assert(level < LEVELS);
     reserve(out, size, expected_growth);
     out.ordered &= !out.size || out.levels[out.size - 1] >= level;
     std::memset(out.levels + out.size, int(level), size);
@@ -204,6 +205,7 @@ struct Pipeline {
 
   void enqueue(QueuedTile& one) {
     ++enqueued;
+    assert(enqueued - emitted < QUEUE_SIZE);
     if (one.by_rows) list_boxes(map, one, one.box);
     else prefetch_tables(plans, map, one);
     if (enqueued - located > PrefetchDistance::STAGE) locate_lists();

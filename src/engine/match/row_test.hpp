@@ -92,6 +92,7 @@ static inline bool wide_row_matches(const Bitmap& map, const EncodedEvent& event
 // prefixes are tested, then the suffixes of the ties.
 template <u32 SIDES>
 static inline u32 filter_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, EncodedEvents<SIDES> events) {
+  assert(size <= MAX_ROW_TESTS);
   const RowShape shape = shape_of(map);
   const u8* rows = row_at(map, size_t(tile) * TILE);
   auto row_of = [=](u32 one) { return open_row(shape, rows + size_t(one & POSITION) * shape.bytes); };
@@ -138,6 +139,7 @@ static inline bool constraint_fails(const Bitmap& map, const EncodedEvent& event
   if (shape.masked) i = u32(__builtin_popcountll(row_mask(shape, row.head) & ((1ull << attribute) - 1)));
   else
     while (i < row.size && row_attribute(row, i) != attribute) ++i;
+  assert(i < row.size);
   return key_fails(map, event, row, i, attribute);
 }
 
