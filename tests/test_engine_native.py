@@ -34,7 +34,7 @@ def compiler() -> str:
 
 
 def build(folder: Path, program: str, sanitizers: str, levels: dict[str, list[str]]) -> Path:
-    common = [compiler(), "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    common = [compiler(), "-std=c++17", "-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     common += ["-I", str(ROOT / "src/engine"), "-I", str(ROOT / "tests/native")]
     common.append(f"-DHITBOX_X86={int(len(levels) > 1)}")
     jobs: list[tuple[Path, str, list[str]]] = [
