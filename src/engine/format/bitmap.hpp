@@ -84,9 +84,6 @@ struct BitmapSizes {
 // A view: pointers into arrays that somebody else owns. segment_view.hpp opens and checks them.
 struct Bitmap : BitmapSizes {
   u32 attributes;
-  size_t groups;  // of lines, one per tile and attribute that has them
-  size_t entry_count;
-  size_t more_bytes;
   const BlockRange* bands;     // [LEVELS] blocks that contain boxes of a level; empty if there are none
   const u8* tile_level;        // [tiles] the level of all its boxes, or MIXED
   const u16* level_ends;       // [blocks][LEVEL_ENDS] boxes of level 9, of level 8 or more, ..., then 0xFFFF
@@ -105,6 +102,9 @@ struct Bitmap : BitmapSizes {
   const u8* rows;              // [blocks][BLOCK][row_bytes], padded
   const u8* more;              // overflow rows: boxes with more constraints than `room`; padded
   const u64* alive;            // [tiles * LANES][WORDS]
+  size_t groups;               // of lines, one per tile and attribute that has them
+  size_t entry_count;
+  size_t more_bytes;
 };
 
 constexpr u16 NO_ATTRIBUTE = 0xFFFF;

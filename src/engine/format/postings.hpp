@@ -25,7 +25,6 @@ struct Seed {
 struct Postings {
   u32 attributes;
   u32 slot_mask;
-  size_t word_count;  // of rows.words
   Seed seed;
   Rows rows;             // in posting order
   const u64* slots;      // | fingerprint 32 | key + 1 |, 0 where empty
@@ -36,6 +35,7 @@ struct Postings {
   const i64* code_base;  // [attributes]
   const i64* code_last;  // [attributes]
   const u8* code_shift;  // [attributes]
+  size_t word_count;     // of rows.words
 };
 
 // A 24-bit code of a key that preserves order.

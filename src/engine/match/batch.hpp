@@ -118,11 +118,11 @@ struct MatchLog {
         at += to - from;
       });
     }
-    constexpr size_t SOME = 4096;
-    for (size_t from = 0; from < hits.size; from += SOME) {
-      const size_t to = hits.size - from < SOME ? hits.size : from + SOME;
+    constexpr size_t SCATTER_STEP = 4096;
+    for (size_t from = 0; from < hits.size; from += SCATTER_STEP) {
+      const size_t to = hits.size - from < SCATTER_STEP ? hits.size : from + SCATTER_STEP;
       for (size_t i = from; i < to; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
-      report_work(interrupt, SOME / 2);
+      report_work(interrupt, SCATTER_STEP / 2);
     }
     out.size = sum;
   }

@@ -89,18 +89,18 @@ struct PointPlans : Plans<1> {
     }
   }
 
-  template <u32 SOME>
+  template <u32 LANE_COUNT>
   u32 intersect_lanes(Visit visit, size_t event, u64* remaining) const {
     const u8* mine = prefixes_of(event, 0);
-    u32 at[SOME], n = 0;
-    Line line[SOME];
+    u32 at[LANE_COUNT], n = 0;
+    Line line[LANE_COUNT];
     each_lane(visit, [&](u32 lane) { at[n++] = lane * WORDS; });
-    for (n = 0; n < SOME; ++n) line[n] = load(remaining + at[n]);
+    for (n = 0; n < LANE_COUNT; ++n) line[n] = load(remaining + at[n]);
     for (const Opened *one = opened.data, *end = one + opened.size; one < end; ++one) {
       const u64* cell = one->lines + (mine[one->attribute] >> 2) * TILE_WORDS;
-      for (n = 0; n < SOME; ++n) line[n] = line[n] & load(cell + at[n]);
+      for (n = 0; n < LANE_COUNT; ++n) line[n] = line[n] & load(cell + at[n]);
     }
-    for (n = 0; n < SOME; ++n) store(remaining + at[n], line[n]);
+    for (n = 0; n < LANE_COUNT; ++n) store(remaining + at[n], line[n]);
     return count<TILE_WORDS>(remaining);
   }
 
