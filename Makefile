@@ -1,5 +1,6 @@
 # hitbox: `make demo` and `make test` set everything up by themselves; the second time is quick.
 PY := .venv/bin/python
+CXX_SOURCES := $(wildcard src/engine/*/*.[hc]pp tests/engine/native/*.[hc]pp)
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/*)
 
 .PHONY: help demo test quick lint format bench docs examples wheel setup lock clean
@@ -23,11 +24,13 @@ quick: setup     ## the fast tests only
 lint: setup      ## format check, lint, types
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+	.venv/bin/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(PY) -m mypy
 
-format: setup    ## format the code and fix what ruff can fix
+format: setup    ## format the code and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+	.venv/bin/clang-format -i $(CXX_SOURCES)
 
 bench: setup     ## the engine against REIN and a plain scan (options: make bench ARGS="w2 --n 200k")
 	@$(PY) -m hitbox bench $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
+from hitbox.encoding.arrays import HIGHEST, LEVELS, LOWEST, MISSING, Boxes, Points, Space
 from hitbox.engine import Engine, _kernels
 from hitbox.errors import MatcherError
 from hitbox.matchers import make
@@ -299,6 +299,20 @@ def test_wrong_use_is_refused() -> None:
         with pytest.raises(MatcherError, match="not in use"):
             engine.delete(np.array([3, number]))
     assert engine.match(Points.of([[1]])).numbers.tolist() == [3]
+
+
+def test_bindings_refuse_arrays_of_the_wrong_shape() -> None:
+    flat, square = np.zeros(2, np.int64), np.zeros((1, 2), np.int64)
+    options = (_kernels.simd_levels()[0], 1, LEVELS - 1, 0, -1)
+    assert [len(part) for part in _kernels.match([], _kernels.Tail(), square, square, *options)] == [2, 0, 0]
+    for low, high in [(flat, flat), (square[None], square[None]), (square, flat)]:
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            _kernels.match([], _kernels.Tail(), low, high, *options)
+    with pytest.raises(ValueError, match="differ in shape"):
+        _kernels.match([], _kernels.Tail(), square, np.zeros((2, 2), np.int64), *options)
+    for bits in (np.zeros((1, 2), np.uint64), flat):  # not of the right type: a copy would be changed instead
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            _kernels.clear_bits(bits, np.zeros(1, np.uint32))
 
 
 def test_the_environment_chooses_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The kernels alone, in C++, under the sanitizers, against a plain scan."""
+"""The kernels alone, in C++, against a linear scan: with sanitizers, and with assertions (NDEBUG is not defined)."""
 
 from __future__ import annotations
 

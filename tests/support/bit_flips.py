@@ -117,7 +117,7 @@ def ask_broker(path: Path) -> Any:
     try:
         broker = Broker(copy)
         try:
-            rows = {table.name: [list(map(str, row)) for row in table.scan()] for table in broker.store.tables}
+            rows = {table.name: [list(map(str, row)) for row in table.scan()] for table in broker.store.tables.values()}
             index = broker.registry.index
             found = [sorted(index.match({"price": float(i), "city": f"c{i}"})) for i in range(20)]
             return [rows, broker.registry.how, sorted(index), found]

@@ -1,9 +1,10 @@
-// Words that every kernel shares: key constants, plain views of flat arrays, and the growing result.
+// Shared by all of the engine: integer types, key constants, events, match results and their memory.
 //
-// Files that are compiled once an instruction set (match.cpp) may only use what has internal linkage, so that the
-// linker never picks an AVX-512 copy of an inline function for the baseline. Hence `static inline` and plain structs.
+// match.cpp is compiled once per instruction set. It may use only functions with internal linkage; otherwise the linker
+// could pick the AVX-512 copy of an inline function for the baseline. Hence `static inline` and plain structs.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -30,14 +31,14 @@ constexpr i64 HIGHEST = INT64_MAX;
 constexpr u32 LEVELS = 10;
 constexpr u32 MAX_ATTRIBUTES = 1024;
 
-// Events: (count, attributes) keys, row by row; `high == low` where all are points.
+// A row-major (count, attributes) matrix of keys. The pointers `high` and `low` are equal if all events are points.
 struct Events {
   const i64* low;
   const i64* high;
   u32 attributes;
 };
 
-// The matches of one event and how urgent each is; `ordered` while they have come most urgent first.
+// Box numbers and priority levels of matches. `ordered` is true while levels have been added in descending order.
 struct Result {
   i32* numbers = nullptr;
   u8* levels = nullptr;
@@ -46,32 +47,32 @@ struct Result {
   bool ordered = true;
 };
 
-// A level window and a number of matches that is enough.
-struct Wanted {
+// Which matches are wanted: levels from `bottom` to `top`, and at most `limit` of them.
+struct MatchLimits {
   u32 top = LEVELS - 1;
   u32 bottom = 0;
   size_t limit = SIZE_MAX;
 };
 
-// Memory of results and of scratch: like realloc and free, see memory.cpp.
+// Memory for results and scratch buffers. Like realloc and free; see memory.cpp.
 void* resize_memory(void* memory, size_t bytes);
-void* trim_memory(void* memory, size_t bytes) noexcept;  // small memory only: of large, what is not used costs nothing
+void* trim_memory(void* memory, size_t bytes) noexcept;  // only small blocks: unused pages of large ones cost nothing
 void free_memory(void* memory) noexcept;
 
-// With room for 64 bytes more, over which vectors may write anything.
+// Allocates 64 bytes more than asked for, which vector stores may overwrite.
 template <class T>
-static inline void regrow(T*& memory, size_t count) {
+static inline void reallocate(T*& memory, size_t count) {
   memory = static_cast<T*>(resize_memory(memory, count * sizeof(T) + 64));
 }
 
 template <class T>
 static inline T* allocate(size_t count) {
   T* memory = nullptr;
-  regrow(memory, count);
+  reallocate(memory, count);
   return memory;
 }
 
-// Large pages where there is much memory: look-ups jump all over it, and results fault in page by page.
+// Asks for huge pages. They save TLB misses in random lookups and page faults in large results.
 static inline void prefer_large_pages(void* memory, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr std::uintptr_t page = std::uintptr_t(2) << 20;
@@ -83,12 +84,13 @@ static inline void prefer_large_pages(void* memory, size_t bytes) {
 #endif
 }
 
-// `whole` times as much as by now is likely to come. Pages that are never written cost nothing.
-static inline void reserve(Result& out, size_t extra, double whole = 4) {
+// Makes room for `extra` more matches. `growth` is the expected final size as a multiple of the current one; pages that
+// are never written cost nothing.
+static inline void reserve(Result& out, size_t extra, double growth = 4) {
   if (out.size + extra <= out.capacity) return;
-  out.capacity = size_t(double(out.size + extra) * (whole < 2 ? 2 : whole * 1.25));
-  regrow(out.numbers, out.capacity);
-  regrow(out.levels, out.capacity);
+  out.capacity = size_t(double(out.size + extra) * (growth < 2 ? 2 : growth * 1.25));
+  reallocate(out.numbers, out.capacity);
+  reallocate(out.levels, out.capacity);
 }
 
 static inline void add(Result& out, u32 number, u8 level) {
@@ -107,18 +109,6 @@ static inline void release(Result& out) {
   free_memory(out.numbers);
   free_memory(out.levels);
   out = Result{};
-}
-
-// Asks for a cache line ahead of time. The empty asm keeps compilers from dropping functions that do nothing else.
-static inline void fetch(const void* at) {
-  __builtin_prefetch(at);
-  asm volatile("");
-}
-
-// The same into the outer cache only, where more can be under way at a time.
-static inline void fetch_outer(const void* at) {
-  __builtin_prefetch(at, 0, 2);
-  asm volatile("");
 }
 
 static inline bool bit(const u64* bits, size_t at) { return bits[at >> 6] >> (at & 63) & 1; }

@@ -1,7 +1,8 @@
-// Large memory that one call gives back is kept for the next: fresh pages cost more to clear than results to write.
+// Allocates memory for results and scratch buffers. Large blocks that are freed are cached for the next call, because
+// clearing fresh pages takes longer than writing results.
 //
-// What is kept is at most a sixteenth of the machine's memory, and the system may take its pages whenever it is short
-// of memory (MADV_FREE), so keeping them costs nobody anything. Small memory is malloc's business.
+// The cache holds at most a sixteenth of the machine's memory. The kernel may reclaim its pages when memory is short
+// (MADV_FREE), so the cache takes nothing away from others. Small blocks come from malloc.
 #include <mutex>
 #include <utility>
 
@@ -15,11 +16,11 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t HEAD = 64;  // before what the caller sees: how much there is
-constexpr size_t LARGE = size_t(1) << 20;
-constexpr u32 KEPT = 16;
+constexpr size_t HEADER = 64;  // bytes before the caller's memory; they store the block's size
+constexpr size_t LARGE_BYTES = size_t(1) << 20;
+constexpr u32 CACHED_BLOCKS = 16;
 
-// From the start of the head on.
+// A block with its header.
 struct Block {
   char* at = nullptr;
   size_t bytes = 0;
@@ -31,7 +32,7 @@ size_t bytes_of(const char* at) {
   return bytes;
 }
 
-size_t most_kept() {
+size_t max_cached_bytes() {
 #if defined(__linux__) && defined(MADV_FREE)
   long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
   return pages > 0 && size > 0 ? size_t(pages) / 16 * size_t(size) : 0;
@@ -40,10 +41,10 @@ size_t most_kept() {
 #endif
 }
 
-void let_system_take(Block block) {
+void mark_reclaimable(Block block) {
 #if defined(__linux__) && defined(MADV_FREE)
   constexpr std::uintptr_t page = 4096;
-  std::uintptr_t from = (reinterpret_cast<std::uintptr_t>(block.at) + HEAD + page - 1) / page * page;
+  std::uintptr_t from = (reinterpret_cast<std::uintptr_t>(block.at) + HEADER + page - 1) / page * page;
   std::uintptr_t to = (reinterpret_cast<std::uintptr_t>(block.at) + block.bytes) / page * page;
   if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_FREE);
 #else
@@ -51,10 +52,11 @@ void let_system_take(Block block) {
 #endif
 }
 
-// Whoever finds it busy goes without: no one waits but a fork, whose child must find it free and whole.
-class Kept {
+// Threads that find the cache locked bypass it. Only fork waits for the lock: the child must find the cache unlocked and
+// consistent.
+class FreeBlockCache {
  public:
-  // The smallest block that is large enough and not much too large.
+  // The smallest block that is large enough, but less than about twice as large.
   Block take(size_t bytes) {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     Block* best = nullptr;
@@ -65,18 +67,18 @@ class Kept {
     return std::exchange(*best, {});
   }
 
-  // False where there is no room.
+  // Returns false if the block was not cached.
   bool put(Block block) {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    static const size_t most = most_kept();
-    if (!lock || block.bytes > most) return false;
-    u32 slot = next_++ % KEPT;  // what was there is the oldest, or gone
-    for (u32 i = 0; i < KEPT && (blocks_[slot].at || total_ + block.bytes > most); ++i) {
-      Block& oldest = blocks_[(slot + i) % KEPT];
+    static const size_t max_bytes = max_cached_bytes();
+    if (!lock || block.bytes > max_bytes) return false;
+    u32 slot = next_++ % CACHED_BLOCKS;  // round robin: the oldest block
+    for (u32 i = 0; i < CACHED_BLOCKS && (blocks_[slot].at || total_ + block.bytes > max_bytes); ++i) {
+      Block& oldest = blocks_[(slot + i) % CACHED_BLOCKS];
       total_ -= oldest.bytes;
       std::free(std::exchange(oldest, {}).at);
     }
-    let_system_take(block);
+    mark_reclaimable(block);
     blocks_[slot] = block;
     total_ += block.bytes;
     return true;
@@ -87,18 +89,19 @@ class Kept {
 
  private:
   std::mutex mutex_;
-  Block blocks_[KEPT];
+  Block blocks_[CACHED_BLOCKS];
   size_t total_ = 0;
   u32 next_ = 0;
 };
 
-Kept kept;
+FreeBlockCache cache;
 #if defined(__linux__)
-[[maybe_unused]] const int forks = pthread_atfork([] { kept.lock(); }, [] { kept.unlock(); }, [] { kept.unlock(); });
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { cache.lock(); }, [] { cache.unlock(); }, [] { cache.unlock(); });
 #endif
 
-char* fresh(size_t bytes) {
-  void* at = bytes < LARGE ? std::malloc(bytes) : aligned_memory(bytes);
+char* allocate_block(size_t bytes) {
+  void* at = bytes < LARGE_BYTES ? std::malloc(bytes) : aligned_memory(bytes);
   if (!at) throw std::bad_alloc();
   return static_cast<char*>(at);
 }
@@ -106,41 +109,41 @@ char* fresh(size_t bytes) {
 }  // namespace
 
 void* resize_memory(void* memory, size_t bytes) {
-  char* old = memory ? static_cast<char*>(memory) - HEAD : nullptr;
-  size_t before = old ? bytes_of(old) : 0, after = bytes + HEAD;
+  char* old = memory ? static_cast<char*>(memory) - HEADER : nullptr;
+  size_t before = old ? bytes_of(old) : 0, after = bytes + HEADER;
   if (after <= before) return memory;
   Block block;
-  if (after >= LARGE) block = kept.take(after);
+  if (after >= LARGE_BYTES) block = cache.take(after);
   if (!block.at && old) {
     block = {static_cast<char*>(std::realloc(old, after)), after};
     if (!block.at) throw std::bad_alloc();
-    if (after >= LARGE) prefer_large_pages(block.at, after);
+    if (after >= LARGE_BYTES) prefer_large_pages(block.at, after);
     old = nullptr;
   }
-  if (!block.at) block = {fresh(after), after};
+  if (!block.at) block = {allocate_block(after), after};
   if (old) {
-    std::memcpy(block.at + HEAD, old + HEAD, before - HEAD);
+    std::memcpy(block.at + HEADER, old + HEADER, before - HEADER);
     free_memory(memory);
   }
   std::memcpy(block.at, &block.bytes, sizeof block.bytes);
-  return block.at + HEAD;
+  return block.at + HEADER;
 }
 
 void* trim_memory(void* memory, size_t bytes) noexcept {
-  char* at = static_cast<char*>(memory) - HEAD;
-  size_t after = bytes + HEAD;
-  if (bytes_of(at) >= LARGE || bytes_of(at) <= after) return memory;
+  char* at = static_cast<char*>(memory) - HEADER;
+  size_t after = bytes + HEADER;
+  if (bytes_of(at) >= LARGE_BYTES || bytes_of(at) <= after) return memory;
   char* less = static_cast<char*>(std::realloc(at, after));
   if (!less) return memory;
   std::memcpy(less, &after, sizeof after);
-  return less + HEAD;
+  return less + HEADER;
 }
 
 void free_memory(void* memory) noexcept {
   if (!memory) return;
-  char* at = static_cast<char*>(memory) - HEAD;
+  char* at = static_cast<char*>(memory) - HEADER;
   size_t bytes = bytes_of(at);
-  if (bytes < LARGE || !kept.put({at, bytes})) std::free(at);
+  if (bytes < LARGE_BYTES || !cache.put({at, bytes})) std::free(at);
 }
 
 }  // namespace hitbox

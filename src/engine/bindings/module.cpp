@@ -1,5 +1,4 @@
-// hitbox.engine._kernels: the native engine's door to Python. Arrays come in without a copy and go out with their
-// memory.
+// The Python extension module hitbox.engine._kernels. Input arrays are not copied; output arrays own their memory.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -9,14 +8,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/read_write_lock.hpp"
+#include "bindings/released_gil.hpp"
 #include "build/build.hpp"
 #include "format/checksum.hpp"
 #include "format/decode.hpp"
-#include "match/dispatch.hpp"
-#include "bindings/read_write_lock.hpp"
-#include "bindings/released_gil.hpp"
+#include "format/segment_view.hpp"
 #include "format/tail.hpp"
-#include "format/validate.hpp"
+#include "match/dispatch.hpp"
 
 namespace nb = nanobind;
 using namespace hitbox;
@@ -24,24 +23,27 @@ using namespace nb::literals;
 
 namespace {
 
+// Input arrays. nanobind refuses any other number of dimensions.
 template <class T>
-using In = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// Asks Python, every 50 ms, whether a signal's handler ends the call by an exception. Only the main thread handles
-// signals, so the calls of others go on without.
-struct Signals : Watch {
+// Runs Python's signal handlers every 50 ms; if one raises, the call is cancelled. Only the main thread runs handlers, so
+// calls in other threads stop polling.
+struct SignalCheck : InterruptCheck {
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds BETWEEN{50};
-  Clock::time_point next = Clock::now() + BETWEEN;
+  static constexpr std::chrono::milliseconds INTERVAL{50};
+  Clock::time_point next = Clock::now() + INTERVAL;
 
-  Signals() : Watch{handle, 0} {}
+  SignalCheck() : InterruptCheck{poll_signals, 0} {}
 
-  static void handle(Watch& watch) {
-    Signals& self = static_cast<Signals&>(watch);
+  static void poll_signals(InterruptCheck& interrupt) {
+    SignalCheck& self = static_cast<SignalCheck&>(interrupt);
     if (Clock::now() < self.next) return;
     nb::gil_scoped_acquire python;
     if (PyErr_CheckSignals()) throw nb::python_error();
-    self.next = in_main_thread() ? Clock::now() + BETWEEN : Clock::time_point::max();
+    self.next = in_main_thread() ? Clock::now() + INTERVAL : Clock::time_point::max();
   }
 
   static bool in_main_thread() {
@@ -56,82 +58,78 @@ struct Free {
 template <class T>
 using Memory = std::unique_ptr<T, Free>;
 
-// A numpy array that owns the memory from now on.
+// Transfers memory to a new numpy array.
 template <class T, class Owner>
-nb::object give(Owner memory, size_t size, void (*done)(void*) noexcept) {
+nb::object to_numpy(Owner memory, size_t size, void (*done)(void*) noexcept) {
   nb::capsule owner(memory.get(), done);
   T* data = memory.release();
   return nb::cast(nb::ndarray<nb::numpy, T>(data, {size}, owner));
 }
 
 template <class T>
-nb::object give(Memory<T> memory, size_t size) {
-  return give<T>(std::move(memory), size, free_memory);
+nb::object to_numpy(Memory<T> memory, size_t size) {
+  return to_numpy<T>(std::move(memory), size, free_memory);
 }
 
 template <class T>
-nb::object give(Array<T>& array) {
-  if (!array.memory) array.make(0);
-  return give<T>(std::move(array.memory), array.size, [](void* memory) noexcept { std::free(memory); });
+nb::object to_numpy(Array<T>& array) {
+  if (!array.memory) array.allocate(0);
+  return to_numpy<T>(std::move(array.memory), array.size, [](void* memory) noexcept { std::free(memory); });
 }
 
 template <class T>
-nb::object give(const std::vector<T>& values) {
+nb::object to_numpy(const std::vector<T>& values) {
   Memory<T> memory(allocate<T>(values.size()));
   if (!values.empty()) std::memcpy(memory.get(), values.data(), values.size() * sizeof(T));
-  return give(std::move(memory), values.size());
+  return to_numpy(std::move(memory), values.size());
 }
 
-Boxes boxes_from(In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high, In<u8> priority) {
+Boxes boxes_from(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
+                 Vector<u8> priority) {
   return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
 }
 
-nb::dict to_dict(BitmapArrays& arrays) {
-  nb::dict out;
-  out["sizes"] = give(std::vector<u32>{arrays.blocks, arrays.summary_words, arrays.members, arrays.room, arrays.keyed,
-                                       arrays.row_bytes, arrays.number_bytes});
-  out["bands"] = give(arrays.bands);
-  out["tile_level"] = give(arrays.tile_level);
-  out["level_ends"] = give(arrays.level_ends);
-  out["starts"] = give(arrays.grid.starts);
-  out["shift"] = give(arrays.grid.shift);
-  out["population"] = give(arrays.population);
-  out["edges"] = give(arrays.edges);
-  out["bare"] = give(arrays.bare);
-  out["narrowest"] = give(arrays.narrowest);
-  out["summary"] = give(arrays.summary);
-  out["directory"] = give(arrays.directory);
-  out["order"] = give(arrays.order);
-  out["lines"] = give(arrays.lines);
-  out["entries"] = give(arrays.entries);
-  out["numbers"] = give(arrays.numbers);
-  out["rows"] = give(arrays.rows);
-  out["more"] = give(arrays.more);
-  out["alive"] = give(arrays.alive);
-  return out;
-}
+// Moves a builder's arrays into a dict, by name.
+struct DictWriter {
+  nb::dict& out;
 
-nb::dict to_dict(PostingArrays& arrays) {
-  nb::dict out;
-  out["seed"] = give(arrays.seed);
-  out["slots"] = give(arrays.slots);
-  out["key_begin"] = give(arrays.key_begin);
-  out["key_value"] = give(arrays.key_value);
-  out["key_start"] = give(arrays.key_start);
-  out["filter"] = give(arrays.filter);
-  out["code_base"] = give(arrays.code_base);
-  out["code_last"] = give(arrays.code_last);
-  out["code_shift"] = give(arrays.code_shift);
-  out["words"] = give(arrays.words);
-  out["start"] = give(arrays.start);
-  out["numbers"] = give(arrays.numbers);
-  out["levels"] = give(arrays.levels);
-  out["alive"] = give(arrays.alive);
-  return out;
-}
+  template <class T>
+  size_t operator()(const char* name, Array<T>& array, const Length&) const {
+    size_t size = array.size;
+    out[name] = to_numpy(array);
+    return size;
+  }
+  size_t operator()(const char* name, const BitmapSizes& sizes, const Length&) const {
+    const u32* first = &sizes.blocks;
+    out[name] = to_numpy(std::vector<u32>(first, first + sizeof sizes / sizeof *first));
+    return 0;
+  }
+  size_t operator()(const char* name, const Seed& seed, const Length&) const {
+    out[name] = to_numpy(std::vector<u64>{seed.first, seed.second});
+    return 0;
+  }
+};
 
-// Chosen boxes as arrays of their own, so that a builder sees them numbered from 0.
-struct Part {
+// Finds the arrays of a segment in a dict. They are never converted: their memory must outlive the call.
+struct DictReader {
+  const nb::dict& arrays;
+
+  template <class T>
+  static ArrayView<T> open(const char* name, nb::handle object) {
+    Vector<T> array;
+    if (!nb::try_cast(object, array, false)) throw DamagedArray(name, "its type is wrong");
+    return {array.data(), array.size()};
+  }
+
+  template <class T>
+  ArrayView<T> get(const char* name) const {
+    if (!arrays.contains(name)) throw DamagedArray(name, "it is missing");
+    return open<T>(name, arrays[name]);
+  }
+};
+
+// A copy of some of the boxes, as contiguous input for a builder.
+struct BoxSubset {
   std::vector<i64> offsets{0}, low, high, numbers, key;
   std::vector<int> attribute;
   std::vector<u8> priority;
@@ -153,185 +151,133 @@ struct Part {
   }
 };
 
-// Seals boxes into segments: [(kind, arrays, numbers, positions)].
-nb::list build(u32 attributes, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
-               In<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind, u64 first_seed,
-               u64 second_seed) {
+// Builds segments of boxes: [(kind, arrays, numbers, positions)].
+nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
+               Vector<i64> high, Vector<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind,
+               u64 first_seed, u64 second_seed) {
   Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
-  Options options{attributes, block, lines, band};
-  Part keyed, ranges;
+  BitmapOptions options{attributes, block, lines, band};
+  BoxSubset keyed, ranges;
   BitmapArrays bitmap;
   PostingArrays postings;
-  const Boxes* mapped = &boxes;
-  Boxes some;
-  Seed seed{first_seed, second_seed | 1ull << 63};  // never near an attribute's number
-  Signals signals;
+  const Boxes* bitmap_boxes = &boxes;
+  Boxes subset_view;
+  Seed seed{first_seed, second_seed | 1ull << 63};  // never small, as attributes are
+  SignalCheck interrupt;
   {
-    ReleasedGil free;
+    ReleasedGil released;
     std::vector<i64> key(boxes.count, -2);
-    if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings", seed, signals);
-    size_t maps = size_t(std::count(key.begin(), key.end(), i64(-2)));
-    if (maps < boxes.count) {
+    if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings", seed, interrupt);
+    size_t bitmap_count = size_t(std::count(key.begin(), key.end(), i64(-2)));
+    if (bitmap_count < boxes.count) {
       for (size_t i = 0; i < boxes.count; ++i) {
         (key[i] == -2 ? ranges : keyed).add(boxes, i, key[i]);
-        note_work(signals, 4);
+        report_work(interrupt, 4);
       }
-      some = ranges.view();
-      mapped = &some;
-      postings = build_postings(keyed.view(), keyed.key, attributes, seed, signals);
+      subset_view = ranges.view();
+      bitmap_boxes = &subset_view;
+      postings = build_postings(keyed.view(), keyed.key, attributes, seed, interrupt);
     }
-    if (mapped->count) bitmap = build_bitmap(*mapped, options, signals);
+    if (bitmap_boxes->count) bitmap = build_bitmap(*bitmap_boxes, options, interrupt);
   }
   nb::list out;
-  if (mapped->count) {
-    nb::object who = mapped == &boxes ? nb::cast(numbers) : give(ranges.numbers);
-    out.append(nb::make_tuple("bitmap", to_dict(bitmap), who, give(bitmap.position)));
+  if (bitmap_boxes->count) {
+    nb::object box_numbers = bitmap_boxes == &boxes ? nb::cast(numbers) : to_numpy(ranges.numbers);
+    nb::dict arrays;
+    each_bitmap_array(bitmap, attributes, DictWriter{arrays});
+    out.append(nb::make_tuple("bitmap", arrays, box_numbers, to_numpy(bitmap.position)));
   }
-  if (!keyed.numbers.empty())
-    out.append(nb::make_tuple("postings", to_dict(postings), give(keyed.numbers), give(postings.position)));
+  if (!keyed.numbers.empty()) {
+    nb::dict arrays;
+    each_posting_array(postings, attributes, DictWriter{arrays});
+    out.append(nb::make_tuple("postings", arrays, to_numpy(keyed.numbers), to_numpy(postings.position)));
+  }
   return out;
 }
 
-// A sealed segment: pointers into arrays that Python keeps alive.
+// A sealed segment: a view of numpy arrays.
 class Segment {
  public:
   Segment(const std::string& kind, u32 attributes, nb::dict arrays) : is_bitmap(kind == "bitmap"), arrays_(arrays) {
-    if (is_bitmap) open_bitmap(attributes);
-    else open_postings(attributes);
+    if (is_bitmap) bitmap = view_bitmap(DictReader{arrays_}, attributes);
+    else postings = view_postings(DictReader{arrays_}, attributes);
   }
 
-  // An array of exactly this type, which is never converted: its memory must outlive the call.
-  template <class T>
-  const T* at(const char* name, size_t* size = nullptr) {
-    In<T> array;
-    if (!arrays_.contains(name)) throw Damage(name, "it is missing");
-    if (!nb::try_cast(arrays_[name], array, false) || array.ndim() != 1) throw Damage(name, "its type is wrong");
-    if (size) *size = array.size();
-    return array.size() ? array.data() : nullptr;
-  }
-
-  // The same of a length that is known.
-  template <class T>
-  const T* at(const char* name, size_t due) {
-    size_t size;
-    const T* data = at<T>(name, &size);
-    if (size != due) throw Damage(name, std::to_string(size) + " values where " + std::to_string(due) + " are due");
-    return data;
-  }
-
-  // Whether kernels may use what the arrays hold (validate.hpp): first the tables, then the boxes at [from, to).
+  // Check what the arrays contain (validate.hpp): first the tables, then the boxes at positions [from, to).
   void check() const {
-    if (is_bitmap) check_tables(bitmap, groups_, entries_);
-    else check_tables(postings, words_);
+    if (is_bitmap) check_tables(bitmap);
+    else check_tables(postings);
   }
   size_t check_boxes(size_t from, size_t to, const Locations& locations) const {
     to = std::min(to, size());
-    return is_bitmap ? hitbox::check_boxes(bitmap, more_, from, to, locations)
-                     : hitbox::check_boxes(postings, words_, from, to, locations);
+    return is_bitmap ? hitbox::check_boxes(bitmap, from, to, locations)
+                     : hitbox::check_boxes(postings, from, to, locations);
   }
 
   void set_alive(nb::object alive) {
+    ArrayView<u64> bits = DictReader::open<u64>("alive", alive);
+    Length(is_bitmap ? alive_words(bitmap) : alive_words(postings)).check("alive", bits.size);
     arrays_["alive"] = alive;
-    (is_bitmap ? bitmap.alive : postings.rows.alive) = at<u64>("alive", alive_);
+    (is_bitmap ? bitmap.alive : postings.rows.alive) = bits.data;
   }
 
-  Decoded decode(const u32* positions, size_t count, Watch& watch) const {
-    return is_bitmap ? hitbox::decode(bitmap, positions, count, watch)
-                     : hitbox::decode(postings.rows, positions, count, watch);
+  Decoded decode(const u32* positions, size_t count, InterruptCheck& interrupt) const {
+    return is_bitmap ? hitbox::decode(bitmap, positions, count, interrupt)
+                     : hitbox::decode(postings.rows, positions, count, interrupt);
   }
   size_t size() const { return is_bitmap ? size_t(bitmap.blocks) * BLOCK : postings.rows.count; }
-
   u32 number(u32 position) const { return is_bitmap ? bitmap.numbers[position] : postings.rows.numbers[position]; }
-
-  u8 level(u32 position) const {
-    if (!is_bitmap) return postings.rows.levels[position];
-    return u8(level_at(bitmap, position));
-  }
+  u8 level(u32 position) const { return is_bitmap ? u8(level_at(bitmap, position)) : postings.rows.levels[position]; }
 
   const bool is_bitmap;
   Bitmap bitmap{};
   Postings postings{};
 
  private:
-  void open_bitmap(u32 attributes) {
-    const u32* sizes = at<u32>("sizes", BITMAP_SIZES);
-    check_sizes(sizes, attributes);
-    const size_t m = attributes, blocks = sizes[BLOCKS], tiles = tiles_of(sizes[BLOCKS]), positions = blocks * BLOCK;
-    alive_ = tiles * TILE_WORDS;
-    bitmap = {attributes, sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5],
-              reinterpret_cast<const BlockRange*>(at<u32>("bands", 2 * LEVELS)), at<u8>("tile_level", tiles),
-              at<u16>("level_ends", blocks * LEVEL_ENDS), at<i64>("starts", m * CELLS), at<u8>("shift", m * CELLS),
-              at<u32>("population", m * CELLS), at<u32>("edges", m * CELLS), at<u64>("bare", tiles * ((m + 63) / 64)),
-              at<u8>("narrowest", m), at<u64>("summary", m * CELLS * sizes[SUMMARY_WORDS]),
-              reinterpret_cast<const Directory*>(at<u32>("directory", (tiles * m + 1) * 2)),
-              at<u16>("order", tiles * m), at<u64>("lines", &groups_), at<u16>("entries", &entries_),
-              {at<u8>("numbers", positions * sizes[NUMBER_BYTES] + 64), sizes[NUMBER_BYTES]},
-              at<u8>("rows", positions * sizes[ROW_BYTES] + 64), at<u8>("more", &more_), at<u64>("alive", alive_)};
-    if (groups_ % (CELLS * TILE_WORDS)) throw Damage("lines", "a group is cut short");
-    if (entries_ < 32) throw Damage("entries", "the padding is gone");
-    if (more_ < 64) throw Damage("more", "the padding is gone");
-    groups_ /= CELLS * TILE_WORDS;
-  }
-
-  void open_postings(u32 attributes) {
-    size_t count, slots;
-    const u64* seed = at<u64>("seed", 2);
-    const u32* numbers = at<u32>("numbers", &count);
-    if (!count || count >> 31) throw Damage("numbers", "the number of boxes is out of range");
-    const u64* table = at<u64>("slots", &slots);
-    if (!slots || slots & (slots - 1) || slots >> 32) throw Damage("slots", "their number is no power of two");
-    alive_ = (count + 63) / 64;
-    Rows rows{u32(count), at<u64>("words", &words_), at<u32>("start", count), numbers, at<u8>("levels", count),
-              at<u64>("alive", alive_)};
-    const u32* key_begin = at<u32>("key_begin", size_t(attributes) + 1);
-    const size_t keys = key_begin[attributes];
-    postings = {attributes, u32(slots - 1), {seed[0], seed[1]}, rows, table, key_begin, at<i64>("key_value", keys + 1),
-                at<u32>("key_start", keys + 2), at<u64>("filter", count), at<i64>("code_base", attributes),
-                at<i64>("code_last", attributes), at<u8>("code_shift", attributes)};
-  }
-
-  size_t groups_ = 0, entries_ = 0, more_ = 0, words_ = 0, alive_ = 0;
-  nb::dict arrays_;
+  nb::dict arrays_;  // keeps the memory alive
 };
 
-nb::tuple give_decoded(const Decoded& boxes, const std::vector<u8>& priority) {
-  return nb::make_tuple(give(boxes.offsets), give(boxes.attribute), give(boxes.low), give(boxes.high), give(priority));
+nb::tuple decoded_to_numpy(const Decoded& boxes, const std::vector<u8>& priority) {
+  return nb::make_tuple(to_numpy(boxes.offsets), to_numpy(boxes.attribute), to_numpy(boxes.low), to_numpy(boxes.high),
+                        to_numpy(priority));
 }
 
-// What get(position) tells of each.
+// get(position) for each position.
 template <class T, class Get>
-std::vector<T> ask_each(In<u32> positions, Get get) {
+std::vector<T> map_positions(Vector<u32> positions, Get get) {
   std::vector<T> found;
   for (size_t i = 0; i < positions.size(); ++i) found.push_back(get(positions.data()[i]));
   return found;
 }
 
-// (offsets, numbers, levels); levels only of a single event.
-nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64> low, In<i64> high,
+// Returns (offsets, numbers, levels); levels only for a single event.
+nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<i64> low, Matrix<i64> high,
                 const std::string& simd, u32 threads, u32 top, u32 bottom, i64 limit) {
   std::vector<Bitmap> bitmaps;
   std::vector<Postings> postings;
   for (Segment* segment : segments)
     if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
     else postings.push_back(segment->postings);
-  Set set{bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
+  SegmentSet set{bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
   const Kernels* kernels = kernels_named(simd);
   if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
   size_t count = low.shape(0);
+  if (high.shape(0) != count || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
+  if (top >= LEVELS || bottom > top) throw nb::value_error("levels are out of range");
   Events events{low.data(), high.data(), u32(low.shape(1))};
   Memory<i64> memory(allocate<i64>(count + 1));
   i64* ends = memory.get();
-  OwnResult result;
+  OwnedResult result;
   {
-    Signals signals;
-    ReleasedGil free;
+    SignalCheck interrupt;
+    ReleasedGil released;
     ends[0] = 0;
-    Wanted wanted{top, bottom, limit < 0 ? SIZE_MAX : size_t(limit)};
+    MatchLimits limits{top, bottom, limit < 0 ? SIZE_MAX : size_t(limit)};
     if (count == 1) {
-      kernels->one(set, events, 0, wanted, result);
+      kernels->match_event(set, events, 0, limits, result);
       ends[1] = i64(result.size);
     } else if (count) {
-      match_threads(*kernels, set, events, count, threads, ends + 1, result, signals);
+      match_parallel(*kernels, set, events, count, threads, ends + 1, result, interrupt);
     }
     trim(result);
     if (!result.levels) result.levels = allocate<u8>(0);
@@ -339,14 +285,14 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
   }
   Memory<i32> numbers(std::exchange(result.numbers, nullptr));
   Memory<u8> levels(std::exchange(result.levels, nullptr));
-  return nb::make_tuple(give(std::move(memory), count + 1), give(std::move(numbers), result.size),
-                        give(std::move(levels), count == 1 ? result.size : 0));
+  return nb::make_tuple(to_numpy(std::move(memory), count + 1), to_numpy(std::move(numbers), result.size),
+                        to_numpy(std::move(levels), count == 1 ? result.size : 0));
 }
 
 }  // namespace
 
 NB_MODULE(_kernels, m) {
-  nb::set_leak_warnings(false);  // engines in module globals outlive the interpreter; that is no leak
+  nb::set_leak_warnings(false);  // engines in module globals may outlive the interpreter
   m.doc() = "hitbox native kernels";
   m.attr("MAX_ATTRIBUTES") = MAX_ATTRIBUTES;
   m.attr("BLOCK") = BLOCK;
@@ -355,55 +301,78 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const std::string&, u32, nb::dict>(), "kind"_a, "attributes"_a, "arrays"_a)
       .def("set_alive", &Segment::set_alive, "alive"_a)
       .def("check", &Segment::check, nb::call_guard<ReleasedGil>())
-      .def("check_boxes", [](const Segment& self, size_t from, size_t to, In<u32> where, u32 base) {
-        Locations locations{where.data(), where.size(), base};
-        ReleasedGil free;
-        return self.check_boxes(from, to, locations);
-      }, "first"_a, "end"_a, "where"_a, "base"_a)
-      .def("decode", [](const Segment& self, In<u32> positions) {
-        Decoded boxes;
-        std::vector<u8> levels;
-        Signals signals;
-        {
-          ReleasedGil free;
-          boxes = self.decode(positions.data(), positions.size(), signals);
-          levels = ask_each<u8>(positions, [&](u32 at) { return self.level(at); });
-        }
-        return give_decoded(boxes, levels);
-      }, "positions"_a)
-      .def("numbers", [](const Segment& self, In<u32> positions) {
-        return give(ask_each<i64>(positions, [&](u32 at) { return self.number(at); }));
-      }, "positions"_a)
+      .def(
+          "check_boxes",
+          [](const Segment& self, size_t from, size_t to, Vector<u32> where, u32 base) {
+            Locations locations{where.data(), where.size(), base};
+            ReleasedGil released;
+            return self.check_boxes(from, to, locations);
+          },
+          "first"_a, "end"_a, "where"_a, "base"_a)
+      .def(
+          "decode",
+          [](const Segment& self, Vector<u32> positions) {
+            Decoded boxes;
+            std::vector<u8> levels;
+            SignalCheck interrupt;
+            {
+              ReleasedGil released;
+              boxes = self.decode(positions.data(), positions.size(), interrupt);
+              levels = map_positions<u8>(positions, [&](u32 at) { return self.level(at); });
+            }
+            return decoded_to_numpy(boxes, levels);
+          },
+          "positions"_a)
+      .def(
+          "numbers",
+          [](const Segment& self, Vector<u32> positions) {
+            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
+          },
+          "positions"_a)
       .def("__len__", &Segment::size);
 
   nb::class_<Tail>(m, "Tail")
       .def(nb::init<>())
-      .def("with_room", [](nb::handle_t<Tail> self, size_t boxes, size_t constraints) {
-        const Tail& tail = nb::cast<const Tail&>(self);
-        return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
-      }, "boxes"_a, "constraints"_a)
-      .def("append", [](Tail& self, In<i64> numbers, In<i64> offsets, In<int> attribute, In<i64> low, In<i64> high,
-                        In<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
-           "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
-      .def("remove", [](Tail& self, In<u32> positions) { self.remove(positions.data(), positions.size()); },
-           "positions"_a)
-      .def("decode", [](const Tail& self, In<u32> positions) {
-        Rows rows = self.rows();
-        Signals signals;
-        return give_decoded(decode(rows, positions.data(), positions.size(), signals),
-                            ask_each<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
-      }, "positions"_a)
-      .def("living", [](const Tail& self) {
-        Rows rows = self.rows();
-        std::vector<u32> found;
-        for (u32 i = 0; i < rows.count; ++i)
-          if (bit(rows.alive, i)) found.push_back(i);
-        return give(found);
-      })
-      .def("numbers", [](const Tail& self, In<u32> positions) {
-        const Rows rows = self.rows();
-        return give(ask_each<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
-      }, "positions"_a)
+      .def(
+          "with_room",
+          [](nb::handle_t<Tail> self, size_t boxes, size_t constraints) {
+            const Tail& tail = nb::cast<const Tail&>(self);
+            return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
+          },
+          "boxes"_a, "constraints"_a)
+      .def(
+          "append",
+          [](Tail& self, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
+             Vector<i64> high,
+             Vector<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
+          "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
+      .def(
+          "remove", [](Tail& self, Vector<u32> positions) { self.remove(positions.data(), positions.size()); },
+          "positions"_a)
+      .def(
+          "decode",
+          [](const Tail& self, Vector<u32> positions) {
+            Rows rows = self.rows();
+            SignalCheck interrupt;
+            return decoded_to_numpy(decode(rows, positions.data(), positions.size(), interrupt),
+                                    map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
+          },
+          "positions"_a)
+      .def("living",
+           [](const Tail& self) {
+             Rows rows = self.rows();
+             std::vector<u32> found;
+             for (u32 i = 0; i < rows.count; ++i)
+               if (bit(rows.alive, i)) found.push_back(i);
+             return to_numpy(found);
+           })
+      .def(
+          "numbers",
+          [](const Tail& self, Vector<u32> positions) {
+            const Rows rows = self.rows();
+            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
+          },
+          "positions"_a)
       .def("clear", &Tail::clear)
       .def_prop_ro("live", &Tail::live)
       .def_prop_ro("nbytes", &Tail::bytes)
@@ -411,20 +380,27 @@ NB_MODULE(_kernels, m) {
 
   m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
         "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
-  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a,
-        "bottom"_a, "limit"_a);
-  m.def("clear_bits", [](nb::ndarray<u64, nb::c_contig, nb::device::cpu> bits, In<u32> positions) {
-    for (size_t i = 0; i < positions.size(); ++i) {
-      u32 at = positions.data()[i];
-      bits.data()[at / 64] &= ~(1ull << (at & 63));
-    }
-  }, "bits"_a, "positions"_a);
-  m.def("crc32c", [](In<u8> data, u32 before, bool plainly) {
-    const u8* at = data.data();
-    size_t size = data.size();
-    ReleasedGil free;
-    return checksum::crc32c(at, size, before, plainly);
-  }, "data"_a, "before"_a = 0, "plainly"_a = false);
+  m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
+        "limit"_a);
+  m.def(
+      "clear_bits",
+      [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
+        for (size_t i = 0; i < positions.size(); ++i) {
+          u32 at = positions.data()[i];
+          assert(at / 64 < bits.size());
+          bits.data()[at / 64] &= ~(1ull << (at & 63));
+        }
+      },
+      "bits"_a.noconvert(), "positions"_a);
+  m.def(
+      "crc32c",
+      [](Vector<u8> data, u32 before, bool portable) {
+        const u8* at = data.data();
+        size_t size = data.size();
+        ReleasedGil released;
+        return checksum::crc32c(at, size, before, portable);
+      },
+      "data"_a, "before"_a = 0, "portable"_a = false);
   m.def("join_crc32c", &checksum::join, "first"_a, "second"_a, "second_size"_a);
   m.def("simd_levels", [] {
     std::vector<std::string> names;

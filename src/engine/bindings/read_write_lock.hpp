@@ -1,15 +1,16 @@
-// The lock of an index: many readers, or one writer who is alone; and one who prepares a change beside the readers.
+// The read-write lock of an index, with a third section for preparing a change while others read.
 //
-//   read      any number at a time
-//   prepare   one at a time; readers go on meanwhile
-//   commit    alone, and no Python signal handler runs inside it: what arrives is kept and handled on leaving
+//   read      shared by any number of threads
+//   prepare   one thread at a time; readers continue
+//   commit    exclusive; Python signal handlers are deferred until it ends
 //
 // Sections are context managers in C++, so CPython cannot run a signal handler between taking the lock and entering the
-// `with` body, or between the end of the body and giving the lock back. The state is guarded by the GIL; who waits does
-// so without it, in steps after which signal handlers run, so that every wait can be interrupted.
+// `with` body, or between the end of the body and releasing the lock. The GIL guards the lock's state. Threads wait
+// without the GIL, in steps after which signal handlers run, so every wait can be interrupted.
 //
-// A reader passes a writer that waits, so that nobody pays for a writer behind a slow reader. It waits where that would
-// starve the writer: when that has waited for PATIENCE and only young readers keep it, or for LIMIT in any case.
+// Readers overtake a waiting writer, so that a writer behind one slow reader does not block all others. To prevent
+// starvation, new readers wait once the writer has waited for WRITER_PATIENCE and only recent readers hold it up, or
+// once it has waited for WRITER_PATIENCE_LIMIT.
 #pragma once
 
 #include <chrono>
@@ -38,8 +39,8 @@ inline Thread this_thread() { return PyThread_get_thread_ident(); }
   throw nb::python_error();
 }
 
-// The Python signal handlers of the process, while a commit keeps them from running. They run in the main thread only,
-// so in other threads there is nothing to keep off.
+// Defers the process's Python signal handlers during a commit. They run in the main thread only, so commits in other
+// threads need not defer them.
 class SignalHandlers {
  public:
   static SignalHandlers& instance() {
@@ -47,21 +48,21 @@ class SignalHandlers {
     return one;
   }
 
-  // False where there is nothing to do: in another thread, or inside a section that does it already.
+  // Returns false if there is nothing to do: in another thread, or if they are deferred already.
   bool defer() {
     if (this_thread() != main_ || owner_) return false;
     owner_ = main_;
     arrived_.clear();
     for (int number = 1; number < NSIG; ++number) {
-      nb::object handler = nb::steal(PyObject_CallOneArg(get_.ptr(), nb::int_(number).ptr()));
+      nb::object handler = nb::steal(PyObject_CallFunction(get_.ptr(), "i", number));
       if (!handler.is_valid()) {
         PyErr_Clear();  // not a signal of this system
         continue;
       }
       if (!PyCallable_Check(handler.ptr())) continue;
-      kept_.push_back({number, handler});
+      saved_.push_back({number, handler});
       if (set(number, record_)) continue;
-      kept_.pop_back();  // a handler that ran just now raised
+      saved_.pop_back();  // a handler that ran inside `set` raised
       resume(take_error());
     }
     return true;
@@ -69,38 +70,37 @@ class SignalHandlers {
 
   bool arrived() const { return !arrived_.empty(); }
 
-  // Puts the handlers back and runs those whose signals arrived; throws what they raise, and what was raised before.
+  // Restores the handlers and runs those whose signals arrived. Throws what they raise, chained to `raised`.
   void resume(nb::object raised = nb::object()) {
     raised = restore(raised);
-    std::vector<Kept> kept;
+    std::vector<SavedHandler> restored;
     std::vector<int> arrived;
-    kept.swap(kept_done_);
+    restored.swap(restored_);
     arrived.swap(arrived_);
     arrived_.reserve(NSIG);
     owner_ = 0;
     for (int number : arrived)
-      for (const Kept& one : kept)
+      for (const SavedHandler& one : restored)
         if (one.number == number) {
           PyObject* frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
-          nb::object done =
-              nb::steal(PyObject_CallFunction(one.handler.ptr(), "iO", number, frame ? frame : Py_None));
+          nb::object done = nb::steal(PyObject_CallFunction(one.handler.ptr(), "iO", number, frame ? frame : Py_None));
           if (!done.is_valid()) raised = chained(take_error(), raised);
         }
     if (raised.is_valid()) throw_error(raised);
   }
 
-  // In a child process: only the thread that forked is left, and it is the main thread now.
-  void forked() {
+  // In the child of a fork only the forking thread is left, and it is the main thread now.
+  void after_fork_in_child() {
     main_ = this_thread();
     if (!owner_ || owner_ == main_) return;
     arrived_.clear();
     restore(nb::object());
-    kept_done_.clear();
+    restored_.clear();
     owner_ = 0;
   }
 
  private:
-  struct Kept {
+  struct SavedHandler {
     int number;
     nb::object handler;
   };
@@ -124,14 +124,14 @@ class SignalHandlers {
     return nb::steal(PyObject_CallFunction(set_.ptr(), "iO", number, handler.ptr())).is_valid();
   }
 
-  // `signal` runs pending handlers first, among them some that are back in place already. One that raises must not keep
-  // the others from coming back.
+  // `signal` runs pending handlers first, possibly ones that are restored already. If one raises, the others must still
+  // be restored.
   nb::object restore(nb::object raised) {
-    for (size_t i = kept_.size(); i-- > 0;)
-      for (int attempt = 0; attempt < 1000 && !set(kept_[i].number, kept_[i].handler); ++attempt)
+    for (size_t i = saved_.size(); i-- > 0;)
+      for (int attempt = 0; attempt < 1000 && !set(saved_[i].number, saved_[i].handler); ++attempt)
         raised = chained(take_error(), raised);
-    kept_done_.swap(kept_);
-    kept_.clear();
+    restored_.swap(saved_);
+    saved_.clear();
     return raised;
   }
 
@@ -158,7 +158,7 @@ class SignalHandlers {
 
   nb::object get_, set_, record_;
   Thread main_ = 0, owner_ = 0;
-  std::vector<Kept> kept_, kept_done_;
+  std::vector<SavedHandler> saved_, restored_;
   std::vector<int> arrived_;
 };
 
@@ -213,10 +213,10 @@ class Lock {
     SignalHandlers& signals = SignalHandlers::instance();
     bool deferred = signals.defer();
     if (writing_ || !readers_.empty()) {
-      Waiting waiting(*this);
+      WaitingWriter waiting(*this);
       try {
         while (writing_ || !readers_.empty()) {
-          if (deferred && signals.arrived()) {  // nothing has changed yet: let them raise
+          if (deferred && signals.arrived()) {  // nothing has changed yet, so handlers may raise
             waiting.end();
             deferred = false;
             signals.resume();
@@ -245,19 +245,18 @@ class Lock {
     }
   }
 
-  // In a child process: the threads that read or prepared are gone, and a change that was being committed stays half
-  // done forever.
-  static void forked() {
-    SignalHandlers::instance().forked();
+  // In the child of a fork the threads that read or prepared are gone, and a commit of another thread will never finish.
+  static void after_fork_in_child() {
+    SignalHandlers::instance().after_fork_in_child();
     Thread me = this_thread();
     for (Lock* lock : all()) {
-      new (&lock->mutex_) std::mutex;  // somebody may have held it
+      new (&lock->mutex_) std::mutex;  // it may have been locked
       new (&lock->changed_) std::condition_variable;
-      lock->waiters_ = lock->waiting_ = 0;
-      std::vector<Reader> mine;
+      lock->waiting_threads_ = lock->waiting_writers_ = 0;
+      std::vector<Reader> own;
       for (const Reader& one : lock->readers_)
-        if (one.thread == me) mine.push_back(one);
-      lock->readers_.swap(mine);
+        if (one.thread == me) own.push_back(one);
+      lock->readers_.swap(own);
       if (lock->preparing_ != me) lock->preparing_ = 0;
       if (lock->writing_ && lock->writing_ != me) {
         lock->broken_ = true;
@@ -272,34 +271,32 @@ class Lock {
     Thread thread;
     Clock::time_point since;
   };
-  // A writer that waits, to which new readers give way. It does not count while it runs signal handlers: those may read,
-  // and would wait for their own thread.
-  class Waiting {
+  // Counts a waiting writer. It is not counted while it runs signal handlers: those may read, and would wait for their
+  // own thread.
+  class WaitingWriter {
    public:
-    explicit Waiting(Lock& lock) : lock_(lock) { begin(); }
-    ~Waiting() { end(); }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
+    explicit WaitingWriter(Lock& lock) : lock_(lock) { begin(); }
+    ~WaitingWriter() { end(); }
+    WaitingWriter(const WaitingWriter&) = delete;
+    WaitingWriter& operator=(const WaitingWriter&) = delete;
     void begin() {
       counted_ = true;
-      if (!lock_.waiting_++) lock_.waiting_since_ = Clock::now();
+      if (!lock_.waiting_writers_++) lock_.writer_waiting_since_ = Clock::now();
     }
     void end() {
       if (!counted_) return;
       counted_ = false;
-      if (--lock_.waiting_)
-        lock_.waiting_since_ = Clock::now();  // of the next one
-      else
-        lock_.wake();
+      if (--lock_.waiting_writers_) lock_.writer_waiting_since_ = Clock::now();  // for the next writer
+      else lock_.wake();
     }
 
    private:
     Lock& lock_;
     bool counted_ = false;
   };
-  static constexpr auto STEP = std::chrono::milliseconds(10);
-  static constexpr auto PATIENCE = std::chrono::milliseconds(10);
-  static constexpr auto LIMIT = std::chrono::seconds(1);
+  static constexpr auto WAIT_STEP = std::chrono::milliseconds(10);
+  static constexpr auto WRITER_PATIENCE = std::chrono::milliseconds(10);
+  static constexpr auto WRITER_PATIENCE_LIMIT = std::chrono::seconds(1);
 
   static std::unordered_set<Lock*>& all() {
     static std::unordered_set<Lock*>& locks = *new std::unordered_set<Lock*>;
@@ -319,31 +316,31 @@ class Lock {
 
   bool may_read(Thread me) const {
     if (writing_) return false;
-    if (!waiting_ || reads(me)) return true;
+    if (!waiting_writers_ || reads(me)) return true;
     Clock::time_point now = Clock::now();
-    if (now - waiting_since_ < PATIENCE) return true;
-    if (now - waiting_since_ >= LIMIT) return false;
+    if (now - writer_waiting_since_ < WRITER_PATIENCE) return true;
+    if (now - writer_waiting_since_ >= WRITER_PATIENCE_LIMIT) return false;
     for (const Reader& one : readers_)
-      if (now - one.since >= PATIENCE) return true;  // it is this one that the writer waits for
+      if (now - one.since >= WRITER_PATIENCE) return true;  // the writer waits for this slow reader anyway
     return false;
   }
 
-  // Until something changes, at most a step; then signal handlers run and may throw.
+  // Waits for a change, at most WAIT_STEP. Signal handlers run afterwards and may throw.
   void wait() {
     unsigned long seen = changes_;
-    ++waiters_;
+    ++waiting_threads_;
     {
       ReleasedGil free;
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait_for(lock, STEP, [&] { return changes_ != seen; });
+      changed_.wait_for(lock, WAIT_STEP, [&] { return changes_ != seen; });
     }
-    if (waiters_) --waiters_;  // none are counted after a fork
+    if (waiting_threads_) --waiting_threads_;  // a fork resets the count
     if (PyErr_CheckSignals()) throw nb::python_error();
     check();
   }
 
   void wake() {
-    if (!waiters_) return;
+    if (!waiting_threads_) return;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ++changes_;
@@ -354,15 +351,15 @@ class Lock {
   std::vector<Reader> readers_;
   Thread preparing_ = 0, writing_ = 0;
   bool deferred_ = false, broken_ = false;
-  int waiting_ = 0;  // writers
-  Clock::time_point waiting_since_;
-  int waiters_ = 0;  // threads of any kind
+  int waiting_writers_ = 0;  // writers
+  Clock::time_point writer_waiting_since_;
+  int waiting_threads_ = 0;  // threads of any kind
   unsigned long changes_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
 };
 
-// One kind of section of a lock; it may be entered by many threads at once.
+// A section of a lock as a context manager. One object may be entered by many threads at once.
 template <void (Lock::*begin)(), void (Lock::*end)()>
 class Section {
  public:
@@ -372,8 +369,9 @@ class Section {
     nb::class_<Section>(m, name)
         .def(nb::init<nb::object>(), nb::arg("lock"))
         .def("__enter__", [](Section& self) { (self.lock_->*begin)(); })
-        .def("__exit__", [](Section& self, nb::handle, nb::handle, nb::handle) { (self.lock_->*end)(); },
-             nb::arg().none(), nb::arg().none(), nb::arg().none());
+        .def(
+            "__exit__", [](Section& self, nb::handle, nb::handle, nb::handle) { (self.lock_->*end)(); },
+            nb::arg().none(), nb::arg().none(), nb::arg().none());
   }
 
  private:
@@ -389,7 +387,7 @@ inline void bind_locks(nb::module_& m) {
   nb::module_ os = nb::module_::import_("os");
   if (!nb::hasattr(os, "register_at_fork")) return;  // Windows does not fork
   nb::dict at_fork;
-  at_fork["after_in_child"] = nb::cpp_function(&Lock::forked);
+  at_fork["after_in_child"] = nb::cpp_function(&Lock::after_fork_in_child);
   os.attr("register_at_fork")(**at_fork);
 }
 

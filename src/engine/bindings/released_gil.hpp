@@ -1,4 +1,4 @@
-// Python's lock, given back while native code works.
+// Releases Python's GIL while native code works.
 #pragma once
 
 #include <unistd.h>
@@ -7,9 +7,9 @@
 
 namespace hitbox {
 
-// Like nb::gil_scoped_release, but safe when the interpreter ends meanwhile. CPython before 3.14 ends a daemon thread
-// that asks for the lock then by unwinding its stack, which no destructor may let through: the process would abort. Such
-// a thread is parked here instead, as newer versions do.
+// Like nb::gil_scoped_release, but safe if the interpreter shuts down in the meantime. CPython before 3.14 then ends a
+// daemon thread that takes the GIL by unwinding its stack. An exception must not leave a destructor, or the process
+// aborts; so the thread is parked here, as newer versions of CPython do.
 struct ReleasedGil {
   PyThreadState* state = PyEval_SaveThread();
 

@@ -1,17 +1,18 @@
-// Building sealed segments from boxes: arrays that own their memory, and the builders.
+// Builders of sealed segments: their input (Boxes), their output (arrays that own their memory) and the functions.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "format/bitmap.hpp"
 #include "base/common.hpp"
+#include "base/interrupt.hpp"
+#include "base/prefetch.hpp"
+#include "format/bitmap.hpp"
 #include "format/postings.hpp"
-#include "base/watch.hpp"
 
 namespace hitbox {
 
-// Boxes as they come in: constraint rows by offsets, attributes ascending within a box.
+// Input boxes in columns. Constraints of box i are [offsets[i], offsets[i + 1]), attributes ascending.
 struct Boxes {
   size_t count;
   const i64* offsets;
@@ -24,13 +25,27 @@ struct Boxes {
   u32 size(size_t box) const { return u32(offsets[box + 1] - offsets[box]); }
 };
 
-// The one of [from, to) that is sampled as the i-th: not the first of each, for boxes often come in turns, and a period
-// with a factor in common with a fixed step would leave whole groups of them out.
-inline size_t anyone(size_t i, size_t from, size_t to) {
+// What builders rely on; asserted in debug builds.
+inline bool is_valid(const Boxes& boxes, u32 attributes) {
+  for (size_t box = 0; box < boxes.count; ++box) {
+    if (boxes.offsets[box] > boxes.offsets[box + 1] || boxes.priority[box] >= LEVELS || boxes.numbers[box] < 0)
+      return false;
+    for (i64 at = boxes.offsets[box], next = 0; at < boxes.offsets[box + 1]; ++at) {
+      if (boxes.attribute[at] < next || boxes.attribute[at] >= i64(attributes) || boxes.low[at] > boxes.high[at])
+        return false;
+      next = boxes.attribute[at] + 1;
+    }
+  }
+  return attributes >= 1 && attributes <= MAX_ATTRIBUTES;
+}
+
+// A pseudo-random index in [from, to), the i-th stratum of a stratified sample. A fixed step would miss whole groups of
+// boxes if the input repeats with a period that shares a factor with the step.
+inline size_t stratified_sample(size_t i, size_t from, size_t to) {
   return to > from ? from + size_t(u64(i) * 0x9E3779B97F4A7C15ull >> 33) % (to - from) : from;
 }
 
-// Memory on a cache line's boundary, or a large page's where there is much of it.
+// Memory aligned to a cache line, or to a huge page if it is large.
 inline void* aligned_memory(size_t bytes) {
   size_t unit = bytes >= (size_t(4) << 20) ? size_t(2) << 20 : 64;
   size_t rounded = (bytes + unit) / unit * unit;
@@ -40,42 +55,52 @@ inline void* aligned_memory(size_t bytes) {
   return memory;
 }
 
-// A flat array that can be handed over to its last owner.
+// A flat array whose memory can be handed over to Python.
 template <class T>
 struct Array {
   std::unique_ptr<T, decltype(&std::free)> memory{nullptr, &std::free};
   size_t size = 0;
 
-  void make(size_t count) {
+  void allocate(size_t count) {
     size = count;
     memory.reset(static_cast<T*>(aligned_memory(count * sizeof(T))));
   }
-  void make(size_t count, T value) {
-    make(count);
+  void allocate(size_t count, T value) {
+    allocate(count);
     for (size_t i = 0; i < count; ++i) memory.get()[i] = value;
   }
   T* data() { return memory.get(); }
-  T& operator[](size_t at) { return memory.get()[at]; }
+  const T* data() const { return memory.get(); }
+  T& operator[](size_t at) {
+    assert(at < size);
+    return memory.get()[at];
+  }
+  const T& operator[](size_t at) const {
+    assert(at < size);
+    return memory.get()[at];
+  }
 };
 
-struct Options {
+struct BitmapOptions {
   u32 attributes;
-  u32 block;  // boxes a block, at most BLOCK
-  u32 lines;  // constraints a block, over the blocks of a tile, from which an attribute gets lines
-  u32 band;   // boxes from which priority levels, one or several together, have blocks of their own
+  u32 block;  // boxes per block, at most BLOCK
+  u32 lines;  // an attribute gets lines in a tile from this many constraints per block on average
+  u32 band;   // one or several levels get blocks of their own from this many boxes on
 };
 
-// Where each key falls: cell boundaries of every attribute, fitted to the boxes.
+// The cell boundaries of every attribute, fitted to the boxes.
 struct Grid {
   Array<i64> starts;
   Array<u8> shift;
-  bool lossy = false;  // some end's code leaves bits out
+  bool lossy = false;  // some bound's code loses bits
 
   i64 last(size_t at) const;  // last key of the cell (attribute * CELLS + cell)
 };
 
-struct BitmapArrays {
-  Grid grid;
+// What a builder returns: the arrays of a segment, named as in its view (segment_view.hpp), and where each box went.
+struct BitmapArrays : BitmapSizes {
+  Array<i64> starts;
+  Array<u8> shift;
   Array<u32> bands, population, edges;
   Array<u8> tile_level, narrowest, numbers;
   Array<u64> summary, bare, lines, alive;
@@ -83,32 +108,45 @@ struct BitmapArrays {
   Array<u16> level_ends, order, entries;
   Array<u8> rows, more;
   Array<u32> position;  // position[i]: where box i of the input went
-  u32 blocks = 0, members = 0, summary_words = 0, room = 0, keyed = 0, row_bytes = 0, number_bytes = 0;
+
+  BitmapArrays() : BitmapSizes{} {}
+};
+
+struct RowArrays {
+  Array<u64> words, alive;
+  Array<u32> start, numbers;
+  Array<u8> levels;
 };
 
 struct PostingArrays {
-  Array<u64> seed, slots, filter, words, alive;
-  Array<u32> key_begin, key_start, start, numbers, position;
+  Seed seed{};
+  RowArrays rows;
+  Array<u64> slots, filter;
+  Array<u32> key_begin, key_start;
   Array<i64> key_value, code_base, code_last;
-  Array<u8> code_shift, levels;
+  Array<u8> code_shift;
+  Array<u32> position;
 };
 
-// A constraint's cells, small enough that a box's are one cache line.
+// The cells of a constraint's bounds; small, so that those of a box fit into one cache line.
 struct Cells {
   u16 attribute;
   u8 low, high;
 };
 
-Grid make_grid(const Boxes& boxes, u32 attributes, Watch& watch);
-std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, Watch& watch);
-// Orders boxes so that neighbours look alike; each run [from, to) of `order` starts on a block.
+Grid make_grid(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt);
+std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, InterruptCheck& interrupt);
+// Permutes `order` so that similar boxes are neighbours.
 void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,
-             u32* order, size_t count, Watch& watch);
-// Builders throw length_error where a segment would not hold the boxes.
-BitmapArrays build_bitmap(const Boxes& boxes, const Options& options, Watch& watch);
-PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, Watch& watch);
+             u32* order, size_t count, InterruptCheck& interrupt);
+// Builders throw std::length_error if the boxes do not fit into one segment.
+BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt);
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed,
+                             InterruptCheck& interrupt);
 
-// For each box the constraint (its index in the box) that tells it apart, -1: no constraint can, -2: bitmap.
-std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, Watch& watch);
+// Chooses for each box the index of the constraint that is its posting key; -1: no key, always a candidate; -2: the box
+// belongs into a bitmap segment.
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed,
+                             InterruptCheck& interrupt);
 
 }  // namespace hitbox

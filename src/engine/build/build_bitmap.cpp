@@ -1,6 +1,7 @@
-// Laying out a bitmap segment: order, directory, lines, lists, summaries. About one microsecond a box.
+// Builds a bitmap segment (bitmap.hpp): order of boxes, directory, lines, lists, rows, summaries. About 1 µs per box.
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "build/build.hpp"
 #include "format/row.hpp"
@@ -8,25 +9,27 @@
 namespace hitbox {
 namespace {
 
-constexpr const char* TOO_MANY = "too many constraints for one segment, more than 2^31: use several indexes";
+constexpr const char* TOO_MANY_CONSTRAINTS =
+    "too many constraints for one segment, more than 2^31: use several indexes";
 
-// Places of a constraint's two ends.
+// The quantized bounds of a constraint.
 struct Ends {
   u32 low, high;
 };
 
 struct Layout {
   const Boxes& boxes;
-  const Options& options;
+  const BitmapOptions& options;
+  const Grid& grid;
   const std::vector<Cells>& cells;
   BitmapArrays& out;
-  Watch& watch;
-  std::vector<u32> order;           // boxes by block
-  std::vector<size_t> block_begin;  // [blocks + 1] into order
-  std::vector<u16> counts;          // [attributes][CELLS] ends of the tile at hand
-  std::vector<u32> cursor;          // the same as write positions
-  std::vector<Ends> ends;           // of the box at hand
-  std::vector<u8> more, scratch;    // rows of large boxes, and one of them
+  InterruptCheck& interrupt;
+  std::vector<u32> order;             // boxes by block
+  std::vector<size_t> block_begin;    // [blocks + 1] into order
+  std::vector<u16> counts;            // [attributes][CELLS] bounds per list of the current tile
+  std::vector<u32> cursor;            // the same lists' write positions
+  std::vector<Ends> ends;             // of the current box
+  std::vector<u8> overflow, scratch;  // overflow rows, and a buffer for one
 
   u32 attributes() const { return options.attributes; }
 
@@ -38,12 +41,12 @@ struct Layout {
     std::copy(start, start + LEVELS, next);
     order.resize(boxes.count);
     for (size_t i = 0; i < boxes.count; ++i) order[next[LEVELS - 1 - boxes.priority[i]]++] = u32(i);
-    out.bands.make(2 * LEVELS, 0);
+    out.bands.allocate(2 * LEVELS, 0);
     for (u32 l = 0, end; l < LEVELS; l = end) {
       end = band_end(start, l);
       u32 first = u32(block_begin.size());
-      cluster(boxes, cells, out.grid, attributes(), options.block, order.data() + start[l], start[end] - start[l],
-              watch);
+      cluster(boxes, cells, grid, attributes(), options.block, order.data() + start[l], start[end] - start[l],
+              interrupt);
       for (size_t at = start[l]; at < start[end]; at += options.block) block_begin.push_back(at);
       for (u32 i = l; i < end; ++i) {
         if (start[i] == start[i + 1]) continue;
@@ -55,69 +58,69 @@ struct Layout {
     block_begin.push_back(boxes.count);
   }
 
-  // Levels, counted from the most urgent, that share blocks with the l-th: [l, end), and no fewer boxes are left over
-  // than a band has.
+  // Levels [l, end), counted from the highest, share blocks. Extends the band until it and the rest are large enough.
   u32 band_end(const size_t* start, u32 l) const {
     u32 end = l + 1;
     while (end < LEVELS && (start[end] - start[l] < options.band || start[LEVELS] - start[end] < options.band)) ++end;
     return end;
   }
 
-  // Most urgent boxes first in each block. Neighbours still look alike.
+  // Sorts the boxes of each block by descending level; the sort is stable.
   void order_levels() {
-    out.level_ends.make(size_t(out.blocks) * LEVEL_ENDS, 0xFFFF);
-    out.tile_level.make(tiles_of(out.blocks));
+    out.level_ends.allocate(size_t(out.blocks) * LEVEL_ENDS, 0xFFFF);
+    out.tile_level.allocate(tiles_of(out.blocks));
     for (u32 block = 0; block < out.blocks; ++block) {
-      u32 *mine = order.data() + block_begin[block], size = u32(block_begin[block + 1] - block_begin[block]);
+      u32 *own = order.data() + block_begin[block], size = u32(block_begin[block + 1] - block_begin[block]);
       u32 sorted[BLOCK], next[LEVELS + 1] = {};
-      for (u32 i = 0; i < size; ++i) ++next[LEVELS - boxes.priority[mine[i]]];
+      for (u32 i = 0; i < size; ++i) ++next[LEVELS - boxes.priority[own[i]]];
       for (u32 l = 0; l < LEVELS; ++l) next[l + 1] += next[l];
-      for (u32 i = 0; i < size; ++i) sorted[next[LEVELS - 1 - boxes.priority[mine[i]]]++] = mine[i];
-      std::copy(sorted, sorted + size, mine);
-      note_work(watch, size);
+      for (u32 i = 0; i < size; ++i) sorted[next[LEVELS - 1 - boxes.priority[own[i]]]++] = own[i];
+      std::copy(sorted, sorted + size, own);
+      report_work(interrupt, size);
       std::copy(next, next + LEVELS, out.level_ends.data() + size_t(block) * LEVEL_ENDS);
-      u8 highest = boxes.priority[mine[0]], lowest = boxes.priority[mine[size - 1]];
+      u8 highest = boxes.priority[own[0]], lowest = boxes.priority[own[size - 1]];
       u8& tile = out.tile_level[block / LANES];
       if (block % LANES == 0) tile = highest;
       if (tile != highest || tile != lowest) tile = MIXED;
     }
   }
 
-  size_t begin_of(u32 block) const { return block_begin[std::min(block, out.blocks)]; }
+  size_t block_start(u32 block) const { return block_begin[std::min(block, out.blocks)]; }
 
-  // Counts constraints, hands out groups and list space.
+  // Counts constraints per tile and attribute, and assigns line groups and list space.
   void make_directory() {
     u32 m = attributes(), tiles = tiles_of(out.blocks);
-    out.directory.make((size_t(tiles) * m + 1) * 2);
+    out.directory.allocate((size_t(tiles) * m + 1) * 2);
     u32 words = (m + 63) / 64;
-    out.bare.make(size_t(tiles) * words, 0);
+    out.bare.allocate(size_t(tiles) * words, 0);
     u32 groups = 0;
     u64 base = 0;
     std::vector<u32> used(m);
     for (u32 t = 0; t < tiles; ++t) {
       std::fill(used.begin(), used.end(), 0);
-      note_work(watch, TILE + m);
-      for (size_t i = begin_of(t * LANES); i < begin_of((t + 1) * LANES); ++i) {
-        if (i + 8 < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + 8]]);
+      report_work(interrupt, TILE + m);
+      for (size_t i = block_start(t * LANES); i < block_start((t + 1) * LANES); ++i) {
+        if (i + PrefetchDistance::BUILD_BOXES < order.size())
+          __builtin_prefetch(cells.data() + boxes.offsets[order[i + PrefetchDistance::BUILD_BOXES]]);
         for (i64 at = boxes.offsets[order[i]]; at < boxes.offsets[order[i] + 1]; ++at)
           ++used[cells[size_t(at)].attribute];
       }
       for (u32 a = 0; a < m; ++a) {
         u32* entry = out.directory.data() + (size_t(t) * m + a) * 2;
-        bool lined = used[a] >= options.lines * LANES;
-        entry[0] = lined ? ++groups : 0;
+        bool has_lines = used[a] >= options.lines * LANES;
+        entry[0] = has_lines ? ++groups : 0;
         entry[1] = u32(base);
-        if (!lined && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
-        base += 2 * used[a] + (lined ? CELLS : 0);
+        if (!has_lines && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
+        base += 2 * used[a] + (has_lines ? CELLS : 0);
       }
     }
-    if (base > UINT32_MAX) throw std::length_error(TOO_MANY);
+    if (base > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
     out.directory[size_t(tiles) * m * 2] = 0;
     out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
-    out.order.make(size_t(tiles) * m, NO_ATTRIBUTE);
-    out.lines.make(size_t(groups) * CELLS * TILE_WORDS);
-    out.entries.make(base + 32);
-    std::memset(out.entries.data() + base, 0, 64);
+    out.order.allocate(size_t(tiles) * m, NO_ATTRIBUTE);
+    out.lines.allocate(size_t(groups) * CELLS * TILE_WORDS);
+    out.entries.allocate(base + ENTRY_PADDING);
+    std::memset(out.entries.data() + base, 0, ENTRY_PADDING * sizeof(u16));
   }
 
   void make_tables() {
@@ -125,15 +128,15 @@ struct Layout {
     u32 m = attributes();
     out.summary_words = (out.blocks + 511) / 512 * 8;
     out.members = u32(boxes.count);
-    out.population.make(all, 0);
-    out.edges.make(all, 0);
-    out.summary.make(all * out.summary_words, 0);
+    out.population.allocate(all, 0);
+    out.edges.allocate(all, 0);
+    out.summary.allocate(all * out.summary_words, 0);
     i64 most = *std::max_element(boxes.numbers, boxes.numbers + boxes.count);
     out.number_bytes = most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
-    out.numbers.make(size_t(out.blocks) * BLOCK * out.number_bytes + 64, 0);
-    out.alive.make(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
-    out.position.make(boxes.count);
-    out.narrowest.make(m, CELLS);
+    out.numbers.allocate(size_t(out.blocks) * BLOCK * out.number_bytes + BYTE_PADDING, 0);
+    out.alive.allocate(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
+    out.position.allocate(boxes.count);
+    out.narrowest.allocate(m, CELLS);
     for (const Cells& c : cells) {
       u8& least = out.narrowest[c.attribute];
       least = std::min(least, u8(c.high - c.low + 1));
@@ -142,32 +145,32 @@ struct Layout {
     cursor.resize(all);
   }
 
-  // Rows have as much room as makes them and the rows of larger boxes, which stand elsewhere, smallest in all.
+  // Chooses the room of a row so that rows and overflow rows together are smallest.
   void make_rows() {
     std::vector<size_t> sizes;
     for (size_t i = 0; i < boxes.count; ++i) {
       if (boxes.size(i) >= sizes.size()) sizes.resize(boxes.size(i) + 1);
       ++sizes[boxes.size(i)];
     }
-    out.keyed = out.grid.lossy;
-    size_t elsewhere = 0, least = SIZE_MAX;
+    out.keyed = grid.lossy;
+    size_t overflow_bytes = 0, least = SIZE_MAX;
     for (u32 room = std::max<u32>(1, u32(sizes.size()) - 1); room; --room) {
-      size_t bytes = boxes.count * row_bytes(room) + elsewhere;
+      size_t bytes = boxes.count * row_bytes(room) + overflow_bytes;
       if (bytes < least) {
         least = bytes;
         out.room = room;
       }
-      if (room < sizes.size()) elsewhere += sizes[room] * (row_bytes(room) + 3);
+      if (room < sizes.size()) overflow_bytes += sizes[room] * (row_bytes(room) + 3);
     }
     out.row_bytes = row_bytes(out.room);
     ends.resize(sizes.size());
-    out.rows.make(size_t(out.blocks) * BLOCK * out.row_bytes + 64);
-    std::memset(out.rows.data() + out.rows.size - 64, 0, 64);
+    out.rows.allocate(size_t(out.blocks) * BLOCK * out.row_bytes + BYTE_PADDING);
+    std::memset(out.rows.data() + out.rows.size - BYTE_PADDING, 0, BYTE_PADDING);
   }
 
   u32 row_bytes(u32 room) const { return row_bytes_for(attributes(), room, out.keyed); }
 
-  void fetch_box(u32 box) const {
+  void prefetch_box(u32 box) const {
     i64 at = boxes.offsets[box];
     __builtin_prefetch(cells.data() + at);
     for (i64 ahead : {0, 8}) {
@@ -176,22 +179,23 @@ struct Layout {
     }
   }
 
-  // Calls take(position in tile, box) for the boxes of a tile.
-  template <class Take>
-  void each_box(u32 tile, Take take) const {
+  // Calls callback(position in tile, box, index in order) for the boxes of a tile.
+  template <class Callback>
+  void each_box(u32 tile, Callback callback) const {
     for (u32 lane = 0; lane < LANES; ++lane) {
-      size_t from = begin_of(tile * LANES + lane), to = begin_of(tile * LANES + lane + 1);
-      for (size_t i = from; i < to; ++i) take(lane * BLOCK + u32(i - from), order[i], i);
+      size_t from = block_start(tile * LANES + lane), to = block_start(tile * LANES + lane + 1);
+      for (size_t i = from; i < to; ++i) callback(lane * BLOCK + u32(i - from), order[i], i);
     }
   }
 
-  // Where each list of the tile begins.
+  // Computes where each list of the tile begins.
   void make_lists(u32 tile) {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
     std::fill(counts.begin(), counts.end(), 0);
     each_box(tile, [&](u32, u32 box, size_t i) {
-      if (i + 8 < order.size()) __builtin_prefetch(cells.data() + boxes.offsets[order[i + 8]]);
+      if (i + PrefetchDistance::BUILD_BOXES < order.size())
+        __builtin_prefetch(cells.data() + boxes.offsets[order[i + PrefetchDistance::BUILD_BOXES]]);
       for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
         const Cells& c = cells[size_t(at)];
         ++counts[size_t(c.attribute) * CELLS + c.low];
@@ -200,39 +204,39 @@ struct Layout {
     });
     for (u32 a = 0; a < m; ++a) {
       u32 group = directory[a * 2], base = directory[a * 2 + 1], sum = CELLS;
-      u32* mine = cursor.data() + size_t(a) * CELLS;
-      if (!group) mine[0] = base;
+      u32* own = cursor.data() + size_t(a) * CELLS;
+      if (!group) own[0] = base;
       else
         for (u32 c = 0; c < CELLS; ++c) {
-          mine[c] = base + sum;
+          own[c] = base + sum;
           sum += counts[size_t(a) * CELLS + c];
           out.entries[base + c] = u16(sum);
         }
     }
   }
 
-  void put(u32 group, u32 a, u32 place, u32 side, u32 position) {
-    u32 where = cursor[size_t(a) * CELLS + (group ? cell_at(place) : 0)]++;
-    u32 top = u32(group ? top_at(place) : bare_top_at(place));
-    out.entries[where] = u16(top << 12 | side | position);
+  void add_entry(u32 group, u32 a, u32 set_number, u32 side, u32 position) {
+    u32 slot = cursor[size_t(a) * CELLS + (group ? cell_at(set_number) : 0)]++;
+    u32 top = u32(group ? top_at(set_number) : bare_top_at(set_number));
+    out.entries[slot] = u16(top << 12 | side | position);
   }
 
-  void keep_more() {
-    out.more.make(more.size() + 64);
-    std::memset(out.more.data() + more.size(), 0, 64);
-    if (!more.empty()) std::memcpy(out.more.data(), more.data(), more.size());
+  void store_overflow_rows() {
+    out.more.allocate(overflow.size() + BYTE_PADDING);
+    std::memset(out.more.data() + overflow.size(), 0, BYTE_PADDING);
+    if (!overflow.empty()) std::memcpy(out.more.data(), overflow.data(), overflow.size());
   }
 
   void find_ends(u32 box) {
     for (i64 at = boxes.offsets[box], i = 0; at < boxes.offsets[box + 1]; ++at, ++i) {
       Cells c = cells[size_t(at)];
-      const i64* starts = out.grid.starts.data() + size_t(c.attribute) * CELLS;
-      const u8* shift = out.grid.shift.data() + size_t(c.attribute) * CELLS;
-      ends[size_t(i)].low = place_of(starts, shift, c.low, boxes.low[at]);
-      ends[size_t(i)].high = place_of(starts, shift, c.high, boxes.high[at]);
+      const i64* starts = grid.starts.data() + size_t(c.attribute) * CELLS;
+      const u8* shift = grid.shift.data() + size_t(c.attribute) * CELLS;
+      ends[size_t(i)].low = quantize(starts, shift, c.low, boxes.low[at]);
+      ends[size_t(i)].high = quantize(starts, shift, c.high, boxes.high[at]);
       size_t low = size_t(c.attribute) * CELLS + c.low, high = size_t(c.attribute) * CELLS + c.high;
       out.edges[low] += boxes.low[at] != starts[c.low];
-      out.edges[high] += boxes.high[at] != out.grid.last(high);
+      out.edges[high] += boxes.high[at] != grid.last(high);
     }
   }
 
@@ -240,12 +244,12 @@ struct Layout {
     u8* row = out.rows.data() + position * out.row_bytes;
     u32 size = boxes.size(box), head = row_head_bytes(attributes(), 0);
     if (size <= out.room) return write_row(row, out.room, box);
-    if (more.size() / 4 > UINT32_MAX) throw std::length_error(TOO_MANY);
-    u32 offset = u32(more.size() / 4);
-    more.resize(more.size() + (row_bytes(size) + 3) / 4 * 4);
+    if (overflow.size() / 4 > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
+    u32 offset = u32(overflow.size() / 4);
+    overflow.resize(overflow.size() + (row_bytes(size) + 3) / 4 * 4);
     scratch.assign(row_bytes(size) + 8, 0);
     write_row(scratch.data(), size, box);
-    std::memcpy(more.data() + size_t(offset) * 4, scratch.data(), row_bytes(size));
+    std::memcpy(overflow.data() + size_t(offset) * 4, scratch.data(), row_bytes(size));
     std::memcpy(row, scratch.data(), head);
     std::memcpy(row + head, &offset, 4);
   }
@@ -254,7 +258,7 @@ struct Layout {
     u32 size = boxes.size(box);
     size_t from = size_t(boxes.offsets[box]);
     u8* lows = row + row_head_bytes(attributes(), room);
-    if (attributes() <= MASKED) {
+    if (attributes() <= MAX_MASKED_ATTRIBUTES) {
       u64 mask = 0;
       for (u32 i = 0; i < size; ++i) mask |= 1ull << cells[from + i].attribute;
       std::memcpy(row, &mask, row_head_bytes(attributes(), 0));
@@ -264,20 +268,21 @@ struct Layout {
       for (u32 i = 0; i < size; ++i) std::memcpy(row + 2 + 2 * i, &cells[from + i].attribute, 2);
     }
     for (u32 i = 0; i < size; ++i) {
-      lows[i] = u8(ends[i].low >> REST);
-      lows[room + i] = u8(ends[i].high >> REST);
+      lows[i] = u8(ends[i].low >> SUFFIX_BITS);
+      lows[room + i] = u8(ends[i].high >> SUFFIX_BITS);
     }
-    u8* rest = lows + 2 * room;
+    u8* suffixes = lows + 2 * room;
     for (u32 i = 0; i < size; ++i) {
       if (out.keyed) {
-        std::memcpy(rest + 16 * i, boxes.low + from + i, 8);
-        std::memcpy(rest + 16 * i + 8, boxes.high + from + i, 8);
+        std::memcpy(suffixes + 16 * i, boxes.low + from + i, 8);
+        std::memcpy(suffixes + 16 * i + PrefetchDistance::BUILD_BOXES, boxes.high + from + i, 8);
         continue;
       }
-      constexpr u32 bits = (1u << REST) - 1;
-      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits) << REST;  // 28 bits: every second starts within a byte
-      if (i % 2) two = two << 4 | (rest[28 * i / 8] & 15);
-      std::memcpy(rest + 28 * i / 8, &two, 4);
+      constexpr u32 bits = (1u << SUFFIX_BITS) - 1;
+      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits)
+                                           << SUFFIX_BITS;  // 28 bits: odd ones start in the middle of a byte
+      if (i % 2) two = two << 4 | (suffixes[28 * i / 8] & 15);
+      std::memcpy(suffixes + 28 * i / 8, &two, 4);
     }
   }
 
@@ -287,8 +292,8 @@ struct Layout {
     return out.lines.data() + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
   }
 
-  void place(u32 position, size_t at, u32 box) {
-    u32 number = u32(boxes.numbers[box]);  // its first bytes come first
+  void set_number(u32 position, size_t at, u32 box) {
+    u32 number = u32(boxes.numbers[box]);  // little-endian: the low bytes come first
     std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
     out.position[box] = u32(at);
     out.alive[at / 64] |= 1ull << (position & 63);
@@ -303,15 +308,15 @@ struct Layout {
     const size_t positions = std::min<size_t>(TILE, size_t(out.blocks) * BLOCK - first);
     std::memset(out.rows.data() + first * out.row_bytes, 0, positions * out.row_bytes);
     each_box(tile, [&](u32 position, u32 box, size_t i) {
-      if (i + 8 < order.size()) fetch_box(order[i + 8]);
-      place(position, first + position, box);
+      if (i + PrefetchDistance::BUILD_BOXES < order.size()) prefetch_box(order[i + PrefetchDistance::BUILD_BOXES]);
+      set_number(position, first + position, box);
       find_ends(box);
       write_row(first + position, box);
       for (u32 k = 0; k < boxes.size(box); ++k) {
         Cells c = cells[size_t(boxes.offsets[box]) + k];
         u32 group = directory[2 * c.attribute];
-        put(group, c.attribute, ends[k].low, 0, position);
-        put(group, c.attribute, ends[k].high, UPPER, position);
+        add_entry(group, c.attribute, ends[k].low, 0, position);
+        add_entry(group, c.attribute, ends[k].high, UPPER, position);
         if (!group) continue;
         u64* lines = line(group, 0, 0);
         toggle(lines, position);
@@ -330,7 +335,7 @@ struct Layout {
     if (count) out.summary[at * out.summary_words + block / 64] |= 1ull << (block & 63);
   }
 
-  // Running XOR over the cells turns toggles into lines. Returns how many bits are set.
+  // Turns toggle bits into lines by a running XOR over the cells; returns the number of bits set.
   u32 finish_lines(u32 tile, u32 a, u32 group) {
     u32 set = 0;
     u64* at = line(group, 0, 0);
@@ -347,29 +352,30 @@ struct Layout {
 
   void finish(u32 tile) {
     u32 m = attributes();
-    std::vector<std::pair<u32, u16>> telling;  // bits set, attribute
+    std::vector<std::pair<u32, u16>> by_bits_set;  // (bits set, attribute): fewer bits are more selective
     for (u32 a = 0; a < m; ++a) {
       const u32* entry = out.directory.data() + (size_t(tile) * m + a) * 2;
       if (entry[0]) {
-        telling.emplace_back(finish_lines(tile, a, entry[0]), u16(a));
+        by_bits_set.emplace_back(finish_lines(tile, a, entry[0]), u16(a));
         continue;
       }
       for (u32 block = tile * LANES; block < std::min((tile + 1) * LANES, out.blocks); ++block)
         for (u32 c = 0; c < CELLS; ++c)
           mark_summary(size_t(a) * CELLS + c, block, u32(block_begin[block + 1] - block_begin[block]));
     }
-    std::sort(telling.begin(), telling.end());
-    for (size_t i = 0; i < telling.size(); ++i) out.order[size_t(tile) * m + i] = telling[i].second;
+    std::sort(by_bits_set.begin(), by_bits_set.end());
+    for (size_t i = 0; i < by_bits_set.size(); ++i) out.order[size_t(tile) * m + i] = by_bits_set[i].second;
   }
 };
 
 }  // namespace
 
-BitmapArrays build_bitmap(const Boxes& boxes, const Options& options, Watch& watch) {
+BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt) {
+  assert(boxes.count && options.block >= 1 && options.block <= BLOCK && is_valid(boxes, options.attributes));
   BitmapArrays out;
-  out.grid = make_grid(boxes, options.attributes, watch);
-  auto cells = find_cells(boxes, out.grid, watch);
-  Layout layout{boxes, options, cells, out, watch, {}, {}, {}, {}, {}, {}, {}};
+  Grid grid = make_grid(boxes, options.attributes, interrupt);
+  auto cells = find_cells(boxes, grid, interrupt);
+  Layout layout{boxes, options, grid, cells, out, interrupt, {}, {}, {}, {}, {}, {}, {}};
   layout.order_boxes();
   layout.order_levels();
   layout.make_directory();
@@ -379,9 +385,11 @@ BitmapArrays build_bitmap(const Boxes& boxes, const Options& options, Watch& wat
     layout.make_lists(tile);
     layout.fill(tile);
     layout.finish(tile);
-    note_work(watch, 16 * TILE + 16 * options.attributes);
+    report_work(interrupt, 16 * TILE + 16 * options.attributes);
   }
-  layout.keep_more();
+  layout.store_overflow_rows();
+  out.starts = std::move(grid.starts);
+  out.shift = std::move(grid.shift);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Choosing the constraint that tells a box apart, and laying out a postings segment.
+// Builds a postings segment (postings.hpp), and chooses which boxes go into one and under which key.
 #include <algorithm>
 #include <stdexcept>
 
@@ -7,12 +7,12 @@
 namespace hitbox {
 namespace {
 
-constexpr double RARE = 1.0 / 48;     // a value that so few events have makes a posting cheaper than a bit in a line
-constexpr double SPARSE = 1.0 / 24;   // below this share of constrained attributes lines waste memory
+constexpr double MAX_POSTING_SHARE = 1.0 / 48;  // share of events up to which a posting is cheaper than a bit in a line
+constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;  // below this share of constrained attributes, lines waste memory
 
 bool is_equality(const Boxes& boxes, size_t at) { return boxes.low[at] == boxes.high[at] && boxes.low[at] != MISSING; }
 
-// How often each (attribute, value) occurs among the equalities.
+// Frequencies of (attribute, value) among the equality constraints: a hash table with open addressing.
 struct Frequencies {
   struct Slot {
     i64 value;
@@ -22,22 +22,23 @@ struct Frequencies {
   Array<Slot> slots;
   std::vector<double> total;
 
-  Frequencies(const Boxes& boxes, u32 attributes, Seed s, Watch& watch) : seed(s), total(attributes, 64.0) {
+  Frequencies(const Boxes& boxes, u32 attributes, Seed s, InterruptCheck& interrupt)
+      : seed(s), total(attributes, 64.0) {
     size_t equalities = 0, end = size_t(boxes.offsets[boxes.count]);
     for (size_t at = size_t(boxes.offsets[0]); at < end; ++at) {
       equalities += is_equality(boxes, at);
-      note_work(watch, 1);
+      report_work(interrupt, 1);
     }
     size_t size = 16;
     while (size < equalities * 2) size *= 2;
-    slots.make(size);
+    slots.allocate(size);
     for (size_t at = 0; at < size; ++at) {
       slots[at] = {0, 0, 0};
-      note_work(watch, 1);
+      report_work(interrupt, 1);
     }
     for (size_t at = size_t(boxes.offsets[0]); at < end; ++at)
       if (is_equality(boxes, at)) {
-        note_work(watch, 4);
+        report_work(interrupt, 4);
         u32 a = u32(boxes.attribute[at]);
         Slot& slot = find(a, boxes.low[at]);
         slot = {boxes.low[at], a + 1, slot.count + 1};
@@ -58,13 +59,13 @@ struct Frequencies {
   }
 };
 
-// The narrowest constraint that a missing value fails; -1 where a box has none.
-i64 narrowest(const Boxes& boxes, size_t box, i64 but) {
+// The narrowest constraint that excludes missing values, other than `excluded`; -1 if there is none.
+i64 narrowest(const Boxes& boxes, size_t box, i64 excluded) {
   i64 found = -1;
   u64 least = ~0ull;
   for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
     u64 width = u64(boxes.high[at]) - u64(boxes.low[at]);
-    if (boxes.low[at] == MISSING || at == but || (found >= 0 && width >= least)) continue;
+    if (boxes.low[at] == MISSING || at == excluded || (found >= 0 && width >= least)) continue;
     least = width;
     found = at;
   }
@@ -77,13 +78,13 @@ struct Builder {
   u32 attributes;
   Seed seed;
   PostingArrays& out;
-  Watch& watch;
+  InterruptCheck& interrupt;
   std::vector<u32> order;
 
   u32 attribute_of(u32 box) const { return key[box] < 0 ? attributes : u32(boxes.attribute[key[box]]); }
   bool keyed(u32 box) const { return key[box] >= 0 && is_equality(boxes, size_t(key[box])); }
 
-  // Rows start at words whose numbers have 32 bits.
+  // Row offsets have 32 bits.
   void check_size() const {
     size_t words = 0;
     for (size_t box = 0; box < boxes.count; ++box) words += row_words(boxes.size(box));
@@ -91,7 +92,7 @@ struct Builder {
       throw std::length_error("too many constraints for one segment, more than 32 GiB of them: use several indexes");
   }
 
-  // By attribute, then value, lists of ranges last; within a key the most urgent first.
+  // Sorts by attribute and value, range-only boxes after the values; within a key by descending level.
   void sort() {
     struct Rank {
       u32 list, urgency;
@@ -105,7 +106,7 @@ struct Builder {
       ranks[box] = {list, LEVELS - boxes.priority[box], equality ? boxes.low[key[box]] : 0, box};
     }
     std::sort(ranks.begin(), ranks.end(), [this](const Rank& x, const Rank& y) {
-      note_work(watch, 1);
+      report_work(interrupt, 1);
       if (x.list != y.list) return x.list < y.list;
       if (x.value != y.value) return x.value < y.value;
       return x.urgency != y.urgency ? x.urgency < y.urgency : x.box < y.box;
@@ -114,7 +115,7 @@ struct Builder {
     for (size_t i = 0; i < boxes.count; ++i) order[i] = ranks[i].box;
   }
 
-  void fetch_box(u32 box) const {
+  void prefetch_box(u32 box) const {
     i64 at = boxes.offsets[box];
     __builtin_prefetch(boxes.low + at);
     __builtin_prefetch(boxes.high + at);
@@ -124,16 +125,16 @@ struct Builder {
   void make_keys() {
     std::vector<u32> start;
     std::vector<i64> value;
-    out.key_begin.make(attributes + 1);
+    out.key_begin.allocate(attributes + 1);
     size_t at = 0;
     for (u32 a = 0; a < attributes; ++a) {
       out.key_begin[a] = u32(start.size());
       for (; at < order.size() && attribute_of(order[at]) == a && keyed(order[at]); ++at) {
-        note_work(watch, 2);
-        i64 now = boxes.low[key[order[at]]];
-        if (start.size() > out.key_begin[a] && value.back() == now) continue;
+        report_work(interrupt, 2);
+        i64 current = boxes.low[key[order[at]]];
+        if (start.size() > out.key_begin[a] && value.back() == current) continue;
         start.push_back(u32(at));
-        value.push_back(now);
+        value.push_back(current);
       }
       start.push_back(u32(at));
       value.push_back(HIGHEST);
@@ -143,23 +144,21 @@ struct Builder {
     start.push_back(u32(at));
     value.push_back(HIGHEST);
     start.push_back(u32(order.size()));
-    out.key_start.make(start.size());
+    out.key_start.allocate(start.size());
     std::copy(start.begin(), start.end(), out.key_start.data());
-    out.key_value.make(value.size());
+    out.key_value.allocate(value.size());
     std::copy(value.begin(), value.end(), out.key_value.data());
   }
 
-  // Keys with equal fingerprints have a slot each: see Lookup.
+  // Keys with equal fingerprints have a slot each: see PostingsLookup.
   void make_slots() {
-    out.seed.make(2);
-    out.seed[0] = seed.first;
-    out.seed[1] = seed.second;
+    out.seed = seed;
     size_t size = 16;
     while (size < out.key_value.size * 2) size *= 2;
-    out.slots.make(size, 0);
+    out.slots.allocate(size, 0);
     for (u32 a = 0; a < attributes; ++a)
       for (u32 k = out.key_begin[a]; k + 1 < out.key_begin[a + 1]; ++k) {
-        note_work(watch, 2);
+        report_work(interrupt, 2);
         u64 hash = hash_of(seed, a, out.key_value[k]);
         size_t at = hash & (size - 1);
         while (out.slots[at]) at = (at + 1) & (size - 1);
@@ -168,11 +167,11 @@ struct Builder {
   }
 
   void make_codes() {
-    out.code_base.make(attributes, HIGHEST);
-    out.code_last.make(attributes, LOWEST);
-    out.code_shift.make(attributes, 0);
+    out.code_base.allocate(attributes, HIGHEST);
+    out.code_last.allocate(attributes, LOWEST);
+    out.code_shift.allocate(attributes, 0);
     for (size_t at = size_t(boxes.offsets[0]); at < size_t(boxes.offsets[boxes.count]); ++at) {
-      note_work(watch, 1);
+      report_work(interrupt, 1);
       for (i64 bound : {boxes.low[at], boxes.high[at]})
         if (bound > LOWEST && bound < HIGHEST) {
           i64 &base = out.code_base[size_t(boxes.attribute[at])], &last = out.code_last[size_t(boxes.attribute[at])];
@@ -197,29 +196,30 @@ struct Builder {
 
   void make_rows() {
     size_t n = boxes.count, words = 0;
-    out.start.make(n);
+    out.rows.start.allocate(n);
     for (size_t i = 0; i < n; ++i) {
-      out.start[i] = u32(words);
+      out.rows.start[i] = u32(words);
       words += row_words(boxes.size(order[i]));
     }
-    out.words.make(words);
-    out.numbers.make(n);
-    out.levels.make(n);
-    out.filter.make(n);
-    out.position.make(n);
-    out.alive.make((n + 63) / 64, 0);
+    out.rows.words.allocate(words);
+    out.rows.numbers.allocate(n);
+    out.rows.levels.allocate(n);
+    out.filter.allocate(n);
+    out.position.allocate(n);
+    out.rows.alive.allocate((n + 63) / 64, 0);
     for (size_t i = 0; i < n; ++i) {
-      if (i + 16 < n) __builtin_prefetch(boxes.offsets + order[i + 16]);
-      if (i + 8 < n) fetch_box(order[i + 8]);
+      if (i + 2 * PrefetchDistance::BUILD_BOXES < n)
+        __builtin_prefetch(boxes.offsets + order[i + 2 * PrefetchDistance::BUILD_BOXES]);
+      if (i + PrefetchDistance::BUILD_BOXES < n) prefetch_box(order[i + PrefetchDistance::BUILD_BOXES]);
       u32 box = order[i];
-      note_work(watch, 4 + boxes.size(box));
+      report_work(interrupt, 4 + boxes.size(box));
       i64 from = boxes.offsets[box];
-      write_row(out.words.data() + out.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,
+      write_row(out.rows.words.data() + out.rows.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,
                 boxes.size(box));
-      out.numbers[i] = u32(boxes.numbers[box]);
-      out.levels[i] = boxes.priority[box];
+      out.rows.numbers[i] = u32(boxes.numbers[box]);
+      out.rows.levels[i] = boxes.priority[box];
       out.position[box] = u32(i);
-      out.alive[i / 64] |= 1ull << (i & 63);
+      out.rows.alive[i / 64] |= 1ull << (i & 63);
       i64 other = narrowest(boxes, box, keyed(box) ? key[box] : -1);
       out.filter[i] = filter_of(other < 0 ? key[box] : other);
     }
@@ -228,14 +228,15 @@ struct Builder {
 
 }  // namespace
 
-std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed, Watch& watch) {
-  Frequencies frequencies(boxes, attributes, seed, watch);
+std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_postings, Seed seed,
+                             InterruptCheck& interrupt) {
+  Frequencies frequencies(boxes, attributes, seed, interrupt);
   std::vector<i64> key(boxes.count, -2);
-  std::vector<size_t> rest;
+  std::vector<size_t> undecided;
   double constraints = 0;
   for (size_t box = 0; box < boxes.count; ++box) {
-    double least = only_postings ? 1.0 : RARE;
-    note_work(watch, 1 + 4 * boxes.size(box));
+    double least = only_postings ? 1.0 : MAX_POSTING_SHARE;
+    report_work(interrupt, 1 + 4 * boxes.size(box));
     for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) {
       double share = frequencies.share(boxes, size_t(at));
       if (share >= least) continue;
@@ -243,18 +244,20 @@ std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_posti
       key[box] = at;
     }
     if (key[box] != -2) continue;
-    rest.push_back(box);
+    undecided.push_back(box);
     constraints += boxes.size(box);
   }
-  if (only_postings || constraints < SPARSE * double(rest.size()) * attributes)
-    for (size_t box : rest) key[box] = narrowest(boxes, box, -1);
+  if (only_postings || constraints < MIN_BITMAP_DENSITY * double(undecided.size()) * attributes)
+    for (size_t box : undecided) key[box] = narrowest(boxes, box, -1);
   return key;
 }
 
-PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed, Watch& watch) {
+PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed,
+                             InterruptCheck& interrupt) {
   PostingArrays out;
-  Builder builder{boxes, key, attributes, seed, out, watch, {}};
+  Builder builder{boxes, key, attributes, seed, out, interrupt, {}};
   builder.check_size();
+  assert(boxes.count && key.size() == boxes.count && is_valid(boxes, attributes));
   builder.sort();
   builder.make_keys();
   builder.make_slots();

@@ -1,26 +1,28 @@
-// A sealed segment of blocks: bitmaps of cells decide the inside of a box, its ends decide the rest.
+// The format of a bitmap segment, which suits boxes with range constraints.
 //
-// Each attribute's key line is cut into 64 cells; cell 0 is {MISSING}. Boxes are ordered so that neighbours look alike
-// and cut into blocks of at most 512. LANES blocks are a tile. A priority level with many boxes has blocks of its own,
-// others share theirs (a band); most urgent bands come first, and in a block most urgent boxes.
+// The keys of each attribute are divided into 64 cells; cell 0 is {MISSING}. Boxes are clustered, so that similar ones
+// are neighbours, and stored in blocks of up to 512; LANES blocks form a tile. A priority level with many boxes has
+// blocks of its own; the others share blocks with adjacent levels (a band). Higher levels come first, both among the
+// bands of a segment and among the boxes of a block.
 //
-//   line  (tile, attribute, cell, lane)  a bit a box of the block: it reaches into the cell
-//   list  (tile, attribute, cell)        the box ends that lie in the cell, 16 bits each:
-//                                        | top of the code 4 | upper end 1 | position in tile 11 |
-//   row   (block, position)              all ends of a box, see row.hpp
+//   line  (tile, attribute, cell, lane)  one bit per box of a block: the box overlaps the cell
+//   list  (tile, attribute, cell)        the bounds that lie in the cell, 16 bits each:
+//                                        | top of the code 4 | is a high bound 1 | position in tile 11 |
+//   row   (block, position)              all bounds of a box, see row.hpp
+//   summary (attribute, cell)            one bit per block: its line is not empty
 //
-// A point in a cell: the line says who reaches into the cell; who reaches in and is not cut off by an end in that very
-// cell holds the point. So AND the lines; where few boxes are left hold each one's row against the event, where many
-// are, clear who fails in the lists, and ask the rows only where a list's few bits do not tell. What remains is exact.
-// Blocks of a tile lie side by side, so that an event that visits several reads memory in runs. An attribute that few
-// boxes of a tile constrain has no lines there and one list of all ends, with the tops of their cells.
+// To match a point, take the line of its cell in every attribute and AND them. What is left are the boxes that overlap
+// all of the point's cells; a box fails only if one of its bounds lies in the same cell as the point, on the wrong side.
+// If few boxes are left, their rows are tested. If many are left, the lists of the cells clear those that fail, and
+// rows are read only where the 4 bits in a list do not decide. The result is exact.
+// The blocks of a tile are interleaved, so an event that visits several of them reads memory sequentially. An attribute
+// that few boxes of a tile constrain has no lines there, but one list of all bounds, with the top bits of their cells.
 //
-// A key is a place of 22 bits, | cell 6 | code 16 |, where the code is how far into the cell it lies: the top bits of
-// the distance to the cell's start. Where that loses bits of any end, rows hold whole keys (`keyed`).
+// A quantized key (qkey) has 22 bits, | cell 6 | code 16 |. The code is the distance from the cell's start, reduced to
+// its top 16 bits. If that loses bits of any bound in the segment, rows store whole keys (`keyed`).
 //
-//   summary (attribute, cell)            one bit a block: the line is not empty
-//   bytes a box: 8 an attribute for lines, 4 a constraint for lists, 5.5 a constraint (18 where keyed) and 1/8 an
-//   attribute for its row, 1 to 4 for its number
+// Bytes per box: 8 per attribute for lines, 4 per constraint for lists, 5.5 per constraint (18 if keyed) and 1/8 per
+// attribute for its row, and 1 to 4 for its number.
 #pragma once
 
 #include "base/common.hpp"
@@ -32,27 +34,29 @@
 namespace hitbox {
 
 constexpr u32 CELLS = 64;
-constexpr u32 BLOCK = 512;  // boxes of a block, bits of a line
+constexpr u32 BLOCK = 512;  // boxes per block, bits per line
 constexpr u32 WORDS = BLOCK / 64;
 constexpr u32 LANES = 4;
 constexpr u32 TILE = LANES * BLOCK;
 constexpr u32 TILE_WORDS = LANES * WORDS;
 constexpr u32 UPPER = 1u << 11;
 constexpr u32 POSITION = UPPER - 1;
-constexpr u32 LEVEL_ENDS = 16;  // LEVELS and padding
-constexpr u8 MIXED = 0xFF;      // boxes of a tile differ in level
-constexpr u32 TOPS = 16;  // values of the four bits that an entry has of a code, or of a cell where there are no lines
+constexpr u32 ENTRY_PADDING = 32;  // vectors may read so far beyond the last entry
+constexpr u32 BYTE_PADDING = 64;   // the same for arrays of bytes
+constexpr u32 LEVEL_ENDS = 16;     // LEVELS plus padding
+constexpr u8 MIXED = 0xFF;         // the boxes of a tile have different levels
+constexpr u32 TOP_VALUES = 16;  // values of an entry's four top bits: of a code, or of a cell where there are no lines
 
 struct Directory {
-  u32 group;  // its lines, from 1; 0 where the tile keeps only a list
-  u32 base;   // where its lists begin; the next attribute's (or tile's) base ends them
+  u32 group;  // index of its lines plus 1; 0: the tile has only a list
+  u32 base;   // start of its lists; they end at the base of the next directory entry
 };
 
 struct BlockRange {
   u32 from, to;
 };
 
-// Numbers of boxes, each in as few bytes as the largest one needs: most of what an event with many matches reads.
+// Box numbers, stored in as few bytes as the largest one needs: an event with many matches reads mostly these.
 struct Numbers {
   const u8* first;
   u32 bytes;  // 1 to 4
@@ -66,67 +70,79 @@ struct Numbers {
   }
 };
 
-struct Bitmap {
-  u32 attributes;
+// The array "sizes".
+struct BitmapSizes {
   u32 blocks;
-  u32 summary_words;         // a summary row
-  u32 members;               // boxes when it was built
-  u32 room;                  // constraints that a row has room for
-  u32 keyed;                 // rows hold whole keys
+  u32 summary_words;  // words per row of `summary`
+  u32 members;        // boxes when the segment was built
+  u32 room;           // constraints that a row has room for
+  u32 keyed;          // 1: rows hold whole keys
   u32 row_bytes;
-  const BlockRange* bands;   // [LEVELS] the blocks where boxes of a level are; none where there are no such boxes
-  const u8* tile_level;      // [tiles] of all its boxes, or MIXED
-  const u16* level_ends;     // [blocks][LEVEL_ENDS] how many boxes are of level 9, of 8 or more, ..., then 0xFFFF
-  const i64* starts;         // [attributes][CELLS] first key of each cell; the last repeats
-  const u8* shift;           // [attributes][CELLS] bits of the distance from the cell's start to its last key
-  const u32* population;     // [attributes][CELLS] members that reach into the cell
-  const u32* edges;          // [attributes][CELLS] ends inside the cell that lines cannot decide
-  const u64* bare;           // [tiles][(attributes + 63) / 64] bits: attributes without lines that some box constrains
-  const u8* narrowest;       // [attributes] the fewest cells that a box reaches into
-  const u64* summary;        // [attributes][CELLS][summary_words]
+  u32 number_bytes;
+};
+
+// A view: pointers into arrays that somebody else owns. segment_view.hpp opens and checks them.
+struct Bitmap : BitmapSizes {
+  u32 attributes;
+  const BlockRange* bands;     // [LEVELS] blocks that contain boxes of a level; empty if there are none
+  const u8* tile_level;        // [tiles] the level of all its boxes, or MIXED
+  const u16* level_ends;       // [blocks][LEVEL_ENDS] boxes of level 9, of level 8 or more, ..., then 0xFFFF
+  const i64* starts;           // [attributes][CELLS] first key of each cell; unused cells repeat the last one
+  const u8* shift;             // [attributes][CELLS] bit width of the distance from a cell's first key to its last
+  const u32* population;       // [attributes][CELLS] boxes that overlap the cell
+  const u32* edges;            // [attributes][CELLS] bounds inside the cell, which lines cannot decide
+  const u64* bare;             // [tiles][(attributes + 63) / 64] bits: constrained attributes without lines
+  const u8* narrowest;         // [attributes] the fewest cells that a box overlaps
+  const u64* summary;          // [attributes][CELLS][summary_words]
   const Directory* directory;  // [tiles * attributes + 1]
-  const u16* order;          // [tiles][attributes] those with lines, most telling first, then NO_ATTRIBUTE
-  const u64* lines;          // [groups][CELLS][LANES][WORDS]
-  const u16* entries;        // where an attribute has lines: [CELLS] list ends, then the lists; padded by 32
-  Numbers numbers;           // [blocks][BLOCK], padded by 64 bytes
-  const u8* rows;            // [blocks][BLOCK][row_bytes], padded by 64
-  const u8* more;            // rows of boxes with more constraints than there is room for, padded by 64
-  const u64* alive;          // [tiles * LANES][WORDS]
+  const u16* order;            // [tiles][attributes] those with lines, most selective first, then NO_ATTRIBUTE
+  const u64* lines;            // [groups][CELLS][LANES][WORDS]
+  const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists; padded
+  Numbers numbers;             // [blocks][BLOCK], padded
+  const u8* rows;              // [blocks][BLOCK][row_bytes], padded
+  const u8* more;              // overflow rows: boxes with more constraints than `room`; padded
+  const u64* alive;            // [tiles * LANES][WORDS]
+  size_t groups;               // of lines, one per tile and attribute that has them
+  size_t entry_count;
+  size_t more_bytes;
 };
 
 constexpr u16 NO_ATTRIBUTE = 0xFFFF;
 static inline u32 tiles_of(u32 blocks) { return (blocks + LANES - 1) / LANES; }
 
-// The cell of a key: the last start that is not above it. Six steps without a branch.
+// The cell of a key: the last one whose start is not above it. Branch-free, six steps.
 static inline u32 cell_of(const i64* starts, i64 key) {
   u32 at = 0;
   for (u32 step = CELLS / 2; step; step /= 2) at += starts[at + step] <= key ? step : 0;
   return at;
 }
 
-// The top 16 of `bits` bits of a distance.
+// The distance of a key from its cell's start, reduced to the top 16 of `bits` bits.
 static inline u32 code_of(i64 start, u8 bits, i64 key) {
+  assert(bits <= 64 && key >= start);
   u64 distance = u64(key) - u64(start);
   return u32(bits > 16 ? distance >> (bits - 16) : distance << (16 - bits));
 }
 
-static inline u32 place_of(const i64* starts, const u8* shift, u32 cell, i64 key) {
+static inline u32 quantize(const i64* starts, const u8* shift, u32 cell, i64 key) {
   return cell << 16 | code_of(starts[cell], shift[cell], key);
 }
 
-static inline u32 cell_at(u32 place) { return place >> 16; }
-static inline int top_at(u32 place) { return int(place >> 12 & (TOPS - 1)); }
-static inline int bare_top_at(u32 place) { return int(place >> 18); }  // where there are no lines: of the cell
+static inline u32 cell_at(u32 qkey) { return qkey >> 16; }
+static inline int top_at(u32 qkey) { return int(qkey >> 12 & (TOP_VALUES - 1)); }
+static inline int bare_top_at(u32 qkey) { return int(qkey >> 18); }  // for attributes without lines
 
 static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
+  assert(tile < tiles_of(map.blocks));
   return map.directory + size_t(tile) * map.attributes;
 }
 
 static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell, u32 lane) {
+  assert(group >= 1 && group <= map.groups + 1 && cell < CELLS && lane < LANES);  // + 1: the end of all lines
   return map.lines + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
 }
 
-// Entries [from, to) of the ends in a cell; of all ends where the tile has no lines of the attribute.
+// Entries [from, to) of the bounds in a cell, or of all bounds if the tile has no lines for the attribute.
 static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, u32& from, u32& to) {
   from = entry->base;
   to = entry[1].base;
@@ -134,11 +150,12 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
   const u16* ends = map.entries + from;
   to = from + ends[cell];
   from += cell ? ends[cell - 1] : CELLS;
+  assert(from <= to && to + ENTRY_PADDING <= map.entry_count);
 }
 
 static inline const u16* level_ends_of(const Bitmap& map, size_t block) { return map.level_ends + block * LEVEL_ENDS; }
 
-// The level of the box at a position of a block, whose level ends these are.
+// The level of the box at a position, given its block's level ends.
 static inline u32 level_in(const u16* ends, u32 position) {
 #if defined(__AVX512VL__) && defined(__AVX512BW__)
   __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(ends));
@@ -154,7 +171,7 @@ static inline u32 level_at(const Bitmap& map, size_t position) {
   return level_in(level_ends_of(map, position / BLOCK), u32(position % BLOCK));
 }
 
-// The blocks where boxes of levels [bottom, top] may be.
+// The blocks that may contain boxes of levels [bottom, top].
 static inline BlockRange blocks_of(const Bitmap& map, u32 top, u32 bottom) {
   BlockRange all{map.blocks, 0};
   for (u32 level = bottom; level <= top; ++level) {

@@ -1,43 +1,44 @@
-// A box's row: all its ends, in two steps. Glances, 8 bits an end, tell almost always whether an event is inside; where
-// an event's glance is an end's, the rest of the end does.
+// The row of a box in a bitmap segment: all its bounds, each split into an 8-bit prefix and a suffix. The prefixes
+// nearly always decide whether an event is inside; the suffix is read only if the prefixes are equal.
 //
-//   | which attributes | glances of low ends | of high ends | rest of both ends of the first, the second, ... |
+//   | attributes | prefixes of low bounds | prefixes of high bounds | suffixes: low 0, high 0, low 1, high 1, ... |
 //
-// Which attributes: a bit each, or where there are more than 64 their number and then themselves, 16 bits each. The
-// rest is the lower 14 bits of a place, or the whole key. A box with more constraints than rows have room for has,
-// after its attribute bits or number, the offset (in words of 32 bits) of a row that is large enough.
+// Attributes are one bit each. Segments with more than 64 attributes store their count and then each one in 16 bits.
+// A suffix is the lower 14 bits of a quantized key (bitmap.hpp), or the whole key if the segment is `keyed`. A box with
+// more constraints than rows have room for stores an offset instead of bounds: the position of its full row in the
+// array `more`, in 32-bit words.
 #pragma once
 
 #include "format/bitmap.hpp"
 
 namespace hitbox {
 
-constexpr u32 MASKED = 64;  // attributes up to which a row has a bit for each
-constexpr u32 REST = 14;    // bits of a place that a glance leaves out
+constexpr u32 MAX_MASKED_ATTRIBUTES = 64;  // above this, rows list attributes
+constexpr u32 SUFFIX_BITS = 14;            // bits of a quantized key below the prefix
 
 struct Row {
-  const u8 *head, *lows, *highs, *rest;
+  const u8 *head, *lows, *highs, *suffix;
   u32 size;
 };
 
 static inline u32 row_head_bytes(u32 attributes, u32 room) {
-  return attributes <= MASKED ? (attributes + 7) / 8 : 2 + 2 * room;
+  return attributes <= MAX_MASKED_ATTRIBUTES ? (attributes + 7) / 8 : 2 + 2 * room;
 }
 
 static inline u32 row_bytes_for(u32 attributes, u32 room, bool keyed) {
-  return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * REST * room + 7) / 8);
+  return row_head_bytes(attributes, room) + 2 * room + (keyed ? 16 * room : (2 * SUFFIX_BITS * room + 7) / 8);
 }
 
-// What all rows of a segment have in common: a copy, which nothing that is written meanwhile can change.
+// The layout of a segment's rows. It is a copy, so compilers know that no store changes it.
 struct RowShape {
   u32 attributes, room, bytes;
   bool masked;
-  u64 mask;  // the bits of a row's first 8 bytes that stand for attributes
+  u64 mask;  // attribute bits in the first 8 bytes of a row
   const u8* more;
 };
 
 static inline RowShape shape_of(const Bitmap& map) {
-  bool masked = map.attributes <= MASKED;
+  bool masked = map.attributes <= MAX_MASKED_ATTRIBUTES;
   u64 mask = masked ? ~0ull >> (64 - 8 * row_head_bytes(map.attributes, 0)) : 0;
   return {map.attributes, map.room, map.row_bytes, masked, mask, map.more};
 }
@@ -56,10 +57,14 @@ static inline u16 two_bytes(const u8* at) {
 
 static inline u32 row_attribute(const Row& row, u32 i) { return two_bytes(row.head + 2 + 2 * i); }
 
-static inline const u8* row_at(const Bitmap& map, size_t position) { return map.rows + position * map.row_bytes; }
+static inline const u8* row_at(const Bitmap& map, size_t position) {
+  assert(position <= size_t(map.blocks) * BLOCK);  // equal: the end of all rows
+  return map.rows + position * map.row_bytes;
+}
 
 static inline Row open_row(const RowShape& shape, const u8* at) {
   u32 size = shape.masked ? u32(__builtin_popcountll(row_mask(shape, at))) : two_bytes(at), room = shape.room;
+  assert(size <= shape.attributes);
   if (size > room) {
     u32 offset;
     std::memcpy(&offset, at + row_head_bytes(shape.attributes, 0), 4);
@@ -70,22 +75,22 @@ static inline Row open_row(const RowShape& shape, const u8* at) {
   return {at, lows, lows + room, lows + 2 * room, size};
 }
 
-// The place of an end of a box's i-th constraint; there are places in rows that hold no keys.
-static inline u32 row_place(const Row& row, u32 i, bool upper) {
-  u32 word, first = 2 * REST * i;
-  std::memcpy(&word, row.rest + first / 8, 4);  // both ends, 28 bits: of every second constraint from bit 4 on
-  u32 rest = word >> (first % 8 + (upper ? REST : 0)) & ((1u << REST) - 1);
-  return u32((upper ? row.highs : row.lows)[i]) << REST | rest;
+// The quantized low or high bound of a box's i-th constraint, in segments that are not `keyed`.
+static inline u32 row_qkey(const Row& row, u32 i, bool upper) {
+  u32 word, first = 2 * SUFFIX_BITS * i;
+  std::memcpy(&word, row.suffix + first / 8, 4);  // both suffixes, 28 bits; those of odd constraints start at bit 4
+  u32 suffix = word >> (first % 8 + (upper ? SUFFIX_BITS : 0)) & ((1u << SUFFIX_BITS) - 1);
+  return u32((upper ? row.highs : row.lows)[i]) << SUFFIX_BITS | suffix;
 }
 
-// The key of a box's i-th constraint, which is on this attribute.
+// The key of the low or high bound of a box's i-th constraint, which is on this attribute.
 static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribute, bool upper) {
   if (map.keyed) {
     i64 key;
-    std::memcpy(&key, row.rest + (2 * i + upper) * 8, 8);
+    std::memcpy(&key, row.suffix + (2 * i + upper) * 8, 8);
     return key;
   }
-  u32 place = row_place(row, i, upper), cell = cell_at(place), code = place & 0xFFFF;
+  u32 qkey = row_qkey(row, i, upper), cell = cell_at(qkey), code = qkey & 0xFFFF;
   size_t at = size_t(attribute) * CELLS + cell;
   u64 start = u64(map.starts[at]), bits = map.shift[at];
   if (bits <= 16) return i64(start + (code >> (16 - bits)));
@@ -95,14 +100,14 @@ static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribut
   return i64(start + (whole < width ? whole : width));
 }
 
-// Calls take(i, attribute) for each constraint of a box, attributes ascending.
-template <class Take>
-static inline void each_constraint(const RowShape& shape, const Row& row, Take take) {
+// Calls callback(i, attribute) for each constraint of a box, in ascending order of attributes.
+template <class Callback>
+static inline void each_constraint(const RowShape& shape, const Row& row, Callback callback) {
   u32 i = 0;
   if (!shape.masked)
-    for (; i < row.size; ++i) take(i, row_attribute(row, i));
+    for (; i < row.size; ++i) callback(i, row_attribute(row, i));
   else
-    for (u64 bits = row_mask(shape, row.head); bits; bits &= bits - 1) take(i++, u32(__builtin_ctzll(bits)));
+    for (u64 bits = row_mask(shape, row.head); bits; bits &= bits - 1) callback(i++, u32(__builtin_ctzll(bits)));
 }
 
 }  // namespace hitbox

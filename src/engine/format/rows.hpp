@@ -1,9 +1,9 @@
-// Boxes as rows: what is scanned one by one (the tail) or checked after a filter (postings).
+// Boxes as rows of exact bounds: scanned linearly in the tail, tested after a filter in postings segments.
 //
 //   words   | k a a a | a a . . | low high | low high | ...      k and the attributes are 16 bits each
 //             ^ start[i]                                          k constraints: (k + 4) / 4 + 2 k words
 //
-// A row is 16 k + 2 k bytes, read front to back, and a check stops at the first constraint that fails.
+// A row takes about 18 bytes per constraint. It is read front to back, up to the first constraint that fails.
 #pragma once
 
 #include "base/common.hpp"
@@ -26,7 +26,7 @@ static inline const u64* row_bounds(const u64* row, u32 size) { return row + (si
 
 static inline size_t row_words(u32 size) { return (size + 4) / 4 + 2 * size_t(size); }
 
-// Whether the row's box meets the event [low, high].
+// Whether the row's box overlaps the event [low, high].
 static inline bool row_meets(const u64* row, const i64* low, const i64* high) {
   u32 size = row_size(row);
   const u64* bounds = row_bounds(row, size);
@@ -50,7 +50,7 @@ static inline void write_row(u64* row, const int* attribute, const i64* low, con
   }
 }
 
-// Rows that are scanned whole: the tail, and what has no better place.
+// A view of many rows.
 struct Rows {
   u32 count;
   const u64* words;

@@ -1,4 +1,4 @@
-// The tail: boxes that are new, appended as rows and scanned whole until a segment takes them.
+// The unindexed tail: recent inserts, scanned linearly until they are sealed into a segment.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ class Tail {
   bool has_room(size_t boxes, size_t constraints) const {
     size_t rows = numbers_.size() + boxes;
     return rows <= numbers_.capacity() && rows <= start_.capacity() && rows <= levels_.capacity() &&
-           (rows + 63) / 64 <= alive_.capacity() &&
-           words_.size() + most_words(boxes, constraints) <= words_.capacity();
+           (rows + 63) / 64 <= alive_.capacity() && words_.size() + most_words(boxes, constraints) <= words_.capacity();
   }
 
-  // The same rows in memory that has room for some more boxes: to append these cannot fail.
+  // A copy with room for more boxes, so that appending them cannot fail.
   Tail with_room(size_t boxes, size_t constraints) const {
     size_t rows = numbers_.size() + boxes, words = words_.size() + most_words(boxes, constraints);
-    if (words > UINT32_MAX) throw std::length_error("too many constraints for the tail: make the option `tail` smaller");
+    if (words > UINT32_MAX)
+      throw std::length_error("too many constraints for the tail: make the option `tail` smaller");
     Tail out;
     rows = std::max(rows, 2 * numbers_.size());
     copy(words_, out.words_, std::max(words, 2 * words_.size()));
@@ -33,7 +33,7 @@ class Tail {
     return out;
   }
 
-  // All or nothing where there is room, as `with_room` makes it.
+  // Cannot fail if there is room (`with_room`).
   void append(const Boxes& boxes) {
     for (size_t i = 0; i < boxes.count; ++i) {
       size_t from = words_.size(), row = numbers_.size();
@@ -50,6 +50,7 @@ class Tail {
   }
 
   void remove(const u32* positions, size_t count) {
+    assert(count <= live_ && std::all_of(positions, positions + count, [this](u32 at) { return at < size(); }));
     for (size_t i = 0; i < count; ++i) alive_[positions[i] / 64] &= ~(1ull << (positions[i] & 63));
     live_ -= count;
     if (!live_) clear();

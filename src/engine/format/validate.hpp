@@ -1,10 +1,11 @@
-// What the content of a segment's arrays must be so that no kernel reads or writes outside of them, divides by zero,
-// shifts too far or goes round forever, whatever file the arrays came from. Checked once, when a segment is opened.
+// Validates the contents of a segment's arrays when it is opened, so that no kernel reads or writes out of bounds,
+// divides by zero, shifts too far or loops forever, whatever file the arrays came from. segment_view.hpp has checked
+// types and lengths before.
 //
-// Kernels use as an index, a shift, a size or a step: levels, cells (through starts and shift), directory entries, list
-// ends, attributes of rows, filters and orders, offsets of rows, keys of slots, strides. What they only compare or AND
-// (lines, summaries, tops of entries, ends of rows) may hold anything: that gives wrong matches at worst. Boxes must be
-// such that they can be built from again: attributes ascending, no bound above the other.
+// Checked is what kernels use as an index, shift, size or step: levels, cells (starts and shift), directory entries,
+// list ends, attributes in rows, filters and orders, offsets of rows, keys in slots, strides. Not checked is what they
+// only compare or AND (lines, summaries, top bits of entries, bounds in rows): it causes wrong matches at worst. Boxes
+// must also be valid input for a builder: attributes ascending, low not above high.
 #pragma once
 
 #include <stdexcept>
@@ -15,16 +16,16 @@
 
 namespace hitbox {
 
-// An array holds what it cannot hold: "name: reason".
-struct Damage : std::invalid_argument {
-  Damage(const char* name, const std::string& reason) : std::invalid_argument(name + (": " + reason)) {}
+// An array has invalid contents. The message is "name: reason"; Python raises its own DamagedArray from it.
+struct DamagedArray : std::invalid_argument {
+  DamagedArray(const char* name, const std::string& reason) : std::invalid_argument(name + (": " + reason)) {}
 };
 
 static inline void require(bool good, const char* name, const char* reason) {
-  if (!good) throw Damage(name, reason);
+  if (!good) throw DamagedArray(name, reason);
 }
 
-// Where each box is, as the engine has it, and where the segment begins in it.
+// The engine's map from box numbers to locations, and the location at which the segment starts.
 struct Locations {
   const u32* where;
   size_t size;
@@ -38,18 +39,16 @@ struct Locations {
 
 // ---- bitmap segments
 
-enum BitmapSize { BLOCKS, SUMMARY_WORDS, MEMBERS, ROOM, KEYED, ROW_BYTES, NUMBER_BYTES, BITMAP_SIZES };
-
-static inline void check_sizes(const u32* sizes, u32 attributes) {
-  const u32 blocks = sizes[BLOCKS];
+static inline void check_sizes(const BitmapSizes& sizes, u32 attributes) {
+  const u32 blocks = sizes.blocks;
   require(blocks && blocks <= (1u << 31) / BLOCK, "sizes", "the number of blocks is out of range");
-  require(sizes[SUMMARY_WORDS] == (blocks + 511) / 512 * 8, "sizes", "summaries do not go with the blocks");
-  require(sizes[MEMBERS] && sizes[MEMBERS] <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
-  require(sizes[ROOM] && sizes[ROOM] <= attributes, "sizes", "the room of a row is out of range");
-  require(sizes[KEYED] <= 1, "sizes", "the kind of rows is unknown");
-  require(sizes[ROW_BYTES] == row_bytes_for(attributes, sizes[ROOM], sizes[KEYED]), "sizes",
+  require(sizes.summary_words == (blocks + 511) / 512 * 8, "sizes", "summaries do not go with the blocks");
+  require(sizes.members && sizes.members <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
+  require(sizes.room && sizes.room <= attributes, "sizes", "the room of a row is out of range");
+  require(sizes.keyed <= 1, "sizes", "the kind of rows is unknown");
+  require(sizes.row_bytes == row_bytes_for(attributes, sizes.room, sizes.keyed), "sizes",
           "the bytes of a row do not go with its room");
-  require(sizes[NUMBER_BYTES] && sizes[NUMBER_BYTES] <= 4, "sizes", "the bytes of a number are out of range");
+  require(sizes.number_bytes && sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
 }
 
 static inline i64 last_key(const i64* starts, u32 cell) {
@@ -85,27 +84,28 @@ static inline void check_levels(const Bitmap& map) {
   }
 }
 
-static inline void check_lists(const Bitmap& map, size_t groups, size_t entries) {
+static inline void check_lists(const Bitmap& map) {
   const u32 m = map.attributes, tiles = tiles_of(map.blocks), words = (m + 63) / 64;
   const Directory* directory = map.directory;
-  constexpr u32 MOST = 2 * TILE;  // ends in one list
-  require(size_t(directory[size_t(tiles) * m].base) + 32 == entries, "directory", "lists do not end with the entries");
+  constexpr u32 MAX_LIST = 2 * TILE;  // entries in one list
+  require(size_t(directory[size_t(tiles) * m].base) + ENTRY_PADDING == map.entry_count, "directory",
+          "lists do not end with the entries");
   for (size_t i = 0; i < size_t(tiles) * m; ++i) {
     require(directory[i].base <= directory[i + 1].base, "directory", "lists do not ascend");
-    require(directory[i].group <= groups, "directory", "lines are out of range");
+    require(directory[i].group <= map.groups, "directory", "lines are out of range");
   }
   for (u32 t = 0; t < tiles; ++t) {
     for (u32 a = 0; a < m; ++a) {
       const Directory* one = directory_of(map, t) + a;
       u32 size = one[1].base - one->base, before = CELLS;
       if (!one->group) {
-        require(size <= MOST, "directory", "a list is too long");
+        require(size <= MAX_LIST, "directory", "a list is too long");
         continue;
       }
       require(size >= CELLS, "directory", "a list is too short");
       for (u32 c = 0; c < CELLS; ++c) {
         u32 end = map.entries[one->base + c];
-        require(end >= before && end - before <= MOST && end <= size, "entries", "list ends are out of range");
+        require(end >= before && end - before <= MAX_LIST && end <= size, "entries", "list ends are out of range");
         before = end;
       }
     }
@@ -122,22 +122,22 @@ static inline void check_lists(const Bitmap& map, size_t groups, size_t entries)
     require(!alive[w], "alive", "a box is beyond the last block");
 }
 
-static inline void check_tables(const Bitmap& map, size_t groups, size_t entries) {
+static inline void check_tables(const Bitmap& map) {
   check_grid(map);
   check_levels(map);
-  check_lists(map, groups, entries);
+  check_lists(map);
 }
 
-// The attributes of rows. Their ends are only ever compared, and `decode` sees to it that they ascend.
+// Checks the attributes of rows. Bounds are only compared, and `decode` orders them.
 struct RowCheck {
   const Bitmap& map;
   const RowShape shape;
-  const size_t more;  // bytes of rows elsewhere, without padding
+  const size_t more_bytes;  // without padding
   const u32 head;
-  const u64 beyond;  // bits of a head that stand for no attribute
+  const u64 beyond;  // bits of a row's head beyond the last attribute
 
-  RowCheck(const Bitmap& m, size_t more_bytes)
-      : map(m), shape(shape_of(m)), more(more_bytes - 64), head(row_head_bytes(m.attributes, 0)),
+  explicit RowCheck(const Bitmap& m)
+      : map(m), shape(shape_of(m)), more_bytes(m.more_bytes - BYTE_PADDING), head(row_head_bytes(m.attributes, 0)),
         beyond(m.attributes < 64 ? ~0ull << m.attributes : 0) {}
 
   void check(const u8* at) const {
@@ -148,7 +148,7 @@ struct RowCheck {
       u32 offset;
       std::memcpy(&offset, at + head, 4);
       size_t end = size_t(offset) * 4 + row_bytes_for(map.attributes, size, map.keyed);
-      require(end <= more, "rows", "a row elsewhere is out of range");
+      require(end <= more_bytes, "rows", "a row elsewhere is out of range");
       require(!std::memcmp(at, map.more + size_t(offset) * 4, head), "more", "a row has other attributes than its box");
     }
     if (shape.masked) return;
@@ -161,9 +161,9 @@ struct RowCheck {
   }
 };
 
-// The living boxes at [from, to), whole blocks; how many they are.
-static inline size_t check_boxes(const Bitmap& map, size_t more, size_t from, size_t to, const Locations& locations) {
-  RowCheck rows(map, more);
+// Checks the live boxes at positions [from, to), whole blocks; returns their number.
+static inline size_t check_boxes(const Bitmap& map, size_t from, size_t to, const Locations& locations) {
+  RowCheck rows(map);
   size_t found = 0;
   for (size_t block = from / BLOCK; block * BLOCK < to; ++block) {
     u32 members = level_ends_of(map, block)[LEVELS - 1];
@@ -183,44 +183,43 @@ static inline size_t check_boxes(const Bitmap& map, size_t more, size_t from, si
 
 // ---- postings segments
 
-static inline void check_tables(const Postings& part, size_t words) {
-  const u32 m = part.attributes, keys = part.key_begin[m];
-  require(words, "words", "there are no rows");
-  require(part.key_begin[0] == 0, "key_begin", "keys do not begin at 0");
+static inline void check_tables(const Postings& postings) {
+  const u32 m = postings.attributes, keys = postings.key_begin[m];
+  require(postings.key_begin[0] == 0, "key_begin", "keys do not begin at 0");
   for (u32 a = 0; a < m; ++a) {
-    require(part.key_begin[a] < part.key_begin[a + 1], "key_begin", "keys do not ascend");
-    require(part.code_shift[a] < 64, "code_shift", "a shift is out of range");
+    require(postings.key_begin[a] < postings.key_begin[a + 1], "key_begin", "keys do not ascend");
+    require(postings.code_shift[a] < 64, "code_shift", "a shift is out of range");
   }
   for (u32 k = 0; k <= keys; ++k)
-    require(part.key_start[k] <= part.key_start[k + 1], "key_start", "postings do not ascend");
-  require(part.key_start[keys + 1] == part.rows.count, "key_start", "postings do not end with the boxes");
+    require(postings.key_start[k] <= postings.key_start[k + 1], "key_start", "postings do not ascend");
+  require(postings.key_start[keys + 1] == postings.rows.count, "key_start", "postings do not end with the boxes");
   bool some_empty = false;
-  for (size_t at = 0; at <= part.slot_mask; ++at) {
-    require(u32(part.slots[at]) <= keys, "slots", "a key is out of range");
-    some_empty |= !part.slots[at];
+  for (size_t at = 0; at <= postings.slot_mask; ++at) {
+    require(u32(postings.slots[at]) <= keys, "slots", "a key is out of range");
+    some_empty |= !postings.slots[at];
   }
   require(some_empty, "slots", "no slot is empty");
-  if (u32 rest = part.rows.count % 64)
-    require(!(part.rows.alive[part.rows.count / 64] >> rest), "alive", "a box is beyond the last one");
+  if (u32 rest = postings.rows.count % 64)
+    require(!(postings.rows.alive[postings.rows.count / 64] >> rest), "alive", "a box is beyond the last one");
 }
 
-// The boxes at [from, to); how many of them live.
-static inline size_t check_boxes(const Postings& part, size_t words, size_t from, size_t to,
-                                 const Locations& locations) {
-  const Rows& rows = part.rows;
+// Checks the boxes at positions [from, to); returns how many are live.
+static inline size_t check_boxes(const Postings& postings, size_t from, size_t to, const Locations& locations) {
+  const Rows& rows = postings.rows;
+  const size_t words = postings.word_count;
   size_t found = 0;
   for (size_t i = from; i < to; ++i) {
-    require(u32(part.filter[i] >> 48) < part.attributes, "filter", "an attribute is out of range");
+    require(u32(postings.filter[i] >> 48) < postings.attributes, "filter", "an attribute is out of range");
     require(rows.levels[i] < LEVELS, "levels", "a level is out of range");
     require(rows.start[i] < words, "start", "a row is out of range");
     const u64* row = rows.words + rows.start[i];
     u32 size = row_size(row), next = 0;
-    require(size <= part.attributes && rows.start[i] + row_words(size) <= words, "words", "a row is out of range");
+    require(size <= postings.attributes && rows.start[i] + row_words(size) <= words, "words", "a row is out of range");
     const u64* bounds = row_bounds(row, size);
     bool good = true;
     for (u32 at = 0; at < size; ++at) {
       u32 a = row_attribute(row, at);
-      good &= a >= next && a < part.attributes && i64(bounds[2 * at]) <= i64(bounds[2 * at + 1]);
+      good &= a >= next && a < postings.attributes && i64(bounds[2 * at]) <= i64(bounds[2 * at + 1]);
       next = a + 1;
     }
     require(good, "words", "attributes or bounds do not ascend");

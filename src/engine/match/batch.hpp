@@ -1,30 +1,27 @@
-// Many events over one bitmap segment: for 64 blocks at a time, list the events that each tile survives for, then go
-// tile by tile while its lines stay in cache. Few matches are logged one by one, many as a whole line; the log is dealt
-// out by event and level at the end, so that no comparison sort is needed.
+// Matches a batch of events against one bitmap segment. For 64 blocks at a time, lists the events that must visit each
+// tile, then processes tile by tile, while its lines stay in cache. A few matches are logged one by one, many as a whole
+// line. At the end the log is scattered by event and level: a counting sort.
 #pragma once
 
+#include "base/interrupt.hpp"
 #include "match/interval.hpp"
 #include "match/point.hpp"
-#include "base/watch.hpp"
 
 namespace hitbox {
 namespace {
 
-constexpr u32 LATER = 48;   // boxes that stay queued, so that their rows have time to arrive
-constexpr u32 GROUP = 8;    // visits whose lines are gathered before one is looked at: no branch waits for lines
-constexpr u32 SOON = 4;     // events whose plans are fetched early
-constexpr u32 WORTH = 128;  // visits of a tile from which all of it is fetched early
-constexpr u32 DENSE = 12;   // matches of a block from which its line is logged, not they
+constexpr u32 GROUP = 8;  // visits whose lines are ANDed before the first result is used, so no branch waits for lines
+constexpr u32 DENSE_BLOCK = 12;  // from this many matches per block, its line is logged instead
 
-// Matches of a chunk of events, not yet dealt out.
-struct Log {
+// The matches of a chunk of events, in the order in which they were found.
+struct MatchLog {
   struct Hit {
     u32 key, number;
   };
   struct Dense {
-    u32 key;          // where levels differ, that of level 9
-    Numbers numbers;  // of its block
-    const u16* ends;  // of its levels, or null where they do not differ
+    u32 key;          // of level 9 if levels differ
+    Numbers numbers;  // of the block
+    const u16* ends;  // the block's level ends; null if all boxes have one level
     u64 line[WORDS];
   };
   Scratch<Hit> hits;
@@ -48,13 +45,13 @@ struct Log {
     hits.push({key, number});
   }
 
-  // Boxes of a tile, each with its event.
-  void add_boxes(const Bitmap& map, u32 tile, const u32* box, u32 size) {
+  // Adds boxes of a tile, each with its event.
+  void add_boxes(const Bitmap& map, u32 tile, const u32* row_queue, u32 size) {
     const Numbers numbers = map.numbers.from(size_t(tile) * TILE);
     const u32 level = map.tile_level[tile];
     hits.need(hits.size + size);
     for (u32 i = 0; i < size; ++i) {
-      u32 position = box[i] & POSITION, event = box[i] >> 11;
+      u32 position = row_queue[i] & POSITION, event = row_queue[i] >> 11;
       u32 key = key_of(event, level != MIXED ? level : level_at(map, size_t(tile) * TILE + position));
       ++counts[key];
       hits.data[hits.size + i] = {key, numbers[position]};
@@ -66,14 +63,14 @@ struct Log {
     u32 some = count(line);
     if (!some) return;
     counts[key] += some;
-    if (some >= DENSE) return add_dense(key, numbers, nullptr, line);
+    if (some >= DENSE_BLOCK) return add_dense(key, numbers, nullptr, line);
     hits.need(hits.size + some);
     each_bit(line, [&](u32 position) { hits.data[hits.size++] = {key, numbers[position]}; });
   }
 
-  // The line of a block whose levels differ.
+  // Adds the line of a block with different levels.
   void add_mixed(size_t event, Numbers numbers, const u16* ends, const u64* line) {
-    if (count(line) < DENSE)
+    if (count(line) < DENSE_BLOCK)
       return each_bit(line, [&](u32 at) { add(key_of(event, level_in(ends, at)), numbers[at]); });
     each_level(ends, line, [&](u32 level, u32 from, u32 to) { counts[key_of(event, level)] += to - from; });
     add_dense(key_of(event, LEVELS - 1), numbers, ends, line);
@@ -88,9 +85,9 @@ struct Log {
     std::memcpy(one.line, line, sizeof one.line);
   }
 
-  // `whole` times as much as there is by then is what all events are likely to need: memory that moves while it grows
-  // loses its large pages.
-  void deal(size_t events, double whole, i64* ends, Result& out, Watch& watch) {
+  // Writes the matches to `out`, sorted by event and level. `growth` is the expected final size of `out` as a multiple of
+  // its size after this chunk: memory that moves while it grows loses its huge pages.
+  void scatter(size_t events, double growth, i64* ends, Result& out, InterruptCheck& interrupt) {
     Scratch<size_t> next(events * 16);
     size_t sum = out.size;
     for (size_t e = 0; e < events; ++e) {
@@ -101,53 +98,53 @@ struct Log {
       ends[e] = i64(sum);
     }
     if (sum > out.capacity) {
-      out.capacity = sum + size_t(double(sum) * (whole - 1) * 1.1);
-      regrow(out.numbers, out.capacity);
+      out.capacity = sum + size_t(double(sum) * (growth - 1) * 1.1);
+      reallocate(out.numbers, out.capacity);
     }
     for (size_t i = 0; i < lines.size; ++i) {
       const Dense& one = lines[i];
       u32 some = count(one.line);
-      note_work(watch, 4 + some / 8);
+      report_work(interrupt, 4 + some / 8);
       if (!one.ends) {
-        expand<WORDS, false>(one.line, some, one.numbers, out.numbers + next[one.key], Idle{});
+        expand<WORDS, false>(one.line, some, one.numbers, out.numbers + next[one.key], NoPrefetch{});
         next[one.key] += some;
         continue;
       }
       i32 all[BLOCK + 16];
-      expand<WORDS, true>(one.line, some, one.numbers, all, Idle{});
+      expand<WORDS, true>(one.line, some, one.numbers, all, NoPrefetch{});
       each_level(one.ends, one.line, [&](u32 level, u32 from, u32 to) {
         size_t& at = next[one.key + LEVELS - 1 - level];
         std::memcpy(out.numbers + at, all + from, (to - from) * sizeof(i32));
         at += to - from;
       });
     }
-    constexpr size_t SOME = 4096;
-    for (size_t from = 0; from < hits.size; from += SOME) {
-      const size_t to = hits.size - from < SOME ? hits.size : from + SOME;
+    constexpr size_t SCATTER_STEP = 4096;
+    for (size_t from = 0; from < hits.size; from += SCATTER_STEP) {
+      const size_t to = hits.size - from < SCATTER_STEP ? hits.size : from + SCATTER_STEP;
       for (size_t i = from; i < to; ++i) out.numbers[next[hits[i].key]++] = i32(hits[i].number);
-      note_work(watch, SOME / 2);
+      report_work(interrupt, SCATTER_STEP / 2);
     }
     out.size = sum;
   }
 };
 
-// The log as one event writes it.
-struct LogOf {
+// Logs the matches of one event.
+struct EventMatchLog {
   const Bitmap& map;
-  Log& log;
+  MatchLog& log;
   size_t event;
 
-  void tile(u32 level, Numbers numbers, const u64* held, Idle) {
+  void tile(u32 level, Numbers numbers, const u64* remaining, NoPrefetch) {
     for (u32 lane = 0; lane < LANES; ++lane)
-      log.add_line(Log::key_of(event, level), numbers.from(lane * BLOCK), held + lane * WORDS);
+      log.add_line(MatchLog::key_of(event, level), numbers.from(lane * BLOCK), remaining + lane * WORDS);
   }
   void mixed(u32 block, const u64* line) {
     log.add_mixed(event, map.numbers.from(size_t(block) * BLOCK), level_ends_of(map, block), line);
   }
 };
 
-// Fetches the next tile's lines, lists and rows into the outer cache, spread over the visits of this one.
-struct Ahead {
+// Prefetches the next tile's lines, lists and rows into the outer cache, spread over the visits of the current tile.
+struct TilePrefetcher {
   struct Span {
     const char *at, *end;
   };
@@ -155,8 +152,8 @@ struct Ahead {
   u32 first = 0, last = 0;
   size_t step_bytes = 0;
 
-  Ahead(const Bitmap& map, u32 tile, u32 visits) {
-    if (tile >= tiles_of(map.blocks) || visits < WORTH) return;
+  TilePrefetcher(const Bitmap& map, u32 tile, u32 visits) {
+    if (tile >= tiles_of(map.blocks) || visits < PrefetchDistance::MIN_TILE_VISITS) return;
     const Directory* directory = directory_of(map, tile);
     u32 groups = 0, group = 1;
     for (u32 a = 0; a < map.attributes; ++a) {
@@ -178,7 +175,7 @@ struct Ahead {
   void step() {
     for (size_t done = 0; done < step_bytes && first < last; done += 64) {
       Span& span = spans[first];
-      fetch_outer(span.at);
+      prefetch_outer(span.at);
       span.at += 64;
       first += span.at >= span.end;
     }
@@ -187,101 +184,103 @@ struct Ahead {
 
 template <class P>
 struct Batch {
-  struct Waiting {
+  struct PendingVisit {
     u16 event, lanes;
   };
-  static constexpr u32 WAITING = 64 / LANES;  // tiles that events are listed for at a time
+  static constexpr u32 WORD_TILES = 64 / LANES;  // tiles per word of blocks
 
   const Bitmap& map;
   const Events& events;
   size_t from, size;
-  Log& log;
-  Watch& watch;
+  MatchLog& log;
+  InterruptCheck& interrupt;
   P plans;
-  Scratch<u64> blocks;       // [events][summary_words]
-  Scratch<Waiting> waiting;  // [WAITING][events]
-  u32 waiting_size[WAITING];
-  Survivor group[GROUP];
-  // Boxes of the open tile that wait for their rows: fewer than LATER + MOST_ROWS, to which a visit adds MOST_ROWS at
-  // most, and 15 places that lists may write over.
-  u32 box[LATER + 2 * MOST_ROWS + 16];
-  u32 boxes = 0;
+  Scratch<u64> blocks;            // [events][summary_words]
+  Scratch<PendingVisit> pending;  // [WORD_TILES][events]
+  u32 pending_count[WORD_TILES];
+  TileCandidates group[GROUP];
+  // Boxes of the open tile whose rows are being prefetched: fewer than ROW_QUEUE + MAX_ROW_TESTS, to which a visit adds at
+  // most MAX_ROW_TESTS, and 15 values that list_boxes may overwrite.
+  u32 row_queue[PrefetchDistance::ROW_QUEUE + 2 * MAX_ROW_TESTS + 16];
+  u32 queued = 0;
 
-  Batch(const Bitmap& m, const Events& e, size_t first, size_t count, Log& l, Watch& w)
-      : map(m), events(e), from(first), size(count), log(l), watch(w), plans(m.attributes, count),
-        blocks(count * m.summary_words), waiting(WAITING * count) {}
+  Batch(const Bitmap& m, const Events& e, size_t first, size_t count, MatchLog& l, InterruptCheck& w)
+      : map(m), events(e), from(first), size(count), log(l), interrupt(w), plans(m.attributes, count),
+        blocks(count * m.summary_words), pending(WORD_TILES * count) {}
 
   const i64* low(size_t e) const { return events.low + (from + e) * events.attributes; }
   const i64* high(size_t e) const { return events.high + (from + e) * events.attributes; }
 
   void run() {
     for (size_t e = 0; e < size; ++e) {
-      u64* mine = blocks.data + e * map.summary_words;
-      start_blocks(map, Wanted{}, mine);
-      if (!plans.make(map, low(e), high(e), e, mine)) std::memset(mine, 0, map.summary_words * 8);
-      note_work(watch, map.attributes * (1 + map.summary_words / 64));
+      u64* own = blocks.data + e * map.summary_words;
+      init_blocks(map, MatchLimits{}, own);
+      if (!plans.make(map, low(e), high(e), e, own)) std::memset(own, 0, map.summary_words * 8);
+      report_work(interrupt, map.attributes * (1 + map.summary_words / 64));
     }
     for (u32 w = 0; w * 64 < map.blocks; ++w) {
-      enlist(w);
+      list_visits(w);
       size_t visits = 0;
-      for (u32 t = 0; t < WAITING; ++t) {
-        if (!waiting_size[t]) continue;
-        visit(w * WAITING + t, waiting.data + t * size, waiting_size[t]);
-        visits += waiting_size[t];
+      for (u32 t = 0; t < WORD_TILES; ++t) {
+        if (!pending_count[t]) continue;
+        visit(w * WORD_TILES + t, pending.data + t * size, pending_count[t]);
+        visits += pending_count[t];
       }
-      note_work(watch, size / 4 + 4 * visits);
+      report_work(interrupt, size / 4 + 4 * visits);
     }
   }
 
-  void enlist(u32 w) {
-    std::memset(waiting_size, 0, sizeof waiting_size);
+  void list_visits(u32 w) {
+    std::memset(pending_count, 0, sizeof pending_count);
     for (size_t e = 0; e < size; ++e)
       each_visit(w, blocks[e * map.summary_words + w], [&](Visit visit) {
-        u32 t = visit.tile % WAITING;
-        waiting[t * size + waiting_size[t]++] = {u16(e), u16(visit.lanes)};
+        u32 t = visit.tile % WORD_TILES;
+        pending[t * size + pending_count[t]++] = {u16(e), u16(visit.lanes)};
       });
   }
 
-  void visit(u32 tile, const Waiting* list, u32 waiting_events) {
-    Ahead ahead(map, tile + 1, waiting_events);
+  void visit(u32 tile, const PendingVisit* list, u32 visit_count) {
+    TilePrefetcher prefetcher(map, tile + 1, visit_count);
     plans.open_tile(map, tile);
-    for (u32 i = 0; i < waiting_events; i += GROUP) {
-      u32 some = waiting_events - i < GROUP ? waiting_events - i : GROUP;
+    for (u32 i = 0; i < visit_count; i += GROUP) {
+      u32 some = visit_count - i < GROUP ? visit_count - i : GROUP;
       for (u32 j = 0; j < some; ++j) {
-        if (i + j + SOON < waiting_events) plans.prefetch_plan(list[i + j + SOON].event);
-        fetch(log.counts_of(list[i + j].event));
-        ahead.step();
-        Survivor& one = group[j];
+        if (i + j + PrefetchDistance::PLANS < visit_count)
+          plans.prefetch_plan(list[i + j + PrefetchDistance::PLANS].event);
+        prefetch(log.counts_of(list[i + j].event));
+        prefetcher.step();
+        TileCandidates& one = group[j];
         Visit visit{tile, list[i + j].lanes};
         one.start(map, visit, list[i + j].event);
-        one.size = plans.gather_tile(map, visit, one.event, one.held);
+        one.size = plans.intersect_tile(map, visit, one.event, one.remaining);
       }
       for (u32 j = 0; j < some; ++j)
-        if (group[j].size) look_at(group[j]);
+        if (group[j].size) process(group[j]);
     }
-    while (boxes) hold(tile, boxes < MOST_ROWS ? boxes : MOST_ROWS);
+    while (queued) test_rows(tile, queued < MAX_ROW_TESTS ? queued : MAX_ROW_TESTS);
   }
 
-  void look_at(Survivor& one) {
-    if (one.size > plans.few[one.event]) return settle(one);
-    boxes += list_boxes(map, one, box + boxes);
-    if (boxes >= LATER + MOST_ROWS) hold(one.tile, MOST_ROWS);
+  void process(TileCandidates& one) {
+    if (one.size > plans.row_limit[one.event]) return match_by_lists(one);
+    queued += list_boxes(map, one, row_queue + queued);
+    assert(queued < PrefetchDistance::ROW_QUEUE + 2 * MAX_ROW_TESTS);
+    if (queued >= PrefetchDistance::ROW_QUEUE + MAX_ROW_TESTS) test_rows(one.tile, MAX_ROW_TESTS);
   }
 
-  // Holds the first boxes of those that wait against their rows.
-  void hold(u32 tile, u32 some) {
-    u32 kept = keep_by_rows(map, tile, some, box, plans.against(low(0), high(0)));
-    log.add_boxes(map, tile, box, kept);
-    boxes -= some;
-    std::memmove(box, box + some, boxes * sizeof *box);
+  // Tests the rows of the first boxes in the queue.
+  void test_rows(u32 tile, u32 some) {
+    u32 kept = filter_by_rows(map, tile, some, row_queue, plans.encoded(low(0), high(0)));
+    log.add_boxes(map, tile, row_queue, kept);
+    queued -= some;
+    std::memmove(row_queue, row_queue + some, queued * sizeof *row_queue);
   }
 
-  void settle(Survivor& one) {
-    LogOf mine{map, log, one.event};
-    Held against = plans.against(low(0), high(0)).of(one.event);
-    find_lists(plans, map, against, one);
-    clear_by_lists(map, against, one, Idle{});
-    hitbox::settle(map, against, one, mine, Idle{});
+  void match_by_lists(TileCandidates& one) {
+    EventMatchLog own{map, log, one.event};
+    EncodedEvent event = plans.encoded(low(0), high(0)).of(one.event);
+    find_lists(plans, map, event, one);
+    clear_by_lists(map, event, one, NoPrefetch{});
+    emit_matches(map, event, one, own, NoPrefetch{});
   }
 };
 

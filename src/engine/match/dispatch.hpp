@@ -1,4 +1,4 @@
-// Which kernels run: the best that the processor has, unless HITBOX_SIMD or a call says otherwise.
+// Chooses kernels by the processor's instruction sets at run time, and runs a batch in several threads.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,13 @@
 namespace hitbox {
 
 #if HITBOX_X86
-inline bool has_lzcnt() {  // not every compiler's __builtin_cpu_supports knows "lzcnt"
+inline bool has_lzcnt() {  // not every compiler's __builtin_cpu_supports accepts "lzcnt"
   unsigned a, b, c, d;
   return __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1);
 }
 #endif
 
-// Each level's kernels may use everything that CMakeLists.txt compiles them with, so all of it is asked for.
+// Checks every instruction set that CMakeLists.txt compiles a level's kernels with. The best level comes last.
 inline std::vector<const Kernels*> find_available() {
   std::vector<const Kernels*> found{&kernels_baseline};
 #if HITBOX_X86
@@ -45,7 +45,7 @@ inline std::vector<const Kernels*> find_available() {
 }
 
 inline const std::vector<const Kernels*>& available() {
-  static const std::vector<const Kernels*> found = find_available();  // to ask the processor takes microseconds
+  static const std::vector<const Kernels*> found = find_available();  // CPUID takes microseconds
   return found;
 }
 
@@ -55,23 +55,23 @@ inline const Kernels* kernels_named(const std::string& name) {
   return nullptr;
 }
 
-// A result that is released at the end, whichever way that comes.
-struct OwnResult : Result {
-  OwnResult() = default;
-  OwnResult(const OwnResult&) = delete;
-  ~OwnResult() { release(*this); }
+// A result that frees its memory.
+struct OwnedResult : Result {
+  OwnedResult() = default;
+  OwnedResult(const OwnedResult&) = delete;
+  ~OwnedResult() { release(*this); }
 };
 
-// Thrown in a thread whose call has failed or was stopped in another one.
-struct Stopped {};
+// Thrown in a thread after another thread of the same call has failed or was cancelled.
+struct Cancelled {};
 
-// What a call that runs in several threads shares.
-struct Crew {
+// The state that the threads of one call share.
+struct TaskGroup {
   std::mutex mutex;
   std::condition_variable ended;
-  size_t running = 0;  // threads beside the calling one
+  size_t running = 0;  // threads, without the calling one
   std::exception_ptr failure;
-  std::atomic<bool> stopped{false};
+  std::atomic<bool> cancelled{false};
 
   template <class Task>
   void run(Task task) noexcept {
@@ -80,75 +80,76 @@ struct Crew {
     } catch (...) {
       std::lock_guard<std::mutex> lock(mutex);
       if (!failure) failure = std::current_exception();
-      stopped = true;
+      cancelled = true;
     }
   }
 };
 
-// The watch of a thread that cannot ask anybody but the others.
-struct Member : Watch {
-  Crew& crew;
+// The interrupt check of a worker thread: it is cancelled when any thread of the group fails.
+struct WorkerInterrupt : InterruptCheck {
+  TaskGroup& group;
 
-  explicit Member(Crew& c) : Watch{look, 0}, crew(c) {}
-  static void look(Watch& watch) {
-    if (static_cast<Member&>(watch).crew.stopped) throw Stopped{};
+  explicit WorkerInterrupt(TaskGroup& c) : InterruptCheck{check_group, 0}, group(c) {}
+  static void check_group(InterruptCheck& interrupt) {
+    if (static_cast<WorkerInterrupt&>(interrupt).group.cancelled) throw Cancelled{};
   }
 };
 
-// Calls task(t, watch) for each t below `count`, the first in the calling thread, each other in a thread of its own, or
-// in the calling one where no thread is to be had. Where one throws the others stop, and when all have ended the first
-// exception goes on.
+// Calls task(t, interrupt) for each t below `count`: the first in the calling thread, each other in a thread of its own,
+// or in the calling thread if no thread can be started. If one throws, the others are cancelled; when all have ended,
+// the first exception is rethrown.
 template <class Task>
-void in_threads(size_t count, Watch& watch, Task task) {
-  Crew crew;
+void run_parallel(size_t count, InterruptCheck& interrupt, Task task) {
+  TaskGroup group;
   std::vector<std::thread> threads;
   threads.reserve(count);
-  size_t mine = 1;  // from here on no thread was to be had
-  for (; mine < count; ++mine) {
+  size_t unstarted = 1;  // tasks from here on have no thread
+  for (; unstarted < count; ++unstarted) {
     try {
       {
-        std::lock_guard<std::mutex> lock(crew.mutex);
-        ++crew.running;
+        std::lock_guard<std::mutex> lock(group.mutex);
+        ++group.running;
       }
-      threads.emplace_back([&crew, &task, t = mine] {
-        Member member(crew);
-        crew.run([&] { task(t, member); });
-        std::lock_guard<std::mutex> lock(crew.mutex);
-        --crew.running;
-        crew.ended.notify_one();
+      threads.emplace_back([&group, &task, t = unstarted] {
+        WorkerInterrupt worker(group);
+        group.run([&] { task(t, worker); });
+        std::lock_guard<std::mutex> lock(group.mutex);
+        --group.running;
+        group.ended.notify_one();
       });
     } catch (...) {
-      std::lock_guard<std::mutex> lock(crew.mutex);
-      --crew.running;
+      std::lock_guard<std::mutex> lock(group.mutex);
+      --group.running;
       break;
     }
   }
-  crew.run([&] {
-    if (count) task(0, watch);
-    for (size_t t = mine; t < count; ++t) task(t, watch);
+  group.run([&] {
+    if (count) task(0, interrupt);
+    for (size_t t = unstarted; t < count; ++t) task(t, interrupt);
   });
-  auto all_ended = [&] { return !crew.running; };
-  std::unique_lock<std::mutex> lock(crew.mutex);
-  while (!crew.ended.wait_for(lock, std::chrono::milliseconds(20), all_ended)) {
+  auto all_ended = [&] { return !group.running; };
+  std::unique_lock<std::mutex> lock(group.mutex);
+  while (!group.ended.wait_for(lock, std::chrono::milliseconds(20), all_ended)) {
     lock.unlock();
-    if (watch.ask && !crew.stopped) crew.run([&] { watch.ask(watch); });
+    if (interrupt.poll && !group.cancelled) group.run([&] { interrupt.poll(interrupt); });
     lock.lock();
   }
   lock.unlock();
   for (std::thread& thread : threads) thread.join();
-  if (crew.failure) std::rethrow_exception(crew.failure);
+  if (group.failure) std::rethrow_exception(group.failure);
 }
 
-// Events [0, count) over some threads, each with its own share and its own result; the first has room for all.
-inline void match_threads(const Kernels& kernels, const Set& set, const Events& events, size_t count, size_t threads,
-                          i64* ends, Result& out, Watch& watch) {
+// Matches events [0, count) in several threads, each with its share of events and its own result. The results are then
+// copied to the end of the first one, which has room for all.
+inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const Events& events, size_t count,
+                           size_t threads, i64* ends, Result& out, InterruptCheck& interrupt) {
   threads = std::max<size_t>(1, std::min(threads, count / 64));
-  if (threads == 1) return kernels.many(set, events, 0, count, count, ends, out, watch);
-  std::vector<OwnResult> results(threads);
+  if (threads == 1) return kernels.match_batch(set, events, 0, count, count, ends, out, interrupt);
+  std::vector<OwnedResult> results(threads);
   auto share = [&](size_t t) { return count * t / threads; };
-  in_threads(threads, watch, [&](size_t t, Watch& mine) {
+  run_parallel(threads, interrupt, [&](size_t t, InterruptCheck& worker_interrupt) {
     size_t from = share(t), to = share(t + 1);
-    kernels.many(set, events, from, to, t ? to - from : count, ends, t ? results[t] : out, mine);
+    kernels.match_batch(set, events, from, to, t ? to - from : count, ends, t ? results[t] : out, worker_interrupt);
   });
   std::vector<size_t> from(threads, 0);
   size_t total = out.size;
@@ -156,16 +157,16 @@ inline void match_threads(const Kernels& kernels, const Set& set, const Events& 
     from[t] = total;
     total += results[t].size;
   }
-  regrow(out.numbers, total);
+  reallocate(out.numbers, total);
   out.size = total;
-  in_threads(threads - 1, watch, [&](size_t before, Watch& mine) {
+  run_parallel(threads - 1, interrupt, [&](size_t before, InterruptCheck& worker_interrupt) {
     size_t t = before + 1;
     for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(from[t]);
-    constexpr size_t SOME = 1 << 18;
-    for (size_t at = 0; at < results[t].size; at += SOME) {
+    constexpr size_t COPY_STEP = 1 << 18;
+    for (size_t at = 0; at < results[t].size; at += COPY_STEP) {
       std::memcpy(out.numbers + from[t] + at, results[t].numbers + at,
-                  std::min(SOME, results[t].size - at) * sizeof(i32));
-      note_work(mine, SOME / 8);
+                  std::min(COPY_STEP, results[t].size - at) * sizeof(i32));
+      report_work(worker_interrupt, COPY_STEP / 8);
     }
     release(results[t]);
   });

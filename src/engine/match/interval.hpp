@@ -1,5 +1,5 @@
-// Plans of intervals: lines of the event's cells, no further apart than the narrowest box is wide, or, where that would
-// be too many, the lists of the cells outside.
+// Plans of interval events. Per attribute they OR the lines of every n-th cell that the event overlaps, where n is the
+// width of the narrowest box; if these are too many, they read the lists of the cells outside the event instead.
 #pragma once
 
 #include "match/plan.hpp"
@@ -7,14 +7,14 @@
 namespace hitbox {
 namespace {
 
-// How an event reads an attribute.
-struct Span {
-  u8 wide;    // lists of the cells outside are cheaper than lines of those inside
-  u8 stride;  // so many cells apart, lines miss no box
+// How an event reads the cells of an attribute.
+struct CellSpan {
+  u8 wide;    // 1: read lists of cells outside, not lines of cells inside
+  u8 stride;  // with lines this many cells apart no box is missed
 };
 
-// Orders up to MAX_ATTRIBUTES items by how full their cell is: a counting sort over 32 shares.
-struct Ranking {
+// Sorts up to MAX_ATTRIBUTES items by the share of boxes that overlap their cell: a counting sort with 32 buckets.
+struct FillRanking {
   u16 item[MAX_ATTRIBUTES];
   u8 rank[MAX_ATTRIBUTES];
   u32 size = 0;
@@ -23,28 +23,27 @@ struct Ranking {
     item[size] = u16(value);
     rank[size++] = u8(u64(population) * 31 / members);
   }
-  template <class Take>
-  void each(Take take) const {
+  template <class Callback>
+  void each(Callback callback) const {
     u16 start[33] = {}, sorted[MAX_ATTRIBUTES];
     for (u32 i = 0; i < size; ++i) ++start[rank[i] + 1];
     for (u32 r = 0; r < 32; ++r) start[r + 1] = u16(start[r + 1] + start[r]);
     for (u32 i = 0; i < size; ++i) sorted[start[rank[i]]++] = item[i];
-    for (u32 i = 0; i < size; ++i) take(sorted[i]);
+    for (u32 i = 0; i < size; ++i) callback(sorted[i]);
   }
 };
 
 struct IntervalPlans : Plans<2> {
-  Scratch<Span> spans;  // [attribute]
-  Scratch<u16> order;  // [attribute] those whose lines tell something, most telling first
-  Scratch<u16> used;   // how many
+  Scratch<CellSpan> spans;  // [attribute]
+  Scratch<u16> order;       // [attribute] those whose lines exclude boxes, most selective first
+  Scratch<u16> used;        // size of `order`
 
-  static constexpr bool STAGED = true;   // an attribute has many lines: where few boxes are left, rows are cheaper
-  static constexpr u32 EARLY = 4;        // attributes before that is looked at
-  static constexpr u32 WIDE = 20;        // lines from which lists of the outside are cheaper
-  static constexpr u32 FETCHED = 10;     // lines of a block and attribute that are fetched early
+  static constexpr bool STAGED = true;        // lines are read in two stages: after the first, rows may be cheaper
+  static constexpr u32 FIRST_ATTRIBUTES = 4;  // attributes in the first stage
+  static constexpr u32 WIDE_SPAN = 20;        // from this many lines on, lists of the cells outside are cheaper
 
   struct Source {
-    const u64 *first, *last;  // lines of lane 0
+    const u64 *first, *last;  // lines for lane 0
     size_t step;
   };
   Scratch<Source> sources;
@@ -54,7 +53,7 @@ struct IntervalPlans : Plans<2> {
         sources(attributes) {}
 
   bool make(const Bitmap& map, const i64* low, const i64* high, size_t event, u64* blocks) {
-    Ranking ranking;
+    FillRanking ranking;
     start(event);
     for (u32 a = 0; a < map.attributes; ++a) {
       const i64* starts = map.starts + size_t(a) * CELLS;
@@ -66,20 +65,20 @@ struct IntervalPlans : Plans<2> {
       }
       if (!most) return false;
       u32 stride = map.narrowest[a], i = a * CELLS + from, j = a * CELLS + to;
-      bool full = most == map.members, wide = !full && to - from >= WIDE * stride;
-      bool covered = inner == map.members;  // every box covers a cell inside the event
-      bool sure = covered || (!map.edges[i] && !map.edges[j] && !wide);
+      bool full = most == map.members, wide = !full && to - from >= WIDE_SPAN * stride;
+      bool covered = inner == map.members;  // every box overlaps a cell inside the event
+      bool exact = covered || (!map.edges[i] && !map.edges[j] && !wide);
       const u8* shift = map.shift + size_t(a) * CELLS;
-      put(event, 0, a, place_of(starts, shift, from, low[a]));
-      put(event, 1, a, place_of(starts, shift, to, high[a]));
+      put(event, 0, a, quantize(starts, shift, from, low[a]));
+      put(event, 1, a, quantize(starts, shift, to, high[a]));
       spans[event * width + a] = {wide, u8(stride)};
-      if (!sure) set_bit(needs.data + event * words, a);  // sure: lines decide, where a tile has them
-      if (map.edges[i] || map.edges[j]) set_bit(unsure.data + event * words, a);
+      if (!exact) set_bit(list_attributes.data + event * words, a);  // exact: lines decide, in tiles that have them
+      if (map.edges[i] || map.edges[j]) set_bit(ambiguous.data + event * words, a);
       if (!full) narrow_span(map, a, from, to, stride, blocks);
       if (!full && !wide) ranking.push(a, most, map.members);
     }
     used[event] = 0;
-    few[event] = MOST_ROWS;  // an interval reads two lists an attribute
+    row_limit[event] = MAX_ROW_TESTS;  // intervals read two lists per attribute
     ranking.each([&](u16 a) { order[event * width + used[event]++] = a; });
     return true;
   }
@@ -97,69 +96,70 @@ struct IntervalPlans : Plans<2> {
     return open(map, tile, event, false, found);
   }
 
-  // First the lines of a few attributes, then the rest. Cells of an interval differ in how full they are more than
-  // tiles do, so the order is the event's.
+  // Finds the lines of the first few attributes, or of the rest. Selectivity differs more between cells than between
+  // tiles, so attributes are read in the event's order, not the tile's.
   u32 open(const Bitmap& map, u32 tile, size_t event, bool rest, Source* found) const {
-    u32 size = 0, all = used.data[event], split = all < EARLY ? all : EARLY;
+    u32 size = 0, all = used.data[event], split = all < FIRST_ATTRIBUTES ? all : FIRST_ATTRIBUTES;
     const Directory* directory = directory_of(map, tile);
     for (u32 i = rest ? split : 0; i < (rest ? all : split); ++i) {
       u32 a = order.data[event * width + i], group = directory[a].group;
       if (!group) continue;
-      u32 low = cell_at(places_of(event, 0)[a]), high = cell_at(places_of(event, 1)[a]);
+      u32 low = cell_at(qkeys_of(event, 0)[a]), high = cell_at(qkeys_of(event, 1)[a]);
       found[size++] = {line_of(map, group, low, 0), line_of(map, group, high, 0),
                        size_t(spans.data[event * width + a].stride) * TILE_WORDS};
     }
     return size;
   }
 
-  static void prefetch(const Source& source, u32 lane) {
+  static void prefetch_line(const Source& source, u32 lane) {
     const u64* at = source.first;
-    for (u32 i = 1; i < FETCHED && at < source.last; ++i, at += source.step) fetch(at + lane * WORDS);
-    fetch(source.last + lane * WORDS);
+    for (u32 i = 1; i < PrefetchDistance::INTERVAL_LINES && at < source.last; ++i, at += source.step)
+      prefetch(at + lane * WORDS);
+    prefetch(source.last + lane * WORDS);
   }
 
-  static Line gather(const Source* sources, u32 size, u32 lane, Line held) {
-    for (u32 i = 0; i < size && !empty(held); ++i) {
+  static Line intersect(const Source* sources, u32 size, u32 lane, Line remaining) {
+    for (u32 i = 0; i < size && !empty(remaining); ++i) {
       Line any = load(sources[i].last + lane * WORDS);
       for (const u64* at = sources[i].first; at < sources[i].last; at += sources[i].step)
         any = any | load(at + lane * WORDS);
-      held = held & any;
+      remaining = remaining & any;
     }
-    return held;
+    return remaining;
   }
 
   void open_tile(const Bitmap&, u32) {}
 
-  // All lanes, as far as it takes. Returns how many boxes are left.
-  u32 gather_tile(const Bitmap& map, Visit visit, size_t event, u64* held) {
-    u32 size = MOST_ROWS + 1;
+  // Both stages, the second one only if needed. Returns the number of boxes left.
+  u32 intersect_tile(const Bitmap& map, Visit visit, size_t event, u64* remaining) {
+    u32 size = MAX_ROW_TESTS + 1;
     for (bool rest : {false, true}) {
-      if (size <= MOST_ROWS) break;
+      if (size <= MAX_ROW_TESTS) break;
       u32 lines = open(map, visit.tile, event, rest, sources.data);
       each_lane(visit, [&](u32 lane) {
-        u64* line = held + lane * WORDS;
-        store(line, gather(sources.data, lines, lane, load(line)));
+        u64* line = remaining + lane * WORDS;
+        store(line, intersect(sources.data, lines, lane, load(line)));
       });
-      size = count<TILE_WORDS>(held);
+      size = count<TILE_WORDS>(remaining);
     }
     return size;
   }
 
-  // Ends that matter lie in the cells of the event's ends; where lines were left out (`wide`), outside as well.
-  template <class Take>
-  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+  // Bounds that may exclude the event lie in its first and last cell; if lines were skipped (`wide`), also outside.
+  template <class Callback>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     const Directory* directory = directory_of(map, tile);
-    constexpr int NONE = -1, ALL = TOPS;
-    each_need(map, tile, event, [&](u32 a) {
+    constexpr int NONE = -1, ALL = TOP_VALUES;
+    each_list_attribute(map, tile, event, [&](u32 a) {
       const Directory* at = directory + a;
-      u32 low = places_of(event, 0)[a], high = places_of(event, 1)[a], from = cell_at(low), to = cell_at(high);
-      if (!at->group) return take(a, at, 0, Tops{bare_top_at(low), bare_top_at(high)});
-      if (from == to) return take(a, at, from, Tops{top_at(low), top_at(high)});
-      take(a, at, from, Tops{top_at(low), ALL});
-      take(a, at, to, Tops{NONE, top_at(high)});
+      u32 low = qkeys_of(event, 0)[a], high = qkeys_of(event, 1)[a], from = cell_at(low), to = cell_at(high);
+      if (!at->group) return callback(a, at, 0, TopBounds{bare_top_at(low), bare_top_at(high)});
+      if (from == to) return callback(a, at, from, TopBounds{top_at(low), top_at(high)});
+      callback(a, at, from, TopBounds{top_at(low), ALL});
+      callback(a, at, to, TopBounds{NONE, top_at(high)});
       if (!spans.data[event * width + a].wide) return;
-      for (u32 cell = 0; cell < from; ++cell) take(a, at, cell, Tops{ALL, ALL});
-      for (u32 cell = to + 1; cell < CELLS; ++cell) take(a, at, cell, Tops{NONE, NONE});
+      for (u32 cell = 0; cell < from; ++cell) callback(a, at, cell, TopBounds{ALL, ALL});
+      for (u32 cell = to + 1; cell < CELLS; ++cell) callback(a, at, cell, TopBounds{NONE, NONE});
     });
   }
 };

@@ -1,6 +1,8 @@
-// Operations on a line of 512 bits, in AVX-512, AVX2 or plain loops, whichever this file is compiled for.
+// Vector operations on lines (512 bits), lists and box numbers, in AVX-512, AVX2 or portable loops, depending on the
+// instruction set that match.cpp is compiled for.
 #pragma once
 
+#include "base/prefetch.hpp"
 #include "format/row.hpp"
 
 namespace hitbox {
@@ -78,9 +80,9 @@ static inline u32 count(const u64* words) {
 #endif
 }
 
-// Which words of some lines are not 0, a bit each.
+// One bit per word: it is not 0.
 template <u32 SIZE>
-static inline u32 words_in_use(const u64* words) {
+static inline u32 nonzero_words(const u64* words) {
   u32 found = 0;
 #if defined(__AVX512F__)
   for (u32 w = 0; w < SIZE; w += WORDS) {
@@ -93,32 +95,32 @@ static inline u32 words_in_use(const u64* words) {
   return found;
 }
 
-// Calls take(position) for each bit of a line, or of more words.
-template <u32 SIZE = WORDS, class Take>
-static inline void each_bit(const u64* words, Take take) {
-  for (u32 some = words_in_use<SIZE>(words); some; some &= some - 1) {
+// Calls callback(position) for each bit that is set.
+template <u32 SIZE = WORDS, class Callback>
+static inline void each_bit(const u64* words, Callback callback) {
+  for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some));
     u64 bits = words[w];
     do {
-      take(w * 64 + u32(__builtin_ctzll(bits)));
+      callback(w * 64 + u32(__builtin_ctzll(bits)));
       bits &= bits - 1;
     } while (bits);
   }
 }
 
-// Lists the bits of some words as `base` + position, and writes anything over the 15 after them; returns how many.
+// Writes `base` + position for each bit that is set and returns their number. May overwrite 15 values after them.
 template <u32 SIZE>
 static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   u32 n = 0;
 #if defined(__AVX512VBMI2__)
-  alignas(64) static constexpr u8 UP[64] = {
-      0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
-      22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
-      44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
-  const __m512i up = _mm512_load_si512(UP);
-  for (u32 some = words_in_use<SIZE>(words); some; some &= some - 1) {
+  alignas(64) static constexpr u8 POSITIONS[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                   16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                   32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                   48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+  const __m512i positions = _mm512_load_si512(POSITIONS);
+  for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
-    __m512i at = _mm512_maskz_compress_epi8(words[w], up), first = _mm512_set1_epi32(int(base + w * 64));
+    __m512i at = _mm512_maskz_compress_epi8(words[w], positions), first = _mm512_set1_epi32(int(base + w * 64));
     _mm512_storeu_si512(out + n, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
     if (here > 16) {
       u32* to = out + n;
@@ -134,55 +136,58 @@ static inline u32 list_bits(const u64* words, u32 base, u32* out) {
 
 static inline void clear(u64* words, u32 position) { words[position >> 6] &= ~(1ull << (position & 63)); }
 
-// What the entries of a list are held against, of the event's ends: upper ends whose top is less than `low` fail, lower
-// ends whose top is more than `high` do; where tops are equal the row tells. From -1, no upper end does, to TOPS, no
-// lower end does.
-struct Tops {
+// What the entries of a list are compared with: high bounds whose top bits are below `low` fail, and so do low bounds
+// whose top bits are above `high`; if they are equal, the row decides. With low = -1 no high bound fails, with
+// high = TOP_VALUES no low bound does.
+struct TopBounds {
   int low, high;
 };
 
-// A list of a tile that an event is held against: entries [from, to).
+// A list of a tile that an event must be compared with: entries [from, to).
 struct List {
   u32 from, to;
   u32 attribute;
-  Tops event;
+  TopBounds event;
 };
 
-// Boxes of a tile that are to be cleared: all at once, so that reading lists has no branch on how many fail.
-struct Failing {
-  static constexpr u32 MOST = 2 * TILE;  // ends in one list
-  u16 entry[MOST + 32];
+// Entries of boxes to be cleared. They are collected and cleared together, so that reading lists is branch-free.
+struct FailedEntries {
+  static constexpr u32 CAPACITY = 2 * TILE;  // entries in one list
+  u16 entry[CAPACITY + 32];
   u32 size = 0;
 
-  void clear_from(u64* held) {
-    for (u32 i = 0; i < size; ++i) clear(held, entry[i] & POSITION);
+  void clear_from(u64* remaining) {
+    assert(size <= CAPACITY);
+    for (u32 i = 0; i < size; ++i) clear(remaining, entry[i] & POSITION);
     size = 0;
   }
 };
 
-// Boxes of a tile that the tops of some list leave in doubt, with its attribute.
-struct Doubts {
-  static constexpr u32 MOST = 128;  // before the next entries are looked at
-  u32 box[MOST + 32];               // | attribute | position in tile 11 |
+// Boxes of a tile that the top bits in a list do not decide, each with the list's attribute.
+struct Undecided {
+  static constexpr u32 CAPACITY = 128;  // more are resolved before the next entries are read
+  u32 box[CAPACITY + 32];               // | attribute | position in tile 11 |
   u32 size = 0;
 };
 
-// Finds the boxes of a tile whose end in a list excludes the event, and those that the tops do not decide; calls full()
-// where there are too many of these to go on.
+// Finds the boxes of a tile whose bound in a list excludes the event, and those that the top bits do not decide. Calls
+// full() when `undecided` must be emptied.
 template <class Full>
-static inline void find_failing(const Bitmap& map, const List& list, const u64* held, Failing& failing, Doubts& doubts,
-                                Full full) {
+static inline void find_failed(const Bitmap& map, const List& list, const u64* remaining, FailedEntries& failed,
+                               Undecided& undecided, Full full) {
+  assert(list.from <= list.to && list.to + ENTRY_PADDING <= map.entry_count);
+  assert(failed.size + (list.to - list.from) <= FailedEntries::CAPACITY && undecided.size <= Undecided::CAPACITY);
   const u32 whose = list.attribute << 11;
 #if defined(__AVX512F__)
   const __m512i low = _mm512_set1_epi16(short(list.event.low)), high = _mm512_set1_epi16(short(list.event.high));
-  const __m512i lane0 = _mm512_loadu_si512(held), lane1 = _mm512_loadu_si512(held + WORDS);
-  const __m512i lane2 = _mm512_loadu_si512(held + 2 * WORDS), lane3 = _mm512_loadu_si512(held + 3 * WORDS);
+  const __m512i lane0 = _mm512_loadu_si512(remaining), lane1 = _mm512_loadu_si512(remaining + WORDS);
+  const __m512i lane2 = _mm512_loadu_si512(remaining + 2 * WORDS), lane3 = _mm512_loadu_si512(remaining + 3 * WORDS);
   for (u32 at = list.from; at < list.to; at += 32) {
     __mmask32 inside = list.to - at >= 32 ? ~__mmask32(0) : (__mmask32(1) << (list.to - at)) - 1;
     __m512i entry = _mm512_loadu_si512(map.entries + at), top = _mm512_srli_epi16(entry, 12);
     __mmask32 upper = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(short(UPPER)));
-    __mmask32 late = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1024));  // lanes 2 and 3
-    __m512i word = _mm512_srli_epi16(entry, 4);  // its low 6 bits count the 16 bits of two lanes
+    __mmask32 late = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1024));  // in lane 2 or 3
+    __m512i word = _mm512_srli_epi16(entry, 4);  // the low 6 bits select 16 bits out of two lanes
     __m512i bits = _mm512_mask_blend_epi16(late, _mm512_permutex2var_epi16(lane0, word, lane1),
                                            _mm512_permutex2var_epi16(lane2, word, lane3));
     __m512i moved = _mm512_srlv_epi16(bits, _mm512_and_si512(entry, _mm512_set1_epi16(15)));
@@ -191,46 +196,46 @@ static inline void find_failing(const Bitmap& map, const List& list, const u64* 
     __mmask32 level = (_mm512_cmpeq_epi16_mask(top, high) & ~upper) | (_mm512_cmpeq_epi16_mask(top, low) & upper);
     __mmask32 fails = ((above & ~upper) | (below & upper)) & member, ties = level & member;
 #if defined(__AVX512VBMI2__)
-    _mm512_storeu_si512(failing.entry + failing.size, _mm512_maskz_compress_epi16(fails, entry));
-    failing.size += u32(__builtin_popcount(fails));
+    _mm512_storeu_si512(failed.entry + failed.size, _mm512_maskz_compress_epi16(fails, entry));
+    failed.size += u32(__builtin_popcount(fails));
     __m512i tied = _mm512_and_si512(_mm512_maskz_compress_epi16(ties, entry), _mm512_set1_epi16(short(POSITION)));
     const __m512i all = _mm512_set1_epi32(int(whose));
-    u32 *to = doubts.box + doubts.size, some = u32(__builtin_popcount(ties));
+    u32 *to = undecided.box + undecided.size, some = u32(__builtin_popcount(ties));
     _mm512_storeu_si512(to, _mm512_or_si512(all, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(tied))));
     if (some > 16)
       _mm512_storeu_si512(to + 16, _mm512_or_si512(all, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(tied, 1))));
-    doubts.size += some;
+    undecided.size += some;
 #else
     for (u32 some = fails; some; some &= some - 1)
-      failing.entry[failing.size++] = map.entries[at + u32(__builtin_ctz(some))];
+      failed.entry[failed.size++] = map.entries[at + u32(__builtin_ctz(some))];
     for (u32 some = ties; some; some &= some - 1)
-      doubts.box[doubts.size++] = whose | (map.entries[at + u32(__builtin_ctz(some))] & POSITION);
+      undecided.box[undecided.size++] = whose | (map.entries[at + u32(__builtin_ctz(some))] & POSITION);
 #endif
-    if (doubts.size > Doubts::MOST) full();
+    if (undecided.size > Undecided::CAPACITY) full();
   }
 #else
   for (u32 at = list.from; at < list.to; ++at) {
     u32 entry = map.entries[at], position = entry & POSITION;
     int top = int(entry >> 12), limit = entry & UPPER ? list.event.low : list.event.high;
-    if (entry & UPPER ? top < limit : top > limit) failing.entry[failing.size++] = u16(entry);
-    else if (top == limit && bit(held, position)) doubts.box[doubts.size++] = whose | position;
-    if (doubts.size > Doubts::MOST) full();
+    if (entry & UPPER ? top < limit : top > limit) failed.entry[failed.size++] = u16(entry);
+    else if (top == limit && bit(remaining, position)) undecided.box[undecided.size++] = whose | position;
+    if (undecided.size > Undecided::CAPACITY) full();
   }
 #endif
 }
 
-// What is done meanwhile: nothing.
-struct Idle {
+// No-op prefetch callback.
+struct NoPrefetch {
   void operator()() const {}
 };
 
 #if defined(__AVX512F__)
-// Sixteen numbers of some bytes each come into places of 4: first each four into a quarter, then each into its place.
-struct Spread {
+// Widens sixteen numbers of 1 to 4 bytes to 32 bits: moves four at a time into each 128-bit quarter, then shuffles bytes.
+struct NumberUnpacker {
   alignas(64) u32 quarters[16]{};
   alignas(64) u8 places[64]{};
 
-  constexpr explicit Spread(u32 bytes) {
+  constexpr explicit NumberUnpacker(u32 bytes) {
     for (u32 i = 0; i < 16; ++i) quarters[i] = i / 4 * bytes + i % 4;
     for (u32 i = 0; i < 64; ++i) places[i] = i % 4 < bytes ? u8(i / 4 % 4 * bytes + i % 4) : 0x80;
   }
@@ -240,47 +245,49 @@ struct Spread {
     return _mm512_shuffle_epi8(all, _mm512_load_si512(places));
   }
 };
-static constexpr Spread SPREADS[] = {Spread(1), Spread(2), Spread(3), Spread(4)};
+static constexpr NumberUnpacker UNPACKERS[] = {NumberUnpacker(1), NumberUnpacker(2), NumberUnpacker(3),
+                                               NumberUnpacker(4)};
 #endif
 
-// Writes the numbers of the `size` boxes of a line, or of more words, and where LOOSE anything over the 16 after them.
-// Calls meanwhile() now and then.
-template <u32 SIZE, bool LOOSE, class Meanwhile>
-static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Meanwhile meanwhile) {
-  u32 words = words_in_use<SIZE>(line);
+// Writes the numbers of the `size` boxes whose bits are set. If PADDED, may overwrite 16 values after them. Calls
+// prefetch_more() once per word that is not 0.
+template <u32 SIZE, bool PADDED, class Prefetch>
+static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Prefetch prefetch_more) {
+  assert(numbers.bytes >= 1 && numbers.bytes <= 4 && size == count<SIZE>(line));
+  u32 words = nonzero_words<SIZE>(line);
 #if defined(__AVX512F__)
   const bool dense = size >= 3 * u32(__builtin_popcount(words));
-  const Spread& spread = SPREADS[numbers.bytes - 1];
+  const NumberUnpacker& unpack = UNPACKERS[numbers.bytes - 1];
 #else
   (void)size;
 #endif
   for (; words; words &= words - 1) {
     u32 w = u32(__builtin_ctz(words));
     const Numbers here = numbers.from(w * 64);
-    meanwhile();
+    prefetch_more();
 #if defined(__AVX512F__)
     if (dense) {
       for (u32 at = 0; at < 64; at += 16) {
         __mmask16 chosen = __mmask16(line[w] >> at);
         u32 some = u32(__builtin_popcount(chosen));
-        __m512i all = _mm512_maskz_compress_epi32(chosen, spread(here.from(at).first));
-        if constexpr (LOOSE) _mm512_storeu_si512(out, all);
+        __m512i all = _mm512_maskz_compress_epi32(chosen, unpack(here.from(at).first));
+        if constexpr (PADDED) _mm512_storeu_si512(out, all);
         else _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), all);
         out += some;
       }
       continue;
     }
 #endif
-    for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = i32(here[__builtin_ctzll(bits)]);
+    for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = i32(here[u32(__builtin_ctzll(bits))]);
   }
 }
 
-// Copies numbers and anything over the 15 after them.
-static inline void copy_loosely(i32* to, const i32* from, size_t size) {
+// Copies numbers. May overwrite 15 values after them.
+static inline void copy_padded(i32* to, const i32* from, size_t size) {
   for (size_t at = 0; at < size; at += 16) std::memcpy(to + at, from + at, 64);
 }
 
-// Memory of one call: grows, never shrinks, freed at the end.
+// A growing buffer for one call, without initialization. (std::vector's functions have external linkage: common.hpp.)
 template <class T>
 struct Scratch {
   T* data = nullptr;
@@ -294,13 +301,16 @@ struct Scratch {
   void need(size_t count) {
     if (count <= capacity) return;
     capacity = count + count / 2 + 16;
-    regrow(data, capacity);
+    reallocate(data, capacity);
   }
   void push(T value) {
     need(size + 1);
     data[size++] = value;
   }
-  T& operator[](size_t at) { return data[at]; }
+  T& operator[](size_t at) {
+    assert(at < capacity);
+    return data[at];
+  }
 };
 
 }  // namespace

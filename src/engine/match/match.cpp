@@ -1,5 +1,5 @@
-// Matching a set of segments: one event at a time (pipeline.hpp) or a batch (batch.hpp). Compiled once an instruction
-// set (HITBOX_KERNELS names it).
+// Matches events against a set of segments: single events (pipeline.hpp) or batches (batch.hpp). Compiled once per
+// instruction set; HITBOX_KERNELS is the name of the resulting table of functions.
 #include "match/match.hpp"
 
 #include "match/batch.hpp"
@@ -9,13 +9,22 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 SINGLY = 96;  // events below which a batch is matched one by one
-constexpr u32 CHUNK = 4096;  // events at a time; their numbers have 16 bits
-static_assert(CHUNK <= 1u << 16);
+constexpr u32 MIN_BATCH = 96;    // smaller batches are matched event by event
+constexpr u32 MAX_CHUNK = 4096;  // events at a time; their indexes have 16 bits
+static_assert(MAX_CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 
-// Most urgent first, by counting; nothing to do where sources already came in that order.
-static void put_in_order(Result& out) {
+// Whether events have the attributes of the segments; asserted in debug builds.
+[[maybe_unused]] static bool fits(const SegmentSet& set, const Events& events) {
+  for (u32 i = 0; i < set.bitmap_count; ++i)
+    if (set.bitmaps[i].attributes != events.attributes) return false;
+  for (u32 i = 0; i < set.posting_count; ++i)
+    if (set.postings[i].attributes != events.attributes) return false;
+  return true;
+}
+
+// Counting sort by descending level, unless the matches are in that order already.
+static void sort_by_level(Result& out) {
   if (out.ordered) return;
   size_t start[LEVELS + 1] = {};
   for (size_t i = 0; i < out.size; ++i) ++start[LEVELS - out.levels[i]];
@@ -24,85 +33,89 @@ static void put_in_order(Result& out) {
   for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
   free_memory(out.numbers);
   out.numbers = sorted;
-  // Each start has moved to its level's end.
+  // start[l] is now the end of its level.
   for (size_t l = 0, from = 0; l < LEVELS; from = start[l++])
     std::memset(out.levels + from, int(LEVELS - 1 - l), start[l] - from);
   out.ordered = true;
 }
 
-void match_one(const Set& set, const Events& events, size_t event, const Wanted& wanted, Result& out) {
+void match_event(const SegmentSet& set, const Events& events, size_t event, const MatchLimits& limits, Result& out) {
   const i64* low = events.low + event * events.attributes;
   const i64* high = events.high + event * events.attributes;
   auto emit = [&](u32 number, u8 level) {
-    if (level <= wanted.top && level >= wanted.bottom) add(out, number, level);
+    if (level <= limits.top && level >= limits.bottom) add(out, number, level);
   };
+  assert(fits(set, events) && limits.bottom <= limits.top && limits.top < LEVELS);
   for (u32 i = 0; i < set.bitmap_count; ++i)
-    if (events.low == events.high) match_bitmap<PointPlans>(set.bitmaps[i], low, high, wanted, out);
-    else match_bitmap<IntervalPlans>(set.bitmaps[i], low, high, wanted, out);
-  Lookup lookup;
+    if (events.low == events.high) match_bitmap<PointPlans>(set.bitmaps[i], low, high, limits, out);
+    else match_bitmap<IntervalPlans>(set.bitmaps[i], low, high, limits, out);
+  PostingsLookup lookup;
   for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
   match_rows(set.tail, low, high, emit);
-  put_in_order(out);
-  if (out.size > wanted.limit) out.size = wanted.limit;
+  sort_by_level(out);
+  if (out.size > limits.limit) out.size = limits.limit;
 }
 
-void match_chunk(const Set& set, const Events& events, size_t from, size_t size, Log& log, Watch& watch) {
+void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_t size, MatchLog& log,
+                 InterruptCheck& interrupt) {
+  assert(fits(set, events) && size <= MAX_CHUNK);
   log.clear(size);
   for (u32 i = 0; i < set.bitmap_count; ++i)
-    if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log, watch).run();
-    else Batch<IntervalPlans>(set.bitmaps[i], events, from, size, log, watch).run();
-  Lookup lookup;
+    if (events.low == events.high) Batch<PointPlans>(set.bitmaps[i], events, from, size, log, interrupt).run();
+    else Batch<IntervalPlans>(set.bitmaps[i], events, from, size, log, interrupt).run();
+  PostingsLookup lookup;
   for (size_t e = 0; e < size; ++e) {
     const i64* low = events.low + (from + e) * events.attributes;
     const i64* high = events.high + (from + e) * events.attributes;
-    auto emit = [&](u32 number, u8 level) { log.add(Log::key_of(e, level), number); };
+    auto emit = [&](u32 number, u8 level) { log.add(MatchLog::key_of(e, level), number); };
     for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
     match_rows(set.tail, low, high, emit);
     if (e % 16) continue;
-    note_work(watch, 128 + lookup.scanned / 4 + 4 * set.tail.count);
+    report_work(interrupt, 128 + lookup.scanned / 4 + 4 * set.tail.count);
     lookup.scanned = 0;
   }
 }
 
-// How much work an event is at most, by and large.
-static size_t work_of(const Set& set) {
+// A rough upper bound of the work per event, in units of report_work.
+static size_t estimate_work(const SegmentSet& set) {
   size_t units = 64 + set.tail.count / 4;
   for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
   for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
   return units;
 }
 
-void match_singly(const Set& set, const Events& events, size_t from, size_t to, i64* ends, Result& out, Watch& watch) {
+void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, i64* ends, Result& out,
+                      InterruptCheck& interrupt) {
   struct Own : Result {
     ~Own() { release(*this); }
   } one;
-  const size_t units = work_of(set);
+  const size_t units = estimate_work(set);
   for (size_t e = from; e < to; ++e) {
     one.size = 0;
     one.ordered = true;
-    match_one(set, events, e, Wanted{}, one);
+    match_event(set, events, e, MatchLimits{}, one);
     if (out.size + one.size > out.capacity) {
       out.capacity = (out.size + one.size) * 2;
-      regrow(out.numbers, out.capacity);
+      reallocate(out.numbers, out.capacity);
     }
     if (one.size) std::memcpy(out.numbers + out.size, one.numbers, one.size * sizeof(i32));
     out.size += one.size;
     ends[e] = i64(out.size);
-    note_work(watch, units + one.size / 4);
+    report_work(interrupt, units + one.size / 4);
   }
 }
 
-// A first small chunk tells how much an event logs, so that dense workloads do not fill the memory.
-void match_many(const Set& set, const Events& events, size_t from, size_t to, size_t all, i64* ends, Result& out,
-                Watch& watch) {
-  if (to - from < SINGLY) return match_singly(set, events, from, to, ends, out, watch);
+// A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
+void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
+                 Result& out, InterruptCheck& interrupt) {
+  if (to - from < MIN_BATCH) return match_one_by_one(set, events, from, to, ends, out, interrupt);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
-  most = most < 64 ? 64 : most > CHUNK ? CHUNK : most;
-  Log log;
+  most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;
+  MatchLog log;
   for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
     if (size > to - at) size = to - at;
-    match_chunk(set, events, at, size, log, watch);
-    log.deal(size, double(all) / double(at + size - from), ends + at, out, watch);
+    match_chunk(set, events, at, size, log, interrupt);
+    log.scatter(size, double(all) / double(at + size - from), ends + at, out, interrupt);
     at += size;
     size = LOG_BYTES / (log.bytes() / size + 64);
     size = size < 64 ? 64 : size > most ? most : size;
@@ -112,6 +125,6 @@ void match_many(const Set& set, const Events& events, size_t from, size_t to, si
 }  // namespace
 
 extern const Kernels HITBOX_KERNELS;
-const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_one, match_many};
+const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch};
 
 }  // namespace hitbox

@@ -1,16 +1,16 @@
-// The door to the kernels that are compiled once an instruction set, and the choice among them at run time.
+// The interface of the matching kernels, which are compiled once per instruction set (match.cpp).
 #pragma once
 
-#include "format/bitmap.hpp"
 #include "base/common.hpp"
+#include "base/interrupt.hpp"
+#include "format/bitmap.hpp"
 #include "format/postings.hpp"
 #include "format/rows.hpp"
-#include "base/watch.hpp"
 
 namespace hitbox {
 
-// Everything that one call to match looks at.
-struct Set {
+// The segments and the tail that a call matches against.
+struct SegmentSet {
   const Bitmap* bitmaps;
   u32 bitmap_count;
   const Postings* postings;
@@ -20,11 +20,12 @@ struct Set {
 
 struct Kernels {
   const char* name;
-  // Matches of one event, most urgent first.
-  void (*one)(const Set&, const Events&, size_t event, const Wanted&, Result&);
-  // Matches of events [from, to): `ends[e]` is where event e's matches end in `out.numbers` (no levels kept), which
-  // gets room for `all` events.
-  void (*many)(const Set&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out, Watch&);
+  // Matches one event; higher levels first.
+  void (*match_event)(const SegmentSet&, const Events&, size_t event, const MatchLimits&, Result&);
+  // Matches events [from, to). `ends[e]` is the end of event e's matches in `out.numbers`; levels are not stored. Reserves
+  // memory for the expected matches of `all` events.
+  void (*match_batch)(const SegmentSet&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out,
+                      InterruptCheck&);
 };
 
 extern const Kernels kernels_baseline;

@@ -1,5 +1,6 @@
-// One event over one bitmap segment: narrow the blocks by the summaries; AND their lines; settle the survivors by their
-// rows or lists; write out numbers; all in a pipeline that prefetches. Urgent blocks come first: a limit stops early.
+// Matches one event against one bitmap segment: narrows the blocks by the summaries, ANDs their lines, filters what is
+// left by rows or lists, and writes box numbers, in a pipeline with prefetching. Blocks of higher levels come first, so a
+// limit stops early.
 #pragma once
 
 #include "match/interval.hpp"
@@ -8,29 +9,26 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 AHEAD = 3;
-constexpr u32 FAR = 6;
-constexpr u32 TILES = 4;  // whose lines are known at a time, more than AHEAD
-constexpr u32 DELAY = 6;
-constexpr u32 LAST = 2;
-constexpr u32 RING = 16;  // more than twice DELAY and LAST
-constexpr u32 SOME = 4;    // lines of numbers that are asked for at a time
-constexpr u32 GUESS = 64;  // times as many matches as by now are foreseen at most
+constexpr u32 OPEN_TILES = 4;   // tiles whose lines are known at a time
+constexpr u32 QUEUE_SIZE = 16;  // tiles between two stages of the pipeline
+constexpr u32 MAX_GROWTH = 64;  // most that a result is expected to grow, as a factor
+static_assert(OPEN_TILES > PrefetchDistance::LINES);
+static_assert(QUEUE_SIZE > 2 * PrefetchDistance::STAGE + PrefetchDistance::FINAL_ROWS);
 
-// Writes out the matches of a segment that are wanted, most urgent first. From the first tile on where levels differ,
-// each level gathers apart until all have come. Once `limit` matches are as urgent as some level, only what is more
-// urgent is still of use.
-struct Urgent {
+// Writes the wanted matches of a segment, higher levels first. From the first tile with different levels on, matches are
+// collected per level until the end. Once `limit` matches of a level or above are found, only higher levels are wanted.
+struct PriorityWriter {
   const Bitmap& map;
-  const Wanted& wanted;
+  const MatchLimits& limits;
   Result& out;
-  u32 bottom, end;   // levels and blocks that are still of use
-  double whole = 1;  // how much all visits are, over those made
+  u32 bottom, end;             // the lowest level and the end of the blocks that are still wanted
+  double expected_growth = 1;  // expected final size of the result as a multiple of its current size
   bool by_level = false;
   Scratch<i32> level_numbers[LEVELS];
   size_t found[LEVELS] = {};
 
-  Urgent(const Bitmap& m, const Wanted& w, Result& o) : map(m), wanted(w), out(o), bottom(w.bottom), end(m.blocks) {
+  PriorityWriter(const Bitmap& m, const MatchLimits& w, Result& o)
+      : map(m), limits(w), out(o), bottom(w.bottom), end(m.blocks) {
     if (!w.limit) end = 0;
   }
 
@@ -46,18 +44,18 @@ struct Urgent {
       write(level_at(map, first + position[i]), 1, [&](i32* to) { *to = i32(map.numbers[first + position[i]]); });
   }
 
-  template <class Meanwhile>
-  void tile(u32 level, Numbers numbers, const u64* held, Meanwhile meanwhile) {
-    u32 size = count<TILE_WORDS>(held);
-    write(level, size, [&](i32* to) { expand<TILE_WORDS, true>(held, size, numbers, to, meanwhile); });
+  template <class Prefetch>
+  void tile(u32 level, Numbers numbers, const u64* remaining, Prefetch prefetch_more) {
+    u32 size = count<TILE_WORDS>(remaining);
+    write(level, size, [&](i32* to) { expand<TILE_WORDS, true>(remaining, size, numbers, to, prefetch_more); });
   }
 
   void mixed(u32 block, const u64* line) {
     by_level = true;
     i32 all[BLOCK + 32];
-    expand<WORDS, true>(line, count(line), map.numbers.from(size_t(block) * BLOCK), all, Idle{});
+    expand<WORDS, true>(line, count(line), map.numbers.from(size_t(block) * BLOCK), all, NoPrefetch{});
     each_level(level_ends_of(map, block), line, [&](u32 level, u32 from, u32 to) {
-      write(level, to - from, [&](i32* here) { copy_loosely(here, all + from, to - from); });
+      write(level, to - from, [&](i32* here) { copy_padded(here, all + from, to - from); });
     });
   }
 
@@ -65,14 +63,15 @@ struct Urgent {
     for (u32 l = LEVELS; l-- > 0;) {
       const Scratch<i32>& one = level_numbers[l];
       if (!one.size) continue;
-      std::memcpy(room(l, one.size), one.data, one.size * sizeof(i32));
+      std::memcpy(append_space(l, one.size), one.data, one.size * sizeof(i32));
     }
   }
 
  private:
-  // Room for some more matches of a level at the end of the result.
-  i32* room(u32 level, size_t size) {
-    reserve(out, size, whole);
+  // Appends space for matches of a level to the result.
+  i32* append_space(u32 level, size_t size) {
+    assert(level < LEVELS);
+    reserve(out, size, expected_growth);
     out.ordered &= !out.size || out.levels[out.size - 1] >= level;
     std::memset(out.levels + out.size, int(level), size);
     out.size += size;
@@ -81,188 +80,194 @@ struct Urgent {
 
   template <class Fill>
   void write(u32 level, u32 size, Fill fill) {
-    if (!size || level < bottom || level > wanted.top) return;
+    if (!size || level < bottom || level > limits.top) return;
     if (!by_level) {
-      fill(room(level, size));
+      fill(append_space(level, size));
     } else {
       Scratch<i32>& here = level_numbers[level];
-      if (here.size + size > here.capacity) here.need(size_t(double(here.size + size) * whole) + size);
+      if (here.size + size > here.capacity) here.need(size_t(double(here.size + size) * expected_growth) + size);
       fill(here.data + here.size);
       here.size += size;
     }
-    if (wanted.limit != SIZE_MAX) raise(level, size);
+    if (limits.limit != SIZE_MAX) raise_bottom(level, size);
   }
 
-  void raise(u32 level, u32 size) {
+  void raise_bottom(u32 level, u32 size) {
     found[level] += size;
     size_t sum = 0;
-    for (u32 l = wanted.top + 1; l-- > bottom;) {
+    for (u32 l = limits.top + 1; l-- > bottom;) {
       sum += found[l];
-      if (sum < wanted.limit) continue;
+      if (sum < limits.limit) continue;
       bottom = l + 1;
-      end = bottom > wanted.top ? 0 : blocks_of(map, wanted.top, bottom).to;
+      end = bottom > limits.top ? 0 : blocks_of(map, limits.top, bottom).to;
     }
   }
 };
 
 using CacheLine = u8[64];
 
-// What is still to be fetched, in turn.
+// Items that are still to be prefetched.
 template <class T>
-struct Rest {
+struct PrefetchList {
   const T *next = nullptr, *end = nullptr;
 
-  bool some() const { return next < end; }
-  const T& take() { return *next++; }
+  bool pending() const { return next < end; }
+  const T& next_item() { return *next++; }
 };
 
-// A survivor that waits, and its boxes where they are few.
-struct Queued : Survivor {
-  bool few;
-  u32 box[MOST_ROWS + 16];
+// A tile in the pipeline, with its boxes listed if they are filtered by rows.
+struct QueuedTile : TileCandidates {
+  bool by_rows;
+  u32 box[MAX_ROW_TESTS + 16];
 };
 
-// Tiles pass through stages, so that each finds in cache what the one before asked for: what says where lines are is
-// fetched FAR tiles early, lines AHEAD tiles early; a surviving tile waits DELAY others for its rows, or for what says
-// where its lists are, DELAY more for the lists, and LAST more for the rows that these ask for. Memory should neither
-// idle while lists are read and numbers written, which takes longest, nor be asked for all at once: in between it is
-// asked for some of the lines, lists and numbers that come next.
+// Tiles pass through stages, each of which prefetches for the next (PrefetchDistance):
+//
+//   open           locate the lines; their directory was prefetched before
+//   intersect      AND the lines; tiles with boxes left enter the queue
+//   locate_lists   find the lists to read; their table was prefetched when the tile entered the queue
+//   apply_lists    clear the boxes that lists exclude; prefetch the rows of undecided ones
+//   emit           test rows; write numbers
+//
+// Reading lists and writing numbers take longest. Memory should neither idle meanwhile nor get all requests at once, so
+// these steps call prefetch_some() for a few of the lines, lists and numbers that come next.
 template <class P>
 struct Pipeline {
   const Bitmap& map;
   const i64 *low, *high;
-  Urgent& out;
+  PriorityWriter& out;
   P plans;
   Scratch<typename P::Source> sources;  // [TILES][attributes]
-  u32 sizes[TILES];
-  Queued ring[RING];
-  u32 pushed = 0, looked = 0, listed = 0, settled = 0;
-  Visit opened{};                  // the latest tile,
-  Rest<typename P::Source> lines;  // whose lines are yet to be fetched
-  Rest<List> lists;                // the same of the survivor that was looked at last
-  Rest<CacheLine> numbers;         // and of the one whose lists are read
+  u32 sizes[OPEN_TILES];
+  QueuedTile queue[QUEUE_SIZE];
+  u32 enqueued = 0, located = 0, applied = 0, emitted = 0;
+  Visit opened_visit{};                    // the tile that was opened last
+  PrefetchList<typename P::Source> lines;  // of that tile
+  PrefetchList<List> lists;                // of the tile whose lists were located last
+  PrefetchList<CacheLine> numbers;         // of the tile whose lists are being applied
 
-  Pipeline(const Bitmap& m, const i64* l, const i64* h, Urgent& o)
-      : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(TILES) * m.attributes) {}
+  Pipeline(const Bitmap& m, const i64* l, const i64* h, PriorityWriter& o)
+      : map(m), low(l), high(h), out(o), plans(m.attributes, 1), sources(size_t(OPEN_TILES) * m.attributes) {}
 
-  Held held() const { return plans.against(low, high).of(0); }
+  EncodedEvent event() const { return plans.encoded(low, high).of(0); }
 
-  typename P::Source* sources_of(u32 i) { return sources.data + size_t(i % TILES) * map.attributes; }
+  typename P::Source* sources_of(u32 i) { return sources.data + size_t(i % OPEN_TILES) * map.attributes; }
 
   void prefetch_directory(u32 tile) const {
     const char* at = reinterpret_cast<const char*>(directory_of(map, tile));
-    for (u32 byte = 0; byte < map.attributes * sizeof(Directory); byte += 64) fetch(at + byte);
-    for (u32 a = 0; a < map.attributes; a += 32) fetch(map.order + size_t(tile) * map.attributes + a);
-    fetch(map.alive + size_t(tile) * TILE_WORDS);
+    for (u32 byte = 0; byte < map.attributes * sizeof(Directory); byte += 64) prefetch(at + byte);
+    for (u32 a = 0; a < map.attributes; a += 32) prefetch(map.order + size_t(tile) * map.attributes + a);
+    prefetch(map.alive + size_t(tile) * TILE_WORDS);
   }
 
   void open(u32 i, Visit visit) {
-    fetch_rest();
-    sizes[i % TILES] = plans.open(map, visit.tile, 0, sources_of(i));
-    lines = {sources_of(i), sources_of(i) + sizes[i % TILES]};
-    opened = visit;
+    prefetch_remaining_lines();
+    sizes[i % OPEN_TILES] = plans.open(map, visit.tile, 0, sources_of(i));
+    lines = {sources_of(i), sources_of(i) + sizes[i % OPEN_TILES]};
+    opened_visit = visit;
   }
 
-  void fetch_lines() {
-    const auto& source = lines.take();
-    each_lane(opened, [&](u32 lane) { P::prefetch(source, lane); });
+  void prefetch_next_lines() {
+    const auto& source = lines.next_item();
+    each_lane(opened_visit, [&](u32 lane) { P::prefetch_line(source, lane); });
   }
 
-  void fetch_rest() {
-    while (lines.some()) fetch_lines();
+  void prefetch_remaining_lines() {
+    while (lines.pending()) prefetch_next_lines();
   }
 
-  void fetch_some() {
-    if (lines.some()) fetch_lines();
-    if (lists.some()) fetch_list(map, lists.take());
-    for (u32 i = 0; i < SOME && numbers.some(); ++i) fetch_outer(numbers.take());
+  void prefetch_some() {
+    if (lines.pending()) prefetch_next_lines();
+    if (lists.pending()) prefetch_list(map, lists.next_item());
+    for (u32 i = 0; i < PrefetchDistance::NUMBERS && numbers.pending(); ++i) prefetch_outer(numbers.next_item());
   }
 
-  void gather(u32 i, Visit visit) {
-    Queued& one = ring[pushed % RING];
+  void intersect(u32 i, Visit visit) {
+    QueuedTile& one = queue[enqueued % QUEUE_SIZE];
     one.start(map, visit, 0);
-    gather(i, visit, one);
+    intersect(i, visit, one);
     if constexpr (P::STAGED)
-      if (one.size > MOST_ROWS) {
-        sizes[i % TILES] = plans.open(map, visit.tile, 0, true, sources_of(i));
-        gather(i, visit, one);
+      if (one.size > MAX_ROW_TESTS) {
+        sizes[i % OPEN_TILES] = plans.open(map, visit.tile, 0, true, sources_of(i));
+        intersect(i, visit, one);
       }
-    one.few = one.size <= plans.few[0];
-    if (one.size) push(one);
+    one.by_rows = one.size <= plans.row_limit[0];
+    if (one.size) enqueue(one);
   }
 
-  void gather(u32 i, Visit visit, Queued& one) {
+  void intersect(u32 i, Visit visit, QueuedTile& one) {
     each_lane(visit, [&](u32 lane) {
-      u64* line = one.held + lane * WORDS;
-      store(line, P::gather(sources_of(i), sizes[i % TILES], lane, load(line)));
+      u64* line = one.remaining + lane * WORDS;
+      store(line, P::intersect(sources_of(i), sizes[i % OPEN_TILES], lane, load(line)));
     });
-    one.size = count<TILE_WORDS>(one.held);
+    one.size = count<TILE_WORDS>(one.remaining);
   }
 
-  void push(Queued& one) {
-    ++pushed;
-    if (one.few) list_boxes(map, one, one.box);
+  void enqueue(QueuedTile& one) {
+    ++enqueued;
+    assert(enqueued - emitted < QUEUE_SIZE);
+    if (one.by_rows) list_boxes(map, one, one.box);
     else prefetch_tables(plans, map, one);
-    if (pushed - looked > DELAY) look();
-    if (looked - listed > DELAY) read();
-    if (listed - settled > LAST) settle();
+    if (enqueued - located > PrefetchDistance::STAGE) locate_lists();
+    if (located - applied > PrefetchDistance::STAGE) apply_lists();
+    if (applied - emitted > PrefetchDistance::FINAL_ROWS) emit();
   }
 
-  void look() {
-    Queued& one = ring[looked++ % RING];
-    if (one.few) return;
-    while (lists.some()) fetch_list(map, lists.take());
-    find_lists(plans, map, held(), one);
+  void locate_lists() {
+    QueuedTile& one = queue[located++ % QUEUE_SIZE];
+    if (one.by_rows) return;
+    while (lists.pending()) prefetch_list(map, lists.next_item());
+    find_lists(plans, map, event(), one);
     lists = {one.lists, one.lists + one.list_count};
   }
 
-  void read() {
-    Queued& one = ring[listed++ % RING];
-    if (one.few) return;
+  void apply_lists() {
+    QueuedTile& one = queue[applied++ % QUEUE_SIZE];
+    if (one.by_rows) return;
     const Numbers all = map.numbers.from(size_t(one.tile) * TILE);
     const CacheLine* first = reinterpret_cast<const CacheLine*>(all.first);
     numbers = {first, first + TILE * all.bytes / sizeof(CacheLine)};
-    clear_by_lists(map, held(), one, [&] { fetch_some(); });
+    clear_by_lists(map, event(), one, [&] { prefetch_some(); });
   }
 
-  void settle() {
-    Queued& one = ring[settled++ % RING];
-    if (!one.few) return hitbox::settle(map, held(), one, out, [&] { fetch_some(); });
-    u32 kept = keep_by_rows(map, one.tile, one.size, one.box, plans.against(low, high));
+  void emit() {
+    QueuedTile& one = queue[emitted++ % QUEUE_SIZE];
+    if (!one.by_rows) return emit_matches(map, event(), one, out, [&] { prefetch_some(); });
+    u32 kept = filter_by_rows(map, one.tile, one.size, one.box, plans.encoded(low, high));
     out.boxes(one.tile, one.box, kept);
   }
 
-  bool wanted(u32 tile) const { return tile * LANES < out.end; }
+  bool still_wanted(u32 tile) const { return tile * LANES < out.end; }
 
   void run(const Visit* list, u32 size) {
-    for (u32 i = 0; i < size && i < FAR; ++i) prefetch_directory(list[i].tile);
-    for (u32 i = 0; i < size && i < AHEAD; ++i) open(i, list[i]);
-    for (u32 i = 0; i < size && wanted(list[i].tile); ++i) {
-      if (i + FAR < size) prefetch_directory(list[i + FAR].tile);
-      if (i + AHEAD < size) open(i + AHEAD, list[i + AHEAD]);
-      else fetch_rest();
-      out.whole = size > GUESS * (settled + 1) ? GUESS : double(size) / (settled + 1);
-      gather(i, list[i]);
+    for (u32 i = 0; i < size && i < PrefetchDistance::DIRECTORY; ++i) prefetch_directory(list[i].tile);
+    for (u32 i = 0; i < size && i < PrefetchDistance::LINES; ++i) open(i, list[i]);
+    for (u32 i = 0; i < size && still_wanted(list[i].tile); ++i) {
+      if (i + PrefetchDistance::DIRECTORY < size) prefetch_directory(list[i + PrefetchDistance::DIRECTORY].tile);
+      if (i + PrefetchDistance::LINES < size) open(i + PrefetchDistance::LINES, list[i + PrefetchDistance::LINES]);
+      else prefetch_remaining_lines();
+      out.expected_growth = size > MAX_GROWTH * (emitted + 1) ? MAX_GROWTH : double(size) / (emitted + 1);
+      intersect(i, list[i]);
     }
-    auto some = [&](u32 from, u32 to) { return from < to && wanted(ring[from % RING].tile); };
-    while (some(looked, pushed)) look();
-    while (some(listed, looked)) read();
-    while (some(settled, listed)) settle();
+    auto pending = [&](u32 from, u32 to) { return from < to && still_wanted(queue[from % QUEUE_SIZE].tile); };
+    while (pending(located, enqueued)) locate_lists();
+    while (pending(applied, located)) apply_lists();
+    while (pending(emitted, applied)) emit();
   }
 };
 
 template <class P>
-void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const Wanted& wanted, Result& out) {
+void match_bitmap(const Bitmap& map, const i64* low, const i64* high, const MatchLimits& limits, Result& out) {
   Scratch<u64> blocks(map.summary_words);
-  start_blocks(map, wanted, blocks.data);
-  Urgent urgent(map, wanted, out);
-  Pipeline<P> pipeline(map, low, high, urgent);
+  init_blocks(map, limits, blocks.data);
+  PriorityWriter writer(map, limits, out);
+  Pipeline<P> pipeline(map, low, high, writer);
   if (!pipeline.plans.make(map, low, high, 0, blocks.data)) return;
   Scratch<Visit> list(tiles_of(map.blocks));
   for (u32 w = 0; w < map.summary_words; ++w)
     each_visit(w, blocks[w], [&](Visit visit) { list.data[list.size++] = visit; });
   pipeline.run(list.data, u32(list.size));
-  urgent.finish();
+  writer.finish();
 }
 
 }  // namespace

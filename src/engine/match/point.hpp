@@ -1,4 +1,4 @@
-// Plans of points: one line an attribute, and the list of the event's cell.
+// Plans of point events: per attribute one line and one list, those of the event's cell.
 #pragma once
 
 #include "match/plan.hpp"
@@ -12,15 +12,15 @@ struct PointPlans : Plans<1> {
     u32 attribute;
   };
   Scratch<Opened> opened;
-  Scratch<u64> full;  // bits: attributes where every box reaches into the event's cell
+  Scratch<u64> full;  // bits: attributes where every box overlaps the event's cell
 
   PointPlans(u32 attributes, size_t events) : Plans(attributes, events), full(words * events) {}
 
-  using Source = const u64*;  // an attribute's line of lane 0
-  static constexpr u32 FEW = 4;  // rows that cost about as much as a list
+  using Source = const u64*;               // an attribute's line for lane 0
+  static constexpr u32 ROWS_PER_LIST = 4;  // a list costs about as much as this many rows
   static constexpr bool STAGED = false;
 
-  // False where no box of the segment can match; `blocks` is narrowed to those that may.
+  // Makes an event's plan and narrows `blocks` to those that may match. Returns false if no box can.
   bool make(const Bitmap& map, const i64* low, const i64*, size_t event, u64* blocks) {
     start(event);
     u64* all = full.data + event * words;
@@ -33,44 +33,44 @@ struct PointPlans : Plans<1> {
       if (!population) return false;
       if (population == map.members) set_bit(all, a);
       else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
-      put(event, 0, a, place_of(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
-      if (!map.edges[at]) continue;  // lines decide, where a tile has them
-      set_bit(needs.data + event * words, a);
-      set_bit(unsure.data + event * words, a);
-      rows += FEW;
+      put(event, 0, a, quantize(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
+      if (!map.edges[at]) continue;  // lines decide, in tiles that have them
+      set_bit(list_attributes.data + event * words, a);
+      set_bit(ambiguous.data + event * words, a);
+      rows += ROWS_PER_LIST;
     }
-    few[event] = u16(rows < MOST_ROWS ? rows : MOST_ROWS);
+    row_limit[event] = u16(rows < MAX_ROW_TESTS ? rows : MAX_ROW_TESTS);
     return true;
   }
 
-  // Where the lines are that the event reads in a tile.
+  // Finds the lines that the event reads in a tile.
   u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
     u32 size = 0;
     const Directory* directory = directory_of(map, tile);
     const u16* order = map.order + size_t(tile) * map.attributes;
-    const u32* place = places_of(event, 0);
+    const u32* qkey = qkeys_of(event, 0);
     const u64* all = full.data + event * words;
     for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i) {
       u32 a = order[i];
-      sources[size] = line_of(map, directory[a].group, cell_at(place[a]), 0);
+      sources[size] = line_of(map, directory[a].group, cell_at(qkey[a]), 0);
       size += !bit(all, a);
     }
     return size;
   }
 
-  static void prefetch(Source source, u32 lane) { fetch_outer(source + lane * WORDS); }
+  static void prefetch_line(Source source, u32 lane) { prefetch_outer(source + lane * WORDS); }
 
-  static Line gather(const Source* sources, u32 size, u32 lane, Line held) {
+  static Line intersect(const Source* sources, u32 size, u32 lane, Line remaining) {
     u32 i = 0;
     for (; i + 2 <= size; i += 2) {
-      held = held & load(sources[i] + lane * WORDS) & load(sources[i + 1] + lane * WORDS);
-      if (empty(held)) return held;
+      remaining = remaining & load(sources[i] + lane * WORDS) & load(sources[i + 1] + lane * WORDS);
+      if (empty(remaining)) return remaining;
     }
-    if (i < size) held = held & load(sources[i] + lane * WORDS);
-    return held;
+    if (i < size) remaining = remaining & load(sources[i] + lane * WORDS);
+    return remaining;
   }
 
-  // Many events are about to visit the tile: where its lines are.
+  // Finds the lines of a tile once for all events that visit it.
   void open_tile(const Bitmap& map, u32 tile) {
     const Directory* directory = directory_of(map, tile);
     const u16* order = map.order + size_t(tile) * map.attributes;
@@ -79,39 +79,39 @@ struct PointPlans : Plans<1> {
       opened.push({line_of(map, directory[order[i]].group, 0, 0), order[i]});
   }
 
-  // ANDs the lines of all lanes that the event visits in the open tile. Returns how many boxes are left.
-  u32 gather_tile(const Bitmap&, Visit visit, size_t event, u64* held) const {
+  // ANDs the lines of all lanes that the event visits in the open tile. Returns the number of boxes left.
+  u32 intersect_tile(const Bitmap&, Visit visit, size_t event, u64* remaining) const {
     switch (__builtin_popcount(visit.lanes)) {
-      case 1: return gather_lanes<1>(visit, event, held);
-      case 2: return gather_lanes<2>(visit, event, held);
-      case 3: return gather_lanes<3>(visit, event, held);
-      default: return gather_lanes<4>(visit, event, held);
+      case 1: return intersect_lanes<1>(visit, event, remaining);
+      case 2: return intersect_lanes<2>(visit, event, remaining);
+      case 3: return intersect_lanes<3>(visit, event, remaining);
+      default: return intersect_lanes<4>(visit, event, remaining);
     }
   }
 
-  template <u32 SOME>
-  u32 gather_lanes(Visit visit, size_t event, u64* held) const {
-    const u8* mine = glances_of(event, 0);
-    u32 at[SOME], n = 0;
-    Line line[SOME];
+  template <u32 LANE_COUNT>
+  u32 intersect_lanes(Visit visit, size_t event, u64* remaining) const {
+    const u8* mine = prefixes_of(event, 0);
+    u32 at[LANE_COUNT], n = 0;
+    Line line[LANE_COUNT];
     each_lane(visit, [&](u32 lane) { at[n++] = lane * WORDS; });
-    for (n = 0; n < SOME; ++n) line[n] = load(held + at[n]);
+    for (n = 0; n < LANE_COUNT; ++n) line[n] = load(remaining + at[n]);
     for (const Opened *one = opened.data, *end = one + opened.size; one < end; ++one) {
       const u64* cell = one->lines + (mine[one->attribute] >> 2) * TILE_WORDS;
-      for (n = 0; n < SOME; ++n) line[n] = line[n] & load(cell + at[n]);
+      for (n = 0; n < LANE_COUNT; ++n) line[n] = line[n] & load(cell + at[n]);
     }
-    for (n = 0; n < SOME; ++n) store(held + at[n], line[n]);
-    return count<TILE_WORDS>(held);
+    for (n = 0; n < LANE_COUNT; ++n) store(remaining + at[n], line[n]);
+    return count<TILE_WORDS>(remaining);
   }
 
-  // Calls take(attribute, directory entry, cell, tops) for each list that may exclude the event.
-  template <class Take>
-  void each_list(const Bitmap& map, u32 tile, size_t event, Take take) const {
+  // Calls callback(attribute, directory entry, cell, top bounds) for each list that may exclude the event.
+  template <class Callback>
+  void each_list(const Bitmap& map, u32 tile, size_t event, Callback callback) const {
     const Directory* directory = directory_of(map, tile);
-    each_need(map, tile, event, [&](u32 a) {
-      u32 place = places_of(event, 0)[a];
-      int top = directory[a].group ? top_at(place) : bare_top_at(place);
-      take(a, directory + a, cell_at(place), Tops{top, top});
+    each_list_attribute(map, tile, event, [&](u32 a) {
+      u32 qkey = qkeys_of(event, 0)[a];
+      int top = directory[a].group ? top_at(qkey) : bare_top_at(qkey);
+      callback(a, directory + a, cell_at(qkey), TopBounds{top, top});
     });
   }
 };

@@ -1,4 +1,4 @@
-// Holding an event against a box's row.
+// Tests events against the rows of boxes (format/row.hpp).
 #pragma once
 
 #include "match/lines.hpp"
@@ -6,60 +6,59 @@
 namespace hitbox {
 namespace {
 
-constexpr u32 MOST_ROWS = 160;  // of a tile that are looked at one by one
+constexpr u32 MAX_ROW_TESTS = 160;  // boxes per tile that are tested by row
 
-// What rows are held against: the event's places (and keys, where rows hold keys), their glances (a byte an attribute,
-// padded to 64), and the attributes where an end with the same glance leaves doubt, a bit each.
-struct Held {
+// An event as rows are compared with it: keys, quantized keys, prefixes (padded to 64 attributes), and one bit per
+// attribute where equal prefixes do not decide.
+struct EncodedEvent {
   const i64 *low, *high;
-  const u32 *low_place, *high_place;
-  const u8 *low_glance, *high_glance;
-  const u64* unsure;
+  const u32 *low_qkey, *high_qkey;
+  const u8 *low_prefix, *high_prefix;
+  const u64* ambiguous;
 };
 
-// The same of many events. A point has one side: its high end is its low one.
+// The same for many events. A point has one side: its high bound is its low bound.
 template <u32 SIDES>
-struct Against {
+struct EncodedEvents {
   const i64 *low, *high;
-  const u32* places;
-  const u8* glances;
-  const u64* unsure;
+  const u32* qkeys;
+  const u8* prefixes;
+  const u64* ambiguous;
   u32 attributes, padded;
 
-  Held of(size_t event) const {
-    const u32* place = places + event * SIDES * attributes;
-    const u8* glance = glances + event * SIDES * padded;
-    return {low + event * attributes, high + event * attributes,
-            place, place + (SIDES - 1) * attributes,
-            glance, glance + (SIDES - 1) * padded,
-            unsure + event * (padded / 64)};
+  EncodedEvent of(size_t event) const {
+    const u32* qkey = qkeys + event * SIDES * attributes;
+    const u8* prefix = prefixes + event * SIDES * padded;
+    return {
+        low + event * attributes,      high + event * attributes,        qkey, qkey + (SIDES - 1) * attributes, prefix,
+        prefix + (SIDES - 1) * padded, ambiguous + event * (padded / 64)};
   }
 };
 
-// Exactly: whether a box's i-th constraint, which is on attribute a, excludes the event.
-static inline bool key_fails(const Bitmap& map, const Held& event, const Row& row, u32 i, u32 a) {
+// Whether a box's i-th constraint, which is on attribute a, excludes the event. Exact.
+static inline bool key_fails(const Bitmap& map, const EncodedEvent& event, const Row& row, u32 i, u32 a) {
   int above, below;
   if (map.keyed) {
     above = row_key(map, row, i, a, false) > event.high[a];
     below = row_key(map, row, i, a, true) < event.low[a];
   } else {
-    above = row_place(row, i, false) > event.high_place[a];
-    below = row_place(row, i, true) < event.low_place[a];
+    above = row_qkey(row, i, false) > event.high_qkey[a];
+    below = row_qkey(row, i, true) < event.low_qkey[a];
   }
   return above | below;
 }
 
-// What glances tell: whether the box fails, or else the attributes where its keys must tell (a bit each).
-struct Glance {
+// What prefixes tell: the box fails, or else the attributes (one bit each) where the suffixes decide.
+struct PrefixTest {
   bool fails;
   u64 ties;
 };
 
-static inline Glance glance_at(const Held& event, const Row& row, u64 mask) {
+static inline PrefixTest test_prefixes(const EncodedEvent& event, const Row& row, u64 mask) {
 #if defined(__AVX512VBMI2__)
   __m512i low = _mm512_loadu_si512(row.lows), high = _mm512_loadu_si512(row.highs);
-  __m512i event_low = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(event.low_glance));
-  __m512i event_high = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(event.high_glance));
+  __m512i event_low = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(event.low_prefix));
+  __m512i event_high = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(event.high_prefix));
   __mmask64 used = _bzhi_u64(~0ull, row.size);
   __m512i beyond = _mm512_or_si512(_mm512_subs_epu8(event_low, high), _mm512_subs_epu8(low, event_high));
   u64 fails = _mm512_mask_test_epi8_mask(used, beyond, beyond);
@@ -70,29 +69,30 @@ static inline Glance glance_at(const Held& event, const Row& row, u64 mask) {
   u32 i = 0;
   for (u64 bits = mask; bits; bits &= bits - 1, ++i) {
     u32 a = u32(__builtin_ctzll(bits));
-    fails |= u64(row.highs[i] < event.low_glance[a]) | u64(row.lows[i] > event.high_glance[a]);
-    ties |= u64(row.highs[i] == event.low_glance[a] || row.lows[i] == event.high_glance[a]) << a;
+    fails |= u64(row.highs[i] < event.low_prefix[a]) | u64(row.lows[i] > event.high_prefix[a]);
+    ties |= u64(row.highs[i] == event.low_prefix[a] || row.lows[i] == event.high_prefix[a]) << a;
   }
 #endif
-  return {fails != 0, ties & *event.unsure};
+  return {fails != 0, ties & *event.ambiguous};
 }
 
-static inline bool holds_wide(const Bitmap& map, const Held& event, const Row& row) {
+static inline bool wide_row_matches(const Bitmap& map, const EncodedEvent& event, const Row& row) {
   bool fails = false;
   for (u32 i = 0; i < row.size && !fails; ++i) {
     u32 a = row_attribute(row, i);
-    bool tied = row.highs[i] == event.low_glance[a] || row.lows[i] == event.high_glance[a];
-    fails = row.highs[i] < event.low_glance[a] || row.lows[i] > event.high_glance[a] ||
-            (tied && bit(event.unsure, a) && key_fails(map, event, row, i, a));
+    bool tied = row.highs[i] == event.low_prefix[a] || row.lows[i] == event.high_prefix[a];
+    fails = row.highs[i] < event.low_prefix[a] || row.lows[i] > event.high_prefix[a] ||
+            (tied && bit(event.ambiguous, a) && key_fails(map, event, row, i, a));
   }
   return !fails;
 }
 
-// Of at most MOST_ROWS boxes of a tile, each with an event, | event | position in tile 11 |, keeps those that hold it,
-// in any order; returns how many. What each box comes to is hard to foretell, so there is no branch on it: glances
-// first, keys of those that are close later.
+// Filters up to MAX_ROW_TESTS boxes of a tile, each with its event, | event | position in tile 11 |. Keeps those that
+// match, in any order, and returns their number. Outcomes are hard to predict, so there is no branch on them: first all
+// prefixes are tested, then the suffixes of the ties.
 template <u32 SIDES>
-static inline u32 keep_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, Against<SIDES> against) {
+static inline u32 filter_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, EncodedEvents<SIDES> events) {
+  assert(size <= MAX_ROW_TESTS);
   const RowShape shape = shape_of(map);
   const u8* rows = row_at(map, size_t(tile) * TILE);
   auto row_of = [=](u32 one) { return open_row(shape, rows + size_t(one & POSITION) * shape.bytes); };
@@ -101,23 +101,23 @@ static inline u32 keep_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, 
     for (u32 i = 0; i < size; ++i) {
       u32 one = box[i];
       box[kept] = one;
-      kept += holds_wide(map, against.of(one >> 11), row_of(one));
+      kept += wide_row_matches(map, events.of(one >> 11), row_of(one));
     }
     return kept;
   }
-  u32 tied[MOST_ROWS];
-  u64 ties[MOST_ROWS];
+  u32 tied[MAX_ROW_TESTS];
+  u64 ties[MAX_ROW_TESTS];
   for (u32 i = 0; i < size; ++i) {
     u32 one = box[i];
     Row row = row_of(one);
-    Glance seen = glance_at(against.of(one >> 11), row, row_mask(shape, row.head));
+    PrefixTest seen = test_prefixes(events.of(one >> 11), row, row_mask(shape, row.head));
     box[kept] = tied[close] = one;
     ties[close] = seen.ties;
     kept += !seen.fails & !seen.ties;
     close += !seen.fails & (seen.ties != 0);
   }
   for (u32 i = 0; i < close; ++i) {
-    Held event = against.of(tied[i] >> 11);
+    EncodedEvent event = events.of(tied[i] >> 11);
     Row row = row_of(tied[i]);
     u64 mask = row_mask(shape, row.head);
     bool fails = false;
@@ -131,14 +131,15 @@ static inline u32 keep_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box, 
   return kept;
 }
 
-// Whether one constraint of a box, on this attribute, excludes the event.
-static inline bool fails_on(const Bitmap& map, const Held& event, const u8* at, u32 attribute) {
+// Whether a box's constraint on this attribute excludes the event.
+static inline bool constraint_fails(const Bitmap& map, const EncodedEvent& event, const u8* at, u32 attribute) {
   const RowShape shape = shape_of(map);
   Row row = open_row(shape, at);
   u32 i = 0;
   if (shape.masked) i = u32(__builtin_popcountll(row_mask(shape, row.head) & ((1ull << attribute) - 1)));
   else
     while (i < row.size && row_attribute(row, i) != attribute) ++i;
+  assert(i < row.size);
   return key_fails(map, event, row, i, attribute);
 }
 

@@ -1,6 +1,6 @@
 """The engine: sealed segments, a short tail of new boxes, and tombstones.
 
-    insert ->  tail (rows, scanned) -> sealed when it is full -> merged by `prepare`, sizes growing by doubling
+    insert ->  tail (unindexed rows, scanned linearly) -> sealed when it is full -> merged by `prepare`
     delete ->  one bit in a segment's `alive`
 
     where[number] -> location     segment: base + position; tail: TAIL + position; NOWHERE where not in use
@@ -10,10 +10,15 @@ Everything is flat arrays, so a snapshot is these arrays as files, and opening i
 
 Matching may run in many threads at once. Changes come one at a time, in two steps: `change` and `prepare` build what
 is new while matching goes on, and the commit that they return, which must be alone (the index's lock), swaps it in.
-Options: `tail` boxes are scanned before they are sealed; `block` boxes a block; `lines` constraints a block from which
-an attribute gets bitmap lines; `band` boxes from which priority levels have blocks of their own; `kind` forces "bitmap"
-or "postings"; `simd` forces an instruction set; `seed`, two numbers of 64 bits, makes the hash of postings known, for
-tests (by default each segment draws its own, so nobody can choose values whose hashes are equal).
+Options:
+- `tail`: boxes in the tail before they are sealed into a segment;
+- `block`: boxes per block;
+- `lines`: constraints per block from which an attribute gets bitmap lines;
+- `band`: boxes from which priority levels get blocks of their own;
+- `kind`: "bitmap" or "postings" instead of a choice by the data;
+- `simd`: an instruction set instead of the best available;
+- `seed`: two 64-bit numbers, the hash seed of postings, for tests. By default each segment draws a random one, so that
+  nobody can choose values with equal hashes.
 """
 
 from __future__ import annotations
@@ -41,9 +46,9 @@ TAIL = 1 << 31
 NOWHERE = (1 << 32) - 1
 KINDS = ("bitmap", "postings")
 CHECKED = 128 * BLOCK
-"""Positions that are checked at a time."""
+"""Positions checked per task."""
 DEAD_SHARE = 0.2
-"""Dead boxes from which a segment is rebuilt."""
+"""Share of deleted boxes from which a segment is rebuilt."""
 DENSE_SHARE = 0.5
 """Share of the attributes that boxes constrain from which two-sided boxes go to bitmaps."""
 NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
@@ -250,7 +255,7 @@ class Engine(Matcher):
     @classmethod
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
         """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
-        changed; what kernels use as an index is checked first (src/engine/validate.hpp)."""
+        changed; what kernels use as an index is checked first (src/engine/format/validate.hpp)."""
         engine = cls(space, **options)
         engine._where = array_checks.column(arrays, "where", np.uint32)
         array_checks.require(len(engine._where) <= TAIL, "where", "it is too long")
@@ -383,7 +388,7 @@ class Engine(Matcher):
                 yield segment, rows, where[rows] - np.uint32(segment.base)
 
     def _worth_merging(self) -> list[Segment]:
-        """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds a box."""
+        """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds per box."""
         chosen: list[Segment] = []
         for kind in ("bitmap", "postings"):
             smaller = self._tail.live

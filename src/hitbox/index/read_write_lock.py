@@ -5,10 +5,10 @@
         ...
         with lock.commit: alone: the short part. No Python signal handler runs inside; what arrives runs on leaving
 
-So an interrupt finds a change not begun or done. The sections are native (src/engine/locks.hpp): a `with` over native
-methods cannot be interrupted between taking the lock and entering its body, nor between leaving it and giving it back
-(CPython 3.11 to 3.13, and 3.15; early releases of 3.14 have a gap of one instruction there, CPython gh-148874, which
-`commit` does not suffer from). Waiting can be interrupted.
+So an interrupt finds a change not begun or done. The sections are native (src/engine/bindings/read_write_lock.hpp): a
+`with` over native methods cannot be interrupted between taking the lock and entering its body, nor between leaving it
+and giving it back (CPython 3.11 to 3.13, and 3.15; early releases of 3.14 have a gap of one instruction there, CPython
+gh-148874, which `commit` does not suffer from). Waiting can be interrupted.
 
 A forked child keeps what its own thread held. Where another thread was inside `commit`, every use in the child is a
 HitboxError: half of a change is there, and nobody is left to finish it.

@@ -1,14 +1,17 @@
-// Workloads, segments of them and a plain scan: what the native checks share.
+// Shared by the native tests: random workloads, segments built from them, and a linear scan as the oracle.
 #pragma once
 
 #include <cstdio>
+#include <map>
 #include <random>
 #include <set>
+#include <string>
 
 #include "build/build.hpp"
 #include "format/decode.hpp"
-#include "match/dispatch.hpp"
+#include "format/segment_view.hpp"
 #include "format/tail.hpp"
+#include "match/dispatch.hpp"
 
 using namespace hitbox;
 
@@ -51,19 +54,50 @@ struct Workload {
   }
 };
 
-Bitmap view(BitmapArrays& a, u32 attributes) {
-  return {attributes, a.blocks, a.summary_words, a.members, a.room, a.keyed, a.row_bytes,
-          reinterpret_cast<const BlockRange*>(a.bands.data()), a.tile_level.data(), a.level_ends.data(),
-          a.grid.starts.data(), a.grid.shift.data(), a.population.data(), a.edges.data(),
-          a.bare.data(), a.narrowest.data(), a.summary.data(),
-          reinterpret_cast<const Directory*>(a.directory.data()), a.order.data(), a.lines.data(),
-          a.entries.data(), {a.numbers.data(), a.number_bytes}, a.rows.data(), a.more.data(), a.alive.data()};
+// A builder's arrays by name, from which views are opened as from a snapshot.
+struct NamedArrays {
+  struct Entry {
+    const void* data;
+    size_t size, width;
+  };
+  std::map<std::string, Entry> entries;
+
+  template <class T>
+  size_t operator()(const char* name, Array<T>& array, const Length&) {
+    entries[name] = {array.data(), array.size, sizeof(T)};
+    return array.size;
+  }
+  size_t operator()(const char* name, const BitmapSizes& sizes, const Length& length) {
+    entries[name] = {&sizes, length.least, sizeof(u32)};
+    return length.least;
+  }
+  size_t operator()(const char* name, const Seed& seed, const Length& length) {
+    entries[name] = {&seed, length.least, sizeof(u64)};
+    return length.least;
+  }
+
+  template <class T>
+  ArrayView<T> get(const char* name) const {
+    auto found = entries.find(name);
+    if (found == entries.end() || found->second.width != sizeof(T)) throw DamagedArray(name, "it is missing");
+    return {static_cast<const T*>(found->second.data), found->second.size};
+  }
+};
+
+Bitmap view(BitmapArrays& arrays, u32 attributes) {
+  NamedArrays named;
+  each_bitmap_array(arrays, attributes, named);
+  Bitmap map = view_bitmap(named, attributes);
+  check_tables(map);
+  return map;
 }
 
-Postings view(PostingArrays& a, u32 attributes) {
-  Rows rows{u32(a.numbers.size), a.words.data(), a.start.data(), a.numbers.data(), a.levels.data(), a.alive.data()};
-  return {attributes, u32(a.slots.size - 1), {a.seed[0], a.seed[1]}, rows, a.slots.data(), a.key_begin.data(), a.key_value.data(),
-          a.key_start.data(), a.filter.data(), a.code_base.data(), a.code_last.data(), a.code_shift.data()};
+Postings view(PostingArrays& arrays, u32 attributes) {
+  NamedArrays named;
+  each_posting_array(arrays, attributes, named);
+  Postings postings = view_postings(named, attributes);
+  check_tables(postings);
+  return postings;
 }
 
 struct Sources {
@@ -73,19 +107,19 @@ struct Sources {
   Bitmap bitmap_view;
   Postings posting_view;
 
-  Sources(const Workload& work, const Options& options, Watch& watch) {
+  Sources(const Workload& work, const BitmapOptions& options, InterruptCheck& interrupt) {
     constexpr Seed seed{0x9E3779B97F4A7C15ull, 0xBF58476D1CE4E5B9ull};
     u32 m = work.attributes;
-    bitmap = build_bitmap(work.boxes(), options, watch);
-    postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, watch), m, seed, watch);
+    bitmap = build_bitmap(work.boxes(), options, interrupt);
+    postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, interrupt), m, seed, interrupt);
     tail.append(work.boxes());
     bitmap_view = view(bitmap, m);
     posting_view = view(postings, m);
   }
 
-  std::vector<Set> sets() const {
-    return {Set{&bitmap_view, 1, nullptr, 0, Rows{}}, Set{nullptr, 0, &posting_view, 1, Rows{}},
-            Set{nullptr, 0, nullptr, 0, tail.rows()}};
+  std::vector<SegmentSet> sets() const {
+    return {SegmentSet{&bitmap_view, 1, nullptr, 0, Rows{}}, SegmentSet{nullptr, 0, &posting_view, 1, Rows{}},
+            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()}};
   }
 };
 
