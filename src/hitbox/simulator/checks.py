@@ -102,7 +102,8 @@ class Checks:
             raise Broken(f"attempt {attempt} of event {seq} for {who}, not {parcel.low + 1} to {parcel.high + 1}")
         if attempt > person.tries()[1] or (parcel.dead and not parcel.loose):
             raise Broken(f"attempt {attempt} of event {seq} for {who}, which is more than its max_tries")
-        parcel.low = parcel.high = attempt - 1
+        parcel.high = attempt - 1
+        parcel.low = 0 if parcel.loose else parcel.high
         parcel.acked = parcel.refused = False
         parcel.let_go()
         client.hand[seq], parcel.hand = parcel, client

@@ -80,7 +80,7 @@ class Parcel:
     done: bool = False
     """The acknowledgement is in the store."""
     loose: bool = False
-    """A replay may have made it pending again, or not."""
+    """A replay may have made it pending again, or not yet: it may begin to count from zero at any moment."""
     replayed: set[Outcome] = field(default_factory=set)
     """What replays have made of it."""
     must: bool = False
@@ -95,7 +95,7 @@ class Parcel:
         return self.hand is not None and not self.refused and now >= self.earliest
 
     def fail(self, surely: bool) -> None:
-        self.low += surely
+        self.low += surely and not self.loose
         self.high += 1
         self.failures += 1
 
