@@ -80,7 +80,8 @@ class Dictionary:
         self._overlay: dict[bytes, int] = {}
         self._spelt: dict[int, bytes] = {}  # the overlay, by label
         self._sorted: list[bytes] = []
-        self._memo: dict[str, int] = {}
+        self.memo: dict[str, int] = {}
+        """The keys of strings that were asked for. It is emptied, but never replaced: native code holds it."""
         self._last = self._way = 0
 
     def __len__(self) -> int:
@@ -91,13 +92,13 @@ class Dictionary:
 
     def key(self, text: str) -> int:
         """The label of a known string, or the odd key in the gap where it would stand."""
-        key = self._memo.get(text)
+        key = self.memo.get(text)
         if key is None:
             below, label, _ = self._place(utf8(text))
             key = label if label is not None else (LOWEST if below is None else below + 1)
-            if len(self._memo) >= MEMO:
-                self._memo.clear()
-            self._memo[text] = key
+            if len(self.memo) >= MEMO:
+                self.memo.clear()
+            self.memo[text] = key
         return key
 
     def string(self, key: int) -> str | None:
@@ -128,7 +129,7 @@ class Dictionary:
         spelt = {label: raw for raw, label in places.items()}
 
         def commit() -> None:
-            self._memo.clear()
+            self.memo.clear()
             self._overlay.update(places)
             self._spelt.update(spelt)
             for raw in places:
@@ -275,7 +276,7 @@ class Dictionary:
         def commit() -> None:
             self._data, self._offsets, self._base = data, offsets, labels
             self._overlay, self._spelt, self._sorted, self._last, self._way = {}, {}, [], 0, 0
-            self._memo.clear()
+            self.memo.clear()
 
         return commit
 

@@ -58,7 +58,7 @@ class Engine(Matcher):
         self,
         space: Space,
         *,
-        tail: int = 2048,
+        tail: int = 128,
         block: int = BLOCK,
         lines: int = 24,
         band: int = 1 << 17,
@@ -172,6 +172,21 @@ class Engine(Matcher):
     def match_top(self, points: Points, limit: int) -> I32:
         """The `limit` most urgent matches of the one event in `points`."""
         return self._match(points, limit=max(0, limit))[1]
+
+    def match_event(
+        self,
+        plan: _kernels.EventPlan,
+        owners: _kernels.Owners,
+        ids: _kernels.Ids,
+        event: Any,
+        limit: int,
+        holds: Callable[[Any, list[int]], list[bool]],
+        as_list: bool,
+    ) -> Any:
+        """The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all): everything
+        from the mapping to its ids in one native call. `holds(event, slots)` decides where boxes leave doubt."""
+        kernels = [segment.kernel for segment in self._segments]
+        return _kernels.match_event(plan, kernels, self._tail, self.simd, owners, ids, event, limit, holds, as_list)
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.

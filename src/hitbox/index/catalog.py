@@ -31,8 +31,9 @@ from hitbox.concurrency.interruptible import interruptible
 from hitbox.encoding.array_checks import bounds, column, require, texts
 from hitbox.encoding.arrays import I64, LEVELS
 from hitbox.encoding.values import brief, check_text
+from hitbox.engine import _kernels
 from hitbox.errors import ValueProblem
-from hitbox.index.columns import Numbers, Values
+from hitbox.index.columns import Ids, Numbers, Values
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
@@ -75,7 +76,7 @@ class Change:
 class Catalog:
     def __init__(self, kind: str = "int"):
         self.kind = kind
-        self.ids = Values(pa.array([], ID_TYPES[kind]))
+        self.ids = Ids(pa.array([], ID_TYPES[kind]))
         self.where = Values(pa.array([], pa.large_string()))
         self._order: I64 | None = None  # of the frozen ids; None where they are sorted as they stand
         self._late: dict[Id, int] = {}
@@ -89,8 +90,11 @@ class Catalog:
         self.living = 0
         self.compactions = 0
         """How often slots have moved."""
-        self.plain = True
-        """Every subscription has been one exact box so far: no second look at a hit is needed."""
+        self._mixed = 0
+        """Living subscriptions that are not one exact box."""
+        self._direct = True
+        """Every living box has the number of its slot."""
+        self._owners: _kernels.Owners | None = None
 
     # ---- looking up
 
@@ -134,8 +138,23 @@ class Catalog:
     def living_slots(self) -> I64:
         return np.flatnonzero(self._alive.array)
 
-    def id_list(self, slots: I64) -> list[Id]:
-        return self.ids.pick(slots)
+    def id_list(self, slots: NDArray[Any]) -> list[Id]:
+        return self.ids.list(slots)
+
+    @property
+    def owners(self) -> _kernels.Owners:
+        """What native code needs to know of boxes: good until the next commit."""
+        made = self._owners
+        if made is None:  # by any reader: all make the same
+            exact = self._exact.array.view(np.uint8)
+            made = _kernels.Owners(self._owner.array, exact, self._count.array, self.plain, self._direct)
+            self._owners = made
+        return made
+
+    @property
+    def plain(self) -> bool:
+        """Every subscription is one exact box: no second look at a hit is needed."""
+        return not self._mixed
 
     def boxes_of(self, slots: I64) -> I64:
         """The box numbers of some slots, slot after slot."""
@@ -193,7 +212,8 @@ class Catalog:
             kept.reserve(start + rows)
         self._owner.reserve(top)
         self._exact.reserve(top)
-        plain = self.plain and bool((come.count <= 1).all() and come.exact.all())
+        mixed = self._mixed + _count_mixed(come.count, come.exact) - self._count_mixed(gone)
+        direct = self._direct and np.array_equal(numbers, owner)
         name = self._named(gone, come)
 
         def commit() -> None:
@@ -214,9 +234,16 @@ class Catalog:
             for size, firsts in given.items():
                 self._free.setdefault(size, []).extend(firsts)
             self.living += rows - len(gone)
-            self.plain = plain
+            self._mixed, self._direct, self._owners = mixed, direct, None
 
         return Change(freed, numbers, commit)
+
+    def _count_mixed(self, slots: I64) -> int:
+        """How many of these slots are not one exact box."""
+        if not self._mixed:
+            return 0
+        count = self._count.array[slots]
+        return int(((count > 1) | ((count == 1) & ~self._exact.array[self._first.array[slots]])).sum())
 
     def _named(self, gone: I64, come: Rows) -> Callable[[], None]:
         """Prepare what a change does to ids and texts."""
@@ -238,9 +265,9 @@ class Catalog:
 
     def _frozen(self, ids: pa.Array | None = None, where: pa.Array | None = None) -> Callable[[], None]:
         """Prepare to fold what came later, and more, into the frozen arrays."""
-        return self._replaced(Values(self.ids.frozen(ids)), Values(self.where.frozen(where)))
+        return self._replaced(Ids(self.ids.frozen(ids)), Values(self.where.frozen(where)))
 
-    def _replaced(self, ids: Values, where: Values) -> Callable[[], None]:
+    def _replaced(self, ids: Ids, where: Values) -> Callable[[], None]:
         order = sorted_order(ids.base)
 
         def commit() -> None:
@@ -317,8 +344,9 @@ class Catalog:
             "_count": self._count.array[slots],
             "_alive": np.ones(len(slots), bool),
         }
-        fresh = {name: Numbers(values) for name, values in columns.items()}
-        rename = self._replaced(Values(self.ids.take(slots)), Values(self.where.take(slots)))
+        fresh: dict[str, Any] = {name: Numbers(values) for name, values in columns.items()}
+        fresh |= {"_direct": _is_direct(columns["_owner"]), "_owners": None}
+        rename = self._replaced(Ids(self.ids.take(slots)), Values(self.where.take(slots)))
 
         def commit() -> None:
             rename()
@@ -367,7 +395,7 @@ class Catalog:
             bounds(catalog._order, "order", 0, size - 1)
             require((np.bincount(catalog._order, minlength=size) == 1).all(), "order", "a place comes twice")
         where = texts(arrays, "where", size, nulls=True) if "where_data" in arrays else None
-        catalog.ids = Values(ids)
+        catalog.ids = Ids(ids)
         catalog.where = Values(pa.nulls(size, pa.large_string()) if where is None else where)
         catalog._priority, catalog._first, catalog._count = Numbers(priority), Numbers(first), Numbers(count)
         catalog._owner, catalog._exact = Numbers(owner), Numbers(exact)
@@ -375,7 +403,9 @@ class Catalog:
         for run in _runs(np.flatnonzero(owner < 0)):
             catalog._free.setdefault(len(run), []).append(int(run[0]))
         catalog.living = size
-        catalog.plain = bool((count <= 1).all() and exact.all())
+        some = count > 0
+        catalog._mixed = int(((count > 1) | (some & ~exact[first * some])).sum()) if len(exact) else 0
+        catalog._direct = _is_direct(owner)
         return catalog
 
 
@@ -393,6 +423,18 @@ def _check_owners(first: I64, count: NDArray[np.int32], owner: I64) -> None:
     if total != len(count) or not some.all():
         slots, numbers = np.repeat(slots, counts), _spread_out(first, counts)
     require((owner[numbers] == slots).all(), "owner", "a box belongs to another slot than the one that has it")
+
+
+def _count_mixed(count: I64, exact: NDArray[np.bool_]) -> int:
+    """How many rows, whose boxes come one after the other, are not one exact box."""
+    if (count <= 1).all() and exact.all():
+        return 0
+    start = np.cumsum(count) - count
+    return int(((count > 1) | ((count == 1) & ~np.append(exact, True)[start])).sum())
+
+
+def _is_direct(owner: I64) -> bool:
+    return bool(((owner == np.arange(len(owner))) | (owner < 0)).all())
 
 
 def _spread_out(first: I64, count: NDArray[Any]) -> I64:
