@@ -8,9 +8,30 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t AHEAD = 16;        // places whose memory is asked for in advance
-constexpr size_t PIECE = 1 << 22;   // ids between two looks for signals
-constexpr size_t SHORT = 4096;      // ids for which Python's lock is not given back
+constexpr size_t AHEAD = 16, FAR_AHEAD = 64;  // places whose memory is asked for in advance
+constexpr size_t PIECE = 1 << 22;             // ids between two looks for signals
+constexpr size_t SHORT = 4096;                // ids for which Python's lock is not given back
+constexpr size_t SHORT_TEXT = 32;             // bytes that are copied without looking at the length
+
+// Calls use(i, values[at[i]]) for i in [from, to). The values lie all over the memory, so they are asked for in advance.
+template <class T, class Use>
+inline void gather(const T* values, const i32* at, size_t from, size_t to, Use use) {
+  size_t i = from;
+  for (; i + FAR_AHEAD < to; ++i) {
+    fetch_outer(values + at[i + FAR_AHEAD]);
+    fetch(values + at[i + AHEAD]);
+    use(i, values + at[i]);
+  }
+  for (; i < to; ++i) use(i, values + at[i]);
+}
+
+inline void set_item(PyObject* list, size_t at, PyObject* item) {
+#ifdef Py_LIMITED_API
+  PyList_SetItem(list, Py_ssize_t(at), item);
+#else
+  PyList_SET_ITEM(list, Py_ssize_t(at), item);
+#endif
+}
 
 // Calls work(from, to) for pieces of [0, count) without Python's lock; signal handlers run in between.
 template <class Work>
@@ -109,7 +130,7 @@ nb::object Ids::list(const i32* slots, size_t count) {
       Py_XINCREF(id);
     }
     if (!id) throw nb::python_error();
-    PyList_SetItem(out.ptr(), Py_ssize_t(i), id);
+    set_item(out.ptr(), i, id);
   }
   return out;
 }
@@ -140,6 +161,34 @@ std::pair<const char*, i64> Ids::raw_text(i32 slot) const {
   return {data, i64(size)};
 }
 
+size_t Ids::rank(nb::handle id, const i64* order) const {
+  i64 number = 0;
+  Py_ssize_t size = 0;
+  const char* text = nullptr;
+  if (text_) {
+    text = PyUnicode_AsUTF8AndSize(id.ptr(), &size);
+    if (!text) {
+      PyErr_Clear();  // a lone surrogate, which no id has
+      return frozen_;
+    }
+  } else {
+    number = nb::cast<i64>(id);
+  }
+  auto below = [&](size_t slot) {
+    if (!text_) return numbers_.data()[slot] < number;
+    auto [known, length] = raw_text(i32(slot));
+    int order = std::memcmp(known, text, size_t(std::min<i64>(length, size)));  // UTF-8 sorts as code points do
+    return order ? order < 0 : length < i64(size);
+  };
+  size_t low = 0, high = frozen_;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (below(order ? size_t(order[middle]) : middle)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 nb::tuple Ids::columns(const i32* slots, size_t count) const {
   const bool late = any_late(slots, count);
   if (!text_) {
@@ -151,10 +200,7 @@ nb::tuple Ids::columns(const i32* slots, size_t count) const {
         ids[i] = size_t(slots[i]) < frozen_ ? known[slots[i]] : late_number(slots[i]);
     } else {
       in_pieces(count, [=](size_t from, size_t to) {
-        for (size_t i = from; i < to; ++i) {
-          if (i + 2 * AHEAD < to) fetch(known + slots[i + 2 * AHEAD]);
-          ids[i] = known[slots[i]];
-        }
+        gather(known, slots, from, to, [=](size_t i, const i64* id) { ids[i] = *id; });
       });
     }
     return nb::make_tuple(out, nb::none());
@@ -164,37 +210,41 @@ nb::tuple Ids::columns(const i32* slots, size_t count) const {
   ends[0] = 0;
   if (late) {
     for (size_t i = 0; i < count; ++i) ends[i + 1] = ends[i] + raw_text(slots[i]).second;
-  } else {
-    const i64* starts = numbers_.data();
-    in_pieces(count, [=](size_t from, size_t to) {
-      for (size_t i = from; i < to; ++i) {
-        if (i + 2 * AHEAD < to) fetch(starts + slots[i + 2 * AHEAD]);
-        ends[i + 1] = ends[i] + starts[slots[i] + 1] - starts[slots[i]];
-      }
-    });
-  }
-  u8* bytes = allocate<u8>(size_t(ends[count]));
-  nb::object data = numpy_array(bytes, {size_t(ends[count])});
-  auto copy = [&](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i) {
+    u8* bytes = allocate<u8>(size_t(ends[count]));
+    nb::object data = numpy_array(bytes, {size_t(ends[count])});
+    for (size_t i = 0; i < count; ++i) {
       auto [text, size] = raw_text(slots[i]);
       if (size) std::memcpy(bytes + ends[i], text, size_t(size));
-      if (!late && i + AHEAD < to) fetch(data_.data() + numbers_.data()[slots[i + AHEAD]]);
     }
-  };
-  if (late) copy(0, count);
-  else in_pieces(count, copy);
+    return nb::make_tuple(offsets, data);
+  }
+  i64* sources = allocate<i64>(count);
+  nb::object kept = numpy_array(sources, {count});
+  in_pieces(count, [=](size_t from, size_t to) {
+    gather(numbers_.data(), slots, from, to, [=](size_t i, const i64* start) {
+      sources[i] = start[0];
+      ends[i + 1] = ends[i] + start[1] - start[0];
+    });
+  });
+  u8* bytes = allocate<u8>(size_t(ends[count]));  // with room behind it, over which a copy may write
+  nb::object data = numpy_array(bytes, {size_t(ends[count])});
+  const u8* texts = data_.data();
+  const i64 safe = i64(data_.size()) - i64(SHORT_TEXT);
+  in_pieces(count, [=](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) {
+      if (i + AHEAD < to) fetch(texts + sources[i + AHEAD]);
+      size_t size = size_t(ends[i + 1] - ends[i]);
+      if (size <= SHORT_TEXT && sources[i] <= safe) std::memcpy(bytes + ends[i], texts + sources[i], SHORT_TEXT);
+      else if (size) std::memcpy(bytes + ends[i], texts + sources[i], size);
+    }
+  });
   return nb::make_tuple(offsets, data);
 }
 
 // ---- slots
 
 void Owners::slots(const i32* numbers, size_t size, i32* out) const {
-  const i64* of = owner.data();
-  for (size_t i = 0; i < size; ++i) {
-    if (i + 2 * AHEAD < size) fetch(of + numbers[i + 2 * AHEAD]);
-    out[i] = i32(of[numbers[i]]);
-  }
+  gather(owner.data(), numbers, 0, size, [=](size_t i, const i64* slot) { out[i] = i32(*slot); });
 }
 
 void Owners::settle(const i32* numbers, const u8* sure, size_t size, Slots& out, std::vector<i64>& doubtful) const {
@@ -279,6 +329,11 @@ void bind_owners(nb::module_& m) {
       .def("list", [](Ids& self, Frozen<i32> slots) { return self.list(slots.data(), slots.size()); }, nb::arg("slots"))
       .def("columns", [](const Ids& self, Frozen<i32> slots) { return self.columns(slots.data(), slots.size()); },
            nb::arg("slots"))
+      .def("rank", [](const Ids& self, nb::handle id, nb::object order) {
+        if (order.is_none()) return self.rank(id, nullptr);
+        Frozen<i64> places = nb::cast<Frozen<i64>>(order);
+        return self.rank(id, places.data());
+      }, nb::arg("id"), nb::arg("order").none())
       .def_prop_ro("nbytes", &Ids::bytes);
 
   nb::class_<Owners>(m, "Owners")

@@ -42,11 +42,13 @@ class Ids {
     for (PyObject* one : kept_) Py_XDECREF(one);
   }
 
-  // A Python list of ids. Strings that are asked for again and again are kept.
+  // A Python list of ids. Once many were asked for, their objects are kept: to find one is quicker than to make one.
   nb::object list(const i32* slots, size_t count);
   // (ids, None), or of texts (offsets, bytes): what an Arrow array is made of.
   nb::tuple columns(const i32* slots, size_t count) const;
-  size_t bytes() const { return kept_.size() * sizeof(PyObject*) + kept_count_ * 64; }
+  // The rank of the first frozen id that is not below `id`; `order` sorts them, or is null where they are sorted.
+  size_t rank(nb::handle id, const i64* order) const;
+  size_t bytes() const { return kept_.size() * sizeof(PyObject*) + kept_count_ * (text_ ? 64 : 32); }
 
  private:
   static constexpr size_t MOST_KEPT = size_t(1) << 22;
@@ -62,7 +64,7 @@ class Ids {
   Frozen<u8> data_;
   nb::list late_;
   size_t frozen_;
-  std::vector<PyObject*> kept_;  // the strings of frozen slots, once so many were asked for that it pays
+  std::vector<PyObject*> kept_;  // the objects of frozen slots that were asked for
   size_t kept_count_ = 0, asked_ = 0;
 };
 

@@ -107,14 +107,8 @@ class Catalog:
 
     def _search(self, id: Id) -> int | None:
         ids, order = self.ids.base, self._order
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if ids[middle if order is None else int(order[middle])].as_py() < id:
-                low = middle + 1
-            else:
-                high = middle
-        for rank in range(low, len(ids)):  # dead slots may hold the same id
+        first = self.ids.native.rank(id if isinstance(id, str) else int(id), order)
+        for rank in range(first, len(ids)):  # dead slots may hold the same id
             at = rank if order is None else int(order[rank])
             if ids[at].as_py() != id:
                 break
@@ -203,6 +197,8 @@ class Catalog:
 
     def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
         """Some living slots go, some rows get new ones."""
+        if len(gone) <= 1 and len(come) <= 1 and not isinstance(come.ids, pa.Array):
+            return self._change_one(int(gone[0]) if len(gone) else None, come)
         freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
         first, taken, given = self._numbered(gone, come.count)
         numbers = _spread_out(first, come.count)
@@ -227,16 +223,71 @@ class Catalog:
             self._exact.put(numbers, come.exact)
             self._owner.grow(top)
             self._exact.grow(top)
-            for size, count in taken.items():
-                del self._free[size][-count:]
-                if not self._free[size]:
-                    del self._free[size]
-            for size, firsts in given.items():
-                self._free.setdefault(size, []).extend(firsts)
+            self._regroup(taken, given)
             self.living += rows - len(gone)
             self._mixed, self._direct, self._owners = mixed, direct, None
 
         return Change(freed, numbers, commit)
+
+    def _change_one(self, gone: int | None, come: Rows) -> Change:
+        """The same for one subscription at most on either side, without the arrays that many need."""
+        start, rows = len(self._alive), len(come)
+        given: dict[int, list[int]] = {}
+        freed, mixed = NO_SLOTS, self._mixed
+        late: Id | None = None
+        if gone is not None:
+            old, size = int(self._first.array[gone]), int(self._count.array[gone])
+            freed = np.arange(old, old + size)
+            if size:
+                given[size] = [old]
+                mixed -= size > 1 or not self._exact.array[old]
+            late = self.ids[gone] if gone >= len(self.ids.base) else None
+        first, count = 0, 0
+        taken: dict[int, int] = {}
+        if rows:
+            count = int(come.count[0])
+            first, taken = self._one_run(count, given)
+            mixed += count > 1 or not all(come.exact.tolist())
+        numbers = np.arange(first, first + count)
+        direct = self._direct and (not count or (count == 1 and first == start))
+        if rows:
+            for kept in (self._priority, self._first, self._count, self._alive):
+                kept.reserve(start + 1)
+            self._owner.reserve(first + count)
+            self._exact.reserve(first + count)
+        self._alive.reserve(start)
+
+        def commit() -> None:
+            if gone is not None:
+                self._alive.put(gone, False)
+                if late is not None:
+                    del self._late[late]
+            if rows:
+                self.ids.extend(come.ids)
+                self.where.extend(come.where or [None])
+                self._late[come.ids[0]] = start
+                self._priority.append(come.priority)
+                self._first.append([first])
+                self._count.append([count])
+                self._alive.append([True])
+                self._owner.put(slice(first, first + count), start)
+                self._exact.put(slice(first, first + count), come.exact)
+                self._owner.grow(first + count)
+                self._exact.grow(first + count)
+            self._regroup(taken, given)
+            self.living += rows - (gone is not None)
+            self._mixed, self._direct, self._owners = mixed, direct, None
+
+        return Change(freed, numbers, commit)
+
+    def _regroup(self, taken: Mapping[int, int], given: Mapping[int, list[int]]) -> None:
+        """Some free runs of each length are used, others become free."""
+        for size, count in taken.items():
+            del self._free[size][-count:]
+            if not self._free[size]:
+                del self._free[size]
+        for size, firsts in given.items():
+            self._free.setdefault(size, []).extend(firsts)
 
     def _count_mixed(self, slots: I64) -> int:
         """How many of these slots are not one exact box."""
@@ -279,15 +330,10 @@ class Catalog:
         """The first numbers of new runs: of a run of that length that goes, of one that is free, or fresh ones. With
         them: how many are taken from the free runs of each length, and which ones are given back to them."""
         given: dict[int, list[int]] = {}
-        if len(gone) == 1:
-            given[int(self._count.array[gone[0]])] = [int(self._first.array[gone[0]])]
-        elif len(gone):
+        if len(gone):
             firsts, lengths = self._first.array[gone], self._count.array[gone]
             given = {int(size): firsts[lengths == size].tolist() for size in np.unique(lengths)}
         given.pop(0, None)
-        if len(count) == 1:
-            first, taken = self._one_run(int(count[0]), given)
-            return np.array([first]), taken, given
         return *self._many_runs(count, given), given
 
     def _one_run(self, length: int, given: dict[int, list[int]]) -> tuple[int, dict[int, int]]:
