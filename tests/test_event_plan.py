@@ -377,6 +377,25 @@ def test_ids_without_matches_and_without_text() -> None:
     assert sorted(index.match_array({"a": 1}).to_pylist()) == ["", "b", "c"]
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_frozen_ids_are_found(ordered: bool) -> None:
+    """Among sorted and unsorted ids, texts by code point, dead slots with the same id in between."""
+    texts = ["", "a", "ab", "b", "z", "é", "éa", "\uffff", "\U0001f600", *(f"n{n}" for n in range(40))]
+    numbers = [-(2**63), -5, 0, 3, 2**62, *range(100, 140)]
+    for ids, others in ((texts, ["aa", "\ud800", "n", "\U0001f601", Text("c")]), (numbers, [1, 2**63 - 1, -6, 99])):
+        ids = sorted(ids) if ordered else Random(1).sample(ids, len(ids))
+        index = Index({"a": "int"})
+        for _ in range(2):  # the second time all of them are replaced
+            index.load(pa.table({"id": ids, "where": ["a = 1"] * len(ids)}))
+        assert all(id in index for id in ids)
+        assert not any(id in index for id in others)
+        assert index.priority(Text(ids[0]) if isinstance(ids[0], str) else np.int64(ids[0])) == 4
+        for id in ids[::2]:
+            index.unsubscribe(id)
+        assert [id in index for id in ids] == [n % 2 == 1 for n in range(len(ids))]
+        assert sorted(index.match({"a": 1})) == sorted(ids[1::2])
+
+
 def test_two_sided_events_as_arrays() -> None:
     index = Index({"a": "int", "age": Attribute("int", role="information")})
     index.subscribe("young", "a > 1", about={"age": 20})

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -345,6 +346,15 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, In<i64>
                         give(std::move(levels), count == 1 ? result.size : 0));
 }
 
+// Whether an event may take some ten microseconds. A thread that gives Python's lock back for less may wait for
+// milliseconds until it gets it again.
+bool is_long(const Set& set) {
+  size_t units = set.tail.count / 4;
+  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
+  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
+  return units > 128;
+}
+
 // The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
 // decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says.
 nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
@@ -367,7 +377,8 @@ nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segme
     Slots slots;
     std::vector<i64> doubtful;
     {
-      ReleasedGil free;
+      std::optional<ReleasedGil> free;
+      if (is_long(set)) free.emplace();
       if (asked) kernels->one(set, events, 0, Wanted{LEVELS - 1, 0, asked}, result);
       if (!owners.plain) owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
       else if (!owners.direct) slots.need(result.size), owners.slots(result.numbers, result.size, slots.data);

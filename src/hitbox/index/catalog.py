@@ -32,7 +32,7 @@ from hitbox.encoding.array_checks import bounds, column, require, texts
 from hitbox.encoding.arrays import I64, LEVELS
 from hitbox.encoding.values import brief, check_text
 from hitbox.engine import _kernels
-from hitbox.errors import ValueProblem
+from hitbox.errors import MatcherError, ValueProblem
 from hitbox.index.columns import Ids, Numbers, Values
 
 Id = int | str
@@ -55,6 +55,7 @@ class Rows:
         return len(self.count)
 
 
+MOST_SLOTS = 2**31 - 1
 MANY_DEAD = 10_000
 """Dead slots up to which squeezing them out is not worth it."""
 
@@ -197,6 +198,8 @@ class Catalog:
 
     def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
         """Some living slots go, some rows get new ones."""
+        if len(self._alive) + len(come) > MOST_SLOTS:
+            raise MatcherError("the catalog is full: more than two thousand million slots, dead ones included")
         if len(gone) <= 1 and len(come) <= 1 and not isinstance(come.ids, pa.Array):
             return self._change_one(int(gone[0]) if len(gone) else None, come)
         freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)

@@ -331,7 +331,7 @@ class Index:
                 taken = time.perf_counter() - begun
             yield found
             start = end if len(points) else start + size
-            size = min(CHUNK, max(FEW, int(size * min(SLICE / taken, 8))))
+            size = min(CHUNK, max(FEW, int(len(points) * min(SLICE / taken, 8))))
 
     def _filters(self, where: str | Sequence[str | None] | None, count: int) -> Filters:
         """What each event asks of the subscriptions."""
