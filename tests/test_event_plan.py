@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 from hitbox import Attribute, Index, Schema
-from hitbox.encoding import events
+from hitbox.encoding import codecs, events
 from hitbox.encoding.arrays import HIGHEST, MISSING
 from hitbox.encoding.keys import Keys
 from hitbox.engine.event_encoder import PIECE, EventEncoder
@@ -277,6 +277,34 @@ def test_an_event_that_changes_while_it_is_read() -> None:
                     call(value.event)
             else:
                 call(value.event)
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 200])
+@pytest.mark.parametrize("late", [0, 1, 30])
+def test_strings_with_and_without_labels(frozen: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A string has the same key natively: with a label in the base or in the overlay, or in a gap of either."""
+    monkeypatch.setattr(codecs, "MEMO", 50)
+    random = Random(frozen + late)
+
+    def words(count: int) -> list[str]:
+        return ["".join(random.choices("abé\uffff😀", k=random.randint(0, 4))) for _ in range(count)]
+
+    keys = Keys(Schema({"s": "string"}))
+    dictionary = keys.dictionaries["s"]
+    keys.admit({0: words(frozen)})
+    dictionary.retaining(dictionary.column(pa.array(words(frozen) or [None], pa.large_string())))()
+    for word in words(late):
+        keys.admit({0: [word]})
+    encoder = EventEncoder(keys)
+    for word in words(400):
+        found = int(encoder.one({"s": word}).low[0, 0])
+        again = int(encoder.one({"s": word}).low[0, 0])
+        dictionary.memo.clear()
+        assert found == again == dictionary.key(word), word
+        dictionary.memo.pop(word)
+    for word in words(400):
+        encoder.one({"s": word})
+        assert len(dictionary.memo) <= 50
 
 
 def test_lists_longer_than_a_piece() -> None:

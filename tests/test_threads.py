@@ -279,8 +279,10 @@ def test_a_key_looked_up_while_the_index_is_saved(tmp_path: Path, monkeypatch: p
 
     def read() -> None:
         writing.wait(20)
+        words.key("x")  # remembers what it finds
         found.append(index.match({"s": "x"}))
 
+    words = index._keys.dictionaries["s"]
     reader = threading.Thread(target=read)
     monkeypatch.setattr(Dictionary, "arrays", slow_arrays)
     monkeypatch.setattr(Dictionary, "_text", slow_text)

@@ -1,6 +1,6 @@
 // Events as Python holds them -> keys. Values of the plain Python types are converted here; everything else (an
-// interval, a NumPy scalar, a Decimal, a string that is not in the dictionary, whatever is wrong) goes through the Python
-// codecs, so there is one meaning and one set of error messages.
+// interval, a NumPy scalar, a Decimal, whatever is wrong) goes through the Python codecs, so there is one meaning and one
+// set of error messages.
 //
 //   event {"price": 12.5, "city": "Paris"}      low  | MISSING | 12.5's key | "Paris"'s key |
 //                                                high  the same, unless an attribute is an interval
@@ -51,7 +51,8 @@ class EventPlan {
 
   struct Column {
     Type type = Type::other;
-    nb::object memo;               // text: {string: key} of the strings that were asked for
+    nb::object dictionary, memo;    // text: a string_dictionary.Dictionary, and its {string: key} of known strings
+    i64 most = 0;                   // strings that the memo holds
     nb::object epoch, plain_epoch;  // moment: the start of 1970, with and without a zone
     i64 over = 1, below = 0, above = 0;  // grid: step = over / under; keys outside the domain
     double scale = 1, under = 1;
@@ -68,6 +69,7 @@ class EventPlan {
 
   static Column column(nb::handle native);
   bool plain_key(const Column& column, PyObject* value, i64& key) const;
+  bool text_key(const Column& column, PyObject* value, i64& key) const;
   bool moment_key(const Column& column, PyObject* value, i64& key) const;
   void encode_row(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs, Names* names) const;
   void encode_other(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs) const;
@@ -78,7 +80,7 @@ class EventPlan {
   nb::dict numbers_;
   std::vector<u32> free_;
   nb::object other_value_, other_event_;
-  nb::object tzinfo_, days_, seconds_, microseconds_;
+  nb::object parts_, tzinfo_, days_, seconds_, microseconds_;
 };
 
 void bind_event_plan(nb::module_& m);

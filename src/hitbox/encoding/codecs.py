@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from hitbox.encoding import values
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
 from hitbox.encoding.schema import Attribute
-from hitbox.encoding.string_dictionary import Dictionary
+from hitbox.encoding.string_dictionary import MEMO, Dictionary
 from hitbox.encoding.values import EPOCH
 from hitbox.errors import SchemaError, ValueProblem
 
@@ -338,7 +338,7 @@ class StringCodec(Codec):
         return self.dictionary.key(plain)
 
     def native(self) -> tuple[Any, ...]:
-        return self.type, self.dictionary.memo
+        return self.type, self.dictionary, self.dictionary.memo, MEMO
 
     def value(self, key: int) -> object:
         return self.dictionary.string(key)
