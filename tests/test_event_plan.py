@@ -424,6 +424,19 @@ def test_frozen_ids_are_found(ordered: bool) -> None:
         assert sorted(index.match({"a": 1})) == sorted(ids[1::2])
 
 
+def test_ids_that_are_row_numbers() -> None:
+    """They are not read, but computed: until one comes that breaks the row."""
+    index = Index({"a": "int"})
+    index.load(pa.table({"id": np.arange(1000, 1100), "where": [f"a <= {n}" for n in range(100)]}))
+    assert sorted(index.match_array({"a": 90}).to_pylist()) == list(range(1090, 1100))
+    index.subscribe(5, "a = 90")
+    index.unsubscribe(1095)
+    expected = [5, *range(1090, 1095), *range(1096, 1100)]
+    for _ in range(2):
+        assert sorted(index.match_array({"a": 90}).to_pylist()) == sorted(index.match({"a": 90})) == expected
+        index._commit(index._catalog.compact())
+
+
 def test_two_sided_events_as_arrays() -> None:
     index = Index({"a": "int", "age": Attribute("int", role="information")})
     index.subscribe("young", "a > 1", about={"age": 20})

@@ -89,6 +89,13 @@ class Places {
 
 // ---- ids
 
+// Ids are often the numbers of rows, which need not be read.
+bool Ids::are_consecutive() const {
+  for (size_t i = 1; i < frozen_; ++i)
+    if (numbers_.data()[i] != numbers_.data()[i - 1] + 1) return false;
+  return true;
+}
+
 PyObject* Ids::made(size_t slot) const {
   const i64* at = numbers_.data() + slot;
   if (!text_) return PyLong_FromLongLong(at[0]);
@@ -195,7 +202,11 @@ nb::tuple Ids::columns(const i32* slots, size_t count) const {
     i64* ids = allocate<i64>(count);
     nb::object out = numpy_array(ids, {count});
     const i64* known = numbers_.data();
-    if (late) {
+    if (consecutive_ && !late) {
+      in_pieces(count, [=, first = frozen_ ? known[0] : 0](size_t from, size_t to) {
+        for (size_t i = from; i < to; ++i) ids[i] = first + slots[i];
+      });
+    } else if (late) {
       for (size_t i = 0; i < count; ++i)
         ids[i] = size_t(slots[i]) < frozen_ ? known[slots[i]] : late_number(slots[i]);
     } else {

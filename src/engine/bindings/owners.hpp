@@ -33,7 +33,8 @@ struct Slots {
 // The ids of slots: a frozen part, int64 or texts, and a Python list of those that came later.
 class Ids {
  public:
-  Ids(Frozen<i64> numbers, nb::list late) : numbers_(numbers), late_(late), frozen_(numbers.size()) {}
+  Ids(Frozen<i64> numbers, nb::list late)
+      : numbers_(numbers), late_(late), frozen_(numbers.size()), consecutive_(are_consecutive()) {}
   Ids(Frozen<i64> offsets, Frozen<u8> data, nb::list late)
       : text_(true), numbers_(offsets), data_(data), late_(late), frozen_(offsets.size() - 1) {}
   Ids(const Ids&) = delete;
@@ -55,6 +56,7 @@ class Ids {
 
   PyObject* made(size_t slot) const;
   void fetch_ahead(const i32* slots, size_t at, size_t count) const;
+  bool are_consecutive() const;
   bool any_late(const i32* slots, size_t count) const;
   i64 late_number(i32 slot) const;
   std::pair<const char*, i64> raw_text(i32 slot) const;
@@ -64,6 +66,7 @@ class Ids {
   Frozen<u8> data_;
   nb::list late_;
   size_t frozen_;
+  bool consecutive_ = false;     // the frozen numbers ascend by one
   std::vector<PyObject*> kept_;  // the objects of frozen slots that were asked for
   size_t kept_count_ = 0, asked_ = 0;
 };
