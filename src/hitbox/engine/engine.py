@@ -104,7 +104,7 @@ class Engine(Matcher):
         where = self._locate(delete)
         self._check(numbers, boxes, delete)
         gone = [(segment, positions, segment.writable_alive()) for segment, _, positions in self._by_segment(where)]
-        dead = where[where >= TAIL] - np.uint32(TAIL) if len(where) else where
+        dead = where[where >= TAIL] - np.uint32(TAIL) if _ends(where)[1] >= TAIL else where[:0]
         lost = {segment: len(positions) for segment, positions, _ in gone}
         kept = [segment for segment in self._segments if segment.live > lost.get(segment, 0)]
 
@@ -402,15 +402,17 @@ class Engine(Matcher):
 
     def _by_segment(self, where: U32) -> Iterator[tuple[Segment, NDArray[np.intp], U32]]:
         """Which rows of `where` lie in which segment, and their positions in it; the rest lies in the tail."""
-        if not len(where) or _ends(where)[0] >= TAIL:
-            return
         least, most = _ends(where)
-        for segment in self._segments:
-            if most < segment.base or least >= segment.base + segment.size:
+        for segment in self._segments if len(where) else ():
+            base, end = segment.base, segment.base + segment.size
+            if most < base or least >= end:
                 continue
-            rows = np.flatnonzero((where >= segment.base) & (where < segment.base + segment.size))
+            if base <= least and most < end:
+                yield segment, np.arange(len(where)), where - np.uint32(base)
+                return
+            rows = np.flatnonzero((where >= base) & (where < end))
             if len(rows):
-                yield segment, rows, where[rows] - np.uint32(segment.base)
+                yield segment, rows, where[rows] - np.uint32(base)
 
     def _worth_merging(self) -> list[Segment]:
         """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds a box."""
