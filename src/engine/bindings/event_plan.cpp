@@ -353,9 +353,9 @@ void bind_event_plan(nb::module_& m) {
         size_t count = nb::len(events);
         EventKeys keys;
         self.encode(events, count, row, keys);
-        size_t m = self.attributes();
-        nb::object low = numpy_array(std::exchange(keys.low, nullptr), {count, m});
-        nb::object high = keys.high ? numpy_array(std::exchange(keys.high, nullptr), {count, m}) : low;
+        size_t width = self.attributes();
+        nb::object low = numpy_array(std::exchange(keys.low, nullptr), {count, width});
+        nb::object high = keys.high ? numpy_array(std::exchange(keys.high, nullptr), {count, width}) : low;
         return nb::make_tuple(low, high);
       }, nb::arg("events"), nb::arg("row"));
 }

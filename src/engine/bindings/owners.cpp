@@ -184,8 +184,8 @@ size_t Ids::rank(nb::handle id, const i64* order) const {
   auto below = [&](size_t slot) {
     if (!text_) return numbers_.data()[slot] < number;
     auto [known, length] = raw_text(i32(slot));
-    int order = std::memcmp(known, text, size_t(std::min<i64>(length, size)));  // UTF-8 sorts as code points do
-    return order ? order < 0 : length < i64(size);
+    int sign = std::memcmp(known, text, size_t(std::min<i64>(length, size)));  // UTF-8 sorts as code points do
+    return sign ? sign < 0 : length < i64(size);
   };
   size_t low = 0, high = frozen_;
   while (low < high) {

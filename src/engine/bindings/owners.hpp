@@ -73,8 +73,8 @@ class Ids {
 
 // Which slot a box belongs to.
 struct Owners {
-  Owners(Frozen<i64> owner, Frozen<u8> exact, Frozen<i32> count, bool plain, bool direct)
-      : owner(owner), exact(exact), count(count), plain(plain), direct(direct) {}
+  Owners(Frozen<i64> owner_of, Frozen<u8> is_exact, Frozen<i32> box_count, bool is_plain, bool is_direct)
+      : owner(owner_of), exact(is_exact), count(box_count), plain(is_plain), direct(is_direct) {}
 
   // The slots of some boxes.
   void slots(const i32* numbers, size_t size, i32* out) const;
