@@ -24,6 +24,8 @@ struct PrefetchDistance {
   static constexpr u32 POSTING_ROWS = 8;     // A candidate's row is prefetched this many candidates ahead.
 
   // Builders, in boxes.
+  static constexpr u32 GATHER = 16;         // A value at a random place is prefetched this many values ahead.
+  static constexpr u32 GATHER_OUTER = 64;   // The same into the outer cache.
   static constexpr u32 BUILD_BOXES = 8;     // A box's constraints are prefetched this many boxes ahead.
   static constexpr u32 CLUSTER_BOXES = 12;  // The same while a cluster is sorted.
 };

@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/event_plan.hpp"
+#include "bindings/owners.hpp"
 #include "bindings/read_write_lock.hpp"
 #include "bindings/released_gil.hpp"
 #include "build/build.hpp"
@@ -289,6 +292,57 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
                         to_numpy(std::move(levels), count == 1 ? result.size : 0));
 }
 
+// Whether an event may take some ten microseconds. A thread that gives Python's lock back for less may wait for
+// milliseconds until it gets it again.
+bool is_long(const SegmentSet& set) {
+  size_t units = set.tail.count / 4;
+  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
+  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
+  return units > 128;
+}
+
+// The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
+// decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says.
+nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
+                       const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
+                       nb::handle holds, bool as_list) {
+  EventKeys keys;
+  plan.encode(event, keys);
+  std::vector<Bitmap> bitmaps;
+  std::vector<Postings> postings;
+  for (Segment* segment : segments)
+    if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
+    else postings.push_back(segment->postings);
+  SegmentSet set{bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
+  const Kernels* kernels = kernels_named(simd);
+  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
+  Events events{keys.low, keys.ends(), plan.attributes()};
+  const size_t wanted = limit < 0 ? SIZE_MAX : size_t(limit);
+  for (size_t asked = wanted;;) {
+    OwnedResult result;
+    Slots slots;
+    std::vector<i64> doubtful;
+    {
+      std::optional<ReleasedGil> free;
+      if (is_long(set)) free.emplace();
+      if (asked) kernels->match_event(set, events, 0, MatchLimits{LEVELS - 1, 0, asked}, result);
+      if (!owners.plain) owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
+      else if (!owners.direct) slots.need(result.size), owners.slots(result.numbers, result.size, slots.data);
+    }
+    if (!doubtful.empty()) Owners::drop_denied(holds, event, doubtful, slots);
+    const i32* found = owners.plain && owners.direct ? result.numbers : slots.data;
+    size_t size = owners.plain ? result.size : slots.size;
+    // Several boxes of one subscription, or boxes that were not enough, may have used up the limit.
+    if (size < wanted && result.size == asked && asked) {
+      asked = asked < SIZE_MAX / 8 ? 8 * asked : SIZE_MAX;
+      continue;
+    }
+    size = std::min(size, wanted);
+    if (as_list) return ids.list(found, size);
+    return ids.columns(found, size);
+  }
+}
+
 }  // namespace
 
 NB_MODULE(_kernels, m) {
@@ -382,6 +436,8 @@ NB_MODULE(_kernels, m) {
         "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
+  m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
+        "limit"_a, "holds"_a, "as_list"_a);
   m.def(
       "clear_bits",
       [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
@@ -407,5 +463,7 @@ NB_MODULE(_kernels, m) {
     for (const Kernels* one : available()) names.push_back(one->name);
     return names;
   });
+  bind_event_plan(m);
+  bind_owners(m);
   bind_locks(m);
 }

@@ -72,16 +72,20 @@ class Boxes:
     @classmethod
     def of(cls, boxes: Iterable[dict[int, tuple[int, int]]], priority: Sequence[int] | None = None) -> Boxes:
         """From one `{attribute: (low, high)}` a box: for tests and for single subscriptions."""
-        rows = [sorted(box.items()) for box in boxes]
-        flat = [(a, lo, hi) for row in rows for a, (lo, hi) in row]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        offsets, attribute, low, high = [0], [], [], []
+        for box in boxes:
+            for number, (first, last) in sorted(box.items()):
+                attribute.append(number)
+                low.append(first)
+                high.append(last)
+            offsets.append(len(attribute))
+        levels = [DEFAULT_PRIORITY] * (len(offsets) - 1) if priority is None else priority
         return cls(
-            offsets,
-            np.array([a for a, _, _ in flat], np.int32),
-            np.array([lo for _, lo, _ in flat], np.int64),
-            np.array([hi for _, _, hi in flat], np.int64),
-            np.array([DEFAULT_PRIORITY] * len(rows) if priority is None else priority, np.uint8),
+            np.array(offsets, np.int64),
+            np.array(attribute, np.int32),
+            np.array(low, np.int64),
+            np.array(high, np.int64),
+            np.array(levels, np.uint8),
         )
 
     @classmethod

@@ -36,7 +36,7 @@ from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding import values
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
 from hitbox.encoding.schema import Attribute
-from hitbox.encoding.string_dictionary import Dictionary
+from hitbox.encoding.string_dictionary import MEMO, Dictionary
 from hitbox.encoding.values import EPOCH
 from hitbox.errors import SchemaError, ValueProblem
 
@@ -108,6 +108,11 @@ class Codec(ABC):
         except ValueProblem as problem:
             return str(problem)
         return f"the value does not fit; {self.takes}"
+
+    def native(self) -> tuple[Any, ...]:
+        """How native code makes the keys of values of the plain Python types: the name of the way, and what it needs
+        (src/engine/bindings/event_plan.hpp). "other" leaves all values to `key`."""
+        return (self.type,)
 
     def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
         """In which rows of two columns, whose keys are `first` and `last`, the low end lies above the high one."""
@@ -201,6 +206,12 @@ class GridCodec(Codec):
         grid = at * over / under  # exact integers divided once: the double nearest to the step
         return int(min(max(2 * at + (plain > grid) - (plain < grid), below), above))
 
+    def native(self) -> tuple[Any, ...]:
+        over, under = self.step.numerator, self.step.denominator
+        if max(over, under) > 2**53:
+            return ("other",)
+        return f"{self.type} grid", over, float(under), under / over, 2 * (self.first - 1), 2 * (self.last + 1)
+
     def value(self, key: int) -> object:
         exact = self.step * Fraction(key, 2)  # an odd key: a value between two steps, which compares as all there do
         return int(exact) if self.type == "int" else float(exact)
@@ -273,6 +284,9 @@ class TimestampCodec(Codec):
     def place(self, plain: Any) -> int:
         return int((plain - EPOCH) // MICROSECOND)
 
+    def native(self) -> tuple[Any, ...]:
+        return self.type, EPOCH, EPOCH.replace(tzinfo=None)
+
     def value(self, key: int) -> object:
         return EPOCH + timedelta(microseconds=min(max(key, FIRST_MOMENT), LAST_MOMENT))
 
@@ -322,6 +336,9 @@ class StringCodec(Codec):
 
     def place(self, plain: Any) -> int:
         return self.dictionary.key(plain)
+
+    def native(self) -> tuple[Any, ...]:
+        return self.type, self.dictionary, self.dictionary.memo, MEMO
 
     def value(self, key: int) -> object:
         return self.dictionary.string(key)

@@ -1,4 +1,4 @@
-"""Events -> Points: mappings one by one, or whole Arrow tables.
+"""Events -> keys: the values of mappings one by one, or whole Arrow tables as Points.
 
 A value is a point or an interval, (low, high) or {"low": .., "high": ..}; tables carry intervals as struct<low, high>,
 or as `{attribute}_low` and `{attribute}_high`. What an event does not mention is missing. Attributes that subscriptions
@@ -21,7 +21,7 @@ from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Points
 from hitbox.encoding.codecs import BadRow, Codec, python_values
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.values import brief, ends_of
-from hitbox.errors import TableError, UnknownAttribute, ValueProblem, nearest
+from hitbox.errors import TableError, ValueProblem, nearest
 
 Event = Mapping[str, Any]
 AS_THEY_ARE = frozenset([pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string()])
@@ -83,32 +83,6 @@ def _interval(codec: Codec, low: Any, high: Any) -> tuple[Any, Any]:
     if first > last:
         raise ValueProblem(f"the ends of the interval {brief((low, high))} are swapped: low comes first")
     return first, last
-
-
-def from_mapping(keys: Keys, event: Event) -> Points:
-    """One event."""
-    row = _blank(keys, 1)
-    low, high = row, row
-    for number, (first, last) in event_keys(keys, event).items():
-        low[0, number] = first
-        if first != last:
-            high = high.copy() if high is low else high
-        high[0, number] = last
-    return _with_information(keys, low, high)
-
-
-def from_mappings(keys: Keys, events: Sequence[Event], first_row: int = 0) -> Points:
-    """A list of events; an error names the event's number, counted from `first_row`."""
-    low = _blank(keys, len(events))
-    high = low.copy()
-    for row, event in enumerate(events):
-        try:
-            for number, (first, last) in event_keys(keys, event).items():
-                low[row, number], high[row, number] = first, last
-        except (ValueProblem, UnknownAttribute) as problem:
-            at = first_row + row
-            raise TableError(f"event {at}: {problem}", [(at, str(problem))]) from None
-    return _with_information(keys, low, low if np.array_equal(low, high) else high)
 
 
 def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:

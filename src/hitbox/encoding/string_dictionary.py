@@ -74,14 +74,20 @@ class Dictionary:
     """Strings in order, each with an even label."""
 
     def __init__(self, data: bytes | memoryview = b"", offsets: I64 | None = None, labels: I64 | None = None):
-        self._data = memoryview(data)
-        self._offsets = np.zeros(1, np.int64) if offsets is None else offsets
-        self._base = np.zeros(0, np.int64) if labels is None else labels
+        offsets = np.zeros(1, np.int64) if offsets is None else offsets
+        self._hold(memoryview(data), offsets, np.zeros(0, np.int64) if labels is None else labels)
+        self.memo: dict[str, int] = {}
+        """The keys of strings that were asked for. It is emptied, but never replaced: native code holds it."""
+
+    def _hold(self, data: memoryview, offsets: I64, labels: I64) -> None:
+        """Make this the base, without an overlay."""
+        self._data, self._offsets, self._base = data, offsets, labels
         self._overlay: dict[bytes, int] = {}
         self._spelt: dict[int, bytes] = {}  # the overlay, by label
         self._sorted: list[bytes] = []
-        self._memo: dict[str, int] = {}
         self._last = self._way = 0
+        self.parts = data, offsets, labels, self._sorted, self._overlay
+        """What native code needs to do what `key` does (src/engine/bindings/event_plan.cpp)."""
 
     def __len__(self) -> int:
         return len(self._base) + len(self._overlay)
@@ -91,13 +97,13 @@ class Dictionary:
 
     def key(self, text: str) -> int:
         """The label of a known string, or the odd key in the gap where it would stand."""
-        key = self._memo.get(text)
+        key = self.memo.get(text)
         if key is None:
             below, label, _ = self._place(utf8(text))
             key = label if label is not None else (LOWEST if below is None else below + 1)
-            if len(self._memo) >= MEMO:
-                self._memo.clear()
-            self._memo[text] = key
+            if len(self.memo) >= MEMO:
+                self.memo.clear()
+            self.memo[text] = key
         return key
 
     def string(self, key: int) -> str | None:
@@ -128,7 +134,7 @@ class Dictionary:
         spelt = {label: raw for raw, label in places.items()}
 
         def commit() -> None:
-            self._memo.clear()
+            self.memo.clear()
             self._overlay.update(places)
             self._spelt.update(spelt)
             for raw in places:
@@ -273,9 +279,8 @@ class Dictionary:
         data, offsets = _flat(texts)
 
         def commit() -> None:
-            self._data, self._offsets, self._base = data, offsets, labels
-            self._overlay, self._spelt, self._sorted, self._last, self._way = {}, {}, [], 0, 0
-            self._memo.clear()
+            self._hold(data, offsets, labels)
+            self.memo.clear()
 
         return commit
 

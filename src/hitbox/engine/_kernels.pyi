@@ -1,4 +1,5 @@
-from typing import Any
+from collections.abc import Callable
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,46 @@ def match(
     bottom: int,
     limit: int,
 ) -> tuple[I64, I32, U8]: ...
+
+class EventPlan:
+    def __init__(
+        self,
+        columns: list[tuple[Any, ...]],
+        numbers: dict[str, int],
+        free: list[int],
+        other_value: Callable[[int, Any, int], tuple[int, int]],
+        other_event: Callable[[Any, int], dict[int, tuple[int, int]]],
+    ) -> None: ...
+    def encode(self, events: list[Any], row: int) -> tuple[I64, I64]: ...
+
+class Ids:
+    @overload
+    def __init__(self, numbers: I64, late: list[Any]) -> None: ...
+    @overload
+    def __init__(self, offsets: I64, data: U8, late: list[Any]) -> None: ...
+    def list(self, slots: I32) -> list[Any]: ...
+    def columns(self, slots: I32) -> tuple[I64, U8 | None]: ...
+    def rank(self, id: int | str, order: I64 | None) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class Owners:
+    def __init__(self, owner: I64, exact: U8, count: I32, plain: bool, direct: bool) -> None: ...
+    def slots(self, numbers: I32) -> I32: ...
+    def settle(self, offsets: I64, numbers: I32, sure: U8 | None) -> tuple[I64, I32, I64]: ...
+
+def match_event(
+    plan: EventPlan,
+    segments: list[Segment],
+    tail: Tail,
+    simd: str,
+    owners: Owners,
+    ids: Ids,
+    event: Any,
+    limit: int,
+    holds: Callable[[Any, list[int]], list[bool]],
+    as_list: bool,
+) -> Any: ...
 def clear_bits(bits: NDArray[np.uint64], positions: U32) -> None: ...
 def crc32c(data: U8, before: int = 0, portable: bool = False) -> int: ...
 def join_crc32c(first: int, second: int, second_size: int) -> int: ...

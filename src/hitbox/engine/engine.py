@@ -47,6 +47,8 @@ NOWHERE = (1 << 32) - 1
 KINDS = ("bitmap", "postings")
 CHECKED = 128 * BLOCK
 """Positions checked per task."""
+FEW = 32
+"""Boxes that are looked at one by one."""
 DEAD_SHARE = 0.2
 """Share of deleted boxes from which a segment is rebuilt."""
 DENSE_SHARE = 0.5
@@ -63,7 +65,7 @@ class Engine(Matcher):
         self,
         space: Space,
         *,
-        tail: int = 2048,
+        tail: int = 128,
         block: int = BLOCK,
         lines: int = 24,
         band: int = 1 << 17,
@@ -107,7 +109,7 @@ class Engine(Matcher):
         where = self._locate(delete)
         self._check(numbers, boxes, delete)
         gone = [(segment, positions, segment.writable_alive()) for segment, _, positions in self._by_segment(where)]
-        dead = where[where >= TAIL] - np.uint32(TAIL)
+        dead = where[where >= TAIL] - np.uint32(TAIL) if _ends(where)[1] >= TAIL else where[:0]
         lost = {segment: len(positions) for segment, positions, _ in gone}
         kept = [segment for segment in self._segments if segment.live > lost.get(segment, 0)]
 
@@ -121,7 +123,7 @@ class Engine(Matcher):
             added = self._seal(np.concatenate([before, numbers]), Boxes.concat([held, boxes]), kept)
         elif not few:
             added = self._seal(numbers, boxes, kept)
-        self._make_room(int(numbers.max(initial=-1)) + 1)
+        self._make_room(_ends(numbers)[1] + 1)
         tail, locations = self._tail, np.zeros(0, np.uint32)
         if full:
             tail = _kernels.Tail()
@@ -177,6 +179,21 @@ class Engine(Matcher):
     def match_top(self, points: Points, limit: int) -> I32:
         """The `limit` most urgent matches of the one event in `points`."""
         return self._match(points, limit=max(0, limit))[1]
+
+    def match_event(
+        self,
+        plan: _kernels.EventPlan,
+        owners: _kernels.Owners,
+        ids: _kernels.Ids,
+        event: Any,
+        limit: int,
+        holds: Callable[[Any, list[int]], list[bool]],
+        as_list: bool,
+    ) -> Any:
+        """The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all): everything
+        from the mapping to its ids in one native call. `holds(event, slots)` decides where boxes leave doubt."""
+        kernels = [segment.kernel for segment in self._segments]
+        return _kernels.match_event(plan, kernels, self._tail, self.simd, owners, ids, event, limit, holds, as_list)
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
@@ -315,23 +332,33 @@ class Engine(Matcher):
         """Refuses what the kernels must never see, before anything has changed."""
         if not len(numbers):
             return
-        if int(numbers.min()) < 0 or int(numbers.max()) >= TAIL:
+        least, most = _ends(numbers)
+        if least < 0 or most >= TAIL:
             raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
+        if self._any_used(numbers, freed):
+            raise MatcherError("a box number is already in use: delete it first")
+        least, most = _ends(boxes.attribute)
+        if least < 0 or most >= self.space.attributes:
+            raise MatcherError(f"a box constrains an attribute outside 0..{self.space.attributes - 1}")
+        if _ends(boxes.priority)[1] >= LEVELS:
+            raise MatcherError(f"priorities must lie in 0..{LEVELS - 1}")
+
+    def _any_used(self, numbers: I64, freed: I64) -> bool:
+        """Whether some of the numbers are in use and not freed."""
+        if len(numbers) <= FEW:
+            where, end = self._where, len(self._where)
+            taken = {number for number in numbers.tolist() if number < end and where[number] != NOWHERE}
+            return bool(taken) and not taken.issubset(freed.tolist())
         known = numbers[numbers < len(self._where)]
         used = known[self._where[known] != NOWHERE]
-        if len(used) and not np.isin(used, freed).all():
-            raise MatcherError("a box number is already in use: delete it first")
-        attribute = boxes.attribute
-        if len(attribute) and not (int(attribute.min()) >= 0 and int(attribute.max()) < self.space.attributes):
-            raise MatcherError(f"a box constrains an attribute outside 0..{self.space.attributes - 1}")
-        if int(boxes.priority.max()) >= LEVELS:
-            raise MatcherError(f"priorities must lie in 0..{LEVELS - 1}")
+        return len(used) > 0 and not np.isin(used, freed).all()
 
     def _locate(self, numbers: I64) -> U32:
         numbers = np.asarray(numbers, np.int64)
-        inside = not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < len(self._where))
+        least, most = _ends(numbers)
+        inside = least >= 0 and most < len(self._where)
         where: U32 = self._where[numbers] if inside else np.full(1, NOWHERE, np.uint32)
-        if (where == NOWHERE).any():
+        if _ends(where)[1] == NOWHERE:
             raise MatcherError("a box number is not in use")
         return where
 
@@ -380,17 +407,22 @@ class Engine(Matcher):
 
     def _by_segment(self, where: U32) -> Iterator[tuple[Segment, NDArray[np.intp], U32]]:
         """Which rows of `where` lie in which segment, and their positions in it; the rest lies in the tail."""
-        if not len(where) or int(where.min()) >= TAIL:
-            return
-        for segment in self._segments:
-            rows = np.flatnonzero((where >= segment.base) & (where < segment.base + segment.size))
+        least, most = _ends(where)
+        for segment in self._segments if len(where) else ():
+            base, end = segment.base, segment.base + segment.size
+            if most < base or least >= end:
+                continue
+            if base <= least and most < end:
+                yield segment, np.arange(len(where)), where - np.uint32(base)
+                return
+            rows = np.flatnonzero((where >= base) & (where < end))
             if len(rows):
-                yield segment, rows, where[rows] - np.uint32(segment.base)
+                yield segment, rows, where[rows] - np.uint32(base)
 
     def _worth_merging(self) -> list[Segment]:
         """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds per box."""
         chosen: list[Segment] = []
-        for kind in ("bitmap", "postings"):
+        for kind in KINDS:
             smaller = self._tail.live
             run: list[Segment] = []
             for segment in sorted((one for one in self._segments if one.kind == kind), key=lambda one: one.live):
@@ -400,6 +432,16 @@ class Engine(Matcher):
                 smaller += segment.live
         hollow = [one for one in self._segments if one.live < (1 - DEAD_SHARE) * one.members and one not in chosen]
         return chosen + hollow
+
+
+def _ends(values: NDArray[Any]) -> tuple[int, int]:
+    """The least and the greatest; (0, -1) of none. NumPy takes longer for a few than Python does."""
+    if not len(values):
+        return 0, -1
+    if len(values) <= FEW:
+        listed = values.tolist()
+        return min(listed), max(listed)
+    return int(values.min()), int(values.max())
 
 
 def _segments_of(arrays: Mapping[str, NDArray[Any]]) -> list[list[int]]:

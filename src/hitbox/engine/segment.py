@@ -27,19 +27,15 @@ class Segment:
     live: int
     arrays: Arrays
     kernel: _kernels.Segment = field(init=False)
+    size: int = field(init=False)
+    """Positions; some may hold no box."""
+    members: int = field(init=False)
+    """How many boxes it was built from."""
 
     def __post_init__(self) -> None:
         self.kernel = _kernels.Segment(self.kind, self.attributes, dict(self.arrays))
-
-    @property
-    def size(self) -> int:
-        """Positions; some may hold no box."""
-        return len(self.kernel)
-
-    @property
-    def members(self) -> int:
-        """How many boxes it was built from."""
-        return int(self.arrays["sizes"][2]) if self.kind == "bitmap" else self.size
+        self.size = len(self.kernel)
+        self.members = int(self.arrays["sizes"][2]) if self.kind == "bitmap" else self.size
 
     def band(self, level: int) -> int | None:
         """The least urgent level that shares blocks with this one, in a bitmap segment; None where a more urgent one

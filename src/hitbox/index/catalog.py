@@ -31,8 +31,9 @@ from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.array_checks import bounds, column, require, texts
 from hitbox.encoding.arrays import I64, LEVELS
 from hitbox.encoding.values import brief, check_text
-from hitbox.errors import ValueProblem
-from hitbox.index.columns import Numbers, Values
+from hitbox.engine import _kernels
+from hitbox.errors import MatcherError, ValueProblem
+from hitbox.index.columns import Ids, Numbers, Values
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
@@ -54,6 +55,7 @@ class Rows:
         return len(self.count)
 
 
+MOST_SLOTS = 2**31 - 1
 MANY_DEAD = 10_000
 """Dead slots up to which squeezing them out is not worth it."""
 
@@ -75,7 +77,7 @@ class Change:
 class Catalog:
     def __init__(self, kind: str = "int"):
         self.kind = kind
-        self.ids = Values(pa.array([], ID_TYPES[kind]))
+        self.ids = Ids(pa.array([], ID_TYPES[kind]))
         self.where = Values(pa.array([], pa.large_string()))
         self._order: I64 | None = None  # of the frozen ids; None where they are sorted as they stand
         self._late: dict[Id, int] = {}
@@ -89,8 +91,11 @@ class Catalog:
         self.living = 0
         self.compactions = 0
         """How often slots have moved."""
-        self.plain = True
-        """Every subscription has been one exact box so far: no second look at a hit is needed."""
+        self._mixed = 0
+        """Living subscriptions that are not one exact box."""
+        self._direct = True
+        """Every living box has the number of its slot."""
+        self._owners: _kernels.Owners | None = None
 
     # ---- looking up
 
@@ -103,14 +108,8 @@ class Catalog:
 
     def _search(self, id: Id) -> int | None:
         ids, order = self.ids.base, self._order
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if ids[middle if order is None else int(order[middle])].as_py() < id:
-                low = middle + 1
-            else:
-                high = middle
-        for rank in range(low, len(ids)):  # dead slots may hold the same id
+        first = self.ids.native.rank(id if isinstance(id, str) else int(id), order)
+        for rank in range(first, len(ids)):  # dead slots may hold the same id
             at = rank if order is None else int(order[rank])
             if ids[at].as_py() != id:
                 break
@@ -134,8 +133,23 @@ class Catalog:
     def living_slots(self) -> I64:
         return np.flatnonzero(self._alive.array)
 
-    def id_list(self, slots: I64) -> list[Id]:
-        return self.ids.pick(slots)
+    def id_list(self, slots: NDArray[Any]) -> list[Id]:
+        return self.ids.list(slots)
+
+    @property
+    def owners(self) -> _kernels.Owners:
+        """What native code needs to know of boxes: good until the next commit."""
+        made = self._owners
+        if made is None:  # by any reader: all make the same
+            exact = self._exact.array.view(np.uint8)
+            made = _kernels.Owners(self._owner.array, exact, self._count.array, self.plain, self._direct)
+            self._owners = made
+        return made
+
+    @property
+    def plain(self) -> bool:
+        """Every subscription is one exact box: no second look at a hit is needed."""
+        return not self._mixed
 
     def boxes_of(self, slots: I64) -> I64:
         """The box numbers of some slots, slot after slot."""
@@ -184,6 +198,10 @@ class Catalog:
 
     def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
         """Some living slots go, some rows get new ones."""
+        if len(self._alive) + len(come) > MOST_SLOTS:
+            raise MatcherError("the catalog is full: more than two thousand million slots, dead ones included")
+        if len(gone) <= 1 and len(come) <= 1 and not isinstance(come.ids, pa.Array):
+            return self._change_one(int(gone[0]) if len(gone) else None, come)
         freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
         first, taken, given = self._numbered(gone, come.count)
         numbers = _spread_out(first, come.count)
@@ -193,7 +211,8 @@ class Catalog:
             kept.reserve(start + rows)
         self._owner.reserve(top)
         self._exact.reserve(top)
-        plain = self.plain and bool((come.count <= 1).all() and come.exact.all())
+        mixed = self._mixed + _count_mixed(come.count, come.exact) - self._count_mixed(gone)
+        direct = self._direct and np.array_equal(numbers, owner)
         name = self._named(gone, come)
 
         def commit() -> None:
@@ -207,16 +226,78 @@ class Catalog:
             self._exact.put(numbers, come.exact)
             self._owner.grow(top)
             self._exact.grow(top)
-            for size, count in taken.items():
-                del self._free[size][-count:]
-                if not self._free[size]:
-                    del self._free[size]
-            for size, firsts in given.items():
-                self._free.setdefault(size, []).extend(firsts)
+            self._regroup(taken, given)
             self.living += rows - len(gone)
-            self.plain = plain
+            self._mixed, self._direct, self._owners = mixed, direct, None
 
         return Change(freed, numbers, commit)
+
+    def _change_one(self, gone: int | None, come: Rows) -> Change:
+        """The same for one subscription at most on either side, without the arrays that many need."""
+        start, rows = len(self._alive), len(come)
+        given: dict[int, list[int]] = {}
+        freed, mixed = NO_SLOTS, self._mixed
+        late: Id | None = None
+        if gone is not None:
+            old, size = int(self._first.array[gone]), int(self._count.array[gone])
+            freed = np.arange(old, old + size)
+            if size:
+                given[size] = [old]
+                mixed -= size > 1 or not self._exact.array[old]
+            late = self.ids[gone] if gone >= len(self.ids.base) else None
+        first, count = 0, 0
+        taken: dict[int, int] = {}
+        if rows:
+            count = int(come.count[0])
+            first, taken = self._one_run(count, given)
+            mixed += count > 1 or not all(come.exact.tolist())
+        numbers = np.arange(first, first + count)
+        direct = self._direct and (not count or (count == 1 and first == start))
+        if rows:
+            for kept in (self._priority, self._first, self._count, self._alive):
+                kept.reserve(start + 1)
+            self._owner.reserve(first + count)
+            self._exact.reserve(first + count)
+        self._alive.reserve(start)
+
+        def commit() -> None:
+            if gone is not None:
+                self._alive.put(gone, False)
+                if late is not None:
+                    del self._late[late]
+            if rows:
+                self.ids.extend(come.ids)
+                self.where.extend(come.where or [None])
+                self._late[come.ids[0]] = start
+                self._priority.append(come.priority)
+                self._first.append([first])
+                self._count.append([count])
+                self._alive.append([True])
+                self._owner.put(slice(first, first + count), start)
+                self._exact.put(slice(first, first + count), come.exact)
+                self._owner.grow(first + count)
+                self._exact.grow(first + count)
+            self._regroup(taken, given)
+            self.living += rows - (gone is not None)
+            self._mixed, self._direct, self._owners = mixed, direct, None
+
+        return Change(freed, numbers, commit)
+
+    def _regroup(self, taken: Mapping[int, int], given: Mapping[int, list[int]]) -> None:
+        """Some free runs of each length are used, others become free."""
+        for size, count in taken.items():
+            del self._free[size][-count:]
+            if not self._free[size]:
+                del self._free[size]
+        for size, firsts in given.items():
+            self._free.setdefault(size, []).extend(firsts)
+
+    def _count_mixed(self, slots: I64) -> int:
+        """How many of these slots are not one exact box."""
+        if not self._mixed:
+            return 0
+        count = self._count.array[slots]
+        return int(((count > 1) | ((count == 1) & ~self._exact.array[self._first.array[slots]])).sum())
 
     def _named(self, gone: I64, come: Rows) -> Callable[[], None]:
         """Prepare what a change does to ids and texts."""
@@ -238,9 +319,9 @@ class Catalog:
 
     def _frozen(self, ids: pa.Array | None = None, where: pa.Array | None = None) -> Callable[[], None]:
         """Prepare to fold what came later, and more, into the frozen arrays."""
-        return self._replaced(Values(self.ids.frozen(ids)), Values(self.where.frozen(where)))
+        return self._replaced(Ids(self.ids.frozen(ids)), Values(self.where.frozen(where)))
 
-    def _replaced(self, ids: Values, where: Values) -> Callable[[], None]:
+    def _replaced(self, ids: Ids, where: Values) -> Callable[[], None]:
         order = sorted_order(ids.base)
 
         def commit() -> None:
@@ -252,15 +333,10 @@ class Catalog:
         """The first numbers of new runs: of a run of that length that goes, of one that is free, or fresh ones. With
         them: how many are taken from the free runs of each length, and which ones are given back to them."""
         given: dict[int, list[int]] = {}
-        if len(gone) == 1:
-            given[int(self._count.array[gone[0]])] = [int(self._first.array[gone[0]])]
-        elif len(gone):
+        if len(gone):
             firsts, lengths = self._first.array[gone], self._count.array[gone]
             given = {int(size): firsts[lengths == size].tolist() for size in np.unique(lengths)}
         given.pop(0, None)
-        if len(count) == 1:
-            first, taken = self._one_run(int(count[0]), given)
-            return np.array([first]), taken, given
         return *self._many_runs(count, given), given
 
     def _one_run(self, length: int, given: dict[int, list[int]]) -> tuple[int, dict[int, int]]:
@@ -317,8 +393,9 @@ class Catalog:
             "_count": self._count.array[slots],
             "_alive": np.ones(len(slots), bool),
         }
-        fresh = {name: Numbers(values) for name, values in columns.items()}
-        rename = self._replaced(Values(self.ids.take(slots)), Values(self.where.take(slots)))
+        fresh: dict[str, Any] = {name: Numbers(values) for name, values in columns.items()}
+        fresh |= {"_direct": _is_direct(columns["_owner"]), "_owners": None}
+        rename = self._replaced(Ids(self.ids.take(slots)), Values(self.where.take(slots)))
 
         def commit() -> None:
             rename()
@@ -367,7 +444,7 @@ class Catalog:
             bounds(catalog._order, "order", 0, size - 1)
             require((np.bincount(catalog._order, minlength=size) == 1).all(), "order", "a place comes twice")
         where = texts(arrays, "where", size, nulls=True) if "where_data" in arrays else None
-        catalog.ids = Values(ids)
+        catalog.ids = Ids(ids)
         catalog.where = Values(pa.nulls(size, pa.large_string()) if where is None else where)
         catalog._priority, catalog._first, catalog._count = Numbers(priority), Numbers(first), Numbers(count)
         catalog._owner, catalog._exact = Numbers(owner), Numbers(exact)
@@ -375,7 +452,9 @@ class Catalog:
         for run in _runs(np.flatnonzero(owner < 0)):
             catalog._free.setdefault(len(run), []).append(int(run[0]))
         catalog.living = size
-        catalog.plain = bool((count <= 1).all() and exact.all())
+        some = count > 0
+        catalog._mixed = int(((count > 1) | (some & ~exact[first * some])).sum()) if len(exact) else 0
+        catalog._direct = _is_direct(owner)
         return catalog
 
 
@@ -393,6 +472,18 @@ def _check_owners(first: I64, count: NDArray[np.int32], owner: I64) -> None:
     if total != len(count) or not some.all():
         slots, numbers = np.repeat(slots, counts), _spread_out(first, counts)
     require((owner[numbers] == slots).all(), "owner", "a box belongs to another slot than the one that has it")
+
+
+def _count_mixed(count: I64, exact: NDArray[np.bool_]) -> int:
+    """How many rows, whose boxes come one after the other, are not one exact box."""
+    if (count <= 1).all() and exact.all():
+        return 0
+    start = np.cumsum(count) - count
+    return int(((count > 1) | ((count == 1) & ~np.append(exact, True)[start])).sum())
+
+
+def _is_direct(owner: I64) -> bool:
+    return bool(((owner == np.arange(len(owner))) | (owner < 0)).all())
 
 
 def _spread_out(first: I64, count: NDArray[Any]) -> I64:

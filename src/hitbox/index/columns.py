@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from hitbox.engine import _kernels
 
 LATE = 20_000
 
@@ -55,7 +59,7 @@ class Numbers:
 
 
 class Values:
-    """Ids or texts: a frozen Arrow array, then a list of what came later."""
+    """Ids or texts: a frozen Arrow array without nulls in ids, then a list of what came later."""
 
     def __init__(self, base: pa.Array):
         self.base = base
@@ -103,20 +107,40 @@ class Values:
         parts = [self.base.take(pa.array(at[~late])), self._tail().take(pa.array(at[late] - len(self.base)))]
         return pa.concat_arrays(parts).take(pa.array(place))
 
-    def pick(self, at: NDArray[np.int64]) -> list[Any]:
-        """The values at some places, without an Arrow array of what came later."""
-        start = len(self.base)
-        if len(at) <= 100:
-            return [self[place] for place in at.tolist()]
-        late = at >= start
-        found = np.empty(len(at), object)
-        found[~late] = self.base.take(pa.array(at[~late])).to_pylist()
-        found[late] = [self._late[place - start] for place in at[late].tolist()]
-        picked: list[Any] = found.tolist()
-        return picked
-
     def _tail(self) -> pa.Array:
         tail = self._late_array
         if tail is None:
             tail = self._late_array = pa.array(self._late, self.base.type)  # by any reader: all make the same
         return tail
+
+
+class Ids(Values):
+    """Ids of slots, int64 or texts; what matching asks for is made natively."""
+
+    @cached_property
+    def native(self) -> _kernels.Ids:
+        """The same for native code. It sees what comes later, and is replaced together with the frozen part."""
+        base, late = self.base, self._late
+        if pa.types.is_integer(base.type):
+            return _kernels.Ids(base.to_numpy(), late)
+        _, starts, raw = base.buffers()
+        if not len(base):
+            return _kernels.Ids(np.zeros(1, np.int64), np.zeros(0, np.uint8), late)
+        offsets = np.frombuffer(starts, np.int64)[base.offset : base.offset + len(base) + 1]
+        return _kernels.Ids(offsets, np.frombuffer(raw or b"", np.uint8), late)
+
+    def nbytes(self) -> int:
+        return super().nbytes() + (self.native.nbytes if "native" in vars(self) else 0)
+
+    def list(self, slots: NDArray[Any]) -> builtins.list[Any]:
+        return self.native.list(np.ascontiguousarray(slots, np.int32))
+
+    def take(self, at: NDArray[Any]) -> pa.Array:
+        return self.array(*self.native.columns(np.ascontiguousarray(at, np.int32)))
+
+    @staticmethod
+    def array(ids: NDArray[Any], data: NDArray[np.uint8] | None) -> pa.Array:
+        """The Arrow array of what native code found: ids, or where texts begin and their bytes."""
+        if data is None:
+            return pa.array(ids)
+        return pa.Array.from_buffers(pa.large_string(), len(ids) - 1, [None, pa.py_buffer(ids), pa.py_buffer(data)])

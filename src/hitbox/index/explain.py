@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, LOWEST, MISSING, Points
+from hitbox.encoding.arrays import HIGHEST, LEVELS, LOWEST, MISSING, Points
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
 from hitbox.language import Explanation, Predicate, Reason, explain
@@ -129,7 +130,7 @@ class NearMisses:
     end and still to be seen. Where slots moved (`Catalog.compactions`), the search begins again.
     """
 
-    def __init__(self, wanted: int, hit: I64, compactions: int):
+    def __init__(self, wanted: int, hit: NDArray[Any], compactions: int):
         self.compactions = compactions
         self._hit = hit
         self._room = 4 * wanted  # several boxes may be of one slot, and some slots go before the end

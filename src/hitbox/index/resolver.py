@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.encoding import events
-from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Hits, Points
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Hits, Points
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog
 from hitbox.language import Compiled, Limits, Predicate
@@ -38,19 +38,19 @@ class Resolver:
     predicate: Callable[[int], Predicate]
     limits: Limits
 
-    def one(self, points: Points, event: Any, filters: Filters, limit: int | None) -> I64:
+    def one(self, points: Points, event: Any, filters: Filters, limit: int | None) -> I32:
         """The slots that one event matches; with `limit` the most urgent ones."""
-        if limit is not None and filters is None and self.catalog.plain:
-            found: list[I64] = []
-            for _, numbers in self.matcher.match_levels(points) if limit else ():
-                found.append(self.catalog.owner[numbers])
+        if limit is not None and filters is None:
+            found: list[I32] = []
+            for _, slots in self.levels(points, event, None) if limit else ():
+                found.append(slots)
                 if sum(map(len, found)) >= limit:
                     break
-            return np.concatenate([np.zeros(0, np.int64), *found])[:limit]
+            return np.concatenate([np.zeros(0, np.int32), *found])[:limit]
         _, slots = self.many(points, [event], filters, 1)
         return slots if limit is None else slots[:limit]
 
-    def levels(self, points: Points, event: Any, filters: Filters) -> Iterator[tuple[int, I64]]:
+    def levels(self, points: Points, event: Any, filters: Filters) -> Iterator[tuple[int, I32]]:
         """(priority, slots) of one event, level by level."""
         if filters is not None:  # several points an event: no level is done before all are
             _, slots = self.many(points, [event], filters, 1)
@@ -59,24 +59,24 @@ class Resolver:
                 yield level, slots[priority == level]
             return
         for level, numbers in self.matcher.match_levels(points):
-            if self.catalog.plain:
-                slots = self.catalog.owner[numbers]
-            else:
-                hits = Hits(np.array([0, len(numbers)]), numbers)
-                _, slots = self._settle(hits, np.zeros(1, np.int64), 1, [event], None, None)
+            _, slots = self._settle(Hits(np.array([0, len(numbers)]), numbers), [event])
             if len(slots):
                 yield level, slots
 
-    def many(self, points: Points, chunk: Any, filters: Filters, threads: int) -> tuple[I64, I64]:
+    def many(self, points: Points, chunk: Any, filters: Filters, threads: int) -> tuple[I64, I32]:
         """(offsets, slots) of many events."""
-        count = len(points)
-        event_of, sure = np.arange(count), None
-        if filters is not None:
-            points, event_of, sure = self._expand(points, filters)
-        hits = self._match(points, threads)
-        if self.catalog.plain and filters is None:
-            return self._in_order(hits.offsets, self.catalog.owner[hits.numbers])
-        return self._settle(hits, event_of, count, chunk, filters, sure)
+        if filters is None:
+            return self._in_order(*self._settle(self._match(points, threads), chunk))
+        expanded, event_of, sure = self._expand(points, filters)
+        hits = self._match(expanded, threads)
+        first = hits.offsets[np.searchsorted(event_of, np.arange(len(points) + 1))]  # an event's points are neighbours
+        certain = np.repeat(sure, np.diff(hits.offsets)).view(np.uint8)
+        return self._sorted(*self._settle(Hits(first, hits.numbers), chunk, filters, certain))
+
+    def holding(self, event: Any, slots: Sequence[int]) -> list[bool]:
+        """Whether the predicates of some slots are true of an event."""
+        values: dict[int, dict[str, Any]] = {}
+        return [self._holds(0, slot, [event], None, values) for slot in slots]
 
     def _match(self, points: Points, threads: int) -> Hits:
         if threads > 1 and self.matcher.threaded:
@@ -127,36 +127,24 @@ class Resolver:
         return Compiled(boxes, compiled.exact)
 
     def _settle(
-        self,
-        hits: Hits,
-        event_of: I64,
-        count: int,
-        chunk: Any,
-        filters: Filters,
-        sure: NDArray[np.bool_] | None,
-    ) -> tuple[I64, I64]:
-        """Each (event, slot) once, checked where a box left doubt."""
-        slots = self.catalog.owner[hits.numbers]
-        point = np.repeat(np.arange(len(hits)), np.diff(hits.offsets))
-        event = event_of[point]
-        mine = self.catalog.exact[hits.numbers]  # is the subscription's box enough?
-        theirs = np.ones(len(slots), bool) if sure is None else sure[point]  # and the event's?
-        pairs, first = np.unique(event * np.int64(len(self.catalog.priority) + 1) + slots, return_index=True)
-        settled = np.zeros(len(pairs), bool)
-        settled[np.searchsorted(pairs, (event * np.int64(len(self.catalog.priority) + 1) + slots)[mine & theirs])] = (
-            True
-        )
-        keep = first[settled]
-        doubtful = first[~settled]
+        self, hits: Hits, chunk: Any, filters: Filters = None, sure: NDArray[np.uint8] | None = None
+    ) -> tuple[I64, I32]:
+        """Each slot once per event, checked where a box left doubt. `sure` says of each hit whether the event's own
+        box is enough."""
+        numbers = np.ascontiguousarray(hits.numbers, np.int32)
+        if self.catalog.plain and filters is None:
+            return hits.offsets, self.catalog.owners.slots(numbers)
+        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure)
+        if not len(doubtful):
+            return offsets, slots
         values: dict[int, dict[str, Any]] = {}
-        held = [at for at in doubtful.tolist() if self._holds(int(event[at]), int(slots[at]), chunk, filters, values)]
-        chosen = np.sort(np.concatenate([keep, np.array(held, np.int64)]))
-        if filters is not None:  # the points of one event came one after the other
-            chosen = chosen[np.argsort(-self.catalog.priority[slots[chosen]].astype(np.int8), kind="stable")]
-            chosen = chosen[np.argsort(event[chosen], kind="stable")]
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(np.bincount(event[chosen], minlength=count), out=offsets[1:])
-        return self._in_order(offsets, slots[chosen])
+        events_of = (np.searchsorted(offsets, doubtful, side="right") - 1).tolist()
+        asked = zip(events_of, slots[doubtful].tolist(), strict=True)
+        holds = [self._holds(event, slot, chunk, filters, values) for event, slot in asked]
+        kept = np.ones(len(slots), bool)
+        kept[doubtful] = holds
+        left = np.append(0, np.cumsum(kept))
+        return left[offsets], slots[kept]
 
     def _holds(self, event: int, slot: int, chunk: Any, filters: Filters, values: dict[int, dict[str, Any]]) -> bool:
         if event not in values:
@@ -177,9 +165,12 @@ class Resolver:
             return events.normal_row(self.keys, chunk, event)
         return events.normal(self.keys, chunk[event])
 
-    def _in_order(self, offsets: I64, slots: I64) -> tuple[I64, I64]:
+    def _in_order(self, offsets: I64, slots: I32) -> tuple[I64, I32]:
         """Most urgent first within each event: nothing to do where the matcher saw to it."""
-        if self.matcher.ordered or not len(slots):
+        return (offsets, slots) if self.matcher.ordered else self._sorted(offsets, slots)
+
+    def _sorted(self, offsets: I64, slots: I32) -> tuple[I64, I32]:
+        if not len(slots):
             return offsets, slots
         urgency = np.uint8(9) - self.catalog.priority[slots]
         if len(offsets) == 2:

@@ -1,0 +1,88 @@
+// Events as Python holds them -> keys. Values of the plain Python types are converted here; everything else (an
+// interval, a NumPy scalar, a Decimal, whatever is wrong) goes through the Python codecs, so there is one meaning and one
+// set of error messages.
+//
+//   event {"price": 12.5, "city": "Paris"}      low  | MISSING | 12.5's key | "Paris"'s key |
+//                                                high  the same, unless an attribute is an interval
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include "base/common.hpp"
+
+namespace hitbox {
+
+namespace nb = nanobind;
+
+// The keys of events, row by row. `high` is empty where every event is a point.
+struct EventKeys {
+  i64* low = nullptr;
+  i64* high = nullptr;
+
+  EventKeys() = default;
+  EventKeys(const EventKeys&) = delete;
+  EventKeys& operator=(const EventKeys&) = delete;
+  ~EventKeys() {
+    free_memory(low);
+    free_memory(high);
+  }
+  const i64* ends() const { return high ? high : low; }
+};
+
+class EventPlan {
+ public:
+  // columns: what `Codec.native` says, one per attribute. numbers: {name: attribute} of those that events carry.
+  // free: the attributes that events do not carry, which meet everything. other_value(attribute, value, row) ->
+  // (low, high) and other_event(event, row) -> {attribute: (low, high)} ask the codecs; row is -1 of a single event.
+  EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event);
+
+  u32 attributes() const { return u32(columns_.size()); }
+
+  // One event.
+  void encode(nb::handle event, EventKeys& out) const;
+  // A list of events, the first of which is number `row`.
+  void encode(nb::handle events, size_t count, i64 row, EventKeys& out) const;
+
+ private:
+  enum class Type : u8 { other, whole, real, truth, moment, text, whole_grid, real_grid };
+
+  struct Column {
+    Type type = Type::other;
+    nb::object dictionary, memo;         // text: a string_dictionary.Dictionary, and its {string: key} of known strings
+    i64 most = 0;                        // strings that the memo holds
+    nb::object epoch, plain_epoch;       // moment: the start of 1970, with and without a zone
+    i64 over = 1, below = 0, above = 0;  // grid: step = over / under; keys outside the domain
+    double scale = 1, under = 1;
+  };
+
+  // An end of an interval, or of an attribute that is free.
+  struct High {
+    size_t row;
+    u32 attribute;
+    i64 key;
+  };
+  // Names that came one after the other in the last event, so that events alike need no look-up.
+  using Names = std::vector<std::pair<nb::object, u32>>;
+
+  static Column column(nb::handle native);
+  bool plain_key(const Column& column, PyObject* value, i64& key) const;
+  bool text_key(const Column& column, PyObject* value, i64& key) const;
+  bool moment_key(const Column& column, PyObject* value, i64& key) const;
+  void encode_row(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs, Names* names) const;
+  void encode_other(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs) const;
+  void put(nb::handle ends, u32 attribute, size_t row, i64* low, std::vector<High>& highs) const;
+  void add_highs(size_t rows, const std::vector<High>& highs, EventKeys& out) const;
+
+  std::vector<Column> columns_;
+  nb::dict numbers_;
+  std::vector<u32> free_;
+  nb::object other_value_, other_event_;
+  nb::object parts_, tzinfo_, days_, seconds_, microseconds_;
+};
+
+void bind_event_plan(nb::module_& m);
+
+}  // namespace hitbox

@@ -1,0 +1,371 @@
+#include "bindings/owners.hpp"
+
+#include <algorithm>
+
+#include "bindings/numpy_memory.hpp"
+#include "bindings/released_gil.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr size_t PIECE = 1 << 22;  // ids between two looks for signals
+constexpr size_t SHORT = 4096;     // ids for which Python's lock is not given back
+constexpr size_t SHORT_TEXT = 32;  // bytes that are copied without looking at the length
+
+// Calls use(i, values[at[i]]) for i in [from, to). The values lie all over the memory, so they are asked for in advance.
+template <class T, class Use>
+inline void gather(const T* values, const i32* at, size_t from, size_t to, Use use) {
+  size_t i = from;
+  for (; i + PrefetchDistance::GATHER_OUTER < to; ++i) {
+    prefetch_outer(values + at[i + PrefetchDistance::GATHER_OUTER]);
+    prefetch(values + at[i + PrefetchDistance::GATHER]);
+    use(i, values + at[i]);
+  }
+  for (; i < to; ++i) use(i, values + at[i]);
+}
+
+inline void set_item(PyObject* list, size_t at, PyObject* item) {
+#ifdef Py_LIMITED_API
+  PyList_SetItem(list, Py_ssize_t(at), item);
+#else
+  PyList_SET_ITEM(list, Py_ssize_t(at), item);
+#endif
+}
+
+// Calls work(from, to) for pieces of [0, count) without Python's lock; signal handlers run in between.
+template <class Work>
+void in_pieces(size_t count, Work work) {
+  if (count <= SHORT) return work(0, count);
+  for (size_t from = 0; from < count; from += PIECE) {
+    {
+      ReleasedGil free;
+      work(from, std::min(count, from + PIECE));
+    }
+    if (PyErr_CheckSignals()) throw nb::python_error();
+  }
+}
+
+// Places of slots in a result. Open addressing; as large as the slots that several boxes may belong to are many.
+class Places {
+ public:
+  // The place that `slot` has already, or `fresh`, which it gets now.
+  size_t find(i32 slot, size_t fresh) {
+    if (2 * (used_ + 1) > entries_.size()) grow();
+    for (size_t at = start(slot);; at = (at + 1) & mask_) {
+      if (entries_[at].slot == slot) return entries_[at].place;
+      if (entries_[at].slot >= 0) continue;
+      entries_[at] = {slot, fresh};
+      ++used_;
+      return fresh;
+    }
+  }
+
+ private:
+  struct Entry {
+    i32 slot = -1;
+    size_t place = 0;
+  };
+
+  size_t start(i32 slot) const { return (u32(slot) * 0x9E3779B1u >> 4) & mask_; }
+
+  void grow() {
+    std::vector<Entry> old(std::max<size_t>(64, 2 * entries_.size()));
+    old.swap(entries_);
+    mask_ = entries_.size() - 1;
+    for (const Entry& one : old)
+      if (one.slot >= 0) {
+        size_t at = start(one.slot);
+        while (entries_[at].slot >= 0) at = (at + 1) & mask_;
+        entries_[at] = one;
+      }
+  }
+
+  std::vector<Entry> entries_;
+  size_t mask_ = 0, used_ = 0;
+};
+
+}  // namespace
+
+// ---- ids
+
+// Ids are often the numbers of rows, which need not be read.
+bool Ids::are_consecutive() const {
+  for (size_t i = 1; i < frozen_; ++i)
+    if (numbers_.data()[i] != numbers_.data()[i - 1] + 1) return false;
+  return true;
+}
+
+PyObject* Ids::made(size_t slot) const {
+  const i64* at = numbers_.data() + slot;
+  if (!text_) return PyLong_FromLongLong(at[0]);
+  return PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(data_.data()) + at[0], Py_ssize_t(at[1] - at[0]), nullptr);
+}
+
+void Ids::fetch_ahead(const i32* slots, size_t at, size_t count) const {
+  if (at + 2 * PrefetchDistance::GATHER >= count) return;
+  size_t next = size_t(slots[at + 2 * PrefetchDistance::GATHER]), soon = size_t(slots[at + PrefetchDistance::GATHER]);
+  if (kept_.empty()) {
+    if (next < frozen_) prefetch(numbers_.data() + next);
+    if (text_ && soon < frozen_) prefetch(data_.data() + numbers_.data()[soon]);
+  } else {
+    if (next < frozen_) prefetch(kept_.data() + next);
+    if (soon < frozen_ && kept_[soon]) prefetch(kept_[soon]);
+  }
+}
+
+nb::object Ids::list(const i32* slots, size_t count) {
+  asked_ += count;
+  if (kept_.empty() && frozen_ <= MOST_KEPT && asked_ > frozen_ / 8) kept_.resize(frozen_, nullptr);
+  nb::object out = nb::steal(PyList_New(Py_ssize_t(count)));
+  if (!out.is_valid()) throw nb::python_error();
+  for (size_t i = 0; i < count; ++i) {
+    fetch_ahead(slots, i, count);
+    size_t slot = size_t(slots[i]);
+    PyObject* id;
+    if (slot >= frozen_) {
+      id = PyList_GetItem(late_.ptr(), Py_ssize_t(slot - frozen_));
+      Py_XINCREF(id);
+    } else if (kept_.empty()) {
+      id = made(slot);
+    } else {
+      if (!kept_[slot]) {
+        kept_[slot] = made(slot);
+        kept_count_ += kept_[slot] != nullptr;
+      }
+      id = kept_[slot];
+      Py_XINCREF(id);
+    }
+    if (!id) throw nb::python_error();
+    set_item(out.ptr(), i, id);
+  }
+  return out;
+}
+
+bool Ids::any_late(const i32* slots, size_t count) const {
+  if (!PyList_Size(late_.ptr())) return false;
+  i32 most = -1;
+  for (size_t i = 0; i < count; ++i) most = std::max(most, slots[i]);
+  return most >= 0 && size_t(most) >= frozen_;
+}
+
+i64 Ids::late_number(i32 slot) const {
+  PyObject* id = PyList_GetItem(late_.ptr(), Py_ssize_t(size_t(slot) - frozen_));
+  i64 number = id ? PyLong_AsLongLong(id) : -1;
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
+std::pair<const char*, i64> Ids::raw_text(i32 slot) const {
+  if (size_t(slot) < frozen_) {
+    const i64* at = numbers_.data() + slot;
+    return {reinterpret_cast<const char*>(data_.data()) + at[0], at[1] - at[0]};
+  }
+  PyObject* id = PyList_GetItem(late_.ptr(), Py_ssize_t(size_t(slot) - frozen_));
+  Py_ssize_t size;
+  const char* data = id ? PyUnicode_AsUTF8AndSize(id, &size) : nullptr;
+  if (!data) throw nb::python_error();
+  return {data, i64(size)};
+}
+
+size_t Ids::rank(nb::handle id, const i64* order) const {
+  i64 number = 0;
+  Py_ssize_t size = 0;
+  const char* text = nullptr;
+  if (text_) {
+    text = PyUnicode_AsUTF8AndSize(id.ptr(), &size);
+    if (!text) {
+      PyErr_Clear();  // a lone surrogate, which no id has
+      return frozen_;
+    }
+  } else {
+    number = nb::cast<i64>(id);
+  }
+  auto below = [&](size_t slot) {
+    if (!text_) return numbers_.data()[slot] < number;
+    auto [known, length] = raw_text(i32(slot));
+    int sign = std::memcmp(known, text, size_t(std::min<i64>(length, size)));  // UTF-8 sorts as code points do
+    return sign ? sign < 0 : length < i64(size);
+  };
+  size_t low = 0, high = frozen_;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (below(order ? size_t(order[middle]) : middle)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+nb::tuple Ids::columns(const i32* slots, size_t count) const {
+  const bool late = any_late(slots, count);
+  if (!text_) {
+    i64* ids = allocate<i64>(count);
+    nb::object out = numpy_array(ids, {count});
+    const i64* known = numbers_.data();
+    if (consecutive_ && !late) {
+      in_pieces(count, [=, first = frozen_ ? known[0] : 0](size_t from, size_t to) {
+        for (size_t i = from; i < to; ++i) ids[i] = first + slots[i];
+      });
+    } else if (late) {
+      for (size_t i = 0; i < count; ++i) ids[i] = size_t(slots[i]) < frozen_ ? known[slots[i]] : late_number(slots[i]);
+    } else {
+      in_pieces(count, [=](size_t from, size_t to) {
+        gather(known, slots, from, to, [=](size_t i, const i64* id) { ids[i] = *id; });
+      });
+    }
+    return nb::make_tuple(out, nb::none());
+  }
+  i64* ends = allocate<i64>(count + 1);
+  nb::object offsets = numpy_array(ends, {count + 1});
+  ends[0] = 0;
+  if (late) {
+    for (size_t i = 0; i < count; ++i) ends[i + 1] = ends[i] + raw_text(slots[i]).second;
+    u8* bytes = allocate<u8>(size_t(ends[count]));
+    nb::object data = numpy_array(bytes, {size_t(ends[count])});
+    for (size_t i = 0; i < count; ++i) {
+      auto [text, size] = raw_text(slots[i]);
+      if (size) std::memcpy(bytes + ends[i], text, size_t(size));
+    }
+    return nb::make_tuple(offsets, data);
+  }
+  i64* sources = allocate<i64>(count);
+  nb::object kept = numpy_array(sources, {count});
+  in_pieces(count, [=](size_t from, size_t to) {
+    gather(numbers_.data(), slots, from, to, [=](size_t i, const i64* start) {
+      sources[i] = start[0];
+      ends[i + 1] = ends[i] + start[1] - start[0];
+    });
+  });
+  u8* bytes = allocate<u8>(size_t(ends[count]));  // with room behind it, over which a copy may write
+  nb::object data = numpy_array(bytes, {size_t(ends[count])});
+  const u8* texts = data_.data();
+  const i64 safe = i64(data_.size()) - i64(SHORT_TEXT);
+  in_pieces(count, [=](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) {
+      if (i + PrefetchDistance::GATHER < to) prefetch(texts + sources[i + PrefetchDistance::GATHER]);
+      size_t size = size_t(ends[i + 1] - ends[i]);
+      if (size <= SHORT_TEXT && sources[i] <= safe) std::memcpy(bytes + ends[i], texts + sources[i], SHORT_TEXT);
+      else if (size) std::memcpy(bytes + ends[i], texts + sources[i], size);
+    }
+  });
+  return nb::make_tuple(offsets, data);
+}
+
+// ---- slots
+
+void Owners::slots(const i32* numbers, size_t size, i32* out) const {
+  gather(owner.data(), numbers, 0, size, [=](size_t i, const i64* slot) { out[i] = i32(*slot); });
+}
+
+void Owners::settle(const i32* numbers, const u8* sure, size_t size, Slots& out, std::vector<i64>& doubtful) const {
+  const i64* of = owner.data();
+  const size_t before = out.size;
+  out.need(before + size);
+  Places places;
+  std::vector<u32> doubt_of;  // place - before -> 1 + its place in `doubts`
+  std::vector<i64> doubts;    // places; -1 where an exact box came later
+  for (size_t i = 0; i < size; ++i) {
+    if (i + 2 * PrefetchDistance::GATHER < size) prefetch(of + numbers[i + 2 * PrefetchDistance::GATHER]);
+    i32 slot = i32(of[numbers[i]]);
+    bool certain = exact.data()[numbers[i]] && (!sure || sure[i]);
+    // An event with a predicate of its own is several points, so a box may come several times.
+    size_t place = !sure && count.data()[slot] == 1 ? out.size : places.find(slot, out.size);
+    if (place == out.size) {
+      out.data[out.size++] = slot;
+      if (certain) continue;
+      doubt_of.resize(out.size - before, 0);
+      doubts.push_back(i64(place));
+      doubt_of[place - before] = u32(doubts.size());
+    } else if (certain && place - before < doubt_of.size() && doubt_of[place - before]) {
+      doubts[doubt_of[place - before] - 1] = -1;
+    }
+  }
+  for (i64 place : doubts)
+    if (place >= 0) doubtful.push_back(place);
+}
+
+void Owners::drop_denied(nb::handle holds, nb::handle event, const std::vector<i64>& doubtful, Slots& slots) {
+  nb::list asked;
+  for (i64 place : doubtful) asked.append(slots.data[place]);
+  nb::list answers = nb::cast<nb::list>(holds(event, asked));
+  size_t kept = size_t(doubtful[0]);
+  for (size_t at = kept, doubt = 0; at < slots.size; ++at) {
+    bool dropped = doubt < doubtful.size() && size_t(doubtful[doubt]) == at && !nb::cast<bool>(answers[doubt++]);
+    if (!dropped) slots.data[kept++] = slots.data[at];
+  }
+  slots.size = kept;
+}
+
+namespace {
+
+// (offsets, slots, doubtful) of many events.
+nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numbers, nb::object sure) {
+  Frozen<u8> certain;
+  if (!sure.is_none()) certain = nb::cast<Frozen<u8>>(sure);
+  const size_t events = offsets.size() - 1;
+  i64* ends = allocate<i64>(events + 1);
+  nb::object starts = numpy_array(ends, {events + 1});
+  Slots slots;
+  slots.need(numbers.size());
+  std::vector<i64> doubtful;
+  ends[0] = 0;
+  size_t done = 0;
+  for (size_t e = 0; e < events;) {
+    {
+      ReleasedGil free;
+      for (size_t until = done + PIECE; e < events && done < until; ++e) {
+        const i64 from = offsets.data()[e], size = offsets.data()[e + 1] - from;
+        owners.settle(numbers.data() + from, certain.is_valid() ? certain.data() + from : nullptr, size_t(size), slots,
+                      doubtful);
+        ends[e + 1] = i64(slots.size);
+        done += size_t(size) + 16;
+      }
+    }
+    if (PyErr_CheckSignals()) throw nb::python_error();
+  }
+  i64* places = allocate<i64>(doubtful.size());
+  nb::object doubts = numpy_array(places, {doubtful.size()});
+  std::copy(doubtful.begin(), doubtful.end(), places);
+  size_t size = slots.size;
+  return nb::make_tuple(starts, numpy_array(std::exchange(slots.data, nullptr), {size}), doubts);
+}
+
+}  // namespace
+
+void bind_owners(nb::module_& m) {
+  nb::class_<Ids>(m, "Ids")
+      .def(nb::init<Frozen<i64>, nb::list>(), nb::arg("numbers"), nb::arg("late"))
+      .def(nb::init<Frozen<i64>, Frozen<u8>, nb::list>(), nb::arg("offsets"), nb::arg("data"), nb::arg("late"))
+      .def(
+          "list", [](Ids& self, Frozen<i32> slots) { return self.list(slots.data(), slots.size()); }, nb::arg("slots"))
+      .def(
+          "columns", [](const Ids& self, Frozen<i32> slots) { return self.columns(slots.data(), slots.size()); },
+          nb::arg("slots"))
+      .def(
+          "rank",
+          [](const Ids& self, nb::handle id, nb::object order) {
+            if (order.is_none()) return self.rank(id, nullptr);
+            Frozen<i64> places = nb::cast<Frozen<i64>>(order);
+            return self.rank(id, places.data());
+          },
+          nb::arg("id"), nb::arg("order").none())
+      .def_prop_ro("nbytes", &Ids::bytes);
+
+  nb::class_<Owners>(m, "Owners")
+      .def(nb::init<Frozen<i64>, Frozen<u8>, Frozen<i32>, bool, bool>(), nb::arg("owner"), nb::arg("exact"),
+           nb::arg("count"), nb::arg("plain"), nb::arg("direct"))
+      .def(
+          "slots",
+          [](const Owners& self, Frozen<i32> numbers) {
+            if (self.direct) return nb::cast(numbers);
+            const size_t size = numbers.size();
+            Slots slots;
+            slots.need(size);
+            in_pieces(size,
+                      [&](size_t from, size_t to) { self.slots(numbers.data() + from, to - from, slots.data + from); });
+            return numpy_array(std::exchange(slots.data, nullptr), {size});
+          },
+          nb::arg("numbers"))
+      .def("settle", &settle_all, nb::arg("offsets"), nb::arg("numbers"), nb::arg("sure").none());
+}
+
+}  // namespace hitbox

@@ -1,0 +1,99 @@
+// From the numbers of boxes that matched to the ids of their subscriptions.
+//
+//   numbers  ->  owner[number] = slot  ->  each slot once, in doubt where no exact box of it matched  ->  ids
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "base/common.hpp"
+#include "base/prefetch.hpp"
+
+namespace hitbox {
+
+namespace nb = nanobind;
+
+template <class T>
+using Frozen = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Slots in memory of allocate().
+struct Slots {
+  i32* data = nullptr;
+  size_t size = 0;
+
+  Slots() = default;
+  Slots(const Slots&) = delete;
+  Slots& operator=(const Slots&) = delete;
+  ~Slots() { free_memory(data); }
+  void need(size_t room) { reallocate(data, room); }
+};
+
+// The ids of slots: a frozen part, int64 or texts, and a Python list of those that came later.
+class Ids {
+ public:
+  Ids(Frozen<i64> numbers, nb::list late)
+      : numbers_(numbers), late_(late), frozen_(numbers.size()), consecutive_(are_consecutive()) {}
+  Ids(Frozen<i64> offsets, Frozen<u8> data, nb::list late)
+      : text_(true), numbers_(offsets), data_(data), late_(late), frozen_(offsets.size() - 1) {}
+  Ids(const Ids&) = delete;
+  Ids& operator=(const Ids&) = delete;
+  ~Ids() {
+    for (PyObject* one : kept_) Py_XDECREF(one);
+  }
+
+  // A Python list of ids. Once many were asked for, their objects are kept: to find one is quicker than to make one.
+  nb::object list(const i32* slots, size_t count);
+  // (ids, None), or of texts (offsets, bytes): what an Arrow array is made of.
+  nb::tuple columns(const i32* slots, size_t count) const;
+  // The rank of the first frozen id that is not below `id`; `order` sorts them, or is null where they are sorted.
+  size_t rank(nb::handle id, const i64* order) const;
+  size_t bytes() const { return kept_.size() * sizeof(PyObject*) + kept_count_ * (text_ ? 64 : 32); }
+
+ private:
+  static constexpr size_t MOST_KEPT = size_t(1) << 22;
+
+  PyObject* made(size_t slot) const;
+  void fetch_ahead(const i32* slots, size_t at, size_t count) const;
+  bool are_consecutive() const;
+  bool any_late(const i32* slots, size_t count) const;
+  i64 late_number(i32 slot) const;
+  std::pair<const char*, i64> raw_text(i32 slot) const;
+
+  bool text_ = false;
+  Frozen<i64> numbers_;  // of texts: where each begins
+  Frozen<u8> data_;
+  nb::list late_;
+  size_t frozen_;
+  bool consecutive_ = false;     // the frozen numbers ascend by one
+  std::vector<PyObject*> kept_;  // the objects of frozen slots that were asked for
+  size_t kept_count_ = 0, asked_ = 0;
+};
+
+// Which slot a box belongs to.
+struct Owners {
+  Owners(Frozen<i64> owner_of, Frozen<u8> is_exact, Frozen<i32> box_count, bool is_plain, bool is_direct)
+      : owner(owner_of), exact(is_exact), count(box_count), plain(is_plain), direct(is_direct) {}
+
+  // The slots of some boxes.
+  void slots(const i32* numbers, size_t size, i32* out) const;
+  // The same behind what `out` holds, each once, in the order in which they come first. `doubtful` are the places in
+  // `out` of those whose predicate has to be evaluated: no exact box of theirs is among the numbers. A box counts as
+  // exact only where `sure` says so too, which may be null.
+  void settle(const i32* numbers, const u8* sure, size_t size, Slots& out, std::vector<i64>& doubtful) const;
+
+  // Those of `doubtful` that holds(event, slots) denies are taken out of `slots`.
+  static void drop_denied(nb::handle holds, nb::handle event, const std::vector<i64>& doubtful, Slots& slots);
+
+  Frozen<i64> owner;
+  Frozen<u8> exact;
+  Frozen<i32> count;
+  bool plain;   // every subscription is one exact box
+  bool direct;  // every box has the number of its slot
+};
+
+void bind_owners(nb::module_& m);
+
+}  // namespace hitbox

@@ -1,0 +1,67 @@
+"""Events -> Points: values of the plain Python types natively, everything else through the codecs (encoding/events.py).
+
+So a value has one meaning, and an error has one message, whichever way it goes. The native part (src/engine/bindings/
+event_plan.hpp) takes exact dicts with exact strings as names, and exact values: bool, int, float, str, datetime, None.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hitbox.encoding import events
+from hitbox.encoding.arrays import Points
+from hitbox.encoding.events import Event
+from hitbox.encoding.keys import Keys
+from hitbox.engine import _kernels
+from hitbox.errors import TableError, UnknownAttribute, ValueProblem
+
+PIECE = 4096
+"""Events that are encoded while no other thread runs Python code and no signal is handled."""
+
+
+class EventEncoder:
+    """The events of one schema as points."""
+
+    def __init__(self, keys: Keys):
+        schema = keys.schema
+        numbers = {name: schema.number(name) for name in schema.with_role("criteria")}
+        columns = [codec.native() for codec in keys.codecs]
+        free = list(keys.space.information)
+        # functions of the keys, not methods: the collector does not see a cycle through a native object
+        others = partial(_other_value, keys), partial(_other_event, keys)
+        self.plan = _kernels.EventPlan(columns, numbers, free, *others)
+
+    def one(self, event: Event) -> Points:
+        return Points(*self.plan.encode([event], -1))
+
+    def many(self, some: list[Event], first_row: int = 0) -> Points:
+        """A list of events, which nobody changes meanwhile; an error names the event's number, counted from
+        `first_row`."""
+        if len(some) <= PIECE:
+            return Points(*self.plan.encode(some, first_row))
+        starts = range(0, len(some), PIECE)
+        parts = [Points(*self.plan.encode(some[at : at + PIECE], first_row + at)) for at in starts]
+        low = np.concatenate([part.low for part in parts])
+        return Points(low, np.concatenate([part.high for part in parts]) if any(p.intervals for p in parts) else low)
+
+
+def _other_value(keys: Keys, number: int, value: Any, row: int) -> tuple[int, int]:
+    """The ends of a value of another type; `row` is its event's number, -1 where there is one event only."""
+    try:
+        return events.value_keys(keys.codecs[number], keys.schema.names[number], value)
+    except ValueProblem as problem:
+        raise _in_row(problem, row) from None
+
+
+def _other_event(keys: Keys, event: Event, row: int) -> dict[int, tuple[int, int]]:
+    try:
+        return events.event_keys(keys, event)
+    except (ValueProblem, UnknownAttribute) as problem:
+        raise _in_row(problem, row) from None
+
+
+def _in_row(problem: ValueProblem | UnknownAttribute, row: int) -> Exception:
+    return problem if row < 0 else TableError(f"event {row}: {problem}", [(row, str(problem))])
