@@ -22,6 +22,8 @@ namespace nb = nanobind;
 using namespace hitbox;
 using namespace nb::literals;
 
+void bind_text(nb::module_& m);  // text.cpp
+
 namespace {
 
 template <class T>
@@ -432,4 +434,5 @@ NB_MODULE(_kernels, m) {
     return names;
   });
   bind_locks(m);
+  bind_text(m);
 }

@@ -31,6 +31,7 @@ from hitbox.encoding.codecs import decoded, is_text, unsound
 from hitbox.encoding.events import Event
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
+from hitbox.encoding.string_dictionary import Texts
 from hitbox.encoding.values import brief, forbidden
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
@@ -212,7 +213,7 @@ class Index:
     def _settle(self, kind: str) -> None:
         self._commit(self._catalog.settled(kind))
 
-    def _admit(self, strings: Mapping[int, set[str]]) -> None:
+    def _admit(self, strings: Mapping[int, Texts]) -> None:
         """Give labels to strings; where labels move, move the boxes. No answer changes by it."""
         if sum(map(len, strings.values())) <= FEW and self._keys.knows(strings):
             return

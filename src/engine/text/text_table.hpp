@@ -1,0 +1,92 @@
+// Distinct texts, numbered in the order in which they came.
+//
+// The hash is seeded by whoever makes the table, so nobody can choose texts that collide.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "base/common.hpp"
+
+namespace hitbox::text {
+
+struct Seed {
+  u64 first, second;
+};
+
+static inline u64 mix(u64 a, u64 b) {
+  const unsigned __int128 product = (unsigned __int128)a * b;
+  return u64(product) ^ u64(product >> 64);
+}
+
+// As wyhash does it: 16 bytes per multiplication.
+static inline u64 hash_of(std::string_view text, Seed seed) {
+  auto word = [](const char* at, size_t bytes) {
+    u64 value = 0;
+    std::memcpy(&value, at, bytes);
+    return value;
+  };
+  u64 hash = seed.first ^ text.size();
+  const char* at = text.data();
+  size_t left = text.size();
+  for (; left > 16; at += 16, left -= 16) hash = mix(word(at, 8) ^ seed.second, word(at + 8, 8) ^ hash);
+  const size_t low = left < 8 ? left : 8;
+  return mix(mix(word(at, low) ^ seed.second, word(at + low, left - low) ^ hash), seed.first | 1);
+}
+
+class TextTable {
+ public:
+  static constexpr u32 NONE = ~u32(0);
+
+  explicit TextTable(Seed seed) : seed_(seed), slots_(64, NONE) {}
+
+  size_t size() const { return ends_.size(); }
+  std::string_view operator[](u32 number) const {
+    const u64 start = number ? ends_[number - 1] : 0;
+    return {data_.data() + start, size_t(ends_[number] - start)};
+  }
+  const std::vector<char>& data() const { return data_; }
+  const std::vector<u64>& ends() const { return ends_; }
+
+  u32 find(std::string_view text) const { return slots_[slot_of(text, hash_of(text, seed_))]; }
+
+  // The number of a text, a new one if it has not come before.
+  u32 number(std::string_view text) {
+    const u64 hash = hash_of(text, seed_);
+    size_t slot = slot_of(text, hash);
+    if (slots_[slot] != NONE) return slots_[slot];
+    const u32 number = u32(size());
+    data_.insert(data_.end(), text.begin(), text.end());
+    ends_.push_back(data_.size());
+    hashes_.push_back(hash);
+    slots_[slot] = number;
+    if (2 * size() > slots_.size()) grow();
+    return number;
+  }
+
+ private:
+  size_t slot_of(std::string_view text, u64 hash) const {
+    const size_t mask = slots_.size() - 1;
+    size_t slot = hash & mask;
+    while (slots_[slot] != NONE && (hashes_[slots_[slot]] != hash || (*this)[slots_[slot]] != text))
+      slot = (slot + 1) & mask;
+    return slot;
+  }
+
+  void grow() {
+    std::vector<u32> slots(slots_.size() * 4, NONE);
+    for (u32 number = 0; number < size(); ++number) {
+      size_t slot = hashes_[number] & (slots.size() - 1);
+      while (slots[slot] != NONE) slot = (slot + 1) & (slots.size() - 1);
+      slots[slot] = number;
+    }
+    slots_.swap(slots);
+  }
+
+  Seed seed_;
+  std::vector<u32> slots_;
+  std::vector<u64> hashes_, ends_;
+  std::vector<char> data_;
+};
+
+}  // namespace hitbox::text
