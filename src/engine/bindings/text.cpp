@@ -1,6 +1,7 @@
 // Predicates in bulk: hitbox.engine._kernels.Reader, which hitbox.index.predicate_column drives.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -53,12 +54,12 @@ size_t read_texts(Reader& self, In<i64> offsets, In<u8> data, In<u8> wanted, siz
   return self.read(ends, data.data(), wanted.data(), from, to, piece);
 }
 
-// None, or (shape, text, places of its literals, which are lists), or (shape, attribute, pattern).
+// None, or (shape, text, places of its literals, which are lists), or (shape, pattern).
 nb::object question(const Reader& self) {
   const auto& asked = self.question();
   if (!asked.asked) return nb::none();
   nb::bytes text(asked.text.data(), asked.text.size());
-  if (asked.about_pattern) return nb::make_tuple(asked.shape, self.shape(asked.shape).attribute, text);
+  if (asked.about_pattern) return nb::make_tuple(asked.shape, text);
   nb::list places, lists;
   for (size_t i = 0; i < asked.places.size(); ++i) {
     places.append(asked.places[i]);
@@ -88,12 +89,12 @@ void define(Reader& self, u32 number, u32 attribute, bool any, const std::vector
   shape.meaning = Shape::Meaning::TESTS;
 }
 
-void define_pattern(Reader& self, u32 number, nb::bytes pattern, i64 low, i64 high, bool wild, bool refused) {
+// A pattern that is left without a meaning is refused.
+void define_pattern(Reader& self, u32 number, nb::bytes pattern, std::optional<text::Pattern> meaning) {
   Shape& shape = self.define(number);
-  if (!shape.patterns || shape.patterns->number({pattern.c_str(), pattern.size()}) != shape.ranges.size())
+  if (!shape.patterns || shape.patterns->number({pattern.c_str(), pattern.size()}) != shape.meanings.size())
     throw nb::value_error("this pattern was not asked for");
-  shape.ranges.push_back({{low, high}, wild});
-  shape.refused.push_back(refused);
+  shape.meanings.push_back(meaning ? *meaning : text::Pattern{{}, {}, false, false, true});
 }
 
 nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t most, In<int> told, In<i64> low,
@@ -142,10 +143,13 @@ void bind_text(nb::module_& m) {
       .def("define_constant", [](Reader& self, u32 shape, bool always) {
         self.define(shape).meaning = always ? Shape::Meaning::ALWAYS : Shape::Meaning::NEVER;
       }, "shape"_a, "always"_a)
-      .def("define_pattern", &define_pattern, "shape"_a, "pattern"_a, "low"_a, "high"_a, "wild"_a, "refused"_a)
-      .def("string", [](Reader& self, u32 attribute, nb::bytes text) {
-        return self.strings(attribute).number({text.c_str(), text.size()});
-      }, "attribute"_a, "text"_a)
+      .def("define_pattern", [](Reader& self, u32 shape, nb::bytes pattern, std::optional<std::string> from,
+                                std::optional<std::string> to, bool plain, bool wild) {
+        define_pattern(self, shape, pattern, text::Pattern{std::move(from), std::move(to), plain, wild, false});
+      }, "shape"_a, "pattern"_a, "low"_a.none(), "above"_a.none(), "plain"_a, "wild"_a)
+      .def("refuse_pattern", [](Reader& self, u32 shape, nb::bytes pattern) {
+        define_pattern(self, shape, pattern, std::nullopt);
+      }, "shape"_a, "pattern"_a)
       .def("strings", &strings, "attribute"_a)
       .def("make", &make, "piece"_a, "keys"_a, "most"_a, "told"_a, "low"_a, "high"_a);
 }

@@ -49,10 +49,12 @@ struct Interval {
 };
 constexpr Interval EMPTY{HIGHEST, MISSING};
 
-// What a LIKE pattern comes to: an interval of keys, and whether that is only a superset (`wild`).
+// What a LIKE pattern comes to: the strings from `from` to below `to`, or `from` alone if it is `plain`. Without them
+// there is no bound. `wild`: these are more strings than the pattern matches.
 struct Pattern {
-  Interval range;
-  bool wild;
+  std::optional<std::string> from, to;
+  bool plain, wild;
+  bool refused;  // the row is Python's
 };
 
 struct Shape {
@@ -65,8 +67,7 @@ struct Shape {
   std::vector<u8> lists;  // of each of its literals: does it stand for a list?
   std::vector<Test> tests;
   std::unique_ptr<TextTable> patterns;
-  std::vector<Pattern> ranges;     // of the patterns
-  std::vector<bool> refused;       // patterns that are Python's
+  std::vector<Pattern> meanings;  // of the patterns
 };
 
 // Strings are not keys yet. An end of an interval on a string attribute is 4 * number + 1, and one more or one less is
@@ -346,7 +347,7 @@ class Reader {
     const Codec& codec = codecs_[shape.attribute];
     if (shape.like) {
       const u32 pattern = known_pattern(span.shape, shape, literals_[span.literal].token);
-      if (pattern == TextTable::NONE || shape.refused[pattern]) return false;
+      if (pattern == TextTable::NONE || shape.meanings[pattern].refused) return false;
       cuts_.push_back({i64(pattern), 0});
       return true;
     }
@@ -395,6 +396,15 @@ class Reader {
     return TextTable::NONE;
   }
 
+  Interval range_of(const Pattern& pattern, u32 attribute) {
+    Interval range{LOWEST, HIGHEST};
+    TextTable& strings = strings_[attribute];
+    if (pattern.from) range.low = at_string(strings.number(*pattern.from)).upto;
+    if (pattern.plain) range.high = range.low;
+    else if (pattern.to) range.high = at_string(strings.number(*pattern.to)).last;
+    return range;
+  }
+
   // Appends what a condition says; `cuts_` are read from the front.
   void add(const Span& span, Piece& piece) {
     if (&span == spans_.data()) next_cut_ = 0;
@@ -431,17 +441,18 @@ class Reader {
           break;
         }
         case Test::LIKE: case Test::NOT_LIKE: {
-          const Pattern& pattern = shape.ranges[size_t(cuts_[next_cut_++].last)];
+          const Pattern& pattern = shape.meanings[size_t(cuts_[next_cut_++].last)];
           ++literal;
           wild = pattern.wild;
+          const Interval range = range_of(pattern, shape.attribute);
           if (test == Test::LIKE) {
-            piece.intervals.push_back(pattern.range);
+            piece.intervals.push_back(range);
           } else if (wild) {
             push(LOWEST, HIGHEST);
             piece.intervals.push_back(EMPTY);
           } else {
-            below(pattern.range.low - 1);
-            above(pattern.range.high);
+            below(range.low - 1);
+            above(range.high);
           }
           break;
         }

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ FEW = 64
 """New strings up to which each looks for a gap; more are merged into the base."""
 NO_TEXTS = pa.array([], pa.large_binary())
 
-Texts = Collection[str] | pa.Array
+Texts: TypeAlias = Collection[str] | pa.Array
 """Strings, or an Arrow array of them without nulls."""
 
 

@@ -155,7 +155,12 @@ class Draft:
         counts = size[which] if which else np.zeros(0, np.int64)
         chosen = _runs((np.cumsum(size) - size)[which], counts) if which else np.zeros(0, np.int64)
         exact = np.array([sure for _, some in made for sure in some], bool)
-        return np.array(rows, np.int64), counts, exact[chosen], Boxes.of([b for boxes, _ in made for b in boxes]).take(chosen)
+        return (
+            np.array(rows, np.int64),
+            counts,
+            exact[chosen],
+            Boxes.of([b for boxes, _ in made for b in boxes]).take(chosen),
+        )
 
     def _encode_wide(self, keys: Keys) -> Encoded:
         """In pieces, so that the dense bounds of a wide schema never stand in memory all at once."""

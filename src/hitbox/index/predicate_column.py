@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hitbox import language
-from hitbox.encoding.arrays import HIGHEST, I64, LOWEST
+from hitbox.encoding.arrays import I64
 from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
@@ -36,13 +36,8 @@ PIECE_BYTES = 2**21
 EXACT = 2**53
 TYPES: list[type[Codec]] = [IntCodec, FloatCodec, GridCodec, BoolCodec, TimestampCodec, StringCodec]
 OTHER = len(TYPES)
-TESTS = {
-    name: number
-    for number, name in enumerate(
-        ["=", "<", "<=", ">", ">=", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "TRUE", "FALSE"]
-        + ["<>", "NOT BETWEEN", "NOT LIKE", "IN", "NOT IN"]
-    )
-}
+TESTS = ("=", "<", "<=", ">", ">=", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "TRUE", "FALSE")
+TESTS += ("<>", "NOT BETWEEN", "NOT LIKE", "IN", "NOT IN")
 """The tests that the reader knows, as src/engine/text/conditions.hpp numbers them."""
 
 Mask = NDArray[np.bool_]
@@ -110,7 +105,7 @@ class PredicateColumn:
             asked = self._reader.question()
             if asked is None:
                 return piece
-            if len(asked) == 3:
+            if len(asked) == 2:
                 self._define_pattern(*asked)
             else:
                 self._define(*asked)
@@ -130,7 +125,7 @@ class PredicateColumn:
         leaves = [leaf for leaf in root.children or (root,) if isinstance(leaf, Leaf)]
         if len(leaves) < len(root.children) or len({leaf.number for leaf in leaves}) > 1:
             return
-        tests = [TESTS[_test(leaf, places)] for leaf in leaves]
+        tests = [TESTS.index(_test(leaf, places)) for leaf in leaves]
         found = [place for leaf in leaves for place in leaf.places if place in places]
         likes = [leaf for leaf in leaves if leaf.op.endswith("LIKE")]
         wanted = [leaf.op.endswith("IN") for leaf in leaves for place in leaf.places if place in places]
@@ -140,24 +135,17 @@ class PredicateColumn:
             self._likes[shape] = str(likes[0].values[1]) if likes[0].values[1:] else None
         self._reader.define(shape, leaves[0].number, root.op == "OR", tests)
 
-    def _define_pattern(self, shape: int, attribute: int, raw: bytes) -> None:
-        """Say which keys a LIKE pattern comes to; see `leaf_set` in language/normal.py."""
+    def _define_pattern(self, shape: int, raw: bytes) -> None:
+        """Say which strings a LIKE pattern comes to; see `leaf_set` in language/normal.py."""
         text, escape = raw.decode(), self._likes[shape]
         if len(text) > self._limits.pattern or (escape and not Pattern.complete(text, escape)):
-            self._reader.define_pattern(shape, raw, LOWEST, HIGHEST, True, True)
+            self._reader.refuse_pattern(shape, raw)
             return
         pattern = Pattern(text, escape)
-        low, high = LOWEST, HIGHEST
-        if pattern.prefix or not pattern.shape:
-            low = high = self._label(attribute, pattern.prefix)
-            if pattern.shape:
-                above = successor(pattern.prefix)
-                high = HIGHEST if above is None else self._label(attribute, above) - 1
-        self._reader.define_pattern(shape, raw, low, high, pattern.shape == "*", False)
-
-    def _label(self, attribute: int, text: str) -> int:
-        """What stands for the key of a string until it has one."""
-        return 4 * self._reader.string(attribute, text.encode()) + 1
+        plain = not pattern.shape
+        low = pattern.prefix if pattern.prefix or plain else None
+        above = successor(low) if low and not plain else None
+        self._reader.define_pattern(shape, raw, low, above, plain, pattern.shape == "*")
 
 
 def _test(leaf: Leaf, places: list[int]) -> str:
