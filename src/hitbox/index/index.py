@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -38,6 +37,7 @@ from hitbox.index import bulk_load, state
 from hitbox.index.catalog import NO_ROWS, NO_SLOTS, Id, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box
 from hitbox.index.matches import Matches
+from hitbox.index.predicate_cache import PredicateCache
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
 from hitbox.index.state import Stock
@@ -109,7 +109,7 @@ class Index:
         self._stock = stock
         self._keys, self._catalog, self._matcher = stock.keys, stock.catalog, stock.matcher
         self._many_words: dict[str, int] = {}
-        self._parsed = lru_cache(maxsize=10_000)(self.parse)
+        self._parsed = PredicateCache(self.parse)
         self._changes = 0
         self._lock = ReadWriteLock()
 
