@@ -74,7 +74,8 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
             continue
         assert row not in draft.errors, (texts[row], draft.errors[row])
         assert encoded.ids[at].as_py() == row
-        assert encoded.where is not None and encoded.where[at].as_py() == texts[row]
+        assert encoded.where is not None
+        assert encoded.where[at].as_py() == texts[row]
         boxes, exact = expected
         assert encoded.count[at] == len(boxes), texts[row]
         for one, sure in zip(boxes, exact, strict=True):
@@ -82,7 +83,7 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
             assert encoded.exact[box] == sure, texts[row]
             box += 1
         at += 1
-    assert at == len(encoded.ids) and box == len(encoded.boxes)
+    assert (at, box) == (len(encoded.ids), len(encoded.boxes))
     return share
 
 

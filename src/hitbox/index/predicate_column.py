@@ -4,11 +4,11 @@
     "city = 'Rome' AND price BETWEEN 1 AND 5"       city = ?                  'Paris', 'Rome'
 
 Most predicates are conjunctions, and their conditions have few shapes, whatever their literals are. The native reader
-(src/engine/text) cuts texts into conditions and literals. It asks here what each shape means, and `language.parse` reads
-every shape once. So there is one grammar. What the reader does not take, because it is rare or in error, goes through
-`language` as a whole: the rows of `others`.
+(src/engine/text) cuts texts into conditions and literals. It asks here what each shape means, and `language.parse`
+reads every shape once, so there is one grammar. The rows that the reader does not take, because they are rare or in
+error, go through `language` as a whole.
 
-Work goes in pieces, so that an interrupt is noticed between two of them, and a piece is forgotten when it has boxes.
+Work goes in pieces, so that an interrupt is noticed between two of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ PIECE_BYTES = 2**21
 EXACT = 2**53
 TYPES: list[type[Codec]] = [IntCodec, FloatCodec, GridCodec, BoolCodec, TimestampCodec, StringCodec]
 OTHER = len(TYPES)
-TESTS = ("=", "<", "<=", ">", ">=", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "TRUE", "FALSE")
-TESTS += ("<>", "NOT BETWEEN", "NOT LIKE", "IN", "NOT IN")
+TESTS = [
+    *("=", "<", "<=", ">", ">=", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "TRUE", "FALSE"),
+    *("<>", "NOT BETWEEN", "NOT LIKE", "IN", "NOT IN"),
+]
 """The tests that the reader knows, as src/engine/text/conditions.hpp numbers them."""
 
 Mask = NDArray[np.bool_]
