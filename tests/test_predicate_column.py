@@ -440,3 +440,89 @@ def test_most_texts_take_the_fast_way() -> None:
         texts.append(f"s LIKE '%{rng.randint(0, 99)}' AND \"odd name\" LIKE 'a!%%' ESCAPE '!' AND x < {high}")
         texts.append("ts >= TIMESTAMP '2026-01-31 12:00:00' AND 3 < i AND x IS NOT NULL")
     assert check(texts, SCHEMA) == 1.0
+
+
+ABOUT = hitbox.Schema(
+    {
+        "i": "int",
+        "age": hitbox.Attribute("int", role="information"),
+        "step": hitbox.Attribute("int", role="information", domain=(0, 40), precision=5),
+        "even": hitbox.Attribute("int", domain=(-10, 40), precision=1),
+        "name": hitbox.Attribute("string", role="information"),
+        "size": hitbox.Attribute("float", role="information"),
+        "since": hitbox.Attribute("timestamp", role="information"),
+        "on": hitbox.Attribute("bool", role="information"),
+    }
+)
+MOMENT = np.datetime64("2026-01-31T12:00", "us")
+COLUMNS: list[dict[str, Any]] = [
+    {"age": pa.array([1, None, 3, 4, 5, 6, 7, 8])},
+    {"age": pa.array([1.0, None, 3.5, float("nan"), 5, 1e30, 7, 8])},
+    {"age": pa.array(["x"] * 8), "name": pa.array([1] * 8)},
+    {"name": pa.array(["a", None, "b\0", "c", "", "é", "a", "a"])},
+    {"name": pa.array(["a", None, "b", "c", "", "é", "a", "a"]).dictionary_encode()},
+    {"age_low": pa.array([1, None, None, 4, 5, 6, 9, 8]), "age_high": pa.array([1, None, 3, None, 6, 6, 7, 8])},
+    {"age_low": pa.array([1, 2, 3, 4, 5, 6, 7, 8])},
+    {"name_low": pa.array(list("abcdefgh")), "name_high": pa.array(list("abzdeegi"))},
+    {"age": pa.array([{"low": 1, "high": 2}, None, {"low": 3, "high": 2}, {"low": None, "high": 2}] * 2)},
+    {"name": pa.array([{"low": "a", "high": "b"}, None, {"low": "z", "high": "a"}, {"low": "a\0", "high": "b"}] * 2)},
+    {"age": pa.array([{"from": 1, "to": 2}] * 8), "size": pa.array([[1, 2]] * 8)},
+    {"size": pa.array([1, 2**53, 2**53 + 1, None, -1, 0, 5, 6]), "on": pa.array([True, None] * 4)},
+    {"since": pa.array(np.array([MOMENT] * 8)), "on": pa.array([1] * 8)},
+    {
+        "since": pa.array(["2026-01-31", "x", None, "2026-01-31T12:00:00+02:00"] * 2),
+        "step": pa.array([0, 3, 5, 7, 40, 41, -1, None]),
+    },
+    {"step_low": pa.array([0, 3, 5, 6, 7, None, None, 9]), "step_high": pa.array([5, 4, 5, 9, 6, 4, None, 40])},
+]
+ROWS = [
+    "i > 1",
+    "even = 50",
+    "i = 1 OR even > 3",
+    "nonsense",
+    "even = 3 AND i <> 2",
+    "TRUE",
+    "i IN (1, 5)",
+    "even = 99 OR i = 1",
+]
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_what_subscriptions_say_about_themselves(columns: dict[str, Any]) -> None:
+    """Whole columns come to the same keys and errors as the values of each row by itself."""
+    table = pa.table({"id": np.arange(8), "where": ROWS, **columns})
+    draft = bulk_load.read(table, ABOUT, DEFAULT_LIMITS)
+    keys = Keys(ABOUT)
+    unsound = dict(draft.errors)
+    keys.admit(draft.strings(ABOUT))
+    encoded = draft.encode(keys, DEFAULT_LIMITS)
+    box = at = 0
+    for row, text in enumerate(ROWS):
+        about = {}
+        for name in ABOUT.with_role("information"):
+            if name in columns:
+                value = columns[name][row].as_py()
+                if value is not None:
+                    about[name] = value
+            elif f"{name}_low" in columns and f"{name}_high" in columns:
+                ends = columns[f"{name}_low"][row].as_py(), columns[f"{name}_high"][row].as_py()
+                if ends != (None, None):
+                    about[name] = ends
+        try:
+            if row in unsound and "NUL" in unsound[row]:
+                raise HitboxError(unsound[row])
+            predicate = language.parse(text, ABOUT, role="criteria")
+            bulk_load.about_strings(ABOUT, about)
+            boxes, exact = bulk_load.subscription_boxes(keys, predicate, about, DEFAULT_LIMITS)
+        except HitboxError as problem:
+            assert draft.errors.get(row) == str(problem)
+            continue
+        assert row not in draft.errors, draft.errors[row]
+        assert encoded.ids[at].as_py() == row
+        assert encoded.count[at] == len(boxes)
+        for one, sure in zip(boxes, exact, strict=True):
+            assert encoded.boxes[box] == dict(sorted(one.items()))
+            assert encoded.exact[box] == sure
+            box += 1
+        at += 1
+    assert (at, box) == (len(encoded.ids), len(encoded.boxes))

@@ -358,6 +358,7 @@ class Reader {
       for (u32 k = 0; k < std::max(literal.count, u32(1)); ++k) {
         const u32 token = literal.token + k * step;
         if (codec.type == Type::STRING) {
+          if (tokens_[token].kind != Kind::STRING) return false;
           cuts_.push_back({i64(token), 0});
           continue;
         }
@@ -387,6 +388,7 @@ class Reader {
 
   // The number of a LIKE pattern; NONE, and a question, if it is new.
   u32 known_pattern(u32 number, Shape& shape, u32 token) {
+    if (tokens_[token].kind != Kind::STRING) return TextTable::NONE;
     const std::string_view text = string_at(token);
     const u32 found = shape.patterns->find(text);
     if (found != TextTable::NONE) return found;
