@@ -316,7 +316,7 @@ def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
 def _parse(draft: Draft, schema: Schema, limits: Limits) -> None:
     if not is_text(draft.table["where"].type):
         raise TableError(f"column 'where' is a column of {draft.table['where'].type}, not of texts")
-    draft.where = _text(draft.table["where"])
+    draft.where = decoded(draft.table["where"])
     good = draft._good()
     wanted = good & draft.where.is_valid().to_numpy(zero_copy_only=False)
     draft.column = PredicateColumn(draft.where, wanted, schema, limits)
