@@ -61,13 +61,15 @@ class Draft:
     column: PredicateColumn | None = None
     others: dict[int, Predicate] = field(default_factory=dict)
     """By row, what `column` did not take and was parsed by itself."""
+    information: list[str] = field(default_factory=list)
+    """The attributes that these subscriptions say something about."""
 
     def strings(self, schema: Schema) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number; rows whose `about` proves wrong join `errors`."""
         found: dict[int, list[pa.Array]] = {}
         names = _named(schema, "string")
         if self.column is not None:
-            names = [(name, number) for name, number in names if schema[name].role == "information"]
+            names = [(name, number) for name, number in names if name in self.information]
             for number, some in self._strings_one_by_one(schema).items():
                 found.setdefault(number, []).append(pa.array(some, pa.large_string()))
             for number, texts in self.column.strings().items():
@@ -83,13 +85,59 @@ class Draft:
         found: Strings = {}
         for predicate in {id(one): one for one in self.others.values()}.values():
             merge_strings(found, language.strings(predicate))
-        if any(_ends(self.table, name) for name in schema.with_role("information")):
-            for row in np.flatnonzero(self._good() & _nested(self.table, schema)).tolist():
-                try:
-                    merge_strings(found, about_strings(schema, _about(self.table, schema, row)))
-                except HitboxError as problem:
-                    self.errors[row] = str(problem)
+        for row in np.flatnonzero(self._good() & self._nested(schema)).tolist():
+            try:
+                merge_strings(found, about_strings(schema, self._about(row)))
+            except HitboxError as problem:
+                self.errors[row] = str(problem)
         return found
+
+    def _about(self, row: int) -> dict[str, Any]:
+        """What a row says about itself."""
+        about: dict[str, Any] = {}
+        for name in self.information:
+            values = [python_values(column.slice(row, 1))[0] for column in _ends(self.table, name)]
+            if len(values) == 1 and values[0] is not None:
+                about[name] = values[0]
+            elif len(values) == 2 and not all(map(is_missing, values)):
+                about[name] = tuple(values)
+        return about
+
+    def _nested(self, schema: Schema) -> NDArray[np.bool_]:
+        """Which rows say something about themselves that only Python's values can tell: intervals as structs, and
+        strings in columns that are no texts."""
+        found = np.zeros(self.table.num_rows, bool)
+        for name in self.information:
+            for column in _ends(self.table, name):
+                if pa.types.is_nested(column.type) or (schema[name].type == "string" and not is_text(column.type)):
+                    found |= column.is_valid().to_numpy()
+        return found
+
+    def _told(self, keys: Keys) -> tuple[I64, I64, NDArray[np.bool_]]:
+        """The keys of what rows say about themselves, (rows, information attributes) of low and high; and which rows
+        need a look of their own, because something is nested or does not fit."""
+        schema, information = keys.schema, keys.space.information
+        low = np.full((self.table.num_rows, len(information)), MISSING, np.int64)
+        high = low.copy()
+        strange = self._nested(schema)
+        for at, number in enumerate(information):
+            codec, columns = keys.codecs[number], _ends(self.table, schema.names[number])
+            if not columns or any(pa.types.is_nested(column.type) for column in columns):
+                continue
+            try:
+                found = [codec.attempt(column) for column in columns]
+            except ValueProblem:
+                for column in columns:
+                    strange |= column.is_valid().to_numpy()
+                continue
+            for _, bad in found:
+                if bad is not None:
+                    strange |= bad
+            low[:, at], high[:, at] = found[0][0], found[-1][0]
+            if len(columns) == 2:
+                strange |= (low[:, at] == MISSING) != (high[:, at] == MISSING)
+                strange |= codec.swapped(columns[0], columns[1], low[:, at], high[:, at])
+        return low, high, strange
 
     def _good(self) -> NDArray[np.bool_]:
         good = np.ones(self.table.num_rows, bool)
@@ -100,8 +148,8 @@ class Draft:
         """The boxes of the rows without an error; rows that prove wrong now join `errors`."""
         if self.column is None or self.where is None:
             return self._encode_wide(keys)
-        low, high, strange = _told(self.table, keys)
-        counts, exact, boxes = _joined(self.column.boxes(keys, low, high))
+        low, high, strange = self._told(keys)
+        counts, exact, boxes = _joined(self.column.boxes(keys, low, high), self.table.num_rows)
         taken = self.column.read & self._good()
         sure = taken & (counts >= 0) & ~strange
         for row in np.flatnonzero(taken & ~sure).tolist():  # too many boxes, or `about` is one by one
@@ -138,7 +186,7 @@ class Draft:
                 continue
             place = known.get(id(predicate))
             if place is None:
-                about = _about(self.table, keys.schema, row)
+                about = self._about(row)
                 try:
                     made.append(subscription_boxes(keys, predicate, about, limits))
                     place = len(made) - 1
@@ -317,6 +365,7 @@ def _parse(draft: Draft, schema: Schema, limits: Limits) -> None:
     if not is_text(draft.table["where"].type):
         raise TableError(f"column 'where' is a column of {draft.table['where'].type}, not of texts")
     draft.where = decoded(draft.table["where"])
+    draft.information = [name for name in schema.with_role("information") if _ends(draft.table, name)]
     good = draft._good()
     wanted = good & draft.where.is_valid().to_numpy(zero_copy_only=False)
     draft.column = PredicateColumn(draft.where, wanted, schema, limits)
@@ -344,61 +393,15 @@ def _ends(table: pa.Table, name: str) -> list[pa.ChunkedArray]:
     return [table[end] for end in ends] if all(end in table.column_names for end in ends) else []
 
 
-def _about(table: pa.Table, schema: Schema, row: int) -> dict[str, Any]:
-    """What a row says about itself."""
-    about: dict[str, Any] = {}
-    for name in schema.with_role("information"):
-        values = [python_values(column.slice(row, 1))[0] for column in _ends(table, name)]
-        if not all(map(is_missing, values)) if len(values) == 2 else values and values[0] is not None:
-            about[name] = values[0] if len(values) == 1 else tuple(values)
-    return about
-
-
-def _nested(table: pa.Table, schema: Schema) -> NDArray[np.bool_]:
-    """Which rows say something about themselves that only Python's values can tell: intervals as structs, and strings
-    in columns that are no texts."""
-    found = np.zeros(table.num_rows, bool)
-    for name in schema.with_role("information"):
-        for column in _ends(table, name):
-            if pa.types.is_nested(column.type) or (schema[name].type == "string" and not is_text(column.type)):
-                found |= column.is_valid().to_numpy()
-    return found
-
-
-def _told(table: pa.Table, keys: Keys) -> tuple[I64, I64, NDArray[np.bool_]]:
-    """The keys of what rows say about themselves, (rows, information attributes) of low and high; and which rows need
-    a look of their own, because something is nested or does not fit."""
-    schema, information = keys.schema, keys.space.information
-    low = np.full((table.num_rows, len(information)), MISSING, np.int64)
-    high = low.copy()
-    strange = _nested(table, schema) if information else np.zeros(table.num_rows, bool)
-    for at, number in enumerate(information):
-        codec, columns = keys.codecs[number], _ends(table, schema.names[number])
-        if not columns or any(pa.types.is_nested(column.type) for column in columns):
-            continue
-        try:
-            found = [codec.attempt(column) for column in columns]
-        except ValueProblem:
-            for column in columns:
-                strange |= column.is_valid().to_numpy()
-            continue
-        for _, bad in found:
-            if bad is not None:
-                strange |= bad
-        low[:, at], high[:, at] = found[0][0], found[-1][0]
-        if len(columns) == 2:
-            strange |= (low[:, at] == MISSING) != (high[:, at] == MISSING)
-            strange |= codec.swapped(columns[0], columns[1], low[:, at], high[:, at])
-    return low, high, strange
-
-
-def _joined(parts: Iterable[Columns]) -> tuple[I64, NDArray[np.bool_], Boxes]:
-    """(boxes per row, exact, boxes) of several pieces; the priorities are not known here."""
+def _joined(parts: Iterable[Columns], rows: int) -> tuple[I64, NDArray[np.bool_], Boxes]:
+    """(boxes per row, exact, boxes) of all pieces, which may be none; the priorities are not known here."""
     counts, exact, boxes = [np.zeros(0, np.int64)], [np.zeros(0, bool)], []
     for count, sure, offsets, attribute, low, high in parts:
         counts.append(count)
         exact.append(sure.view(bool))
         boxes.append(Boxes(offsets, attribute, low, high, np.zeros(len(sure), np.uint8)))
+    if not boxes:
+        counts.append(np.zeros(rows, np.int64))
     return np.concatenate(counts), np.concatenate(exact), Boxes.concat(boxes)
 
 

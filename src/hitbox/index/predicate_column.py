@@ -31,6 +31,8 @@ from hitbox.language import Leaf, Limits, Pattern
 from hitbox.language.patterns import successor
 from hitbox.language.tree import without_not
 
+FEW = 8
+"""Rows up to which the reader is not worth it."""
 PIECE_ROWS = 20_000
 PIECE_BYTES = 2**21
 EXACT = 2**53
@@ -52,31 +54,35 @@ class PredicateColumn:
     def __init__(self, texts: pa.Array, wanted: Mask, schema: Schema, limits: Limits):
         """`texts` are large strings; the rows that are not `wanted` are left out."""
         self._schema, self._limits = schema, limits
-        attributes = [_described(codec) for codec in Keys(schema).codecs]
-        self._strings = [number for number, about in enumerate(attributes) if about[0] == TYPES.index(StringCodec)]
-        self._reader = _kernels.Reader(
-            attributes,
-            min(limits.text, PIECE_BYTES),
-            limits.depth,
-            limits.values,
-            secrets.randbits(64),
-            secrets.randbits(64),
-        )
         self._likes: dict[int, str | None] = {}
         """Shapes with LIKE: their escape characters."""
-        self._pieces = [self._read(*piece) for piece in _pieces(texts, wanted)]
-        self.read: Mask = np.concatenate([np.zeros(0, bool), *(piece.read().view(bool) for piece in self._pieces)])
+        self._strings = [number for number, of in enumerate(schema.values()) if of.type == "string"]
+        self._pieces: list[_kernels.Piece] = []
+        self.read: Mask = np.zeros(len(texts), bool)
         """Which rows were read; the others are for `language`."""
+        if np.count_nonzero(wanted) > FEW:
+            self._reader = _kernels.Reader(
+                [_described(codec) for codec in Keys(schema).codecs],
+                min(limits.text, PIECE_BYTES),
+                limits.depth,
+                limits.values,
+                secrets.randbits(64),
+                secrets.randbits(64),
+            )
+            self._pieces = [self._read(*piece) for piece in _pieces(texts, wanted)]
+            self.read = np.concatenate([piece.read().view(bool) for piece in self._pieces])
 
     def strings(self) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number."""
-        found = {number: self._distinct(number) for number in self._strings}
+        found = {number: self._distinct(number) for number in self._strings if self._pieces}
         return {number: texts for number, texts in found.items() if len(texts)}
 
     def boxes(self, keys: Keys, low: I64, high: I64) -> Iterator[Columns]:
         """(boxes per row, exact, offsets, attribute, low, high), piece by piece. A row that would have more boxes than
         the limit has -1 of them. `low` and `high` are what rows say about themselves, a column per information
         attribute."""
+        if not self._pieces:
+            return
         labels: list[I64 | None] = [None] * len(self._schema)
         for number in self._strings:
             labels[number] = np.ascontiguousarray(keys.codecs[number].column(self._distinct(number)))
