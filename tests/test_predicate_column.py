@@ -537,3 +537,13 @@ def test_what_subscriptions_say_about_themselves(columns: dict[str, Any]) -> Non
             box += 1
         at += 1
     assert (at, box) == (len(encoded.ids), len(encoded.boxes))
+
+
+def test_a_name_that_ends_like_a_bound() -> None:
+    """In the wide layout `x_low` is the low end of `x`, also where another attribute has that name."""
+    index = hitbox.Index({"x": "string", "x_low": "string"})
+    columns = {"x_low": ["a"], "x_high": ["b"], "x_low_low": ["c"], "x_low_high": ["d"]}
+    index.load(pa.table({"id": [1], **columns}))
+    assert set(index._keys.dictionaries["x_low"].arrays()["data"].tobytes().decode()) == {"c", "d"}
+    assert index.match({"x": "aa", "x_low": "cc"}) == [1]
+    assert index.match({"x": "aa", "x_low": "aa"}) == []

@@ -67,18 +67,18 @@ class Draft:
     def strings(self, schema: Schema) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number; rows whose `about` proves wrong join `errors`."""
         found: dict[int, list[pa.Array]] = {}
-        names = _named(schema, "string")
         if self.column is not None:
-            names = [(name, number) for name, number in names if name in self.information]
             for number, some in self._strings_one_by_one(schema).items():
                 found.setdefault(number, []).append(pa.array(some, pa.large_string()))
             for number, texts in self.column.strings().items():
                 found.setdefault(number, []).append(texts)
         good = pa.array(self._good())
-        for name, number in names:
-            for column in _ends(self.table, name):
+        wide = self.column is None
+        for name in schema.names if wide else self.information:
+            for column in _ends(self.table, name, wide) if schema[name].type == "string" else ():
                 if is_text(column.type):
-                    found.setdefault(number, []).append(_text(column).filter(good).drop_null())
+                    texts = _text(column).filter(good).drop_null()
+                    found.setdefault(schema.number(name), []).append(texts)
         return {number: _distinct(parts) for number, parts in found.items()}
 
     def _strings_one_by_one(self, schema: Schema) -> Strings:
@@ -385,9 +385,9 @@ def _parse(draft: Draft, schema: Schema, limits: Limits) -> None:
             draft.others[row] = found
 
 
-def _ends(table: pa.Table, name: str) -> list[pa.ChunkedArray]:
-    """The columns of an attribute: one of values, or two of the ends of intervals, or none."""
-    if name in table.column_names:
+def _ends(table: pa.Table, name: str, wide: bool = False) -> list[pa.ChunkedArray]:
+    """The columns of an attribute: one of values (not in the wide layout), two of the ends of intervals, or none."""
+    if name in table.column_names and not wide:
         return [table[name]]
     ends = [f"{name}_{end}" for end in ("low", "high")]
     return [table[end] for end in ends] if all(end in table.column_names for end in ends) else []
@@ -469,10 +469,6 @@ def _check_wide(table: pa.Table, schema: Schema) -> None:
             raise TableError(f"column {column!r} has no {other!r} beside it (all null means unbounded)")
     if not known & set(table.column_names):
         raise TableError("the table has neither a column 'where' nor bounds like 'price_low' and 'price_high'")
-
-
-def _named(schema: Schema, kind: str) -> Sequence[tuple[str, int]]:
-    return [(name, number) for number, (name, a) in enumerate(schema.items()) if a.type == kind]
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:

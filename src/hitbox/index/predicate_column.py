@@ -56,11 +56,12 @@ class PredicateColumn:
         self._schema, self._limits = schema, limits
         self._likes: dict[int, str | None] = {}
         """Shapes with LIKE: their escape characters."""
-        self._strings = [number for number, of in enumerate(schema.values()) if of.type == "string"]
         self._pieces: list[_kernels.Piece] = []
         self.read: Mask = np.zeros(len(texts), bool)
         """Which rows were read; the others are for `language`."""
+        self._strings: list[int] = []
         if np.count_nonzero(wanted) > FEW:
+            self._strings = [number for number, of in enumerate(schema.values()) if of.type == "string"]
             self._reader = _kernels.Reader(
                 [_described(codec) for codec in Keys(schema).codecs],
                 min(limits.text, PIECE_BYTES),
@@ -74,7 +75,7 @@ class PredicateColumn:
 
     def strings(self) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number."""
-        found = {number: self._distinct(number) for number in self._strings if self._pieces}
+        found = {number: self._distinct(number) for number in self._strings}
         return {number: texts for number, texts in found.items() if len(texts)}
 
     def boxes(self, keys: Keys, low: I64, high: I64) -> Iterator[Columns]:
