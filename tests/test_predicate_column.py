@@ -435,6 +435,33 @@ def test_few_rows_are_not_worth_a_reader(monkeypatch: pytest.MonkeyPatch) -> Non
     assert check(["i = 1", "s LIKE 'a%'", "nonsense", ""], SCHEMA) == 0.5
 
 
+def test_keywords_in_odd_letters() -> None:
+    """Two letters beyond ASCII have the capitals I and S, so Python reads keywords that the reader takes for names."""
+    texts = ["b = FAL\u017fE", "b <> FAL\u017fE", "b < FAL\u017fE", "b BETWEEN TRUE AND FAL\u017fE"]
+    texts += [
+        "b BETWEEN FAL\u017fE AND TRUE",
+        "b IN (TRUE, FAL\u017fE)",
+        "b IN (FAL\u017fE)",
+        "FAL\u017fE",
+        "NOT FAL\u017fE",
+    ]
+    texts += [
+        "FAL\u017fE = b",
+        "FAL\u017fE > b",
+        "i \u0131N (1, 2)",
+        "i NOT \u0131n (1)",
+        "s L\u0131KE 'a%'",
+        "s \u0131\u017f NULL",
+    ]
+    texts += [
+        "s LIKE 'a!%' E\u017fCAPE '!'",
+        "ts > T\u0131MEſTAMP '2026-01-31'",
+        "i = 1 AND FAL\u017fE",
+        "FAL\u017fE OR b",
+    ]
+    check(texts, SCHEMA)
+
+
 def test_more_shapes_than_are_kept() -> None:
     """Names that nobody declared: each is a shape of its own, and none of them is kept for long."""
     check([f"unknown{i} = 1" for i in range(300)] + ["i = 1"], SCHEMA)

@@ -43,6 +43,7 @@ TESTS = [
     *("<>", "NOT BETWEEN", "NOT LIKE", "IN", "NOT IN"),
 ]
 """The tests that the reader knows, as src/engine/text/conditions.hpp numbers them."""
+LISTS = ("IN", "NOT IN")
 
 Mask = NDArray[np.bool_]
 Columns = tuple[I64, NDArray[np.uint8], I64, NDArray[np.int32], I64, I64]
@@ -132,17 +133,18 @@ class PredicateColumn:
             self._reader.define_constant(shape, root.op == "TRUE")
             return
         leaves = [leaf for leaf in root.children or (root,) if isinstance(leaf, Leaf)]
-        if len(leaves) < len(root.children) or len({leaf.number for leaf in leaves}) > 1:
-            return
-        tests = [TESTS.index(_test(leaf, places)) for leaf in leaves]
-        found = [place for leaf in leaves for place in leaf.places if place in places]
         likes = [leaf for leaf in leaves if leaf.op.endswith("LIKE")]
-        wanted = [leaf.op.endswith("IN") for leaf in leaves for place in leaf.places if place in places]
-        if found != places or wanted != lists or (likes and len(leaves) > 1):
+        tests = [_test(leaf, places) for leaf in leaves]
+        if len(leaves) < len(root.children) or len({leaf.number for leaf in leaves}) > 1:
+            return  # more than one attribute, or ANDs inside ORs
+        if None in tests or (likes and len(leaves) > 1):
+            return
+        operands = [(place, test in LISTS) for leaf, test in zip(leaves, tests, strict=True) for place in _places(leaf)]
+        if [one for one in operands if one[0] in places] != list(zip(places, lists, strict=True)):
             return
         if likes:
             self._likes[shape] = str(likes[0].values[1]) if likes[0].values[1:] else None
-        self._reader.define(shape, leaves[0].number, root.op == "OR", tests)
+        self._reader.define(shape, leaves[0].number, root.op == "OR", [TESTS.index(test) for test in tests if test])
 
     def _define_pattern(self, shape: int, raw: bytes) -> None:
         """Say which strings a LIKE pattern comes to; see `leaf_set` in language/normal.py."""
@@ -157,11 +159,19 @@ class PredicateColumn:
         self._reader.define_pattern(shape, raw, low, above, plain, pattern.shape == "*")
 
 
-def _test(leaf: Leaf, places: list[int]) -> str:
-    """The test of a leaf; a bool attribute alone has no literal in the text."""
-    if leaf.values and leaf.places[0] not in places:
-        return str(leaf.values[0] == (leaf.op == "=")).upper()
-    return leaf.op
+def _places(leaf: Leaf) -> tuple[int, ...]:
+    """Where the literals of a leaf stand; the escape character of a LIKE is part of the shape."""
+    return leaf.places[:1] if leaf.op.endswith("LIKE") else leaf.places
+
+
+def _test(leaf: Leaf, places: list[int]) -> str | None:
+    """The test of a leaf whose literals stand at `places`; None where the reader has no such test."""
+    found = [place in places for place in _places(leaf)]
+    if all(found):
+        return leaf.op
+    if not any(found) and leaf.op in ("=", "<>"):  # a bool attribute alone: no literal stands in the text
+        return "TRUE" if leaf.values[0] == (leaf.op == "=") else "FALSE"
+    return None
 
 
 def _described(codec: Codec) -> tuple[int, bool, int, int, int, int]:
@@ -169,8 +179,9 @@ def _described(codec: Codec) -> tuple[int, bool, int, int, int, int]:
     if not isinstance(codec, GridCodec):
         return TYPES.index(type(codec)), codec.even, 1, 1, 0, 0
     over, under = codec.step.numerator, codec.step.denominator
-    type_ = TYPES.index(GridCodec) if max(over, under) < EXACT else OTHER
-    return (type_, codec.even, over, under, codec.first, codec.last) if type_ != OTHER else (OTHER, False, 1, 1, 0, 0)
+    if max(over, under) >= EXACT:
+        return OTHER, False, 1, 1, 0, 0
+    return TYPES.index(GridCodec), codec.even, over, under, codec.first, codec.last
 
 
 def _pieces(texts: pa.Array, wanted: Mask) -> Iterator[tuple[I64, NDArray[np.uint8], NDArray[np.uint8]]]:
