@@ -15,10 +15,10 @@ size_t below(size_t count) { return rng() % count; }
 
 const char* const PIECES[] = {
     "a", "b", "s", "\"s\"", "t", "f", " ", " ", " ", "\n", "=", "<>", "!=", "<=", ">=", "<", ">", "AND", "and", "OR",
-    "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE", "TIMESTAMP", "(", ")", ",", "'", "''", "\"",
-    "'x'", "'it''s'", "'%x'", "0", "7", "-3", "+ 4", "1.5", ".5", "1.", "1e5", "-1e-7", "1e400", "999999999999999999999",
-    "0.1234567890123456789", "'2026-01-31 12:00:00.5+01:30'", "'2026-01-31'", "'9999-12-31'", "é", "\xff", "\x00", "--",
-    ";", "e", "e+", ".", "(1, 2, 3)", "('x', 'y')", "(TRUE, FALSE)"};
+    "NOT", "IN", "BETWEEN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE", "TIMESTAMP", "(", ")", ",", "'", "''",
+    "\"", "'x'", "'it''s'", "'%x'", "0", "7", "-3", "+ 4", "1.5", ".5", "1.", "1e5", "-1e-7", "1e400",
+    "999999999999999999999", "0.1234567890123456789", "'2026-01-31 12:00:00.5+01:30'", "'2026-01-31'", "'9999-12-31'",
+    "é", "\xff", "\x00", "--", ";", "e", "e+", ".", "(1, 2, 3)", "('x', 'y')", "(TRUE, FALSE)"};
 
 std::string random_text() {
   std::string text;
@@ -80,8 +80,9 @@ void read_all(Reader& reader, const std::string& text, Piece& piece) {
 
 bool hostile() {
   for (size_t round = 0; round < 40; ++round) {
-    std::vector<Codec> codecs{{Type::INT}, {Type::FLOAT}, {Type::GRID, true, 1, 1, -10, 40}, {Type::GRID, false, 1, 3, 0, 3},
-                              {Type::BOOL}, {Type::TIMESTAMP}, {Type::STRING}, {Type::OTHER}};
+    std::vector<Codec> codecs{{Type::INT}, {Type::FLOAT}, {Type::GRID, true, 1, 1, -10, 40},
+                              {Type::GRID, false, 1, 3, 0, 3}, {Type::BOOL}, {Type::TIMESTAMP}, {Type::STRING},
+                              {Type::OTHER}};
     Reader reader(codecs, {400, 5, 3}, {rng(), rng()});
     Piece piece;
     for (size_t i = 0; i < 2000; ++i) read_all(reader, random_text(), piece);

@@ -107,8 +107,8 @@ nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t mo
     In<i64> array;
     const bool none = keys[i].is_none();
     const bool strings = self.codec(u32(i)).type == text::Type::STRING;
-    if (none == strings || (!none && (!nb::try_cast(keys[i], array, false) || array.size() != self.strings(u32(i)).size())))
-      throw nb::value_error("each string needs a key");
+    const bool fits = none || (nb::try_cast(keys[i], array, false) && array.size() == self.strings(u32(i)).size());
+    if (none == strings || !fits) throw nb::value_error("each string needs a key");
     found.push_back(none ? nullptr : array.data());
   }
   text::Made made;

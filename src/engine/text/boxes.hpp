@@ -15,7 +15,8 @@ static inline void unite(Set& set) {
   std::sort(set.begin(), set.end(), [](const Interval& a, const Interval& b) { return a.low < b.low; });
   size_t last = 0;
   for (size_t i = 1; i < set.size(); ++i) {
-    if (set[last].high == HIGHEST || set[i].low <= set[last].high + 1) set[last].high = std::max(set[last].high, set[i].high);
+    Interval& before = set[last];
+    if (before.high == HIGHEST || set[i].low <= before.high + 1) before.high = std::max(before.high, set[i].high);
     else set[++last] = set[i];
   }
   set.resize(last + 1);
@@ -162,7 +163,7 @@ class Maker {
     if (sets_.size() <= parts_.size()) sets_.resize(parts_.size() + 1);
     const u32 set = u32(parts_.size());
     sets_[set].swap(all);
-    parts_.push_back({shape.attribute, EMPTY, set});
+    parts_.push_back({shape.attribute, NO_KEYS, set});
   }
 
   // One part per attribute, in their order; false if nothing is left.

@@ -47,7 +47,7 @@ static inline bool one_interval(Test test) { return test <= Test::IS_FALSE; }
 struct Interval {
   i64 low, high;
 };
-constexpr Interval EMPTY{HIGHEST, MISSING};
+constexpr Interval NO_KEYS{HIGHEST, MISSING};
 
 // What a LIKE pattern comes to: the strings from `from` to below `to`, or `from` alone if it is `plain`. Without them
 // there is no bound. `wild`: these are more strings than the pattern matches.
@@ -243,11 +243,11 @@ class Reader {
   }
 
   static bool is_literal(Kind kind) {
-    return kind == Kind::NUMBER || kind == Kind::STRING || kind == Kind::TRUE || kind == Kind::FALSE ||
+    return kind == Kind::NUMBER || kind == Kind::STRING || kind == Kind::TRUE_WORD || kind == Kind::FALSE_WORD ||
            kind == Kind::TIMESTAMP;
   }
   // TRUE and FALSE are of one type.
-  static Kind type_of(Kind kind) { return kind == Kind::FALSE ? Kind::TRUE : kind; }
+  static Kind type_of(Kind kind) { return kind == Kind::FALSE_WORD ? Kind::TRUE_WORD : kind; }
 
   // The literals of a list "( literal, literal ... )" whose "(" is at `open`, all of one type; 0 if it is none.
   u32 list_size(u32 open) const {
@@ -279,7 +279,7 @@ class Reader {
       case Kind::NUMBER: return write("0");
       case Kind::STRING: return write("''");
       case Kind::TIMESTAMP: return write("TIMESTAMP '2000-01-01'");
-      case Kind::TRUE: return write("TRUE");
+      case Kind::TRUE_WORD: return write("TRUE");
       default: return write("FALSE");
     }
   }
@@ -374,8 +374,8 @@ class Reader {
     const Token& at = tokens_[token];
     switch (at.kind) {
       case Kind::NUMBER: return cut_number(text_ + at.start, text_ + at.end, codec);
-      case Kind::TRUE: return at_key(1);
-      case Kind::FALSE: return at_key(0);
+      case Kind::TRUE_WORD: return at_key(1);
+      case Kind::FALSE_WORD: return at_key(0);
       case Kind::TIMESTAMP: {
         const Token& quoted = tokens_[token + 1];
         const auto micros = read_timestamp(text_ + quoted.start + 1, text_ + quoted.end - 1);
@@ -422,7 +422,7 @@ class Reader {
     };
     auto push = [&](i64 low, i64 high) { piece.intervals.push_back({low, high}); };
     auto below = [&](i64 last) { push(LOWEST, last); };
-    auto above = [&](i64 upto) { upto == HIGHEST ? piece.intervals.push_back(EMPTY) : push(upto + 1, HIGHEST); };
+    auto above = [&](i64 upto) { upto == HIGHEST ? piece.intervals.push_back(NO_KEYS) : push(upto + 1, HIGHEST); };
     for (const Test test : shape.tests) {
       switch (test) {
         case Test::EQUAL: { const Cut c = next(); ++literal; push(c.last + 1, c.upto); break; }
@@ -451,7 +451,7 @@ class Reader {
             piece.intervals.push_back(range);
           } else if (wild) {
             push(LOWEST, HIGHEST);
-            piece.intervals.push_back(EMPTY);
+            piece.intervals.push_back(NO_KEYS);
           } else {
             below(range.low - 1);
             above(range.high);
@@ -472,10 +472,11 @@ class Reader {
     const size_t before = piece.condition_ends.empty() ? 0 : piece.condition_ends.back();
     for (size_t i = before; i < piece.conditions.size(); ++i) {
       if (!piece.conditions[i].wild) continue;
+      const u32 attribute = shapes_[piece.conditions[i].shape].attribute;
       for (size_t k = before; k < piece.conditions.size(); ++k) {
         const Shape& other = shapes_[piece.conditions[k].shape];
-        if (k != i && (other.meaning != Shape::Meaning::TESTS || other.attribute == shapes_[piece.conditions[i].shape].attribute))
-          return false;
+        const bool never = other.meaning == Shape::Meaning::NEVER;
+        if (k != i && (never || other.attribute == attribute)) return false;
       }
     }
     return true;

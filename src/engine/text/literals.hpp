@@ -1,8 +1,8 @@
 // Literals -> the keys that they cut off: what Codec.cut says, natively, of the literals that are common.
 //
-// A cut is a pair of keys: `last`, the greatest one below the literal, and `upto`, the greatest one that is not above it.
-// (The codec's pair is (last, upto + 1), which need not fit 64 bits.) Whatever is not sure to be right is refused, and
-// Python decides.
+// A cut is a pair of keys: `last`, the greatest one below the literal, and `upto`, the greatest one that is not above
+// it. (The codec's pair is (last, upto + 1), which need not fit 64 bits.) Whatever is not sure to be right is refused,
+// and Python decides.
 #pragma once
 
 #include <charconv>

@@ -14,7 +14,7 @@ namespace hitbox::text {
 enum class Kind : u8 {
   NAME,  // also the keywords that do not shape a conjunction: LIKE, IS, NULL
   QUOTED, OP, NUMBER, STRING, OPEN, CLOSE, COMMA,
-  AND, OR, NOT, BETWEEN, IN, ESCAPE, TRUE, FALSE,
+  AND, OR, NOT, BETWEEN, IN, ESCAPE, TRUE_WORD, FALSE_WORD,  // TRUE and FALSE are macros on some systems
   TIMESTAMP,  // the word in front of a string
   END
 };
@@ -28,8 +28,8 @@ enum Class : u8 { BAD, SPACE, LETTER, DIGIT, SIGN, POINT, QUOTE, DOUBLE_QUOTE, L
 
 // Bytes from 0x80 on are part of a character beyond ASCII. They count as letters: if one is no letter, the text is in
 // error, and Python finds that out when it parses the shape of the condition (conditions.hpp). Python also takes a few
-// odd spellings for keywords: the capital of U+0131 is I, that of U+017F is S. No letter beyond ASCII has a capital that
-// occurs in AND, OR, NOT or BETWEEN, so conditions end where they should.
+// odd spellings for keywords: the capital of U+0131 is I, that of U+017F is S. No letter beyond ASCII has a capital
+// that occurs in AND, OR, NOT or BETWEEN, so conditions end where they should.
 constexpr std::array<u8, 256> classes() {
   std::array<u8, 256> of{};
   for (int c = 0; c < 256; ++c) {
@@ -60,8 +60,8 @@ static inline Kind word_kind(const u8* word, u32 size) {
   switch (size) {
     case 2: return spells(word, "IN", 2) ? Kind::IN : spells(word, "OR", 2) ? Kind::OR : Kind::NAME;
     case 3: return spells(word, "AND", 3) ? Kind::AND : spells(word, "NOT", 3) ? Kind::NOT : Kind::NAME;
-    case 4: return spells(word, "TRUE", 4) ? Kind::TRUE : Kind::NAME;
-    case 5: return spells(word, "FALSE", 5) ? Kind::FALSE : Kind::NAME;
+    case 4: return spells(word, "TRUE", 4) ? Kind::TRUE_WORD : Kind::NAME;
+    case 5: return spells(word, "FALSE", 5) ? Kind::FALSE_WORD : Kind::NAME;
     case 6: return spells(word, "ESCAPE", 6) ? Kind::ESCAPE : Kind::NAME;
     case 7: return spells(word, "BETWEEN", 7) ? Kind::BETWEEN : Kind::NAME;
     case 9: return spells(word, "TIMESTAMP", 9) ? Kind::TIMESTAMP : Kind::NAME;
