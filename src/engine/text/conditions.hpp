@@ -13,7 +13,6 @@
 #pragma once
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <string>
 
@@ -264,13 +263,18 @@ class Reader {
   }
 
   void write(std::string_view word) {
-    shape_text_.append(word);
-    shape_text_.push_back(' ');
+    if (shape_size_ + word.size() >= LONGEST_SHAPE) {
+      too_long_ = true;
+      return;
+    }
+    std::memcpy(shape_ + shape_size_, word.data(), word.size());
+    shape_size_ += word.size();
+    shape_[shape_size_++] = ' ';
   }
 
   void write_literal(u32 token, u32 count) {
     if (ask_places_) {
-      question_.places.push_back(u32(shape_text_.size()));
+      question_.places.push_back(u32(shape_size_));
       question_.lists.push_back(count > 0);
     } else {
       literals_.push_back({token, count});
@@ -287,8 +291,9 @@ class Reader {
   // The condition as a text of its own that Python can parse, with its literals replaced by others of their type.
   // A list counts as one literal.
   void write_shape(u32 first, u32 end) {
-    shape_text_.clear();
-    for (u32 i = first; i < end; ++i) {
+    shape_size_ = 0;
+    too_long_ = false;
+    for (u32 i = first; i < end && !too_long_; ++i) {
       const Token& token = tokens_[i];
       if (is_literal(token.kind)) {
         write_literal(i, 0);
@@ -310,19 +315,21 @@ class Reader {
     }
   }
 
-  // The number of the shape of a condition; NONE, and a question, if it is new.
+  // The number of the shape of a condition; NONE, and perhaps a question, if it is new.
   u32 shape_of(Span& span) {
     span.literal = u32(literals_.size());
     ask_places_ = false;
     write_shape(span.first, span.end);
     span.literals = u32(literals_.size()) - span.literal;
-    const u32 found = shape_texts_.find(shape_text_);
-    if (found != TextTable::NONE || shapes_.size() >= MOST_SHAPES || shape_text_.size() > LONGEST_SHAPE) return found;
+    if (too_long_) return TextTable::NONE;
+    const std::string_view text(shape_, shape_size_);
+    const u32 found = shape_texts_.find(text);
+    if (found != TextTable::NONE || shapes_.size() >= MOST_SHAPES) return found;
     ask_places_ = true;
     write_shape(span.first, span.end);
     question_.asked = true;
-    question_.shape = shape_texts_.number(shape_text_);
-    question_.text = shape_text_;
+    question_.shape = shape_texts_.number(text);
+    question_.text = text;
     shapes_.emplace_back();
     shapes_.back().lists = question_.lists;
     return TextTable::NONE;
@@ -491,7 +498,7 @@ class Reader {
   Bounds bounds_;
   Seed seed_;
   TextTable shape_texts_;
-  std::deque<Shape> shapes_;
+  std::vector<Shape> shapes_;
   std::vector<TextTable> strings_;
   Question question_;
 
@@ -504,7 +511,10 @@ class Reader {
   std::vector<Literal> literals_;
   std::vector<Cut> cuts_;
   size_t next_cut_ = 0;
-  std::string shape_text_, unquoted_;
+  char shape_[LONGEST_SHAPE];
+  size_t shape_size_ = 0;
+  bool too_long_ = false;
+  std::string unquoted_;
   bool ask_places_ = false;
 };
 

@@ -40,14 +40,35 @@ constexpr std::array<i64, MOST_DIGITS + 1> POWER = powers();
 constexpr double DOUBLE_POWER[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                    1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-// mantissa * 10^exponent; `mantissa` holds only if `short_` (at most 18 digits).
+// mantissa * 10^exponent; `mantissa` holds only if `small` (at most 18 digits).
 struct Number {
-  bool negative = false, decimal = false, short_ = true, zero = true;
+  bool negative = false, decimal = false, small = true, zero = false;
   i64 mantissa = 0;
   int exponent = 0;       // of the mantissa
-  int digits = 0;         // significant ones
   const u8 *begin, *end;  // without the sign
 };
+
+static inline bool is_digit(u8 c) { return u8(c - '0') <= 9; }
+
+// The digits before and after the point; those that do not fit are counted only.
+static inline const u8* read_digits(const u8* at, const u8* end, Number& number) {
+  u64 value = 0;
+  const u8* first = at;
+  while (at < end && is_digit(*at)) value = value * 10 + (*at++ - '0');
+  i64 digits = at - first;
+  if (at < end && *at == '.') {
+    number.decimal = true;
+    const u8* fraction = ++at;
+    while (at < end && is_digit(*at)) value = value * 10 + (*at++ - '0');
+    digits += at - fraction;
+    number.exponent = -int(at - fraction);
+  }
+  while (digits > MOST_DIGITS && (*first == '0' || *first == '.')) digits -= *first++ == '0';
+  number.small = digits <= MOST_DIGITS;
+  number.mantissa = number.small ? i64(value) : 0;  // leading zeros have changed nothing
+  number.zero = number.small && !value;
+  return at;
+}
 
 static inline bool read_number(const u8* at, const u8* end, Number& number) {
   if (*at == '+' || *at == '-') {
@@ -56,23 +77,12 @@ static inline bool read_number(const u8* at, const u8* end, Number& number) {
   }
   number.begin = at;
   number.end = end;
-  if (end - at > 400) return false;
-  bool fraction = false;
-  for (; at < end && (*at | 0x20) != 'e'; ++at) {
-    if (*at == '.') {
-      fraction = number.decimal = true;
-      continue;
-    }
-    number.exponent -= fraction;
-    if (number.zero && *at == '0') continue;
-    number.zero = false;
-    if (++number.digits <= MOST_DIGITS) number.mantissa = number.mantissa * 10 + (*at - '0');
-    else number.short_ = false;
-  }
+  if (end - at > 300) return false;
+  at = read_digits(at, end, number);
   if (at < end) {
     number.decimal = true;
-    bool minus = *++at == '-';
-    if (*at == '-' || *at == '+') ++at;
+    const bool minus = *++at == '-';
+    at += *at == '-' || *at == '+';
     int exponent = 0;
     for (; at < end; ++at) {
       exponent = exponent * 10 + (*at - '0');
@@ -95,9 +105,7 @@ static inline Cut at_key(i64 key) { return {key - 1, key}; }
 // The double nearest to a decimal.
 static inline std::optional<double> nearest(const Number& number) {
   if (number.zero) return 0.0;
-  const int adjusted = number.digits - 1 + number.exponent;  // of the leading digit
-  if (adjusted > 300 || adjusted < -300) return std::nullopt;
-  if (number.short_ && std::abs(number.mantissa) <= EXACT && number.exponent >= -22 && number.exponent <= 22) {
+  if (number.small && std::abs(number.mantissa) <= EXACT && number.exponent >= -22 && number.exponent <= 22) {
     // two exact doubles, multiplied or divided once
     const double mantissa = double(number.mantissa);
     return number.exponent < 0 ? mantissa / DOUBLE_POWER[-number.exponent] : mantissa * DOUBLE_POWER[number.exponent];
@@ -107,6 +115,7 @@ static inline std::optional<double> nearest(const Number& number) {
   const char *begin = reinterpret_cast<const char*>(number.begin), *end = reinterpret_cast<const char*>(number.end);
   const auto read = std::from_chars(begin, end, value);
   if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  if (!(value > 1e-300 && value < 1e300)) return std::nullopt;  // what is too small or too large is an error
   return number.negative ? -value : value;
 #else
   return std::nullopt;
@@ -119,18 +128,27 @@ static inline std::optional<Cut> cut_float(const Number& number) {
     if (!value) return std::nullopt;
     return at_key(float_key(*value));
   }
-  if (!number.short_) return std::nullopt;
+  if (!number.small) return std::nullopt;
   const double near = double(number.mantissa);  // at most 18 digits, so far from 2^63
   const i64 key = float_key(near), back = i64(near);
   if (back == number.mantissa) return at_key(key);
   return back < number.mantissa ? Cut{key, key} : Cut{key - 1, key - 1};  // between two floats
 }
 
+// mantissa * 10^exponent, if it has at most 18 digits; the exponent is not negative.
+static inline std::optional<i64> times_power(const Number& number) {
+  if (number.exponent > MOST_DIGITS) return std::nullopt;
+  const i128 whole = i128(number.mantissa) * POWER[number.exponent];
+  if (whole > POWER[MOST_DIGITS] || whole < -POWER[MOST_DIGITS]) return std::nullopt;
+  return i64(whole);
+}
+
 static inline std::optional<Cut> cut_int(const Number& number) {
-  if (!number.short_) return std::nullopt;
+  if (!number.small) return std::nullopt;
   if (number.exponent >= 0) {
-    if (number.digits + number.exponent > MOST_DIGITS) return std::nullopt;
-    return at_key(number.mantissa * POWER[number.exponent]);
+    const auto whole = times_power(number);
+    if (!whole) return std::nullopt;
+    return at_key(*whole);
   }
   if (number.exponent < -MOST_DIGITS) return std::nullopt;
   const i64 under = POWER[-number.exponent];
@@ -140,11 +158,12 @@ static inline std::optional<Cut> cut_int(const Number& number) {
 }
 
 static inline std::optional<Cut> cut_grid(const Number& number, const Codec& codec) {
-  if (!number.short_ || number.exponent < -MOST_DIGITS) return std::nullopt;
+  if (!number.small || number.exponent < -MOST_DIGITS) return std::nullopt;
   i128 above = number.mantissa, below = codec.over;
   if (number.exponent > 0) {
-    if (number.digits + number.exponent > MOST_DIGITS) return std::nullopt;
-    above *= POWER[number.exponent];
+    const auto whole = times_power(number);
+    if (!whole) return std::nullopt;
+    above = *whole;
   } else {
     below *= POWER[-number.exponent];
   }

@@ -19,19 +19,32 @@ static inline u64 mix(u64 a, u64 b) {
   return u64(product) ^ u64(product >> 64);
 }
 
-// As wyhash does it: 16 bytes per multiplication.
+// As wyhash does it: 16 bytes per multiplication, and the last ones in two words that may overlap.
 static inline u64 hash_of(std::string_view text, Seed seed) {
-  auto word = [](const char* at, size_t bytes) {
-    u64 value = 0;
-    std::memcpy(&value, at, bytes);
+  auto eight = [](const char* at) {
+    u64 value;
+    std::memcpy(&value, at, 8);
     return value;
   };
-  u64 hash = seed.first ^ text.size();
-  const char* at = text.data();
-  size_t left = text.size();
-  for (; left > 16; at += 16, left -= 16) hash = mix(word(at, 8) ^ seed.second, word(at + 8, 8) ^ hash);
-  const size_t low = left < 8 ? left : 8;
-  return mix(mix(word(at, low) ^ seed.second, word(at + low, left - low) ^ hash), seed.first | 1);
+  auto four = [](const char* at) {
+    u32 value;
+    std::memcpy(&value, at, 4);
+    return u64(value);
+  };
+  const size_t size = text.size();
+  const char *at = text.data(), *end = at + size;
+  u64 hash = seed.first ^ size, a = 0, b = 0;
+  for (; end - at > 16; at += 16) hash = mix(eight(at) ^ seed.second, eight(at + 8) ^ hash);
+  if (size >= 8) {
+    a = eight(end - at < 8 ? end - 8 : at);
+    b = eight(end - 8);
+  } else if (size >= 4) {
+    a = four(at);
+    b = four(end - 4);
+  } else if (size) {
+    a = u64(u8(at[0])) << 16 | u64(u8(at[size / 2])) << 8 | u8(end[-1]);
+  }
+  return mix(mix(a ^ seed.second, b ^ hash), seed.first | 1);
 }
 
 class TextTable {

@@ -81,27 +81,29 @@ static inline u32 quoted_end(const u8* text, u32 at, u32 size, u8 quote) {
 
 // The end of a number that starts at `at`; 0 if there is none.
 static inline u32 number_end(const u8* text, u32 at, u32 size) {
-  auto is = [&](u32 i, u8 wanted) { return i < size && CLASS[text[i]] == wanted; };
-  u32 i = at;
-  if (is(i, SIGN))
-    for (++i; is(i, SPACE);) ++i;
-  const u32 digits = i;
-  while (is(i, DIGIT)) ++i;
-  bool some = i > digits;
-  if (is(i, POINT)) {
+  auto digits_end = [&](u32 i) {
+    while (i < size && u8(text[i] - '0') <= 9) ++i;
+    return i;
+  };
+  u32 first = at;
+  if (CLASS[text[at]] == SIGN)
+    for (++first; first < size && CLASS[text[first]] == SPACE;) ++first;
+  u32 i = digits_end(first);
+  bool some = i > first;
+  if (i < size && text[i] == '.') {
     const u32 fraction = ++i;
-    while (is(i, DIGIT)) ++i;
+    i = digits_end(i);
     some |= i > fraction;
   }
   if (!some) return 0;
   if (i < size && (text[i] | 0x20) == 'e') {
-    ++i;
-    if (is(i, SIGN)) ++i;
+    i += 1 + (i + 1 < size && CLASS[text[i + 1]] == SIGN);
     const u32 exponent = i;
-    while (is(i, DIGIT)) ++i;
+    i = digits_end(i);
     if (i == exponent) return 0;
   }
-  return is(i, LETTER) || is(i, DIGIT) || is(i, POINT) ? 0 : i;
+  const u8 next = i < size ? CLASS[text[i]] : u8(SPACE);
+  return next == LETTER || next == DIGIT || next == POINT ? 0 : i;
 }
 
 // All tokens of a text, the last one END; false if this lexer does not understand it.
