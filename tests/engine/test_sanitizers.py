@@ -52,6 +52,16 @@ def build(folder: Path, program: str, sanitizers: str, levels: dict[str, list[st
     return folder / program
 
 
+def build_text(folder: Path) -> Path:
+    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    include = ["-I", str(ROOT / "src/engine")]
+    subprocess.run(
+        [compiler(), *flags, *include, ROOT / "tests/engine/native/text.cpp", "-o", folder / "text"],
+        check=True,
+    )
+    return folder / "text"
+
+
 def assert_exact(program: Path) -> None:
     done = subprocess.run([program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,6 +71,11 @@ def assert_exact(program: Path) -> None:
 @pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     assert_exact(build(tmp_path, "check", "address,undefined", flags_of_levels()))
+
+
+@pytest.mark.slow
+def test_hostile_predicates_do_not_reach_outside_their_text(tmp_path: Path) -> None:
+    assert_exact(build_text(tmp_path))
 
 
 @pytest.mark.slow

@@ -24,6 +24,8 @@ namespace nb = nanobind;
 using namespace hitbox;
 using namespace nb::literals;
 
+void bind_text(nb::module_& m);  // text.cpp
+
 namespace {
 
 // Input arrays. nanobind refuses any other number of dimensions.
@@ -466,4 +468,5 @@ NB_MODULE(_kernels, m) {
   bind_event_plan(m);
   bind_owners(m);
   bind_locks(m);
+  bind_text(m);
 }

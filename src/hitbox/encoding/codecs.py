@@ -447,7 +447,8 @@ def unsound(column: Any) -> Mask | None:
     array = _text(column)
     try:
         array.validate(full=True)
-        if not pc.any(pc.match_substring(array, "\0")).as_py():
+        data = array.buffers()[2]
+        if data is None or not data.size or np.frombuffer(data, np.uint8).min():  # quicker than a search in each text
             return None
     except pa.ArrowInvalid:
         pass

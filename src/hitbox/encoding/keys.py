@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import Space
 from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
 from hitbox.encoding.schema import Attribute, Schema
-from hitbox.encoding.string_dictionary import Dictionary, Relabel
+from hitbox.encoding.string_dictionary import Dictionary, Relabel, Texts
 from hitbox.errors import DamagedArray, SchemaError
 
 PLAIN: dict[str, Callable[[], Codec]] = {
@@ -63,17 +64,21 @@ class Keys:
                 raise DamagedArray(prefix + problem.name, problem.reason) from None
         return cls(schema, words)
 
-    def knows(self, strings: Mapping[int, Collection[str]]) -> bool:
+    def knows(self, strings: Mapping[int, Texts]) -> bool:
         """Do all of these strings have labels?"""
-        return all(self.codecs[number].key(text) % 2 == 0 for number, texts in strings.items() for text in texts)
+        return all(
+            self.codecs[number].key(text) % 2 == 0
+            for number, texts in strings.items()
+            for text in (texts.to_pylist() if isinstance(texts, pa.Array) else texts)
+        )
 
-    def admit(self, strings: Mapping[int, Collection[str]]) -> dict[int, Relabel]:
+    def admit(self, strings: Mapping[int, Texts]) -> dict[int, Relabel]:
         """Give labels to the strings that predicates speak of; what comes back must be applied to the keys held."""
         relabels, commit = self.admitting(strings)
         commit()
         return relabels
 
-    def admitting(self, strings: Mapping[int, Collection[str]]) -> tuple[dict[int, Relabel], Callable[[], None]]:
+    def admitting(self, strings: Mapping[int, Texts]) -> tuple[dict[int, Relabel], Callable[[], None]]:
         """Prepare to `admit`: what is to be applied to the keys held, and the commit, which must be alone."""
         relabels: dict[int, Relabel] = {}
         commits: list[Callable[[], None]] = []

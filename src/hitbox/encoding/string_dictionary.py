@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,10 @@ OVERLAY = 20_000
 MEMO = 100_000
 FEW = 64
 """New strings up to which each looks for a gap; more are merged into the base."""
+NO_TEXTS = pa.array([], pa.large_binary())
+
+Texts: TypeAlias = Collection[str] | pa.Array
+"""Strings, or an Arrow array of them without nulls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +118,19 @@ class Dictionary:
         late = self._spelt.get(key)
         return None if late is None else str(late, "utf-8")
 
-    def admit(self, texts: Collection[str]) -> Relabel | None:
+    def admit(self, texts: Texts) -> Relabel | None:
         """Make sure that all of `texts` have labels; a Relabel where labels had to move."""
         relabel, commit = self.admitting(texts)
         commit()
         return relabel
 
-    def admitting(self, texts: Collection[str]) -> tuple[Relabel | None, Callable[[], None]]:
+    def admitting(self, texts: Texts) -> tuple[Relabel | None, Callable[[], None]]:
         """Prepare labels for all of `texts`: a Relabel where labels have to move, and the commit, which is short and
         must be alone; before it nothing changes."""
         new = self._unknown(texts)
-        if not new:
+        if not len(new):
             return None, lambda: None
-        found = self._in_gaps(new) if len(new) <= FEW and len(self._sorted) <= OVERLAY else None
+        found = self._in_gaps(sorted(new.to_pylist())) if len(new) <= FEW and len(self._sorted) <= OVERLAY else None
         if found is None:
             known, labels, relabel = self._merged(new)
             return relabel, self._frozen(known, labels)
@@ -146,7 +150,7 @@ class Dictionary:
     def retaining(self, labels: I64) -> Callable[[], None]:
         """Prepare to forget the strings whose labels are not among `labels`; the labels of the others stay as they
         are."""
-        texts, known, _ = self._merged([])
+        texts, known, _ = self._merged(NO_TEXTS)
         kept = np.flatnonzero(np.isin(known, labels))
         return self._frozen(texts.take(pa.array(kept)), known[kept])
 
@@ -172,7 +176,7 @@ class Dictionary:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The whole dictionary as flat arrays; it stays as it is, and may be read meanwhile."""
-        texts, labels, _ = self._merged([])
+        texts, labels, _ = self._merged(NO_TEXTS)
         data, offsets = _flat(texts)
         return {"data": np.frombuffer(data, np.uint8), "offsets": offsets, "labels": labels}
 
@@ -196,15 +200,18 @@ class Dictionary:
             raise ValueProblem("a text of the column is not UTF-8") from None
         return np.array([MISSING if v is None else self.key(v) for v in texts], np.int64)
 
-    def _unknown(self, texts: Collection[str]) -> list[bytes]:
-        """Those without a label, each once, and in order where they are few."""
-        if len(texts) * 8 < len(self):
-            return sorted({raw for raw in map(utf8, texts) if self._place(raw)[1] is None})
+    def _unknown(self, texts: Texts) -> pa.Array:
+        """Those without a label, each once, as bytes."""
+        if isinstance(texts, pa.Array):
+            check_texts(texts)
+            raws = interruptible(len(texts), pc.unique, texts.cast(pa.large_binary()))
+        else:
+            raws = pa.array(set(map(utf8, texts)), pa.large_binary())
+        if len(raws) * 8 < len(self):
+            return pa.array([raw for raw in raws.to_pylist() if self._place(raw)[1] is None], pa.large_binary())
         known, _ = self._everything()
-        raws = pa.array(set(map(utf8, texts)), pa.large_binary())
         there = interruptible(len(raws) + len(known), pc.is_in, raws, value_set=known)
-        new = raws.filter(pc.invert(there)).to_pylist()
-        return sorted(new) if len(new) <= FEW else new
+        return raws.filter(pc.invert(there))
 
     def _text(self, at: int) -> memoryview:
         return self._data[int(self._offsets[at]) : int(self._offsets[at + 1])]
@@ -258,12 +265,12 @@ class Dictionary:
             np.concatenate([self._base, np.fromiter(self._overlay.values(), np.int64)]),
         )
 
-    def _merged(self, new: list[bytes]) -> tuple[pa.Array, I64, Relabel | None]:
+    def _merged(self, new: pa.Array) -> tuple[pa.Array, I64, Relabel | None]:
         """All strings and `new` in order, and their labels, which are spread again only where a gap is too small."""
         known, labels = self._everything()
-        if not new and not self._overlay:
+        if not len(new) and not self._overlay:
             return known, labels, None
-        texts = pa.concat_arrays([known, pa.array(new, pa.large_binary())])
+        texts = pa.concat_arrays([known, new])
         fresh = np.concatenate([np.zeros(len(labels), bool), np.ones(len(new), bool)])
         labels = np.concatenate([labels, np.zeros(len(new), np.int64)])
         order = interruptible(len(texts), pc.sort_indices, texts).to_numpy()
@@ -342,6 +349,17 @@ def _fill(labels: I64, fresh: NDArray[np.bool_]) -> I64 | None:
     down = high - step * (end - position)
     filled = np.where(fresh, np.where(first_gap & ~last_gap, down, up), labels)
     return None if (step[fresh] < 2).any() else filled
+
+
+def check_texts(texts: pa.Array) -> None:
+    """An error where one of the texts may not be held."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raise ValueProblem("a text of the column is not UTF-8") from None
+    bad = pc.match_substring(texts, "\0")
+    if pc.any(bad).as_py():
+        check_text(texts.filter(bad)[0].as_py())
 
 
 def utf8(text: str) -> bytes:

@@ -11,7 +11,7 @@ strings, `Draft.encode` makes the boxes. Rows that do not fit are gathered with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import ends_of, is_missing, text
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
+from hitbox.index.predicate_column import Columns, PredicateColumn
 from hitbox.language import Limits, Predicate
 
 Box = dict[int, tuple[int, int]]
@@ -55,59 +56,158 @@ class Draft:
     ids: pa.Array
     priority: NDArray[np.uint8]
     errors: dict[int, str]
-    predicates: list[Predicate | None] | None = None
-    abouts: list[dict[str, Any]] = field(default_factory=list)
+    where: pa.Array | None = None
+    """The predicates, and the two ways in which they were read; None in the wide layout."""
+    column: PredicateColumn | None = None
+    others: dict[int, Predicate] = field(default_factory=dict)
+    """By row, what `column` did not take and was parsed by itself."""
+    information: list[str] = field(default_factory=list)
+    """The attributes that these subscriptions say something about."""
 
-    def strings(self, schema: Schema) -> Strings:
+    def strings(self, schema: Schema) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number; rows whose `about` proves wrong join `errors`."""
+        found: dict[int, list[pa.Array]] = {}
+        if self.column is not None:
+            for number, some in self._strings_one_by_one(schema).items():
+                found.setdefault(number, []).append(pa.array(some, pa.large_string()))
+            for number, texts in self.column.strings().items():
+                found.setdefault(number, []).append(texts)
+        good = pa.array(self._good())
+        wide = self.column is None
+        for name in schema.names if wide else self.information:
+            for column in _ends(self.table, schema, name, wide) if schema[name].type == "string" else ():
+                if is_text(column.type):
+                    texts = _text(column).filter(good).drop_null()
+                    found.setdefault(schema.number(name), []).append(texts)
+        return {number: _distinct(parts) for number, parts in found.items()}
+
+    def _strings_one_by_one(self, schema: Schema) -> Strings:
         found: Strings = {}
-        if self.predicates is None:
-            for name, number in _named(schema, "string"):
-                for end in ("_low", "_high"):
-                    if name + end in self.table.column_names:
-                        column = self.table[name + end]
-                        texts = interruptible(len(column), pc.unique, column).to_pylist()
-                        found.setdefault(number, set()).update(t for t in texts if t is not None)
-            return found
-        for row, (predicate, about) in enumerate(zip(self.predicates, self.abouts, strict=True)):
-            if predicate is not None and row not in self.errors:
-                try:
-                    merge_strings(found, about_strings(schema, about))
-                except HitboxError as problem:
-                    self.errors[row] = str(problem)
-                    continue
-                merge_strings(found, language.strings(predicate))
+        for predicate in {id(one): one for one in self.others.values()}.values():
+            merge_strings(found, language.strings(predicate))
+        for row in np.flatnonzero(self._good() & self._nested(schema)).tolist():
+            try:
+                merge_strings(found, about_strings(schema, self._about(schema, row)))
+            except HitboxError as problem:
+                self.errors[row] = str(problem)
         return found
+
+    def _about(self, schema: Schema, row: int) -> dict[str, Any]:
+        """What a row says about itself."""
+        about: dict[str, Any] = {}
+        for name in self.information:
+            values = [python_values(column.slice(row, 1))[0] for column in _ends(self.table, schema, name)]
+            if len(values) == 1 and values[0] is not None:
+                about[name] = values[0]
+            elif len(values) == 2 and not all(map(is_missing, values)):
+                about[name] = tuple(values)
+        return about
+
+    def _nested(self, schema: Schema) -> NDArray[np.bool_]:
+        """Which rows say something about themselves that only Python's values can tell: intervals as structs, and
+        strings in columns that are no texts."""
+        found = np.zeros(self.table.num_rows, bool)
+        for name in self.information:
+            for column in _ends(self.table, schema, name):
+                if pa.types.is_nested(column.type) or (schema[name].type == "string" and not is_text(column.type)):
+                    found |= column.is_valid().to_numpy()
+        return found
+
+    def _told(self, keys: Keys) -> tuple[I64, I64, NDArray[np.bool_]]:
+        """The keys of what rows say about themselves, (rows, information attributes) of low and high; and which rows
+        need a look of their own, because something is nested or does not fit."""
+        schema, information = keys.schema, keys.space.information
+        low = np.full((self.table.num_rows, len(information)), MISSING, np.int64)
+        high = low.copy()
+        strange = self._nested(schema)
+        for at, number in enumerate(information):
+            codec, columns = keys.codecs[number], _ends(self.table, schema, schema.names[number])
+            if not columns or any(pa.types.is_nested(column.type) for column in columns):
+                continue
+            try:
+                found = [codec.attempt(column) for column in columns]
+            except ValueProblem:
+                for column in columns:
+                    strange |= column.is_valid().to_numpy()
+                continue
+            for _, bad in found:
+                if bad is not None:
+                    strange |= bad
+            low[:, at], high[:, at] = found[0][0], found[-1][0]
+            if len(columns) == 2:
+                strange |= (low[:, at] == MISSING) != (high[:, at] == MISSING)
+                strange |= codec.swapped(columns[0], columns[1], low[:, at], high[:, at])
+        return low, high, strange
+
+    def _good(self) -> NDArray[np.bool_]:
+        good = np.ones(self.table.num_rows, bool)
+        good[list(self.errors)] = False
+        return good
 
     def encode(self, keys: Keys, limits: Limits) -> Encoded:
         """The boxes of the rows without an error; rows that prove wrong now join `errors`."""
-        if self.predicates is None:
+        if self.column is None or self.where is None:
             return self._encode_wide(keys)
-        rows: list[int] = []
-        boxes: list[Box] = []
-        exact: list[bool] = []
-        count: list[int] = []
-        for row, (predicate, about) in enumerate(zip(self.predicates, self.abouts, strict=True)):
-            if predicate is None or row in self.errors:
-                continue
-            try:
-                made, sure = subscription_boxes(keys, predicate, about, limits)
-            except HitboxError as problem:
-                self.errors[row] = str(problem)
-                continue
-            rows.append(row)
-            boxes += made
-            exact += sure
-            count.append(len(made))
-        counts = np.array(count, np.int64)
+        low, high, strange = self._told(keys)
+        counts, exact, boxes = _joined(self.column.boxes(keys, low, high), self.table.num_rows)
+        taken = self.column.read & self._good()
+        sure = taken & (counts >= 0) & ~strange
+        for row in np.flatnonzero(taken & ~sure).tolist():  # too many boxes, or `about` is one by one
+            self.others[row] = language.parse(self.where[row].as_py(), keys.schema, role="criteria", limits=limits)
+        rows, first, counts = np.flatnonzero(sure), (np.cumsum(np.maximum(counts, 0)) - counts)[sure], counts[sure]
+        if self.others:
+            other_rows, other_counts, other_exact, other_boxes = self._encode_others(keys, limits)
+            rows, order = _in_order(rows, other_rows)
+            first = np.concatenate([first, len(boxes) + np.cumsum(other_counts) - other_counts])[order]
+            counts = np.concatenate([counts, other_counts])[order]
+            exact, boxes = np.concatenate([exact, other_exact]), Boxes.concat([boxes, other_boxes])
+        if self.others or len(boxes) != counts.sum():
+            chosen = _runs(first, counts)
+            exact, boxes = exact[chosen], boxes.take(chosen)
         levels = self.priority[rows]
+        whole = len(rows) == len(self.ids)
         return Encoded(
-            self.ids.take(pa.array(rows, pa.int64())),
-            _text(self.table["where"]).take(pa.array(rows, pa.int64())),
+            self.ids if whole else self.ids.take(pa.array(rows)),
+            self.where if whole else self.where.take(pa.array(rows)),
             levels,
             counts,
-            np.array(exact, bool),
-            Boxes.of(boxes, np.repeat(levels, counts)),  # type: ignore[arg-type]
+            exact,
+            replace(boxes, priority=np.repeat(levels, counts)),
+        )
+
+    def _encode_others(self, keys: Keys, limits: Limits) -> tuple[I64, I64, NDArray[np.bool_], Boxes]:
+        """(rows, boxes per row, exact, boxes) of the predicates that were parsed one by one, each compiled once."""
+        rows: list[int] = []
+        which: list[int] = []
+        made: list[tuple[list[Box], list[bool]]] = []
+        known: dict[int, int | str] = {}
+        for row, predicate in sorted(self.others.items()):
+            if row in self.errors:
+                continue
+            place = known.get(id(predicate))
+            if place is None:
+                about = self._about(keys.schema, row)
+                try:
+                    made.append(subscription_boxes(keys, predicate, about, limits))
+                    place = len(made) - 1
+                except HitboxError as problem:
+                    place = str(problem)
+                if not about:
+                    known[id(predicate)] = place
+            if isinstance(place, str):
+                self.errors[row] = place
+            else:
+                rows.append(row)
+                which.append(place)
+        size = np.array([len(boxes) for boxes, _ in made], np.int64)
+        counts = size[which] if which else np.zeros(0, np.int64)
+        chosen = _runs((np.cumsum(size) - size)[which], counts) if which else np.zeros(0, np.int64)
+        exact = np.array([sure for _, some in made for sure in some], bool)
+        return (
+            np.array(rows, np.int64),
+            counts,
+            exact[chosen],
+            Boxes.of([b for boxes, _ in made for b in boxes]).take(chosen),
         )
 
     def _encode_wide(self, keys: Keys) -> Encoded:
@@ -263,38 +363,66 @@ def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
 
 
 def _parse(draft: Draft, schema: Schema, limits: Limits) -> None:
-    column = draft.table["where"]
-    if not is_text(column.type):
-        raise TableError(f"column 'where' is a column of {column.type}, not of texts")
-    texts = column.to_pylist()
-    draft.predicates = []
-    draft.abouts = _abouts(draft.table, schema, len(texts))
-    parsed: dict[str, Predicate] = {}
-    for row, where in enumerate(texts):
-        predicate = parsed.get(where)
-        if predicate is None and row not in draft.errors:
+    if not is_text(draft.table["where"].type):
+        raise TableError(f"column 'where' is a column of {draft.table['where'].type}, not of texts")
+    draft.where = decoded(draft.table["where"])
+    draft.information = [name for name in schema.with_role("information") if _ends(draft.table, schema, name)]
+    good = draft._good()
+    wanted = good & draft.where.is_valid().to_numpy(zero_copy_only=False)
+    draft.column = PredicateColumn(draft.where, wanted, schema, limits)
+    parsed: dict[str, Predicate | str] = {}
+    rows = np.flatnonzero(good & ~draft.column.read)
+    for row, where in zip(rows.tolist(), draft.where.take(pa.array(rows)).to_pylist(), strict=True):
+        found = parsed.get(where)
+        if found is None:
             try:
-                predicate = language.parse(where or "", schema, role="criteria", limits=limits)
-                parsed[where] = predicate
+                found = language.parse(where or "", schema, role="criteria", limits=limits)
             except HitboxError as problem:
-                draft.errors[row] = str(problem)
-        draft.predicates.append(predicate)
-
-
-def _abouts(table: pa.Table, schema: Schema, rows: int) -> list[dict[str, Any]]:
-    abouts: list[dict[str, Any]] = [{} for _ in range(rows)]
-    for name in schema.with_role("information"):
-        if name in table.column_names:
-            values: Iterable[Any] = python_values(table[name])
-        elif (ends := schema.end_columns(name)) and ends[0] in table.column_names:  # both, as was checked
-            pairs = zip(*(python_values(table[end]) for end in ends), strict=True)
-            values = [None if all(map(is_missing, pair)) else pair for pair in pairs]
+                found = str(problem)
+            parsed[where] = found
+        if isinstance(found, str):
+            draft.errors[row] = found
         else:
-            continue
-        for about, value in zip(abouts, values, strict=True):
-            if value is not None:
-                about[name] = value
-    return abouts
+            draft.others[row] = found
+
+
+def _ends(table: pa.Table, schema: Schema, name: str, wide: bool = False) -> list[pa.ChunkedArray]:
+    """The columns of an attribute: one of values (not in the wide layout), two of the ends of intervals, or none."""
+    if name in table.column_names and not wide:
+        return [table[name]]
+    ends = (f"{name}_low", f"{name}_high") if wide else schema.end_columns(name)
+    return [table[end] for end in ends] if all(end in table.column_names for end in ends) else []
+
+
+def _joined(parts: Iterable[Columns], rows: int) -> tuple[I64, NDArray[np.bool_], Boxes]:
+    """(boxes per row, exact, boxes) of all pieces, which may be none; the priorities are not known here."""
+    counts, exact, boxes = [np.zeros(0, np.int64)], [np.zeros(0, bool)], []
+    for count, sure, offsets, attribute, low, high in parts:
+        counts.append(count)
+        exact.append(sure.view(bool))
+        boxes.append(Boxes(offsets, attribute, low, high, np.zeros(len(sure), np.uint8)))
+    if not boxes:
+        counts.append(np.zeros(rows, np.int64))
+    return np.concatenate(counts), np.concatenate(exact), Boxes.concat(boxes)
+
+
+def _in_order(one: I64, other: I64) -> tuple[I64, I64]:
+    """Two sorted lists of rows as one, and where each of its rows stood in the two together."""
+    rows = np.concatenate([one, other])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], order
+
+
+def _runs(first: I64, count: I64) -> I64:
+    """All numbers of runs of consecutive ones."""
+    ends = np.cumsum(count)
+    numbers: I64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - count), count)
+    return numbers
+
+
+def _distinct(parts: Sequence[pa.Array]) -> pa.Array:
+    texts = pa.concat_arrays(parts)
+    return interruptible(len(texts), pc.unique, texts)
 
 
 def _ids(column: pa.ChunkedArray, errors: dict[int, str]) -> pa.Array:
@@ -359,17 +487,13 @@ def _check_wide(table: pa.Table, schema: Schema) -> None:
         other = f"{name}_{'high' if end == 'low' else 'low'}"
         if other not in table.column_names:
             raise TableError(f"column {column!r} has no {other!r} beside it (all null means unbounded)")
-    for name, _ in _named(schema, "string"):
+    for name in (name for name, attribute in schema.items() if attribute.type == "string"):
         for column in {f"{name}_low", f"{name}_high"} & set(table.column_names):
             kind = table[column].type  # _sound has decoded texts
             if not (is_text(kind) or pa.types.is_null(kind)):
                 raise TableError(f"column {column!r} is a column of {kind}, not of texts")
     if not known & set(table.column_names):
         raise TableError("the table has neither a column 'where' nor bounds like 'price_low' and 'price_high'")
-
-
-def _named(schema: Schema, kind: str) -> Sequence[tuple[str, int]]:
-    return [(name, number) for number, (name, a) in enumerate(schema.items()) if a.type == kind]
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:

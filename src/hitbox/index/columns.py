@@ -91,7 +91,8 @@ class Values:
     def frozen(self, more: pa.Array | None = None) -> pa.Array:
         """Everything, and then `more`, as one array."""
         parts = [self.base, *([self._tail()] if self._late else []), *([] if more is None else [more])]
-        return pa.concat_arrays(parts) if len(parts) > 1 else self.base
+        some = [part for part in parts if len(part)]
+        return pa.concat_arrays(some) if len(some) > 1 else some[0] if some else self.base
 
     def take(self, at: NDArray[np.int64]) -> pa.Array:
         if not self._late:

@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from hitbox.encoding.codecs import decoded, is_text, unsound
 from hitbox.encoding.events import Event
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
+from hitbox.encoding.string_dictionary import Texts
 from hitbox.encoding.values import brief, forbidden
 from hitbox.engine import Engine
 from hitbox.engine.event_encoder import EventEncoder
@@ -39,6 +39,7 @@ from hitbox.index import bulk_load, state
 from hitbox.index.catalog import NO_ROWS, NO_SLOTS, Id, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
 from hitbox.index.matches import Matches
+from hitbox.index.predicate_cache import PredicateCache
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
 from hitbox.index.state import Stock
@@ -117,7 +118,7 @@ class Index:
         self._engine = stock.matcher if isinstance(stock.matcher, Engine) else None
         self._encoder = EventEncoder(stock.keys)
         self._many_words: dict[str, int] = {}
-        self._parsed = lru_cache(maxsize=10_000)(self.parse)
+        self._parsed = PredicateCache(self.parse)
         self._changes = 0
         self._lock = ReadWriteLock()
 
@@ -222,7 +223,7 @@ class Index:
     def _settle(self, kind: str) -> None:
         self._commit(self._catalog.settled(kind))
 
-    def _admit(self, strings: Mapping[int, set[str]]) -> None:
+    def _admit(self, strings: Mapping[int, Texts]) -> None:
         """Give labels to strings; where labels move, move the boxes. No answer changes by it."""
         if sum(map(len, strings.values())) <= FEW and self._keys.knows(strings):
             return

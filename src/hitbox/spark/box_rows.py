@@ -49,7 +49,7 @@ def pack(draft: Draft, encoded: Encoded, part: NDArray[np.int32], latest: pa.Chu
     boxes = encoded.boxes
     first = np.concatenate([[0], np.cumsum(encoded.count)])
     widths = np.diff(boxes.offsets[first])
-    texts = draft.table["where"] if draft.predicates is not None else pa.nulls(len(draft.ids), pa.string())
+    texts = draft.where if draft.where is not None else pa.nulls(len(draft.ids), pa.string())
     ids = draft.ids.take(pa.array(order))
     columns: dict[str, Any] = {
         "part": pa.array(part[order]),

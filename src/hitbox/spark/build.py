@@ -148,8 +148,10 @@ def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             draft = bulk_load.read(pa.Table.from_batches([batch]), schema, DEFAULT_LIMITS)
-            pairs = [(number, text) for number, texts in draft.strings(schema).items() for text in texts]
-            columns = [pa.array([n for n, _ in pairs], pa.int32()), pa.array([t for _, t in pairs], pa.string())]
+            found = draft.strings(schema)
+            numbers = np.repeat(np.array(list(found), np.int32), [len(texts) for texts in found.values()])
+            texts = pa.concat_arrays([pa.array([], pa.large_string()), *found.values()])
+            columns = [pa.array(numbers), texts.cast(pa.string())]
             yield pa.RecordBatch.from_arrays(columns, ["attribute", "text"])
 
     found = subscriptions.mapInArrow(gather, "attribute int, text string").distinct().toArrow()

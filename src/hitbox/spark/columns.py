@@ -77,7 +77,7 @@ def check_subscriptions(subscriptions: DataFrame, schema: Schema) -> str:
     draft = bulk_load.read(empty, schema, DEFAULT_LIMITS)
     try:
         draft.encode(Keys(schema), DEFAULT_LIMITS)
-        if draft.predicates is None:
+        if draft.where is None:
             draft._encode_piece(Keys(schema), 0)
     except HitboxError as problem:
         raise TableError(f"subscriptions: {problem}") from None

@@ -1,0 +1,166 @@
+// Predicates in bulk: hitbox.engine._kernels.Reader, which hitbox.index.predicate_column drives.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/released_gil.hpp"
+#include "text/boxes.hpp"
+
+namespace nb = nanobind;
+using namespace hitbox;
+using namespace nb::literals;
+
+namespace {
+
+using text::Piece;
+using text::Reader;
+using text::Shape;
+
+template <class T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A numpy array that owns the values from now on.
+template <class T>
+nb::object to_numpy(std::vector<T>&& values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* memory) noexcept { delete static_cast<std::vector<T>*>(memory); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner));
+}
+
+// (type, even, over, under, first, last) of an attribute.
+using Attribute = std::tuple<u8, bool, i64, i64, i64, i64>;
+
+Reader* new_reader(const std::vector<Attribute>& attributes, size_t text, size_t depth, size_t values, u64 first_seed,
+                   u64 second_seed) {
+  std::vector<text::Codec> codecs;
+  for (const auto& [type, even, over, under, first, last] : attributes) {
+    if (type > u8(text::Type::OTHER)) throw nb::value_error("there is no such type");
+    codecs.push_back({text::Type(type), even, over, under, first, last});
+  }
+  return new Reader(std::move(codecs), {text, depth, values}, {first_seed, second_seed});
+}
+
+size_t read_texts(Reader& self, Vector<i64> offsets, Vector<u8> data, Vector<u8> wanted, size_t from, size_t to,
+                  Piece& piece) {
+  if (to > wanted.size() || wanted.size() >= offsets.size() || from > to)
+    throw nb::value_error("there are not so many rows");
+  const i64* ends = offsets.data();
+  for (size_t row = from; row < to; ++row)
+    if (ends[row] < 0 || ends[row] > ends[row + 1] || size_t(ends[row + 1]) > data.size())
+      throw nb::value_error("the offsets of the texts do not ascend");
+  ReleasedGil free;
+  return self.read(ends, data.data(), wanted.data(), from, to, piece);
+}
+
+// None, or (shape, text, places of its literals, which are lists), or (shape, pattern).
+nb::object question(const Reader& self) {
+  const auto& asked = self.question();
+  if (!asked.asked) return nb::none();
+  nb::bytes text(asked.text.data(), asked.text.size());
+  if (asked.about_pattern) return nb::make_tuple(asked.shape, text);
+  nb::list places, lists;
+  for (size_t i = 0; i < asked.places.size(); ++i) {
+    places.append(asked.places[i]);
+    lists.append(bool(asked.lists[i]));
+  }
+  return nb::make_tuple(asked.shape, text, places, lists);
+}
+
+void define(Reader& self, u32 number, u32 attribute, bool any, const std::vector<u8>& tests) {
+  Shape& shape = self.define(number);
+  if (attribute >= self.attributes() || tests.empty()) throw nb::value_error("a shape tests a known attribute");
+  std::vector<u8> lists;
+  for (u8 number : tests) {
+    if (number >= text::TESTS) throw nb::value_error("there is no such test");
+    const text::Test test = text::Test(number);
+    const bool like = test == text::Test::LIKE || test == text::Test::NOT_LIKE;
+    if (like && tests.size() > 1) throw nb::value_error("LIKE stands alone in its condition");
+    lists.insert(lists.end(), text::operands(test), text::takes_list(test));
+    shape.like |= like;
+    shape.tests.push_back(test);
+  }
+  if (lists != shape.lists) throw nb::value_error("the tests take other literals than the shape has");
+  if (shape.like) shape.patterns = std::make_unique<text::TextTable>(self.new_table());
+  shape.attribute = attribute;
+  shape.any = any;
+  shape.single = tests.size() == 1 && text::one_interval(shape.tests[0]);
+  shape.meaning = Shape::Meaning::TESTED;
+}
+
+// A pattern that is left without a meaning is refused.
+void define_pattern(Reader& self, u32 number, nb::bytes pattern, std::optional<text::Pattern> meaning) {
+  Shape& shape = self.define(number);
+  if (!shape.patterns || shape.patterns->number({pattern.c_str(), pattern.size()}) != shape.meanings.size())
+    throw nb::value_error("this pattern was not asked for");
+  shape.meanings.push_back(meaning ? *meaning : text::Pattern{{}, {}, false, false, true});
+}
+
+nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t most, Vector<int> information,
+               Vector<i64> low, Vector<i64> high) {
+  if (keys.size() != self.attributes()) throw nb::value_error("one array of keys per attribute, or None");
+  if (low.size() != information.size() * piece.read.size() || high.size() != low.size())
+    throw nb::value_error("one interval per row of what subscriptions say about themselves");
+  std::vector<const i64*> found;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Vector<i64> array;
+    const bool none = keys[i].is_none();
+    const bool strings = self.codec(u32(i)).type == text::Type::STRING;
+    const bool fits = none || (nb::try_cast(keys[i], array, false) && array.size() == self.strings(u32(i)).size());
+    if (none == strings || !fits) throw nb::value_error("each string needs a key");
+    found.push_back(none ? nullptr : array.data());
+  }
+  text::Made made;
+  {
+    ReleasedGil free;
+    made =
+        text::Maker(self, found, {information.data(), information.size(), low.data(), high.data()}, most).make(piece);
+  }
+  return nb::make_tuple(to_numpy(std::move(made.counts)), to_numpy(std::move(made.exact)),
+                        to_numpy(std::move(made.offsets)), to_numpy(std::move(made.attribute)),
+                        to_numpy(std::move(made.low)), to_numpy(std::move(made.high)));
+}
+
+// (ends, data) of the distinct strings of an attribute.
+nb::tuple strings(Reader& self, u32 attribute) {
+  const text::TextTable& table = self.strings(attribute);
+  std::vector<i64> offsets(1, 0);
+  offsets.insert(offsets.end(), table.ends().begin(), table.ends().end());
+  return nb::make_tuple(to_numpy(std::move(offsets)),
+                        to_numpy(std::vector<u8>(table.data().begin(), table.data().end())));
+}
+
+}  // namespace
+
+void bind_text(nb::module_& m) {
+  nb::class_<Piece>(m, "Piece")
+      .def(nb::init<>())
+      .def("read", [](const Piece& self) { return to_numpy(std::vector<u8>(self.read)); })
+      .def("__len__", [](const Piece& self) { return self.read.size(); });
+  nb::class_<Reader>(m, "Reader")
+      .def(nb::new_(&new_reader), "attributes"_a, "text"_a, "depth"_a, "values"_a, "first_seed"_a, "second_seed"_a)
+      .def("read", &read_texts, "offsets"_a, "data"_a, "wanted"_a, "first"_a, "end"_a, "piece"_a)
+      .def("question", &question)
+      .def("define", &define, "shape"_a, "attribute"_a, "any"_a, "tests"_a)
+      .def(
+          "define_constant",
+          [](Reader& self, u32 shape, bool always) {
+            self.define(shape).meaning = always ? Shape::Meaning::ALWAYS : Shape::Meaning::NEVER;
+          },
+          "shape"_a, "always"_a)
+      .def(
+          "define_pattern",
+          [](Reader& self, u32 shape, nb::bytes pattern, std::optional<std::string> from, std::optional<std::string> to,
+             bool plain, bool wild) {
+            define_pattern(self, shape, pattern, text::Pattern{std::move(from), std::move(to), plain, wild, false});
+          },
+          "shape"_a, "pattern"_a, "low"_a.none(), "above"_a.none(), "plain"_a, "wild"_a)
+      .def(
+          "refuse_pattern",
+          [](Reader& self, u32 shape, nb::bytes pattern) { define_pattern(self, shape, pattern, std::nullopt); },
+          "shape"_a, "pattern"_a)
+      .def("strings", &strings, "attribute"_a)
+      .def("make", &make, "piece"_a, "keys"_a, "most"_a, "information"_a, "low"_a, "high"_a);
+}

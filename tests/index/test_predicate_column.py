@@ -1,0 +1,576 @@
+"""A column of predicates, read condition by condition, is what `language` makes of each text by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hitbox
+from hitbox import language
+from hitbox.encoding.keys import Keys
+from hitbox.errors import HitboxError
+from hitbox.index import bulk_load, predicate_column
+from hitbox.language import DEFAULT_LIMITS, Limits
+from support.comparison import mangled
+from support.predicates import SCHEMA, random_leaf, random_predicate
+from support.random_cases import random_case, random_node, spell
+
+NAMES = list(SCHEMA)
+GRIDS = hitbox.Schema(
+    {
+        "step": hitbox.Attribute("float", domain=(0, 5), precision="0.5"),
+        "even": hitbox.Attribute("int", domain=(-10, 40), precision=1),
+        "five": hitbox.Attribute("int", domain=(-10, 40), precision=5),
+        "third": hitbox.Attribute("float", domain=(0, 1), precision="1/3"),
+        "größe": "float",
+        "timestamp": "timestamp",
+        "in": "int",
+        "b": "bool",
+        "s": "string",
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def read_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicate_column, "FEW", 0)
+
+
+def one_by_one(
+    texts: Sequence[str | None], schema: hitbox.Schema, keys: Keys, limits: Limits
+) -> Iterator[tuple[list[Any], list[bool]] | str]:
+    """What each text comes to by itself: its boxes and whether they are exact, or the error."""
+    for text in texts:
+        try:
+            predicate = language.parse(text or "", schema, role="criteria", limits=limits)
+            keys.admit(language.strings(predicate))
+            made = language.compile(predicate, keys, limits)
+            yield made.boxes, made.exact
+        except HitboxError as problem:
+            yield str(problem)
+
+
+def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = DEFAULT_LIMITS) -> float:
+    """Compares row by row; the share of the rows that were read condition by condition."""
+    table = pa.table({"id": np.arange(len(texts)), "where": pa.array(texts, pa.large_string())})
+    draft = bulk_load.read(table, schema, limits)
+    keys = Keys(schema)
+    strings = draft.strings(schema)
+    keys.admit(strings)
+    parsed = dict(draft.errors)
+    encoded = draft.encode(keys, limits)
+    assert draft.column is not None
+    share = float(draft.column.read.mean()) if len(texts) else 1.0
+    # the same strings, and no others
+    wanted: dict[int, set[str]] = {}
+    for row, text in enumerate(texts):
+        if row not in parsed:
+            bulk_load.merge_strings(wanted, language.strings(language.parse(text or "", schema, limits=limits)))
+    assert {number: set(some.to_pylist()) for number, some in strings.items()} == wanted
+    at = box = 0
+    for row, expected in enumerate(one_by_one(texts, schema, keys, limits)):
+        if isinstance(expected, str):
+            assert draft.errors.get(row) == expected, texts[row]
+            continue
+        assert row not in draft.errors, (texts[row], draft.errors[row])
+        assert encoded.ids[at].as_py() == row
+        assert encoded.where is not None
+        assert encoded.where[at].as_py() == texts[row]
+        boxes, exact = expected
+        assert encoded.count[at] == len(boxes), texts[row]
+        for one, sure in zip(boxes, exact, strict=True):
+            assert encoded.boxes[box] == one, texts[row]
+            assert encoded.exact[box] == sure, texts[row]
+            box += 1
+        at += 1
+    assert (at, box) == (len(encoded.ids), len(encoded.boxes))
+    return share
+
+
+def conjunction(rng: random.Random, leaf: Any, most: int = 6) -> str:
+    """Conditions joined by AND, some of them in parentheses, negated, or a disjunction."""
+    parts = []
+    for _ in range(rng.randint(1, most)):
+        part = leaf()
+        kind = rng.random()
+        if kind < 0.1:
+            part = f"({part} OR {leaf()})"
+        elif kind < 0.2:
+            part = f"({part} and {leaf()})"
+        elif kind < 0.3:
+            part = f"NOT {part}"
+        elif kind < 0.35:
+            part = f"nOt ({part} oR {leaf()})"
+        elif kind < 0.4:
+            part = f"(({part}))"
+        elif kind < 0.43:
+            part = rng.choice(["TRUE", "false", "NOT TRUE"])
+        parts.append(part)
+    return " AND ".join(parts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_conjunctions(seed: int) -> None:
+    rng = random.Random(seed)
+    names = NAMES if seed % 2 else rng.sample(NAMES, 2)  # few names: several conditions on one attribute
+    texts = [conjunction(rng, lambda: random_leaf(rng, names)) for _ in range(800)]
+    assert check(texts, SCHEMA) > 0.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_predicates(seed: int) -> None:
+    rng = random.Random(seed)
+    check([random_predicate(rng, NAMES) for _ in range(400)], SCHEMA)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_schemas(seed: int) -> None:
+    """Odd names, grids, and literals at the borders of every type."""
+    rng = random.Random(seed)
+    case = random_case(rng)
+    schema = hitbox.Schema(case.schema())
+    nodes = [random_node(rng, case, rng.randint(0, 3)) for _ in range(60)]
+    texts = [spell(node, rng) for node in nodes]
+    texts += [" AND ".join(spell(node, rng, "AND") for node in rng.sample(nodes, 3)) for _ in range(60)]
+    check(texts, schema)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_hostile_texts(seed: int) -> None:
+    """What is wrong in a text is the same error, with the same place."""
+    rng = random.Random(seed)
+    pool = [conjunction(rng, lambda: random_leaf(rng, NAMES), 4) for _ in range(60)]
+    check([mutated(rng, rng.choice(pool)) for _ in range(500)], SCHEMA)
+    case = random_case(rng)
+    pool = [spell(random_node(rng, case, 2), rng) for _ in range(40)]
+    check([mangled(rng, rng.choice(pool)) for _ in range(200)], hitbox.Schema(case.schema()))
+
+
+PIECES = [
+    "'",
+    "''",
+    '"',
+    "(",
+    ")",
+    ",",
+    "AND",
+    "or",
+    " NOT ",
+    "--",
+    "/*",
+    "*/",
+    ";",
+    "=",
+    "==",
+    "<",
+    ">",
+    "!",
+    "!=",
+    "<>",
+]
+PIECES += ["+", "-", ".", "e", "E5", "1e400", "-1e-401", "0x10", "1_000", "00012", "9" * 19, "9" * 40, "1" + "0" * 310]
+PIECES += ["TRUE", "False", "NULL", "IS", "IN", "IN (", "LIKE '%a'", "ESCAPE '!'", "ESCAPE", "BETWEEN", "TIMESTAMP '"]
+PIECES += ["TIMESTAMP '2026-02-30'", "TIMESTAMP '0001-01-01 00:00+23:59'", "TIMESTAMP '9999-12-31 23:59:59.999999Z'"]
+PIECES += [
+    "\u00a0",
+    "\u2003",
+    "\u0131n",
+    "\u0131s",
+    "FAL\u017fE",
+    "\u017f",
+    "é",
+    "😀",
+    "\u0663",
+    "\ufeff",
+    "\x0b",
+    "\x0c",
+    "\x1f",
+    "\x7f",
+]
+PIECES += [
+    "i",
+    "x",
+    "s",
+    "b",
+    "ts",
+    '"odd name"',
+    "timestamp",
+    "TIMESTAMP",
+    "zz",
+    "nan",
+    "inf",
+    "?",
+    ":a",
+    "$1",
+    "{",
+    "[",
+    "\\",
+]
+
+
+def mutated(rng: random.Random, text: str) -> str:
+    """A text with a few changes that people, programs and attackers make."""
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        at, kind = rng.randint(0, len(text)), rng.random()
+        if kind < 0.4:
+            text = text[:at] + rng.choice(PIECES) + text[at:]
+        elif kind < 0.6:
+            text = text[:at] + text[at + rng.randint(1, 4) :]
+        elif kind < 0.7:
+            text = text[:at]
+        elif kind < 0.8:
+            text = text[:at] + rng.choice([" ", "\t", "\n", "\r", "  "]) + text[at:]
+        elif kind < 0.9:
+            text = text.swapcase() if rng.random() < 0.3 else text[:at] + text[at:].swapcase()
+        elif kind < 0.95:
+            depth = rng.choice([1, 3, 99, 100, 101])
+            text = "(" * depth + text + ")" * (depth - rng.choice([0, 0, 1]))
+        else:
+            words = text.split(" ")
+            rng.shuffle(words)
+            text = " ".join(words)
+    return text
+
+
+NUMBERS = [
+    "0",
+    "-0",
+    "+0",
+    "00",
+    "1",
+    "-1",
+    "- 1",
+    "+\t1",
+    "5",
+    "9007199254740992",
+    "9007199254740993",
+    "-9007199254740993",
+]
+NUMBERS += [
+    "999999999999999999",
+    "-999999999999999999",
+    "1000000000000000000",
+    "9223372036854775807",
+    "9223372036854775808",
+]
+NUMBERS += [
+    "-9223372036854775808",
+    "-9223372036854775809",
+    "1.",
+    ".5",
+    "-.5",
+    "1.5",
+    "-1.5",
+    "0.0",
+    "-0.0",
+    "0e999999999",
+]
+NUMBERS += [
+    "0.1",
+    "0.30000000000000004",
+    "3.5e0",
+    "35e-1",
+    "1e18",
+    "1e19",
+    "1e22",
+    "1e23",
+    "8.5e22",
+    "123456789012345678",
+]
+NUMBERS += [
+    "1234567890123456789.5",
+    "0.1234567890123456789",
+    "0.000000000000000000001",
+    "1e-300",
+    "1e-301",
+    "4e-324",
+    "2e-324",
+]
+NUMBERS += [
+    "1e300",
+    "1e301",
+    "1.7976931348623157e308",
+    "1.8e308",
+    "1e309",
+    "1e-400",
+    "1e-401",
+    "2.5",
+    "2.50",
+    "2.25",
+    "1e1",
+    "10.",
+]
+NUMBERS += [
+    "9007199254740991.5",
+    "9007199254740992.5",
+    "72057594037927945",
+    "7205759403792793199999e-5",
+    "7205759403792793200001e-5",
+]
+NUMBERS += [
+    "0" * 100 + "7",
+    "0." + "0" * 30 + "7",
+    "7" + "0" * 30 + ".",
+    "0.333333333333333333",
+    "1e",
+    "1e+",
+    "1.2.3",
+    "1..",
+    ".",
+]
+TIMES = [
+    "2026-01-31",
+    "2026-1-31",
+    "2026-01-31 12:00",
+    "2026-01-31T12:00:30",
+    "2026-01-31 12:00:30.1",
+    "2026-01-31 12:00:30.123456",
+]
+TIMES += [
+    "2026-01-31 12:00:30.1234567",
+    "2026-01-31 12:00Z",
+    "2026-01-31 12:00 Z",
+    "2026-01-31 12:00  Z",
+    "2026-01-31 12:00 ",
+]
+TIMES += [
+    "2026-01-31 12:00+05:45",
+    "2026-01-31 12:00 -11:30",
+    "2026-01-31Z",
+    "2024-02-29",
+    "2023-02-29",
+    "1900-02-29",
+    "2000-02-29",
+]
+TIMES += [
+    "0001-01-01",
+    "0000-01-01",
+    "0002-01-01",
+    "9999-12-31 23:59:59.999999",
+    "9998-12-31 23:59+00:01",
+    "9999-12-31 23:59-00:01",
+]
+TIMES += [
+    "0001-01-01 00:00+00:01",
+    "2026-13-01",
+    "2026-00-01",
+    "2026-01-00",
+    "2026-04-31",
+    "2026-01-01 24:00",
+    "2026-01-01 23:60",
+]
+TIMES += [
+    "2026-01-01 23:59:60",
+    "2026-01-01 12:00+24:00",
+    "2026-01-01 12:00+23:60",
+    "2026-01-01 12:00z",
+    "",
+    "x",
+    "2026-01-01t12:00",
+]
+TIMES += [
+    "2026-01-01 12:00:00.",
+    "2026-01-01 12:00.5",
+    "1969-12-31 23:59:59.999999",
+    "1600-03-01",
+    "2026-01-01 12",
+    "２０２６-01-01",
+]
+
+
+@pytest.mark.parametrize("op", ["=", "<>", "<", "<=", ">", ">="])
+def test_literals(op: str) -> None:
+    """Each literal against each type: the keys, or the error, that the codec says."""
+    everything = NUMBERS + [f"TIMESTAMP '{time}'" for time in TIMES] + ["'a'", "TRUE", "false", "NULL", "i"]
+    for schema in (SCHEMA, GRIDS):
+        for name in schema:
+            quoted = '"' + name + '"'
+            check([f"{quoted} {op} {literal}" for literal in everything], schema)
+            check([f"{literal} {op} {quoted}" for literal in everything], schema)
+
+
+def test_lists_and_ranges() -> None:
+    rng = random.Random(3)
+    some = [str(n) for n in range(-12, 45)] + ["2.0", "-0.0", "0.5", "40.0", "41", "1.5", "2.25"]
+    for name in GRIDS:
+        texts = []
+        for _ in range(150):
+            values = [rng.choice(some) for _ in range(rng.randint(1, 6))]
+            texts.append(f'"{name}" {rng.choice(["", "NOT "])}IN ({", ".join(values)})')
+            texts.append(f'"{name}" {rng.choice(["", "NOT "])}BETWEEN {rng.choice(some)} AND {rng.choice(some)}')
+            texts.append(" AND ".join(f'"{name}" <> {value}' for value in values))
+            texts.append(" OR ".join(f'"{name}" >= {value} OR "{name}" IS NULL' for value in values))
+            texts.append("NOT (" + " OR ".join(f'"{name}" > {value}' for value in values) + ")")
+        check(texts, GRIDS)
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(text=40), Limits(depth=1), Limits(depth=2), Limits(boxes=2), Limits(values=2), Limits(pattern=2)]
+)
+def test_limits(limits: Limits) -> None:
+    rng = random.Random(5)
+    texts = [conjunction(rng, lambda: random_leaf(rng, NAMES), 4) for _ in range(400)]
+    check([*texts, "é" * 30, "s = '" + "é" * 30 + "'", "i <> 1 AND j <> 1", "i <> 1", "i IN (1, 1, 1)"], SCHEMA, limits)
+
+
+def test_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicate_column, "PIECE_ROWS", 7)
+    monkeypatch.setattr(predicate_column, "PIECE_BYTES", 200)
+    rng = random.Random(1)
+    texts: list[str | None] = [conjunction(rng, lambda: random_leaf(rng, NAMES)) for _ in range(300)]
+    texts[17] = texts[18] = None
+    texts[40] = ""
+    check(texts, SCHEMA)
+    check([], SCHEMA)
+
+
+def test_few_rows_are_not_worth_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicate_column, "FEW", 2)
+    assert check(["i = 1", "s LIKE 'a%'"], SCHEMA) == 0
+    assert check(["i = 1", "s LIKE 'a%'", "nonsense", ""], SCHEMA) == 0.5
+
+
+def test_keywords_in_odd_letters() -> None:
+    """Two letters beyond ASCII have the capitals I and S, so Python reads keywords that the reader takes for names."""
+    texts = ["b = FAL\u017fE", "b <> FAL\u017fE", "b < FAL\u017fE", "b BETWEEN TRUE AND FAL\u017fE"]
+    texts += [
+        "b BETWEEN FAL\u017fE AND TRUE",
+        "b IN (TRUE, FAL\u017fE)",
+        "b IN (FAL\u017fE)",
+        "FAL\u017fE",
+        "NOT FAL\u017fE",
+    ]
+    texts += [
+        "FAL\u017fE = b",
+        "FAL\u017fE > b",
+        "i \u0131N (1, 2)",
+        "i NOT \u0131n (1)",
+        "s L\u0131KE 'a%'",
+        "s \u0131\u017f NULL",
+    ]
+    texts += [
+        "s LIKE 'a!%' E\u017fCAPE '!'",
+        "ts > T\u0131MEſTAMP '2026-01-31'",
+        "i = 1 AND FAL\u017fE",
+        "FAL\u017fE OR b",
+    ]
+    check(texts, SCHEMA)
+
+
+def test_more_shapes_than_are_kept() -> None:
+    """Names that nobody declared: each is a shape of its own, and none of them is kept for long."""
+    check([f"unknown{i} = 1" for i in range(300)] + ["i = 1"], SCHEMA)
+    check(["i = 1 OR " * 400 + "i = 2", "i = 1"], SCHEMA)
+
+
+def test_most_texts_take_the_fast_way() -> None:
+    rng = random.Random(8)
+    texts = []
+    for _ in range(500):
+        low, high = rng.random(), rng.random()
+        texts.append(f"x BETWEEN {low} AND {high} AND i >= {rng.randint(0, 10**9)} AND s = 'w{rng.randint(0, 99)}'")
+        texts.append(f"(y > {low}) AND s IN ('a', 'it''s', 'é') AND b AND NOT i = 4 AND (j = 1 OR j > 7 OR j IS NULL)")
+        texts.append(f"s LIKE '%{rng.randint(0, 99)}' AND \"odd name\" LIKE 'a!%%' ESCAPE '!' AND x < {high}")
+        texts.append("ts >= TIMESTAMP '2026-01-31 12:00:00' AND 3 < i AND x IS NOT NULL")
+    assert check(texts, SCHEMA) == 1.0
+
+
+ABOUT = hitbox.Schema(
+    {
+        "i": "int",
+        "age": hitbox.Attribute("int", role="information"),
+        "step": hitbox.Attribute("int", role="information", domain=(0, 40), precision=5),
+        "even": hitbox.Attribute("int", domain=(-10, 40), precision=1),
+        "name": hitbox.Attribute("string", role="information"),
+        "size": hitbox.Attribute("float", role="information"),
+        "since": hitbox.Attribute("timestamp", role="information"),
+        "on": hitbox.Attribute("bool", role="information"),
+    }
+)
+MOMENT = np.datetime64("2026-01-31T12:00", "us")
+COLUMNS: list[dict[str, Any]] = [
+    {"age": pa.array([1, None, 3, 4, 5, 6, 7, 8])},
+    {"age": pa.array([1.0, None, 3.5, float("nan"), 5, 1e30, 7, 8])},
+    {"age": pa.array(["x"] * 8), "name": pa.array([1] * 8)},
+    {"name": pa.array(["a", None, "b\0", "c", "", "é", "a", "a"])},
+    {"name": pa.array(["a", None, "b", "c", "", "é", "a", "a"]).dictionary_encode()},
+    {"age_low": pa.array([1, None, None, 4, 5, 6, 9, 8]), "age_high": pa.array([1, None, 3, None, 6, 6, 7, 8])},
+    {"age_low": pa.array([1, 2, 3, 4, 5, 6, 7, 8])},
+    {"name_low": pa.array(list("abcdefgh")), "name_high": pa.array(list("abzdeegi"))},
+    {"age": pa.array([{"low": 1, "high": 2}, None, {"low": 3, "high": 2}, {"low": None, "high": 2}] * 2)},
+    {"name": pa.array([{"low": "a", "high": "b"}, None, {"low": "z", "high": "a"}, {"low": "a\0", "high": "b"}] * 2)},
+    {"age": pa.array([{"from": 1, "to": 2}] * 8), "size": pa.array([[1, 2]] * 8)},
+    {"size": pa.array([1, 2**53, 2**53 + 1, None, -1, 0, 5, 6]), "on": pa.array([True, None] * 4)},
+    {"since": pa.array(np.array([MOMENT] * 8)), "on": pa.array([1] * 8)},
+    {
+        "since": pa.array(["2026-01-31", "x", None, "2026-01-31T12:00:00+02:00"] * 2),
+        "step": pa.array([0, 3, 5, 7, 40, 41, -1, None]),
+    },
+    {"step_low": pa.array([0, 3, 5, 6, 7, None, None, 9]), "step_high": pa.array([5, 4, 5, 9, 6, 4, None, 40])},
+]
+ROWS = [
+    "i > 1",
+    "even = 50",
+    "i = 1 OR even > 3",
+    "nonsense",
+    "even = 3 AND i <> 2",
+    "TRUE",
+    "i IN (1, 5)",
+    "even = 99 OR i = 1",
+]
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_what_subscriptions_say_about_themselves(columns: dict[str, Any]) -> None:
+    """Whole columns come to the same keys and errors as the values of each row by itself."""
+    table = pa.table({"id": np.arange(8), "where": ROWS, **columns})
+    draft = bulk_load.read(table, ABOUT, DEFAULT_LIMITS)
+    keys = Keys(ABOUT)
+    unsound = dict(draft.errors)
+    keys.admit(draft.strings(ABOUT))
+    encoded = draft.encode(keys, DEFAULT_LIMITS)
+    box = at = 0
+    for row, text in enumerate(ROWS):
+        about = {}
+        for name in ABOUT.with_role("information"):
+            if name in columns:
+                value = columns[name][row].as_py()
+                if value is not None:
+                    about[name] = value
+            elif f"{name}_low" in columns and f"{name}_high" in columns:
+                ends = columns[f"{name}_low"][row].as_py(), columns[f"{name}_high"][row].as_py()
+                if ends != (None, None):
+                    about[name] = ends
+        error = unsound[row] if "NUL" in unsound.get(row, "") else None
+        try:
+            predicate = language.parse(text, ABOUT, role="criteria")
+            bulk_load.about_strings(ABOUT, about)
+            boxes, exact = bulk_load.subscription_boxes(keys, predicate, about, DEFAULT_LIMITS)
+        except HitboxError as problem:
+            error = error or str(problem)
+        assert draft.errors.get(row) == error
+        if error:
+            continue
+        assert encoded.ids[at].as_py() == row
+        assert encoded.count[at] == len(boxes)
+        for one, sure in zip(boxes, exact, strict=True):
+            assert encoded.boxes[box] == dict(sorted(one.items()))
+            assert encoded.exact[box] == sure
+            box += 1
+        at += 1
+    assert (at, box) == (len(encoded.ids), len(encoded.boxes))
+
+
+def test_a_name_that_ends_like_a_bound() -> None:
+    """In the wide layout `x_low` is the low end of `x`, also where another attribute has that name."""
+    index = hitbox.Index({"x": "string", "x_low": "string"})
+    columns = {"x_low": ["a"], "x_high": ["b"], "x_low_low": ["c"], "x_low_high": ["d"]}
+    index.load(pa.table({"id": [1], **columns}))
+    assert set(index._keys.dictionaries["x_low"].arrays()["data"].tobytes().decode()) == {"c", "d"}
+    assert index.match({"x": "aa", "x_low": "cc"}) == [1]
+    assert index.match({"x": "aa", "x_low": "aa"}) == []
