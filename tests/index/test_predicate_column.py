@@ -500,7 +500,6 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": pa.array(["a", None, "b\0", "c", "", "é", "a", "a"])},
     {"name": pa.array(["a", None, "b", "c", "", "é", "a", "a"]).dictionary_encode()},
     {"age_low": pa.array([1, None, None, 4, 5, 6, 9, 8]), "age_high": pa.array([1, None, 3, None, 6, 6, 7, 8])},
-    {"age_low": pa.array([1, 2, 3, 4, 5, 6, 7, 8])},
     {"name_low": pa.array(list("abcdefgh")), "name_high": pa.array(list("abzdeegi"))},
     {"age": pa.array([{"low": 1, "high": 2}, None, {"low": 3, "high": 2}, {"low": None, "high": 2}] * 2)},
     {"name": pa.array([{"low": "a", "high": "b"}, None, {"low": "z", "high": "a"}, {"low": "a\0", "high": "b"}] * 2)},
