@@ -1,5 +1,5 @@
-"""The rooms of ARCHITECTURE.md: imports run downwards only, no modules import each other in a circle, heavy packages stay in their
-rooms."""
+"""The rooms of ARCHITECTURE.md: imports run downwards only, no modules import each other in a circle, heavy packages
+are imported in their rooms only."""
 
 from __future__ import annotations
 
