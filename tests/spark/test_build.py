@@ -127,7 +127,7 @@ def test_an_address_is_copied_once_and_checked(
     spark: Any, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.0)
     address = resolve(s3.address("bucket/home"))
     made = hs.generate("w1", 500, 20, spark=spark, width=0.8)
     for version in (1, 2, 3):

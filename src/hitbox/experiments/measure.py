@@ -25,10 +25,10 @@ from hitbox.matchers import Matcher, make
 from hitbox.matchers.rein import mark
 
 CHUNK = 1 << 16
-WARM = 3
+WARM_UP_EVENTS = 3
 """Events before the first that counts: whoever had the turn before has left the caches full of its own. They are the
 last of those that count, and none where these are so few that they would be timed right after themselves."""
-SHORTEST = 0.02
+MIN_SECONDS = 0.02
 """Seconds: shorter measurements are repeated until they add up to this."""
 
 
@@ -85,8 +85,8 @@ class Lane:
         return self.matcher.match(points, **self.options)
 
     def warm_up(self, points: Points) -> None:
-        if len(points) > 2 * WARM:
-            for i in range(len(points) - WARM, len(points)):
+        if len(points) > 2 * WARM_UP_EVENTS:
+            for i in range(len(points) - WARM_UP_EVENTS, len(points)):
                 self.match(points[i : i + 1])
 
     def time_single(self, points: Points) -> NDArray[np.float64]:
@@ -103,7 +103,7 @@ class Lane:
 
     def time_batch(self, points: Points, size: int) -> float:
         """Seconds an event in calls of `size` events, as many calls as make a measurable time."""
-        calls = max(1, min(len(points) // size, int(SHORTEST / max(size * self.estimate, 1e-9))))
+        calls = max(1, min(len(points) // size, int(MIN_SECONDS / max(size * self.estimate, 1e-9))))
         begin = self.clock()
         for i in range(calls):
             self.match(points[i * size : (i + 1) * size])

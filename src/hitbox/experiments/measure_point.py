@@ -35,19 +35,19 @@ from hitbox.matchers.metrics import METRICS, Times, measure
 from hitbox.workloads import Workload
 
 SAMPLE = 1_000
-FRESH = 50
+INSERTED_BOXES = 50
 """Boxes that are inserted and deleted one by one, and in one call (`each`), where the call itself no longer counts."""
-MOST = 10
+MAX_REPEAT_FACTOR = 10
 """Times as many repetitions as are asked for, where they are quick."""
-SHORT = 0.02
+PART_SECONDS = 0.02
 """Seconds that a part should take; one event may take longer."""
-QUICK = 1.2
+QUICK_WITHIN = 1.2
 """Times the quickest yardstick, and the machine is at its better pace (at the other it takes 1.5 times as long)."""
-GLANCES = 100
+FIRST_YARDSTICKS = 100
 """At the yardstick before a point, so that its quickest is known."""
-PAIRS = 400_000_000
+COUNTED_PAIRS = 400_000_000
 """Of events and subscriptions in which matches are counted, as in REIN's tables: some match one pair in ten million."""
-PATIENCE = 3
+WAIT_FACTOR = 3
 """Times the time that is meant for timing, which may be spent on waiting for a quick moment."""
 F64 = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ class Data:
 
     @cached_property
     def fresh(self) -> Boxes:
-        return self.workload.boxes(len(self.boxes), FRESH)
+        return self.workload.boxes(len(self.boxes), INSERTED_BOXES)
 
     @cached_property
     def expected(self) -> list[I64]:
@@ -88,7 +88,7 @@ def measure_point(
     data = Data(workload, boxes, points, settings)
     specs = experiment.lanes(x)
     with quiet_memory():
-        for _ in range(GLANCES):
+        for _ in range(FIRST_YARDSTICKS):
             yardstick()
         field, skipped = _admit(specs, data)
         if experiment.beside:
@@ -206,7 +206,7 @@ def _build_again(field: Field, specs: dict[str, str]) -> None:
     tell at the end of an axis where a build is measured once, and not at its beginning.
     """
     spent = [lane.build for lane, _ in field]
-    for attempt in range(1, MOST * _repeats(field)):
+    for attempt in range(1, MAX_REPEAT_FACTOR * _repeats(field)):
         for i, (lane, data) in enumerate(field):
             if spent[i] < data.settings.budget * (2 if attempt == 1 else 1):
                 begin = time.perf_counter()
@@ -251,7 +251,7 @@ class Part:
 
 def _parts(lane: Lane, data: Data) -> list[Part]:
     count = _events(lane, data)
-    size = max(1, int(SHORT / max(lane.estimate, 1e-9)))
+    size = max(1, int(PART_SECONDS / max(lane.estimate, 1e-9)))
     return [Part(slice(start, min(start + size, count))) for start in range(0, count, size)]
 
 
@@ -265,12 +265,12 @@ def _rounds(
     """
     parts = [split(lane, data) for lane, data in field]
     spent = [0.0] * len(field)
-    for turn in range(MOST * _repeats(field)):
+    for turn in range(MAX_REPEAT_FACTOR * _repeats(field)):
         for i, (lane, data) in enumerate(field):
             if turn < least or spent[i] < data.settings.budget:
                 due = parts[i]
-            elif spent[i] < PATIENCE * data.settings.budget:
-                due = [part for part in parts[i] if part.pace > QUICK * yardstick.quickest]
+            elif spent[i] < WAIT_FACTOR * data.settings.budget:
+                due = [part for part in parts[i] if part.pace > QUICK_WITHIN * yardstick.quickest]
             else:
                 due = []
             for part in due:
@@ -402,7 +402,7 @@ def _plan(lane: Lane, data: Data) -> dict[str, float]:
 
 def _many_hits(lane: Lane, asked: Workload, settings: Scale) -> dict[str, float]:
     """Matches an event over many more events than are timed: a few match most."""
-    events = max(20, min(PAIRS // max(1, len(lane.matcher)) // settings.events, 100)) * settings.events
+    events = max(20, min(COUNTED_PAIRS // max(1, len(lane.matcher)) // settings.events, 100)) * settings.events
     found = [len(lane.match(asked.points(start, 50)).numbers) for start in range(0, events, 50)]
     return {"hits": sum(found) / (50 * len(found)), "asked": 50.0 * len(found)}
 

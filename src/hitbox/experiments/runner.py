@@ -26,12 +26,12 @@ from hitbox.experiments.measure_point import measure_point
 
 FORMAT = 3
 """Of the files of points: 3 since their times are those of the quickest yardstick beside them."""
-BUSY = 1.05
+BUSY_ABOVE = 1.05
 """Times as long as at the quickest point of the run, and a point's yardstick tells of a busy machine: who is bound by
 memory then takes a tenth longer, which the yardstick, small enough for the caches, does not."""
-AGAIN = 0.2
+REMEASURE_SHARE = 0.2
 """Of the time that all points took, and no more, may be spent on measuring some once more: a run shall end."""
-ENDS = {"small": 3_500.0}
+LAST_START = {"small": 3_500.0}
 """Seconds of a run after which no point is measured again: the small scale is to end within an hour."""
 
 
@@ -117,10 +117,10 @@ def busy(todo: list[Task], out: Path) -> list[tuple[Task, dict[str, Any]]]:
     """The points that were measured only once, and while the machine was slow: the slowest, as many as time allows."""
     points = [(task, point) for task in todo if (point := stored(task, out))]
     quickest = min((point["yard"] for _, point in points), default=0.0)
-    left = sum((AGAIN - ("tries" in point)) * one_try(point) for _, point in points)
-    for scale in {task.scale for task in todo} & ENDS.keys():
-        left = min(left, ENDS[scale] - sum(point["seconds"] for _, point in points))
-    slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY * quickest]
+    left = sum((REMEASURE_SHARE - ("tries" in point)) * one_try(point) for _, point in points)
+    for scale in {task.scale for task in todo} & LAST_START.keys():
+        left = min(left, LAST_START[scale] - sum(point["seconds"] for _, point in points))
+    slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY_ABOVE * quickest]
     chosen = []
     for task, point in sorted(slow, key=lambda one: -float(one[1]["yard"])):
         left -= one_try(point)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATE = 20_000
+MAX_LATE = 20_000
 
 
 class Numbers:
@@ -82,7 +82,7 @@ class Values:
 
     def full(self) -> bool:
         """So much came later that it should be frozen."""
-        return len(self._late) > max(LATE, len(self.base) // 8)
+        return len(self._late) > max(MAX_LATE, len(self.base) // 8)
 
     def frozen(self, more: pa.Array | None = None) -> pa.Array:
         """Everything, and then `more`, as one array."""

@@ -38,7 +38,7 @@ from hitbox.index.index import Index
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.language import DEFAULT_LIMITS, Limits
 
-ANYONE = "TRUE"
+MATCHES_ALL = "TRUE"
 
 
 class Exchange:
@@ -100,7 +100,7 @@ class Exchange:
         """
         with self._lock.prepare:
             self._expire()
-            self._subscriptions.subscribe(id, ANYONE if where is None else where, about=about, priority=priority)
+            self._subscriptions.subscribe(id, MATCHES_ALL if where is None else where, about=about, priority=priority)
             found = self._events.match(about or {}, where)
             return sorted(found, key=lambda event: self._queue[event][1])
 
@@ -120,7 +120,7 @@ class Exchange:
                 self._queue[id] = now, self._turn
                 self._queue.move_to_end(id)
 
-            text = ANYONE if where is None else where
+            text = MATCHES_ALL if where is None else where
             self._events._put(id, text, DEFAULT_PRIORITY, values, also=queue)
             self._expire()
             return found

@@ -17,7 +17,7 @@ from hitbox.language.explanation import lines_of, reason_dict, short
 from hitbox.language.tree import literal, quoted
 from hitbox.matchers import Matcher
 
-PIECE = 16_384
+PIECE_SLOTS = 16_384
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -143,10 +143,10 @@ class NearMisses:
         """Go through one more piece; False where there is none."""
         if self.done(catalog):
             return False
-        here = catalog.alive[self._seen : self._seen + PIECE].copy()
+        here = catalog.alive[self._seen : self._seen + PIECE_SLOTS].copy()
         here[self._hit[(self._hit >= self._seen) & (self._hit < self._seen + len(here))] - self._seen] = False
         slots = self._seen + np.flatnonzero(here)
-        self._seen += PIECE
+        self._seen += PIECE_SLOTS
         numbers = catalog.boxes_of(slots)
         if not len(numbers):
             return True

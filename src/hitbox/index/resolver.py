@@ -23,7 +23,7 @@ from hitbox.index.catalog import Catalog
 from hitbox.language import Compiled, Limits, Predicate
 from hitbox.matchers import Matcher
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 Filters = Sequence[Predicate | None] | None
 
@@ -80,7 +80,7 @@ class Resolver:
 
     def _match(self, points: Points, threads: int) -> Hits:
         if threads > 1 and self.matcher.threaded:
-            return self.matcher.match(points, threads=min(threads, MOST_THREADS))  # type: ignore[call-arg]
+            return self.matcher.match(points, threads=min(threads, MAX_THREADS))  # type: ignore[call-arg]
         return self.matcher.match(points)
 
     def _expand(self, points: Points, filters: Sequence[Predicate | None]) -> tuple[Points, I64, NDArray[np.bool_]]:

@@ -30,7 +30,7 @@ from hitbox.storage.array_files import damaged
 
 CHUNK = 50_000
 IN_MEMORY = Path()
-STRANGERS = "the boxes that have an owner are not those that the matcher has"
+BOXES_DIFFER = "the boxes that have an owner are not those that the matcher has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class Stock:
         slots = self.catalog.living_slots()
         for start in range(0, len(slots), CHUNK):
             part = slots[start : start + CHUNK]
-            texts, about = self._told(part)
+            texts, about = self._texts_and_about(part)
             yield from zip(self.catalog.id_list(part), texts, self.catalog.priority[part].tolist(), about, strict=True)
 
-    def _told(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
+    def _texts_and_about(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
         """Predicates, those of bounds as the text that says the same, and what subscriptions say about themselves."""
         texts: list[Any] = self.catalog.where.take(slots).to_pylist()
         about: list[dict[str, Any]] = [{} for _ in texts]
@@ -190,9 +190,9 @@ def part(
         catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
         owned = np.flatnonzero(catalog.owner >= 0)
         if "numbers" in boxes:  # a matcher may take as much memory as the largest number asks for
-            array_checks.require(np.array_equal(boxes["numbers"], owned), "owner", STRANGERS)
+            array_checks.require(np.array_equal(boxes["numbers"], owned), "owner", BOXES_DIFFER)
     with snapshot.naming(folder, "matcher."):
         restored = restore(meta["matcher"], boxes, wanted, keys.space, options or {})
     with snapshot.naming(folder, "catalog."):
-        array_checks.require(np.array_equal(restored.numbers(), owned), "owner", STRANGERS)
+        array_checks.require(np.array_equal(restored.numbers(), owned), "owner", BOXES_DIFFER)
     return Stock(keys, catalog, restored, wanted)

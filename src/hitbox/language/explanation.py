@@ -30,7 +30,7 @@ from hitbox.language.truth import Facts, leaf_truth, truth
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
-LONG = 80
+MAX_TEXT = 80
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -249,4 +249,4 @@ def _json(value: object) -> Any:
 
 
 def short(text: str) -> str:
-    return text if len(text) <= LONG else text[: LONG - 1] + "…"
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

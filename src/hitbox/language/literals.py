@@ -10,9 +10,9 @@ from decimal import Decimal, InvalidOperation
 from hitbox.errors import PredicateError, SyntaxProblem, TypeProblem, printable
 from hitbox.language.tree import Literal, literal
 
-LOW, HIGH = -(2**63), 2**63 - 1
-LONGEST = 2000  # characters of one number: every double can be spelt out in fewer
-TINIEST = -400  # decimal exponent: far below the smallest double, and still cheap to handle exactly
+MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
+MAX_NUMBER_LENGTH = 2000  # characters of one number: every double can be spelt out in fewer
+MIN_EXPONENT = -400  # decimal exponent: far below the smallest double, and still cheap to handle exactly
 
 _TIMESTAMP = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?: ?(Z|[+-]\d\d:\d\d))?)?", re.ASCII
@@ -37,11 +37,11 @@ def number(token: str, text: str, position: int) -> int | Decimal:
     """An int, or a Decimal where there is a point or an exponent."""
     if not token.isdigit():
         token = "".join(token.split())
-    if len(token) > LONGEST:
-        raise SyntaxProblem(f"the number has more than {LONGEST} characters", text, position)
+    if len(token) > MAX_NUMBER_LENGTH:
+        raise SyntaxProblem(f"the number has more than {MAX_NUMBER_LENGTH} characters", text, position)
     if token.lstrip("+-").isdigit():
         value = int(token)
-        if not LOW <= value <= HIGH:
+        if not MIN_INT64 <= value <= MAX_INT64:
             raise TypeProblem(
                 f"the integer {short(token)} does not fit 64 bits: "
                 "the range is -9223372036854775808 to 9223372036854775807; with a point or an exponent it is a decimal",
@@ -55,7 +55,7 @@ def number(token: str, text: str, position: int) -> int | Decimal:
         raise _out_of_range(token, text, position) from None
     if not exact:  # 0e999999 is zero, whatever its exponent
         return Decimal("0.0")
-    if exact.adjusted() < TINIEST or exact.adjusted() > 308 or math.isinf(float(exact)):
+    if exact.adjusted() < MIN_EXPONENT or exact.adjusted() > 308 or math.isinf(float(exact)):
         raise _out_of_range(token, text, position)
     return exact
 

@@ -37,9 +37,9 @@ from hitbox.language.sets import (
 from hitbox.language.tree import Leaf, Literal, Node, Predicate, fold, leaves, without_not
 
 BOOLS: Set = ((0, 1),)  # no key above or below, so `<> TRUE` is one interval
-WORK = 4  # a product may be this many times over the limit before empty and equal terms are dropped
-FEW = 32  # terms that are compared pair by pair
-MANY = 20_000  # terms times attributes that are searched for partners to unite with
+PRODUCT_FACTOR = 4  # a product may be this many times over the limit before empty and equal terms are dropped
+MAX_PAIRWISE_TERMS = 32  # terms that are compared pair by pair
+MAX_UNION_SEARCH = 20_000  # terms times attributes that are searched for partners to unite with
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def _conjunction(parts: Sequence[list[Term]], limits: Limits) -> list[Term] | No
     found = _meet([part[0] for part in parts if len(part) == 1])
     for part in parts:
         if len(part) > 1:
-            if len(found) * len(part) > WORK * limits.boxes:
+            if len(found) * len(part) > PRODUCT_FACTOR * limits.boxes:
                 return None
             pairs = (_both(one, other) for one in found for other in part)
             found = _tidy([term for term in pairs if term])
@@ -256,10 +256,10 @@ def _tidy(several: list[Term]) -> list[Term]:
         return several
     found = _unite(several, None)
     numbers = {number for term in found for number in term.sets}
-    if len(found) > 1 and len(found) * len(numbers) <= MANY:
+    if len(found) > 1 and len(found) * len(numbers) <= MAX_UNION_SEARCH:
         for number in sorted(numbers):
             found = _unite(found, number)
-    return _uncovered(found) if 1 < len(found) <= FEW else found
+    return _uncovered(found) if 1 < len(found) <= MAX_PAIRWISE_TERMS else found
 
 
 def _unite(several: list[Term], number: int | None) -> list[Term]:

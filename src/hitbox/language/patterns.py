@@ -7,7 +7,7 @@ which is right because a segment has a fixed length. A segment without `_` is fo
 at the first occurrences of its longest stretch of text. Where these were in vain the text is hostile, or the stretch is
 short, and the rest takes a bounded time:
 
-    up to SHORT characters   the Shift-And automaton (Baeza-Yates and Gonnet 1992), a few machine words per character of
+    up to AUTOMATON_LENGTH characters   the Shift-And automaton (Baeza-Yates and Gonnet 1992), a few machine words per character of
                              the text, which all such segments of a pattern share: about 10 ms for 60,000
     longer                   a sieve: the places of a character in the text are the bits of a number, so each character
                              of the segment rules places out by one shift and one AND, n * m / 64 machine words at
@@ -25,9 +25,9 @@ import numpy as np
 
 from hitbox.errors import HitboxError
 
-TRIES, PIECES = 4, 200
-SHORT = 512
-FEW = 8
+MAX_TRIES, MAX_RUNS_TRIED = 4, 200
+AUTOMATON_LENGTH = 512
+SIEVE_STEP = 8
 _ONE = None
 _LAST = 0x10FFFF
 _Segment = list[str | None]
@@ -115,14 +115,14 @@ class _Finder:
             return -1
         if not run:
             return start
-        for _ in range(min(TRIES, 1 + PIECES // len(self._runs))):
+        for _ in range(min(MAX_TRIES, 1 + MAX_RUNS_TRIED // len(self._runs))):
             start = text.find(run, start + offset, last + offset + len(run)) - offset
             if start < 0:
                 return -1
             if self.at(text, start):
                 return start
             start += 1
-        if self.length <= SHORT:
+        if self.length <= AUTOMATON_LENGTH:
             return self._automaton(text, start, end)
         return self._sieve(text, start, last, marks) if start <= last else -1
 
@@ -154,7 +154,7 @@ class _Finder:
             left &= marks[c] >> (start + offset)
             if not left:
                 return -1
-            if count % FEW == 0 and left.bit_count() <= FEW:
+            if count % SIEVE_STEP == 0 and left.bit_count() <= SIEVE_STEP:
                 break
         while left:
             lowest = left & -left

@@ -40,8 +40,8 @@ from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
 
-PART = 1_000_000
-NAMED = 5
+SUBSCRIPTIONS_PER_PART = 1_000_000
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def build(
     if report:
         _clear(report)
     if parts is None:
-        parts = max(1, -(-subscriptions.count() // PART))
+        parts = max(1, -(-subscriptions.count() // SUBSCRIPTIONS_PER_PART))
     with snapshot_files.draft(path) as place:
         keys = Keys(wanted)
         keys.admit(_strings(subscriptions.drop(latest_by) if latest_by else subscriptions, wanted))
@@ -222,7 +222,7 @@ class Task:
         good, bad = box_rows.settle(table, self.latest_by is not None)
         facts: dict[str, Any] = {"part": part, "rejected": bad.num_rows}
         if bad.num_rows and self.report is None:
-            return facts | {"errors": bad.slice(0, NAMED).to_pylist()}
+            return facts | {"errors": bad.slice(0, MAX_NAMED).to_pylist()}
         if bad.num_rows and self.report:
             with snapshot_files.filling(self.report) as folder:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ def _refuse(done: list[dict[str, Any]], on_error: str) -> None:
     """The first few bad rows by their ids; nothing was published yet."""
     count = sum(d["rejected"] for d in done)
     if count and on_error == "raise":
-        named = [error for d in done for error in d.get("errors", [])][:NAMED]
+        named = [error for d in done for error in d.get("errors", [])][:MAX_NAMED]
         lines = "\n".join(f"id {error['id']}: {error['error']}" for error in named)
         more = f"\n... and {count - len(named)} more" if count > len(named) else ""
         raise TableError(

@@ -40,7 +40,7 @@ from hitbox.storage import snapshot
 from hitbox.storage.addresses import for_spark, resolve
 
 OPS = ("subscribe", "unsubscribe")
-NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ def _sound(entries: pa.Table, on_error: str) -> tuple[pa.Table, list[tuple[int, 
 
 def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
     if errors and on_error == "raise":
-        lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:NAMED])
-        more = f"\n... and {len(errors) - NAMED} more" if len(errors) > NAMED else ""
+        lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:MAX_NAMED])
+        more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
         raise TableError(f"{len(errors)} changes do not fit; nothing was changed:\n{lines}{more}")
 
 

@@ -39,7 +39,7 @@ from hitbox.storage import snapshot
 from hitbox.storage.addresses import connect, is_remote, join, local_folder, shown
 
 KEPT_COPIES = 2
-AT_ONCE = 8
+PARALLEL_COPIES = 8
 """Files of a version that are copied at the same time within a store."""
 
 FAILURES = (OSError, pa.ArrowException)
@@ -271,14 +271,14 @@ def _move(place: str, home: str, files: list[str]) -> None:
     try:
         for folder in sorted({f"{target}/{name}".rpartition("/")[0] for name in files} | {target}):
             system.create_dir(folder)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
             list(pool.map(move, files))
     except FAILURES as problem:
         raise SnapshotError(f"cannot publish {shown(home)}: {problem}") from None
 
 
 def _retire(path: str, number: int, before: int | None) -> None:
-    """Remove old versions: the last KEEP that were current stay, and those that are pinned."""
+    """Remove old versions: the last KEPT_VERSIONS that were current stay, and those that are pinned."""
     there = _folders(path)
     were_current = [old for old in there if old < number and (before is None or old <= before)]
     try:
@@ -286,7 +286,7 @@ def _retire(path: str, number: int, before: int | None) -> None:
     except SnapshotError:  # a damaged pin: it may keep any version
         return
     held = {int(pin["version"]) for pin in pins if pin}
-    kept = {*were_current[max(0, len(were_current) - snapshot.KEEP + 1) :], *held}
+    kept = {*were_current[max(0, len(were_current) - snapshot.KEPT_VERSIONS + 1) :], *held}
     for old in there:
         if old < number and old not in kept:
             with contextlib.suppress(SnapshotError, *FAILURES):

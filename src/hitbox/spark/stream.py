@@ -33,7 +33,7 @@ from hitbox.spark.match_task import passed
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
 
-NOTED = 10_000
+KEPT_BATCHES = 10_000
 """Batches that `progress` knows of."""
 
 Sink = Callable[[DataFrame, int], None]
@@ -192,4 +192,4 @@ class Batch:
     def _note(self, **facts: Any) -> None:
         folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
         snapshot_files.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
-        snapshot_files.remove(join(folder, f"{number - NOTED:08d}.json"))
+        snapshot_files.remove(join(folder, f"{number - KEPT_BATCHES:08d}.json"))

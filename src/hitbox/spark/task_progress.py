@@ -9,7 +9,7 @@ from typing import Any
 
 from hitbox.console.progress import Step, progress
 
-PAUSE = 0.3
+POLL_SECONDS = 0.3
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def spark_progress(spark: Any, doing: str) -> Iterator[None]:
     with progress(doing, unit="Spark tasks") as step:
         ended = threading.Event()
         watcher = threading.Thread(target=_watch, args=(spark, step, ended), daemon=True)
-        if step.shown:
+        if step.visible:
             watcher.start()
         try:
             yield
@@ -29,7 +29,7 @@ def spark_progress(spark: Any, doing: str) -> Iterator[None]:
 def _watch(spark: Any, step: Step, ended: threading.Event) -> None:
     try:
         tracker = spark.sparkContext.statusTracker()
-        while not ended.wait(PAUSE):
+        while not ended.wait(POLL_SECONDS):
             done, total = tasks_of(tracker)
             if total:
                 step.reach(done, total)

@@ -6,8 +6,8 @@ A writer that finds no lease, or one that expired, or one of a process of its ow
 waits a moment and reads it again: of several that wrote at once the last one wins, and the others see that. A thread
 renews it while the holder works; publishing asks again, just before it, whether the lease is still the holder's.
 
-What it cannot do: pyarrow offers no conditional put, so a holder that is stopped for longer than LEASE exactly between
-that last question and the write that follows may still overwrite CURRENT; and clocks that differ by more than LEASE
+What it cannot do: pyarrow offers no conditional put, so a holder that is stopped for longer than LEASE_SECONDS exactly between
+that last question and the write that follows may still overwrite CURRENT; and clocks that differ by more than LEASE_SECONDS
 between hosts make a living lease look expired. Where both matter, let one process do the writing.
 """
 
@@ -24,11 +24,11 @@ from typing import Any
 from hitbox.errors import SnapshotError, WriterConflict
 from hitbox.storage import addresses, writer_lock
 
-LEASE = 60.0
+LEASE_SECONDS = 60.0
 """Seconds after which a lease that nobody renewed is void."""
-SETTLE = 0.5
+SETTLE_SECONDS = 0.5
 """Seconds between writing a lease and believing it: more than a read and a write take."""
-WAIT = 600.0
+WAIT_SECONDS = 600.0
 
 Read = Callable[[str], dict[str, Any] | None]
 Write = Callable[[str, str], None]
@@ -47,7 +47,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="hitbox-lease")
 
     def sign(self) -> None:
-        facts = {"token": self.token, **self._facts, "expires": time.time() + LEASE}
+        facts = {"token": self.token, **self._facts, "expires": time.time() + LEASE_SECONDS}
         self._write(self.address, json.dumps(facts))
 
     def holds(self) -> bool:
@@ -60,7 +60,7 @@ class Lease:
             other = writer_lock.describe_writer(self._read(self.address))
             raise WriterConflict(
                 f"cannot {self.what}: this process lost its lease on {addresses.shown(self.address)} to "
-                f"{other} because it stood still for over {LEASE:g} seconds; "
+                f"{other} because it stood still for over {LEASE_SECONDS:g} seconds; "
                 "nothing was published, do it again"
             )
 
@@ -68,7 +68,7 @@ class Lease:
         self._thread.start()
 
     def _keep(self) -> None:
-        while not self._over.wait(LEASE / 4):
+        while not self._over.wait(LEASE_SECONDS / 4):
             with contextlib.suppress(Exception):  # the next turn tries again; `check` notices if none succeeds
                 if self.holds():
                     self.sign()
@@ -101,13 +101,13 @@ def alone(
         yield held[address]
         return
     lease = Lease(address, what, read, write)
-    wait = WAIT if wait is None else wait
-    until, pause = time.monotonic() + wait, SETTLE
+    wait = WAIT_SECONDS if wait is None else wait
+    until, pause = time.monotonic() + wait, SETTLE_SECONDS
     while True:
         found = read(address)
         if found is None or void(found):
             lease.sign()
-            time.sleep(SETTLE)
+            time.sleep(SETTLE_SECONDS)
             if lease.holds():
                 break
         elif time.monotonic() >= until:
@@ -115,7 +115,7 @@ def alone(
             raise WriterConflict(
                 f"cannot {what}: {other} holds {place} and has not ended in {wait:g} seconds; "
                 f"try again, or, if that process is dead, remove {place} "
-                f"(void {LEASE:g} seconds after its last sign of life)"
+                f"(void {LEASE_SECONDS:g} seconds after its last sign of life)"
             )
         time.sleep(pause)
         pause = min(pause * 1.5, 5.0)

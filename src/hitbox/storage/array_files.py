@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from hitbox.concurrency import pieces
 from hitbox.errors import SnapshotError
 
-PIECE = 16 * 2**20
-SMALL = 2**20
+PIECE_BYTES = 16 * 2**20
+SMALL_FILE_BYTES = 2**20
 """Bytes of a file up to which a thread is not worth it."""
-WRITTEN = 4 * 2**20
+WRITE_BYTES = 4 * 2**20
 """Bytes that are written at a time: few enough that the cache still has them when their checksum is computed."""
-ALIGNED = 64
+ALIGNMENT = 64
 UNREADABLE = (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
 """What numpy raises for a header that makes no sense."""
 NOT_DAMAGED = {errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
@@ -50,8 +50,8 @@ def write(file: Path, array: NDArray[Any]) -> dict[str, Any]:
     checksum = _kernels.crc32c(np.frombuffer(head.getvalue(), np.uint8))
     with open(file, "wb") as out:
         out.write(head.getvalue())
-        for start in range(0, len(data), WRITTEN):
-            piece = data[start : start + WRITTEN]
+        for start in range(0, len(data), WRITE_BYTES):
+            piece = data[start : start + WRITE_BYTES]
             out.write(piece.data)
             checksum = _kernels.crc32c(piece, checksum)
         out.flush()
@@ -112,7 +112,13 @@ def _array(memory: mmap.mmap) -> NDArray[Any]:
         raise ValueError("it is of another version of the .npy format")
     shape, fortran, dtype = npy.read_array_header_1_0(head)
     start = head.tell()
-    if fortran or dtype.kind not in "biuf" or not dtype.isnative or start % ALIGNED or any(size < 0 for size in shape):
+    if (
+        fortran
+        or dtype.kind not in "biuf"
+        or not dtype.isnative
+        or start % ALIGNMENT
+        or any(size < 0 for size in shape)
+    ):
         raise ValueError("it holds an array that hitbox does not write")
     size = 1
     for one in shape:
@@ -129,12 +135,12 @@ def _verify(folder: Path, maps: Mapping[str, mmap.mmap], files: Mapping[str, Map
     sizes: list[tuple[str, int]] = []
     found = {}
     for name, memory in maps.items():
-        if len(memory) < SMALL:
+        if len(memory) < SMALL_FILE_BYTES:
             found[name] = _kernels.crc32c(np.frombuffer(memory, np.uint8))
             continue
-        for start in range(0, len(memory), PIECE):
+        for start in range(0, len(memory), PIECE_BYTES):
             tasks.append(partial(_checksum, memory, start))
-            sizes.append((name, min(PIECE, len(memory) - start)))
+            sizes.append((name, min(PIECE_BYTES, len(memory) - start)))
     for (name, size), checksum in zip(sizes, pieces.run(tasks), strict=True):
         found[name] = _kernels.join_crc32c(found.get(name, 0), checksum, size)
     for name, checksum in found.items():
@@ -147,5 +153,5 @@ def _checksum(memory: mmap.mmap, start: int) -> int:
 
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            memory.madvise(POPULATE_READ, start, min(PIECE, len(memory) - start))
-    return _kernels.crc32c(np.frombuffer(memory, np.uint8)[start : start + PIECE])
+            memory.madvise(POPULATE_READ, start, min(PIECE_BYTES, len(memory) - start))
+    return _kernels.crc32c(np.frombuffer(memory, np.uint8)[start : start + PIECE_BYTES])

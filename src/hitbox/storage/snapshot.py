@@ -38,10 +38,10 @@ from hitbox.storage.addresses import local_folder
 from hitbox.storage.array_files import damaged
 
 FORMAT = 6
-KEEP = 2
-DIGITS = 18
+KEPT_VERSIONS = 2
+MAX_DIGITS = 18
 """The most that the number of a version has."""
-TRIES = 100
+MAX_ATTEMPTS = 100
 """How often a reader starts over because writers replaced the version that it was opening."""
 
 Files = dict[str, dict[str, Any]]
@@ -79,7 +79,7 @@ def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
             (root / "pins").mkdir(exist_ok=True)
             _sweep(root)
             # waits: whoever sweeps may have found the file before it was locked, and have it for a moment
-            stack.enter_context(writer_lock.exclusive(owner, "write a version", writer_lock.WAIT))
+            stack.enter_context(writer_lock.exclusive(owner, "write a version", writer_lock.WAIT_SECONDS))
             stack.callback(owner.unlink, missing_ok=True)
             stack.callback(_remove, folder)
             folder.mkdir()
@@ -108,7 +108,7 @@ def publish(
             if base is not None and before != base:
                 raise changed_since(str(path), base, before)
             number = max([0, before or 0, *versions(root)]) + 1
-            if number >= 10**DIGITS:
+            if number >= 10**MAX_DIGITS:
                 raise SnapshotError(f"no version can follow {number - 1} of the snapshot at {root}: save elsewhere")
             _make_current(root, folder, number)
             _tidy(root, number, before)
@@ -201,7 +201,7 @@ def versions(path: str | os.PathLike[str]) -> list[int]:
 
 def numbered(names: Iterable[str]) -> list[int]:
     """The numbers of the folders that are versions, lowest first; whatever else lies there is none."""
-    digits = [name for name in names if name.isascii() and name.isdigit() and len(name) <= DIGITS]
+    digits = [name for name in names if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS]
     return sorted(int(name) for name in digits if name == f"{int(name):08d}")
 
 
@@ -233,7 +233,7 @@ def _current_text(number: int) -> str:
 def _parse_current(text: str) -> int:
     """The number of the version that CURRENT names; anything that `_current_text` would not write is an error."""
     digits = text.partition(" ")[0].strip()
-    plain = digits.isascii() and digits.isdigit() and len(digits) <= DIGITS
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
     if plain and text == _current_text(int(digits)):
         return int(digits)
     if plain and text.strip() == digits:
@@ -303,7 +303,7 @@ def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | No
     """What `opened` makes of the current version, and again of the next where a writer removed it meanwhile."""
     now = now or current
     number = now(path)
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
             return opened(number)
         except SnapshotError:
@@ -311,7 +311,7 @@ def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | No
             if newer == number:
                 raise
             number = newer
-    raise SnapshotError(f"cannot open the snapshot at {path}: it was replaced {TRIES} times meanwhile")
+    raise SnapshotError(f"cannot open the snapshot at {path}: it was replaced {MAX_ATTEMPTS} times meanwhile")
 
 
 def no_version(path: object, number: int, there: Collection[int], now: int | None) -> SnapshotError:
@@ -359,7 +359,7 @@ def _retire(root: Path, number: int, before: int | None) -> None:
         there = versions(root)
         were_current = [old for old in there if old < number and (before is None or old <= before)]
         try:
-            kept = {number, *were_current[max(0, len(were_current) - KEEP + 1) :], *pins(root)}
+            kept = {number, *were_current[max(0, len(were_current) - KEPT_VERSIONS + 1) :], *pins(root)}
         except SnapshotError:  # a damaged pin: it may keep any version
             return
         for old in there:

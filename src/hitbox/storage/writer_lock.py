@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from hitbox.errors import SnapshotError, WriterConflict
 
-WAIT = 600.0
+WAIT_SECONDS = 600.0
 """Seconds that a writer waits for another one."""
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
@@ -40,7 +40,7 @@ def alone(file: Path, what: str, wait: float | None = None) -> Iterator[None]:
     if key in held:
         yield
         return
-    with exclusive(file, what, WAIT if wait is None else wait):
+    with exclusive(file, what, WAIT_SECONDS if wait is None else wait):
         held.add(key)
         try:
             yield
