@@ -13,7 +13,7 @@ import pytest
 from hitbox import Index
 from hitbox.errors import HitboxError, SnapshotError
 from hitbox.storage import addresses
-from hitbox.storage.addresses import connect, for_spark, is_remote, join, local_folder, resolve, shown
+from hitbox.storage.addresses import connect, for_spark, is_remote, join, local_folder, resolve, without_passwords
 
 HERE, HOME = os.getcwd(), os.path.expanduser("~")
 
@@ -54,7 +54,7 @@ MEANS = [
 ]
 
 REFUSED = [
-    ("", "no place"),
+    ("", "not a path"),
     ("foo://bucket/x", r"no scheme 'foo'; it knows a path, file:, .*s3://.*abfss://"),
     ("s4:/x", "no scheme 's4'"),
     ("https://host/x", "no scheme 'https'"),
@@ -128,8 +128,8 @@ def test_an_index_takes_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_passwords_are_not_shown() -> None:
     address = "s3://key:pass@bucket/x?secret_key=abc&region=eu&sas_token=t"
-    assert shown(address) == "s3://key:...@bucket/x?secret_key=...&region=eu&sas_token=..."
-    assert shown("abfss://c@account.dfs.core.windows.net/x") == "abfss://c@account.dfs.core.windows.net/x"
+    assert without_passwords(address) == "s3://key:...@bucket/x?secret_key=...&region=eu&sas_token=..."
+    assert without_passwords("abfss://c@account.dfs.core.windows.net/x") == "abfss://c@account.dfs.core.windows.net/x"
 
 
 def test_a_store_that_cannot_be_opened_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Checks of a snapshot's arrays, before their values are used as an index, a size or a loop bound.
 
-A checksum says that a file is as it was written. These checks say that it is safe to use, even if it was forged. A check
-that fails raises `DamagedArray`, which names the array and the reason.
+A checksum says that a file is as it was written. These checks say that it is safe to use, even if it was forged.
+A check that fails raises `DamagedArray`, which names the array and the reason.
 """
 
 from __future__ import annotations

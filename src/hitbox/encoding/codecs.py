@@ -9,8 +9,8 @@
 
 The smallest int64 is the key of "missing"; the int value -2^63 is therefore the one value that cannot be stored.
 
-A codec turns values into keys, one by one or as a whole Arrow column. Both ways go through the plain value that values.py
-makes of what the caller passed, so a column and its single values have the same keys.
+A codec turns values into keys, one by one or as a whole Arrow column. Both ways go through the plain value that
+values.py makes of what the caller passed, so a column and its single values have the same keys.
 
 For predicates it answers one question: `cut(literal)` is the pair (greatest key whose value is below the literal,
 smallest key whose value is above it), from which every comparison becomes closed intervals: `< v` is [LOWEST, last],
@@ -99,7 +99,7 @@ class Codec(ABC):
 
     @abstractmethod
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
-        """The keys of a column, and which rows do not fit (None: all do); an error if the column's type does not fit."""
+        """The keys of a column, and which rows do not fit (None: all do); an error if its type does not fit."""
 
     def problem(self, array: pa.Array, row: int) -> str:
         """Why the value in a row does not fit."""

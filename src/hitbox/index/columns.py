@@ -39,7 +39,7 @@ class Numbers:
         else:
             return
         room[: self._size] = self.array
-        self._values = room  # one store: a reader has the old array or the new one, which say the same
+        self._values = room  # one assignment: a reader sees the old array or the new one, with equal content
 
     def put(self, at: Any, values: Any) -> None:
         self._values[at] = values
@@ -50,12 +50,12 @@ class Numbers:
         self._size = size
 
     def grow(self, size: int) -> None:
-        """Count what was put beyond the end."""
+        """Take what was written beyond the end into the column."""
         self._size = max(self._size, size)
 
 
 class Values:
-    """Ids or texts: a frozen Arrow array, then a list of what came later."""
+    """Ids or texts: a frozen Arrow array, then a list of the values added later."""
 
     def __init__(self, base: pa.Array):
         self.base = base
@@ -70,7 +70,7 @@ class Values:
 
     @property
     def late(self) -> int:
-        """How many came later."""
+        """How many values were added later."""
         return len(self._late)
 
     def nbytes(self) -> int:
@@ -81,7 +81,7 @@ class Values:
         self._late_array = None
 
     def full(self) -> bool:
-        """So much came later that it should be frozen."""
+        """Whether enough values were added later to freeze them."""
         return len(self._late) > max(MAX_LATE, len(self.base) // 8)
 
     def frozen(self, more: pa.Array | None = None) -> pa.Array:
@@ -104,7 +104,7 @@ class Values:
         return pa.concat_arrays(parts).take(pa.array(place))
 
     def pick(self, at: NDArray[np.int64]) -> list[Any]:
-        """The values at some places, without an Arrow array of what came later."""
+        """The values at some places, without making an Arrow array of those added later."""
         start = len(self.base)
         if len(at) <= 100:
             return [self[place] for place in at.tolist()]
@@ -118,5 +118,5 @@ class Values:
     def _tail(self) -> pa.Array:
         tail = self._late_array
         if tail is None:
-            tail = self._late_array = pa.array(self._late, self.base.type)  # by any reader: all make the same
+            tail = self._late_array = pa.array(self._late, self.base.type)  # by any reader: all make the same array
         return tail

@@ -30,7 +30,7 @@ Filters = Sequence[Predicate | None] | None
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """One look at an index, taken under its read lock."""
+    """Matches events against an index. Used under its read lock."""
 
     keys: Keys
     matcher: Matcher
@@ -52,7 +52,7 @@ class Resolver:
 
     def levels(self, points: Points, event: Any, filters: Filters) -> Iterator[tuple[int, I64]]:
         """(priority, slots) of one event, level by level."""
-        if filters is not None:  # several points an event: no level is done before all are
+        if filters is not None:  # several points per event: no level is complete before all points are matched
             _, slots = self.many(points, [event], filters, 1)
             priority = self.catalog.priority[slots]
             for level in np.unique(priority)[::-1].tolist():
@@ -135,12 +135,12 @@ class Resolver:
         filters: Filters,
         sure: NDArray[np.bool_] | None,
     ) -> tuple[I64, I64]:
-        """Each (event, slot) once, checked where a box left doubt."""
+        """Each (event, slot) once; if no exact box was hit, the predicate is checked."""
         slots = self.catalog.owner[hits.numbers]
         point = np.repeat(np.arange(len(hits)), np.diff(hits.offsets))
         event = event_of[point]
-        mine = self.catalog.exact[hits.numbers]  # is the subscription's box enough?
-        theirs = np.ones(len(slots), bool) if sure is None else sure[point]  # and the event's?
+        mine = self.catalog.exact[hits.numbers]  # is the subscription's box exact?
+        theirs = np.ones(len(slots), bool) if sure is None else sure[point]  # is the event's?
         pairs, first = np.unique(event * np.int64(len(self.catalog.priority) + 1) + slots, return_index=True)
         settled = np.zeros(len(pairs), bool)
         settled[np.searchsorted(pairs, (event * np.int64(len(self.catalog.priority) + 1) + slots)[mine & theirs])] = (
@@ -178,7 +178,7 @@ class Resolver:
         return events.normal(self.keys, chunk[event])
 
     def _in_order(self, offsets: I64, slots: I64) -> tuple[I64, I64]:
-        """Most urgent first within each event: nothing to do where the matcher saw to it."""
+        """Most urgent first within each event: nothing to do if the matcher returns this order."""
         if self.matcher.ordered or not len(slots):
             return offsets, slots
         urgency = np.uint8(9) - self.catalog.priority[slots]

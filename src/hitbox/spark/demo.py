@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hitbox.console.progress import Step
-from hitbox.console.progress import progress as shown_progress
+from hitbox.console.progress import progress as step_progress
 from hitbox.errors import HitboxError
 from hitbox.index.index import Index
 from hitbox.spark.build import build
@@ -37,11 +37,11 @@ STEPS = 7
 
 
 def demo(subscriptions: int = 200_000, events: int = 100_000, console: Console | None = None) -> dict[str, Any]:
-    """Run the job in a temporary folder, print what happened, clean up; the figures come back."""
+    """Run the job in a temporary folder, print what happened, clean up; returns the figures."""
     console = console or Console()
     folder = tempfile.mkdtemp(prefix="hitbox-demo-")
     try:
-        with shown_progress("", STEPS) as step:
+        with step_progress("", STEPS) as step:
             job = Demo(folder, subscriptions, events, step)
             job.run()
     finally:
@@ -54,9 +54,9 @@ def demo(subscriptions: int = 200_000, events: int = 100_000, console: Console |
 class Demo:
     """The steps; each adds a line to the table and figures to `facts`."""
 
-    def __init__(self, folder: str, subscriptions: int, events: int, shown: Step):
+    def __init__(self, folder: str, subscriptions: int, events: int, progress: Step):
         self.folder, self.subscriptions, self.events = folder, subscriptions, events
-        self.shown = shown
+        self.progress = progress
         self.facts: dict[str, Any] = {"subscriptions": subscriptions, "events": events}
         self.lines: list[tuple[str, float, str, str]] = []
         self.began = time.perf_counter()
@@ -75,13 +75,13 @@ class Demo:
         self.facts["seconds"] = round(time.perf_counter() - self.began, 1)
 
     def step(self, name: str, work: Any) -> Any:
-        self.shown.advance(0, doing=name)
+        self.progress.advance(0, doing=name)
         began = time.perf_counter()
         result, what, rate = work()
         seconds = time.perf_counter() - began
         self.facts[name] = round(seconds, 2)
         self.lines.append((name, seconds, what, rate(seconds) if rate else ""))
-        self.shown.advance()
+        self.progress.advance()
         return result
 
     def start(self) -> Any:
@@ -166,7 +166,7 @@ class Demo:
         return None, what, lambda _: f"{events_ / seconds:,.0f} events/s"
 
     def changes(self, number: int) -> DataFrame:
-        """Half of the entries end subscriptions, the others bring new ones."""
+        """Half of the entries end subscriptions, the other half add new ones."""
         half = CHANGES // 2
         first = number * half
         more = generate("w1", half, 0, spark=self.spark, first_subscription=self.subscriptions + first, **WORKLOAD)
@@ -187,7 +187,7 @@ class Demo:
 
 
 def join(events: DataFrame, subscriptions: DataFrame, attributes: list[str]) -> DataFrame:
-    """Spark's own join on the wide layout: what there is without hitbox."""
+    """Spark's own join on the wide layout: the alternative without hitbox."""
     tests = []
     for name in attributes:
         low, high = F.col(f"{name}_low"), F.col(f"{name}_high")

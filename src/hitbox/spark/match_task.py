@@ -1,11 +1,11 @@
 """The one function that matches a partition of events, in batch and in streams: Arrow batches in, Arrow batches out.
 
     10,000 events ──> slices of a few events ──> matches ──> Arrow batches of at most MAX_BATCH_IDS ids ──> Spark
-                      │ as many as MAX_BATCH_IDS ids allow, judged by the slices before
-                      └ memory-mapped snapshot, opened once a worker process and version
+                      │ as many as MAX_BATCH_IDS ids allow, estimated from the slices before
+                      └ memory-mapped snapshot, opened once per worker process and version
 
-A large slice is probed first, every so-many-th of its events, and cut where they match more than the slices before led
-to expect: events that suddenly match a hundred thousand subscriptions each do not make gigabytes. Lists keep 32-bit
+Of a large slice a sample of events is matched first, and the slice is shortened if they match more than was estimated:
+events that suddenly match a hundred thousand subscriptions each do not produce gigabytes. Lists keep 32-bit
 offsets, which Spark needs, because a batch never holds more than 2^31 ids.
 """
 
@@ -70,13 +70,13 @@ class Counted:
         self.events, self.matches, self.seconds = self.events + events, self.matches + matches, self.seconds + seconds
 
     def leave(self, place: str) -> None:
-        """A file named after the task, so that another attempt at it replaces what the first one left."""
+        """Write a file named after the task, so that another attempt replaces the file of the first."""
         from pyspark import TaskContext  # a Connect client need not have it
 
         task = TaskContext.get()
         stage, partition = (task.stageId(), task.partitionId()) if task else (0, 0)
         text = json.dumps({"stage": stage, **asdict(self)})
-        with contextlib.suppress(SnapshotError, OSError):  # a figure less is no reason to lose the batch
+        with contextlib.suppress(SnapshotError, OSError):  # a missing figure must not fail the batch
             if is_remote(place):
                 snapshot_files.write_text(join(place, f"{stage}-{partition}.json"), text)
             else:
@@ -84,10 +84,10 @@ class Counted:
 
 
 def passed(place: str) -> Counted:
-    """What passed through the tasks of a batch: whoever reads it twice runs it twice, so the fullest run counts."""
+    """Totals of the tasks of a batch. A batch that is read twice runs twice, so the run with most events counts."""
     runs: dict[int, Counted] = {}
     for text in snapshot_files.texts(place):
-        with contextlib.suppress(ValueError):  # half written by an attempt that nobody waited for
+        with contextlib.suppress(ValueError):  # half written by an abandoned attempt
             found = json.loads(text)
             runs.setdefault(found.pop("stage"), Counted()).add(**found)
     return max(runs.values(), key=lambda run: run.events, default=Counted())
@@ -95,7 +95,7 @@ def passed(place: str) -> Counted:
 
 @dataclass(frozen=True)
 class Job:
-    """What to match and what to hand back; pickled to the workers."""
+    """What to match and what to return; pickled to the workers."""
 
     path: str
     version: int
@@ -108,7 +108,7 @@ class Job:
     part: str | None = None
     """The column that says which part of the snapshot a row asks; None asks all."""
     priorities: bool = False
-    """Hand back the priority of each match beside its id."""
+    """Return the priority of each match as well."""
     counts: str | None = None
     """Where each task leaves a small file with what passed through it (see `passed`)."""
 
@@ -136,7 +136,7 @@ class Job:
                 yield from self._output(piece, matches, priority)
 
     def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
-        """The piece, or as much of it as a sample of its events lets expect to fit."""
+        """The slice, or as much of it as should fit, judged by a sample of its events."""
         rows = piece.num_rows
         if rows < MIN_PROBED_SLICE or rows * len(index) <= MAX_BATCH_IDS:
             return piece
