@@ -188,7 +188,7 @@ def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.Monk
 def test_a_change_to_a_version_that_is_not_current_any_more(address: str) -> None:
     publish(address)
     publish(address, base=1)
-    with pytest.raises(WriterConflict, match="made to version 1, and version 2 is current"):
+    with pytest.raises(WriterConflict, match="made to version 1, and version 2 is now current"):
         publish(address, base=1)
     assert snapshot_files.current(address) == 2
 

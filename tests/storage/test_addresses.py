@@ -55,12 +55,12 @@ MEANS = [
 
 REFUSED = [
     ("", "not a path"),
-    ("foo://bucket/x", r"no scheme 'foo'; it knows a path, file:, .*s3://.*abfss://"),
-    ("s4:/x", "no scheme 's4'"),
-    ("https://host/x", "no scheme 'https'"),
+    ("foo://bucket/x", r"the scheme 'foo'; it supports a path, file:, .*s3://.*abfss://"),
+    ("s4:/x", "the scheme 's4'"),
+    ("https://host/x", "the scheme 'https'"),
     ("data:2024/x", r"write \./data:2024/x"),
-    ("C:\\data\\x", "path of Windows"),
-    ("C:/data/x", "path of Windows"),
+    ("C:\\data\\x", "Windows path"),
+    ("C:/data/x", "Windows path"),
     ("file:x", "neither an absolute path"),
     ("file://server/share", "names the host 'server'"),
     ("s3:/bucket/x", r"names no bucket; write s3://bucket/path \(a Path object loses"),
@@ -105,7 +105,7 @@ def test_what_spark_is_given() -> None:
     assert for_spark("~/x") == f"{HOME}/x"
     assert for_spark("x") == f"{HERE}/x"
     assert for_spark("wasbs://c@a/x/") == "wasbs://c@a/x"
-    with pytest.raises(SnapshotError, match="no scheme"):
+    with pytest.raises(SnapshotError, match="support the scheme"):
         for_spark("foo://x")
 
 
@@ -120,7 +120,7 @@ def test_an_index_takes_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s"]
     for place in ("s3://bucket/s", "abfss://c@account.dfs.core.windows.net/s", "hdfs:/s", "foo://s"):
         for call in (index.save, Index.open):
-            with pytest.raises(SnapshotError, match=r"hitbox\.spark\.build|no scheme"):
+            with pytest.raises(SnapshotError, match=r"hitbox\.spark\.build|support the scheme"):
                 call(place)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s"]
     assert local_folder("~/x") == tmp_path / "x"

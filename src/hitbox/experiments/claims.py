@@ -18,9 +18,9 @@ from hitbox.experiments.curves import BESIDE, At, Curves, Missing, Where
 EQUAL_WITHIN = 1.1
 """Curves that differ by less than a tenth count as equal: repetitions lie that far apart."""
 STEADY_WITHIN = 1.5
-"""What is said not to change, to be stable or flat, may change by half."""
+"""A curve that is said not to change, to be stable or flat may change by half."""
 LINEAR_POWER = 1.2
-"""What is said to grow linearly at most may grow by this power of the axis."""
+"""A curve that is said to grow linearly at most may grow by this power of the axis."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def faster(winner: str, loser: str, times: float, at: At = "last", metric: str =
 
 
 def best(matcher: str, among: Sequence[str], metric: str = "match", where: Where | None = None) -> Check:
-    """Nobody among those needs less, anywhere (within the spread)."""
+    """None of the others needs less, anywhere (within the spread)."""
 
     def check(c: Curves) -> Outcome:
         xs, values = c.line(matcher, metric, where)

@@ -15,11 +15,11 @@ At = Literal["first", "last"] | float | str
 
 FINE_TIMES = ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
 TIMES = ("match", "insert_", "delete_", *FINE_TIMES)
-"""What the names of times begin with that are measured beside the yardstick."""
+"""Prefixes of the metrics that are times and are scaled by the yardstick."""
 UNITLESS = {"match_range", "level_vs_determining"}
-"""Figures that begin like a time but are pure numbers."""
+"""Metrics whose names look like times but that are pure numbers."""
 BESIDE = " beside"
-"""Ends the labels of contestants on the second workload of an experiment."""
+"""Suffix of the labels of matchers on the second workload of an experiment."""
 
 
 @dataclass(frozen=True)
