@@ -278,7 +278,7 @@ def test_the_readme_says_what_the_committed_report_says() -> None:
     found = Counter(v["verdict"] for v in verdicts)
     held, failed = found[report.HOLDS] + found[report.OTHER_FACTOR], found[report.FAILS]
     said = " ".join((root / "README.md").read_text().split())
-    assert f"of {len(verdicts)} claims, {held} hold in direction here, {failed} do not" in said
+    assert f"Of {len(verdicts)} claims, {held} hold in direction here (who wins, what rises), {failed} do not" in said
     said = " ".join((root / "docs/reproduction/README.md").read_text().split())
     assert f"{len(verdicts)} claims: the direction of {held} of the {held + failed} that can be judged holds" in said
 
