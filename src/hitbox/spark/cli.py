@@ -24,7 +24,7 @@ from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import Step
 from hitbox.console.progress import progress as shown_progress
-from hitbox.errors import HitboxError, TableError, WorkloadError
+from hitbox.errors import TableError, WorkloadError
 from hitbox.spark import demo as demonstration
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build as built
@@ -32,7 +32,7 @@ from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
-from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.stream import match_stream, progress, stop
 from hitbox.spark.task_progress import spark_progress
 from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
 
@@ -210,10 +210,7 @@ def _follow(query: Any, checkpoint: str, batches: int, step: Step) -> list[dict[
             step.reach(len(done), doing=last)
     except KeyboardInterrupt:
         pass
-    problem = query.exception()
-    query.stop()
-    if problem is not None:
-        raise HitboxError(f"the stream failed: {problem}")
+    stop(query)
     return done
 
 

@@ -27,7 +27,7 @@ from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
-from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.stream import match_stream, progress, stop
 
 WORKLOAD: dict[str, Any] = {"width": 0.4, "levels": 10}
 SAMPLE = 100
@@ -154,10 +154,7 @@ class Demo:
                 versions += 1
                 apply_changes(self.changes(versions), paths[0])
             time.sleep(0.1)
-        problem = query.exception()
-        query.stop()
-        if problem is not None:
-            raise HitboxError(f"the stream failed: {problem}")
+        stop(query)
         done = progress(paths[2])
         self.facts["batches"] = done
         events_, seconds = sum(d["events"] for d in done), sum(d["seconds"] for d in done)

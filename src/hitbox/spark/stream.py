@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
 from hitbox.spark.match import prepare, run
 from hitbox.spark.match_task import passed
@@ -94,6 +94,14 @@ def match_stream(
 def progress(checkpoint: str) -> list[dict[str, Any]]:
     """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching."""
     return [json.loads(text) for text in snapshot_files.texts(join(resolve(checkpoint), "hitbox", "batches"))]
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query; raise a HitboxError if it had failed."""
+    problem = query.exception()
+    query.stop()
+    if problem is not None:
+        raise HitboxError(f"the stream failed: {problem}")
 
 
 def stream_name(checkpoint: str) -> str:
