@@ -164,7 +164,7 @@ async def throughput(folder: Path, index: hitbox.Index, count: int, batch: int, 
         return {
             "batch": batch,
             "events": count,
-            "matches an event": round(matches / count, 1),
+            "matches per event": round(matches / count, 1),
             "published events/s": round(count / published),
             "delivered events/s": round(count / whole),
             "deliveries/s": round((receivers.count - before) / whole),

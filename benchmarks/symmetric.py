@@ -80,7 +80,7 @@ def soak(operations: int) -> Iterator[str]:
         spent = [0.0, 0.0]
         for n in range(slice_ * part, (slice_ + 1) * part):
             values, asked = offer(rng, n)
-            id, where, about = rng.randrange(SUBSCRIBERS), wish(rng), told(rng)
+            id, where, about = rng.randrange(SUBSCRIBERS), wish(rng), self_description(rng)
             begin = time.process_time()
             exchange.publish(n, values, where=asked)
             middle = time.process_time()
@@ -107,7 +107,7 @@ def wish(rng: Random) -> str:
     return f"salary > {rng.randrange(100_000)} AND town IN ('{towns}')"
 
 
-def told(rng: Random) -> dict[str, Any]:
+def self_description(rng: Random) -> dict[str, Any]:
     return {"age": rng.randrange(18, 70), "skill": rng.choice(SKILLS)}
 
 

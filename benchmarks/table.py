@@ -32,7 +32,7 @@ def markdown(name: str, record: dict[str, Any]) -> str:
     machine = record["machine"]
     lines = [
         f"### {name}: {record['workload']}, {record['subscriptions']:,} subscriptions",
-        f"{record['clock']} time, seed {record['seed']}, {record['hits_per_event'] or 0:,.0f} matches an event; "
+        f"{record['clock']} time, seed {record['seed']}, {record['hits_per_event'] or 0:,.0f} matches per event; "
         f"{machine['cpu']}, hitbox {machine['hitbox']} ({machine['commit']})",
         "",
     ]

@@ -41,7 +41,7 @@ def visitor() -> dict:
         "device": rng.choice(["phone", "phone", "tablet", "desktop"]),
         "interest": rng.choice(INTERESTS),
     }
-    if rng.random() < 0.7:  # not everybody states an age: a condition on a missing value is never true
+    if rng.random() < 0.7:  # not every visitor states an age: a condition on a missing value is never true
         found["age"] = rng.randint(16, 80)
     return found
 

@@ -1,4 +1,4 @@
-"""Saved home searches: a new listing comes in, and everybody whose saved search it fits gets a mail.
+"""Saved home searches: a new listing comes in, and every user whose saved search it fits gets a mail.
 
 Searches survive a restart: the index is saved as a snapshot and opened again.
 

@@ -138,7 +138,7 @@ def test_intervals_in_json(here: Path) -> None:
     [
         (["match", "nope.csv", "-s", "subs.csv"], "no file"),
         (["match", "events.jsonl"], "--subscriptions"),
-        (["match", "events.txt", "-s", "subs.csv"], "format"),
+        (["match", "events.txt", "-s", "subs.csv"], "cannot read (known: .csv"),
         (["match", "events.jsonl", "-s", "bad.csv"], "did you mean 'price'"),
         (["match", "events.jsonl", "-s", "subs.csv", "--schema", "price"], "name:type"),
         (["match", "events.jsonl", "-s", "subs.csv", "--matcher", "bruted"], "did you mean 'brute'"),

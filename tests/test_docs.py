@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,21 @@ def test_docstrings(name: str) -> None:
 
 def test_the_readme_has_examples() -> None:
     assert (ROOT / "README.md").read_text().count(">>>") > 10
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"`([\w/]+/\w+\.(?:py|hpp|cpp|md))`", (ROOT / page).read_text())
+    assert len(named) > 5
+    missing = [name for name in named if not (ROOT / name).exists() and not (ROOT / "src" / "hitbox" / name).exists()]
+    assert not missing, missing
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_functions_that_a_page_names_are_there(page: str) -> None:
+    """`Class.name` or `name` before (`file.py`) is defined in that file."""
+    text = (ROOT / page).read_text()
+    for name, file in re.findall(r"`([\w.]+)`\s+\(`(\w+/\w+\.py)`\)", text):
+        source = (ROOT / "src" / "hitbox" / file).read_text()
+        for part in name.split("."):
+            assert re.search(rf"\b(def|class) {part}\b", source), f"{page}: no {name} in {file}"

@@ -1,5 +1,5 @@
-"""The house plan: imports run downwards only, no modules import each other in a circle, heavy packages stay in their
-rooms."""
+"""The rooms of ARCHITECTURE.md: imports run downwards only, no modules import each other in a circle, heavy packages
+are imported in their rooms only."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _module(package: str, name: str) -> str:
 
 def test_imports_run_downwards() -> None:
     for module, room, name in imports():
-        assert room in LEVEL, f"{module}: {room} has no place in the house plan"
+        assert room in LEVEL, f"{module}: {room} is not in LAYERS"
         if name.split(".")[0] != "hitbox":
             continue
         target = name.split(".")[1] if "." in name else "__init__"

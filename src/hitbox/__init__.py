@@ -1,6 +1,6 @@
 """hitbox: which of my millions of standing subscriptions want this event?
 
-The public names are imported at first use: `import hitbox` is quick, and nobody waits for a part that is not used.
+The public names are imported at first use: `import hitbox` is quick and does not load unused parts.
 """
 
 from __future__ import annotations

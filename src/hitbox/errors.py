@@ -1,7 +1,6 @@
 """Every error that hitbox raises, with the place in the text and, for a name, the nearest valid one.
 
-All derive from `HitboxError`, so one `except` catches them. An error never follows a partial change:
-whoever raises has checked before touching anything.
+All derive from `HitboxError`, so one `except` catches them. Errors are raised before any state changes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class HitboxWarning(UserWarning):
 
 
 class NeverMatches(HitboxWarning):
-    """A predicate was accepted that can never hold."""
+    """A predicate was accepted that can never be true."""
 
 
 class PredicateError(HitboxError):
@@ -58,22 +57,22 @@ class ValueProblem(HitboxError):
 
 
 class MissingExtra(HitboxError, ImportError):
-    """A package is not installed that a part of hitbox needs."""
+    """A part of hitbox needs a package that is not installed."""
 
 
 class UnknownId(HitboxError, KeyError):
-    """An id that is not there."""
+    """An id that does not exist."""
 
     def __str__(self) -> str:  # KeyError would print the repr
         return str(self.args[0])
 
 
 class UnknownSubscription(UnknownId):
-    """An id that the index does not hold."""
+    """No subscription of the index has this id."""
 
 
 class UnknownEvent(UnknownId):
-    """An id that an exchange's event base does not hold."""
+    """No stored event of the exchange has this id."""
 
 
 class MatcherError(HitboxError):
@@ -104,7 +103,7 @@ class SnapshotError(HitboxError):
 
 
 class DamagedArray(SnapshotError):
-    """An array of a snapshot holds what it cannot hold; whoever knows its file says where that is."""
+    """An array of a snapshot holds impossible values. The caller that knows its file adds the path."""
 
     def __init__(self, name: str, reason: str):
         self.name, self.reason = name, reason
@@ -115,7 +114,7 @@ class DamagedArray(SnapshotError):
 
 
 class WriterConflict(SnapshotError):
-    """Another writer holds the snapshot, or has changed it since this one read it; nothing was written."""
+    """Another writer is writing the snapshot, or has changed it since this one read it; nothing was written."""
 
 
 def caret(text: str, position: int, width: int = 72) -> str:
@@ -137,12 +136,12 @@ def caret(text: str, position: int, width: int = 72) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with a mark in place of each character that a terminal would obey or hide; a tab becomes a space."""
+    """The text with a mark in place of each control or invisible character; a tab becomes a space."""
     return "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A trailing hint, `; did you mean 'price'?`, or nothing, as for a name that is no text.
+    """A trailing hint, `; did you mean 'price'?`, or "" where no known name is similar.
 
     >>> nearest("prise", ["price", "qty"])
     "; did you mean 'price'?"
@@ -159,7 +158,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 def require_extra(module: str, extra: str, *packages: str) -> None:
-    """Raise MissingExtra where one of the packages is missing that `module` needs and that the extra installs."""
+    """Raise MissingExtra if a package that `module` needs is not installed; the message names the extra to install."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise MissingExtra(f"{module} needs {' and '.join(missing)}: pip install 'hitbox[{extra}]'", name=missing[0])

@@ -16,7 +16,7 @@ from hitbox.spark.task_progress import tasks_of
 def test_nothing_outside_a_terminal() -> None:
     out = io.StringIO()
     with progress("loading", 10, console=Console(file=out)) as step:
-        assert not step.shown
+        assert not step.visible
         step.advance(5, doing="still loading")
     assert out.getvalue() == ""
 

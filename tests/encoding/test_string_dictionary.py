@@ -85,8 +85,8 @@ class Bounds(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaps of 16, so that they run out at once."""
-    monkeypatch.setattr(string_dictionary, "STRIDE", 16)
-    monkeypatch.setattr(string_dictionary, "STEP", 4)
+    monkeypatch.setattr(string_dictionary, "LABEL_STRIDE", 16)
+    monkeypatch.setattr(string_dictionary, "RUN_STEP", 4)
 
 
 TestBounds = Bounds.TestCase

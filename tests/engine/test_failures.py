@@ -246,7 +246,7 @@ def died(*_):  # as a thread does that finds no memory for its first frame
     return 1
 
 _thread.start_new_thread = died
-long.BEGIN = 0.01
+long.START_TIMEOUT = 0.01
 print(long.interruptible(10**9, sum, [1, 2]), pieces.run([lambda n=n: n for n in range(9)]))
 
 def failed(*_):

@@ -208,7 +208,7 @@ def test_a_point_of_a_busy_minute_is_measured_once_more(tmp_path: Path, monkeypa
 def test_no_point_is_measured_again_when_the_hour_is_nearly_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "AGAIN", 0.5)
+    monkeypatch.setattr(runner, "REMEASURE_SHARE", 0.5)
     todo = list(runner.tasks(PAPERS["index-count"], "small"))[:3]
     for seconds, again in ((800.0, [15.0]), (900.0, [])):  # 1100 and 800 seconds are left
         for task, yard in zip(todo, (10.0, 14.0, 15.0), strict=True):
@@ -278,7 +278,7 @@ def test_the_readme_says_what_the_committed_report_says() -> None:
     found = Counter(v["verdict"] for v in verdicts)
     held, failed = found[report.HOLDS] + found[report.OTHER_FACTOR], found[report.FAILS]
     said = " ".join((root / "README.md").read_text().split())
-    assert f"of {len(verdicts)} claims, {held} hold in direction here, {failed} do not" in said
+    assert f"Of {len(verdicts)} claims, {held} hold in direction here (who wins, what rises), {failed} do not" in said
     said = " ".join((root / "docs/reproduction/README.md").read_text().split())
     assert f"{len(verdicts)} claims: the direction of {held} of the {held + failed} that can be judged holds" in said
 

@@ -96,12 +96,12 @@ CHANGES: dict[str, tuple[Callable[[Index], Any], Callable[[Model], Model]]] = {
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gaps run out, the tail is sealed, rows are frozen and slots squeezed out after a few steps."""
-    monkeypatch.setattr(string_dictionary, "STRIDE", 4)
-    monkeypatch.setattr(string_dictionary, "STEP", 2)
-    monkeypatch.setattr(string_dictionary, "OVERLAY", 2)
+    monkeypatch.setattr(string_dictionary, "LABEL_STRIDE", 4)
+    monkeypatch.setattr(string_dictionary, "RUN_STEP", 2)
+    monkeypatch.setattr(string_dictionary, "MAX_OVERLAY", 2)
     monkeypatch.setattr(catalog, "FEW", 4)
     monkeypatch.setattr(catalog, "MANY_DEAD", 2)
-    monkeypatch.setattr("hitbox.index.columns.LATE", 3)
+    monkeypatch.setattr("hitbox.index.columns.MAX_LATE", 3)
     monkeypatch.setattr("hitbox.index.index.snapshot.write", lambda *_: 1)  # files have tests of their own
 
 
@@ -133,7 +133,7 @@ def test_a_change_is_all_or_nothing(matcher: str, step: int, change: str, monkey
 def test_loads_interrupted_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger loads, with every kind of work that they bring along, interrupted by the clock."""
     monkeypatch.setattr(catalog, "MANY_DEAD", 500)
-    monkeypatch.setattr(string_dictionary, "STRIDE", 64)
+    monkeypatch.setattr(string_dictionary, "LABEL_STRIDE", 64)
     rng = random.Random(5)
     index = Index(SCHEMA, tail=64)
     held: dict[int, int] = {}

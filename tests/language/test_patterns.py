@@ -27,7 +27,7 @@ def test_like_means_the_same_whatever_way_finds_it(monkeypatch: pytest.MonkeyPat
     """Few characters and many wildcards: the quick tries fail, and the automaton and the sieve have to find it."""
     rng = random.Random(3)
     for short in (512, 0):
-        monkeypatch.setattr(patterns, "SHORT", short)
+        monkeypatch.setattr(patterns, "AUTOMATON_LENGTH", short)
         for _ in range(3000):
             characters = rng.choice(["ab", "a", "aé\U0001f600"])
             pattern = "".join(rng.choices(characters + "%__", k=rng.randrange(20)))

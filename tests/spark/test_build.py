@@ -52,7 +52,7 @@ def test_one_part_opens_memory_mapped(spark: Any, tmp_path: Path) -> None:
 def test_an_id_that_comes_twice(spark: Any, tmp_path: Path) -> None:
     rows = [("a", "price > 1", 1), ("b", "price > 2", 1), ("a", "price > 3", 1)]
     frame = predicates(spark, *rows).repartition(3)
-    with pytest.raises(TableError, match=r"id a: this id comes more than once; latest_by"):
+    with pytest.raises(TableError, match=r"id a: this id occurs more than once; latest_by"):
         hs.build(frame, str(tmp_path), SCHEMA, parts=2)
     assert not snapshot.versions(tmp_path)
     stamped = spark.createDataFrame(
@@ -127,7 +127,7 @@ def test_an_address_is_copied_once_and_checked(
     spark: Any, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.0)
     address = resolve(s3.address("bucket/home"))
     made = hs.generate("w1", 500, 20, spark=spark, width=0.8)
     for version in (1, 2, 3):

@@ -150,7 +150,7 @@ def test_changes_at_once_are_all_applied(spark: Any, path: str, monkeypatch: pyt
     index = Index.open(path)
     assert len(index) == 26
     assert [index.match({"price": 100 + n}) for n in range(1, 7)] == [[f"new{n}"] for n in range(1, 7)]
-    monkeypatch.setattr(writer_lock, "WAIT", 0.05)
+    monkeypatch.setattr(writer_lock, "WAIT_SECONDS", 0.05)
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> None:

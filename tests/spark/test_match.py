@@ -177,7 +177,7 @@ def test_a_snapshot_that_was_deleted_and_built_again(
     spark: Any, s3: ObjectStore, tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins at version 1 again, which workers and caches knew as another one."""
-    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.0)
     path = s3.address("bucket/s", "s3a") if remote else str(tmp_path / "s")
     events = spark.createDataFrame([(1, 5)], "event_id int, a int")
     for low, ids in ((0, [7]), (6, []), (5, [7])):
@@ -209,7 +209,7 @@ def test_output_is_cut_into_bounded_batches(tmp_path: Path, monkeypatch: pytest.
     index = Index({"a": "int"})
     index.load(pa.table({"id": np.arange(20_000), "a_low": np.zeros(20_000, np.int64), "a_high": np.full(20_000, 9)}))
     index.save(tmp_path)
-    monkeypatch.setattr(match_task, "BUDGET", 100_000)
+    monkeypatch.setattr(match_task, "MAX_BATCH_IDS", 100_000)
     events = pa.RecordBatch.from_pydict({"event_id": np.arange(300), "a": np.arange(300) % 12})
     for form in ("arrays", "pairs"):
         job = match_task.Job(

@@ -25,7 +25,7 @@ from support.object_store import ObjectStore
 @pytest.fixture
 def address(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(writer_lease, "SETTLE", 0.0)
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.0)
     return resolve(s3.address("bucket/my ads", "s3a"))
 
 
@@ -127,7 +127,7 @@ def test_leases_of_the_dead(s3: ObjectStore, address: str, monkeypatch: pytest.M
 def test_a_lease_is_renewed_while_its_holder_works(
     s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_lease, "LEASE", 0.4)
+    monkeypatch.setattr(writer_lease, "LEASE_SECONDS", 0.4)
     with snapshot_files.writing(address) as lease:
         assert lease is not None
         first = lease_of(s3)["expires"]
@@ -161,7 +161,7 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
 
 
 def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_lease, "SETTLE", 0.05)
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.05)
     seen: list[int] = []
     done = threading.Event()
 
@@ -188,7 +188,7 @@ def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.Monk
 def test_a_change_to_a_version_that_is_not_current_any_more(address: str) -> None:
     publish(address)
     publish(address, base=1)
-    with pytest.raises(WriterConflict, match="made to version 1, and version 2 is current"):
+    with pytest.raises(WriterConflict, match="made to version 1, and version 2 is now current"):
         publish(address, base=1)
     assert snapshot_files.current(address) == 2
 

@@ -13,7 +13,7 @@ import pytest
 from hitbox import Index
 from hitbox.errors import HitboxError, SnapshotError
 from hitbox.storage import addresses
-from hitbox.storage.addresses import connect, for_spark, is_remote, join, local_folder, resolve, shown
+from hitbox.storage.addresses import connect, for_spark, is_remote, join, local_folder, resolve, without_passwords
 
 HERE, HOME = os.getcwd(), os.path.expanduser("~")
 
@@ -54,13 +54,13 @@ MEANS = [
 ]
 
 REFUSED = [
-    ("", "no place"),
-    ("foo://bucket/x", r"no scheme 'foo'; it knows a path, file:, .*s3://.*abfss://"),
-    ("s4:/x", "no scheme 's4'"),
-    ("https://host/x", "no scheme 'https'"),
+    ("", "not a path"),
+    ("foo://bucket/x", r"the scheme 'foo'; it supports a path, file:, .*s3://.*abfss://"),
+    ("s4:/x", "the scheme 's4'"),
+    ("https://host/x", "the scheme 'https'"),
     ("data:2024/x", r"write \./data:2024/x"),
-    ("C:\\data\\x", "path of Windows"),
-    ("C:/data/x", "path of Windows"),
+    ("C:\\data\\x", "Windows path"),
+    ("C:/data/x", "Windows path"),
     ("file:x", "neither an absolute path"),
     ("file://server/share", "names the host 'server'"),
     ("s3:/bucket/x", r"names no bucket; write s3://bucket/path \(a Path object loses"),
@@ -105,7 +105,7 @@ def test_what_spark_is_given() -> None:
     assert for_spark("~/x") == f"{HOME}/x"
     assert for_spark("x") == f"{HERE}/x"
     assert for_spark("wasbs://c@a/x/") == "wasbs://c@a/x"
-    with pytest.raises(SnapshotError, match="no scheme"):
+    with pytest.raises(SnapshotError, match="support the scheme"):
         for_spark("foo://x")
 
 
@@ -120,7 +120,7 @@ def test_an_index_takes_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s"]
     for place in ("s3://bucket/s", "abfss://c@account.dfs.core.windows.net/s", "hdfs:/s", "foo://s"):
         for call in (index.save, Index.open):
-            with pytest.raises(SnapshotError, match=r"hitbox\.spark\.build|no scheme"):
+            with pytest.raises(SnapshotError, match=r"hitbox\.spark\.build|support the scheme"):
                 call(place)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s"]
     assert local_folder("~/x") == tmp_path / "x"
@@ -128,8 +128,8 @@ def test_an_index_takes_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_passwords_are_not_shown() -> None:
     address = "s3://key:pass@bucket/x?secret_key=abc&region=eu&sas_token=t"
-    assert shown(address) == "s3://key:...@bucket/x?secret_key=...&region=eu&sas_token=..."
-    assert shown("abfss://c@account.dfs.core.windows.net/x") == "abfss://c@account.dfs.core.windows.net/x"
+    assert without_passwords(address) == "s3://key:...@bucket/x?secret_key=...&region=eu&sas_token=..."
+    assert without_passwords("abfss://c@account.dfs.core.windows.net/x") == "abfss://c@account.dfs.core.windows.net/x"
 
 
 def test_a_store_that_cannot_be_opened_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

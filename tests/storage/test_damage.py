@@ -285,7 +285,7 @@ def test_a_pipe_instead_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -
     file = tmp_path / name if name == "CURRENT" else snapshot.folder_of(tmp_path, 1) / name
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(SnapshotError, match="it is no plain file"):
+    with pytest.raises(SnapshotError, match="it is not a regular file"):
         Index.open(tmp_path)
 
 

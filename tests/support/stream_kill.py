@@ -66,7 +66,7 @@ def child_main(what: str, go: Path, rows: int) -> None:
 def child_stream(spark: Any, folder: Path, rows: int) -> None:
     from hitbox import spark as hs
 
-    snapshot.KEEP = 10**9  # the check at the end opens every version
+    snapshot.KEPT_VERSIONS = 10**9  # the check at the end opens every version
     hs.register(spark)
     path, checkpoint = str(folder / "snapshot"), str(folder / "checkpoint")
     if not (folder / "snapshot" / "CURRENT").exists():

@@ -1,10 +1,10 @@
 """Long native calls that the main thread can be interrupted in.
 
-Python runs signal handlers between bytecodes only, so Ctrl-C waits for as long as one call into Arrow takes: a second
-for a million strings to be sorted. Such a call runs in a thread of its own here, and the caller waits for it, which can
-be interrupted. The call must change nothing: after an interrupt it runs to its end, and nobody looks at the result.
+Python runs signal handlers between bytecodes only, so Ctrl-C has to wait until a call into Arrow returns: a second to
+sort a million strings. Here such a call runs in a thread of its own, and the caller waits for it; that wait can be
+interrupted. The call must not change anything: after an interrupt it still runs to its end, and its result is dropped.
 
-The thread is a bare one: where memory is short, `Thread.start` waits for ever for a thread that ended before it began.
+The thread is started with `_thread`: if memory is short, `Thread.start` can wait for ever for a thread that died early.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LONG = 100_000
-"""Values from which a call may take so long that it matters."""
-BEGIN = 2.0
-"""Seconds in which a thread must have begun; otherwise the caller does the work itself."""
+MIN_VALUES = 100_000
+"""Calls on fewer values are quick enough to run without a thread."""
+START_TIMEOUT = 2.0
+"""Seconds that a new thread has to start; after that the caller does the work itself."""
 
 
 def interruptible(size: int, call: Callable[..., T], *args: Any, **named: Any) -> T:
-    """The result of a call that looks at some `size` values."""
-    if size < LONG or threading.current_thread() is not threading.main_thread():
+    """The result of `call(*args, **named)`, which works on `size` values and may be interrupted."""
+    if size < MIN_VALUES or threading.current_thread() is not threading.main_thread():
         return call(*args, **named)
     begun, done = _thread.allocate_lock(), _thread.allocate_lock()
     begun.acquire()
@@ -42,9 +42,9 @@ def interruptible(size: int, call: Callable[..., T], *args: Any, **named: Any) -
 
     try:
         _thread.start_new_thread(run, ())
-    except (RuntimeError, MemoryError):  # no thread to be had
+    except (RuntimeError, MemoryError):  # no thread can be started
         return call(*args, **named)
-    if not begun.acquire(timeout=BEGIN):
+    if not begun.acquire(timeout=START_TIMEOUT):
         return call(*args, **named)
     done.acquire()
     if problems[0] is not None:

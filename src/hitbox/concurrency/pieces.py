@@ -1,7 +1,7 @@
-"""Long native work in pieces: over all cores, and open to an interrupt between two pieces.
+"""Long native work in pieces: spread over all cores, and interruptible between two pieces.
 
-The caller works too, so the work is done also where no thread can be had. The threads are bare ones: where memory is
-short, `Thread.start` waits for ever for a thread that ended before it began.
+The caller works too, so the work gets done even if no thread can be started. Threads are started with `_thread`: if
+memory is short, `Thread.start` can wait for ever for a thread that died early.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MOST_THREADS = 16
+MAX_THREADS = 16
 
 
 def run(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """What each of the tasks returns, in their order; they run at once, and the first error ends the others."""
+    """The results of the tasks, in order. They run in parallel; after the first error no further task starts."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = min(cores, len(tasks), MOST_THREADS)
+    threads = min(cores, len(tasks), MAX_THREADS)
     if threads < 2:
         return [task() for task in tasks]
     work = _Work(tasks)
@@ -48,7 +48,7 @@ class _Work:
         self.taken = 0
         self.running = 0
         self.guard = _thread.allocate_lock()
-        self.idle = _thread.allocate_lock()  # held while somebody works
+        self.idle = _thread.allocate_lock()  # held while any thread works
 
     def help(self) -> None:
         """Work until no task is left."""
@@ -62,12 +62,12 @@ class _Work:
                 self._finish()
 
     def stop(self) -> None:
-        """Nobody takes another task."""
+        """Let no thread start another task."""
         with self.guard:
             self.taken = len(self.tasks)
 
     def wait(self) -> None:
-        """Until everybody has finished."""
+        """Wait until all threads have finished."""
         with self.idle:
             pass
 

@@ -20,18 +20,18 @@ from rich.text import Text
 
 
 class Step:
-    """What the work reports to."""
+    """One long step; the work reports its progress here."""
 
     def __init__(self, bar: Progress, doing: str, total: float | None):
-        self.shown = not bar.disable
+        self.visible = not bar.disable
         self._bar, self._task = bar, bar.add_task(doing, total=total)
 
     def advance(self, amount: float = 1, doing: str | None = None) -> None:
-        """So much more is done; `doing` is what comes next."""
+        """Report `amount` more units as done; `doing` describes what comes next."""
         self._bar.update(self._task, advance=amount, description=doing)
 
     def reach(self, done: float, total: float | None = None, doing: str | None = None) -> None:
-        """So much is done altogether, of `total`."""
+        """Report `done` units of `total` as done so far."""
         self._bar.update(self._task, completed=done, total=total, description=doing)
 
 

@@ -41,7 +41,7 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
         raise TableError(f"no file {name}") from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as problem:
         raise TableError(f"cannot read {name}: {problem}") from None
-    raise TableError(f"{name} is in no format that hitbox reads, by its ending ({', '.join(FORMATS)})")
+    raise TableError(f"{name} has an ending that hitbox cannot read (known: {', '.join(FORMATS)})")
 
 
 def read_stdin() -> bytes:
@@ -70,7 +70,7 @@ def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
         elif ending == ".parquet":
             pyarrow.parquet.write_table(lists, file)
         else:
-            raise TableError(f"{file} is in no format that hitbox writes, by its ending ({', '.join(FORMATS)})")
+            raise TableError(f"{file} has an ending that hitbox cannot write (known: {', '.join(FORMATS)})")
     except OSError as problem:
         raise TableError(f"cannot write {file}: {problem.strerror or problem}") from None
 

@@ -1,7 +1,7 @@
-"""Arrays of a snapshot, checked before anybody uses what they hold as an index, a size or a loop's bound.
+"""Checks of a snapshot's arrays, before their values are used as an index, a size or a loop bound.
 
-A checksum says that a file is as it was written; these checks say that it can be used at all, whoever wrote it. What
-fails is a `DamagedArray`, which names the array and the reason.
+A checksum says that a file is as it was written. These checks say that it is safe to use, even if it was forged.
+A check that fails raises `DamagedArray`, which names the array and the reason.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ def column(arrays: Arrays, name: str, dtype: Any, size: int | None = None) -> ND
     """A plain array of this type, and of this length where it is known."""
     require(name in arrays, name, "it is missing")
     array = arrays[name]
-    require(array.ndim == 1 and array.dtype == np.dtype(dtype), name, f"it is no list of {np.dtype(dtype)}")
+    require(
+        array.ndim == 1 and array.dtype == np.dtype(dtype),
+        name,
+        f"it is not a one-dimensional array of {np.dtype(dtype)}",
+    )
     if size is not None:
-        require(len(array) == size, name, f"{len(array)} values where {size} are due")
+        require(len(array) == size, name, f"{len(array)} values, expected {size}")
     if array.dtype == np.bool_ and len(array):
         require(array.view(np.uint8).max() <= 1, name, "a truth value is neither 0 nor 1")
     return array
@@ -48,7 +52,7 @@ def ascending(array: NDArray[Any], name: str, strictly: bool = False) -> None:
 
 
 def offsets(arrays: Arrays, name: str, end: int, size: int | None = None) -> I64:
-    """Where each of some runs begins; the first at 0, the last one ends at `end`."""
+    """Ascending start offsets of consecutive runs: the first is 0, the last is `end`."""
     found = column(arrays, name, np.int64, None if size is None else size + 1)
     require(len(found) and found[0] == 0 and found[-1] == end, name, f"it does not go from 0 to {end}")
     ascending(found, name)
@@ -71,7 +75,7 @@ def texts(arrays: Arrays, name: str, size: int | None = None, nulls: bool = Fals
 
 
 def boxes(arrays: Arrays, prefix: str, attributes: int) -> tuple[I64, Boxes]:
-    """Box numbers, none negative, and the boxes: attributes ascend within a box, and no bound is above the other."""
+    """Box numbers, none negative, and the boxes: attributes ascend within a box, and low <= high."""
     numbers = column(arrays, f"{prefix}numbers", np.int64)
     low = column(arrays, f"{prefix}low", np.int64)
     high = column(arrays, f"{prefix}high", np.int64, len(low))
@@ -81,7 +85,7 @@ def boxes(arrays: Arrays, prefix: str, attributes: int) -> tuple[I64, Boxes]:
     bounds(numbers, f"{prefix}numbers", 0, 2**31 - 1)
     bounds(priority, f"{prefix}priority", 0, LEVELS - 1)
     bounds(attribute, f"{prefix}attribute", 0, attributes - 1)
-    require((low <= high).all(), f"{prefix}low", "a bound is above the other")
+    require((low <= high).all(), f"{prefix}low", "a low bound is above its high bound")
     first = np.zeros(len(low) + 1, bool)
     first[starts] = True
     require((first[1:-1] | (attribute[1:] > attribute[:-1])).all(), f"{prefix}attribute", "its values do not ascend")

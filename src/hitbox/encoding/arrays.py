@@ -1,13 +1,13 @@
 """Boxes, Points, Hits: the arrays that the layers exchange.
 
-A key is an int64 (see keys.py). A **box** is a conjunction of closed key intervals, at most one an attribute; an
-attribute that a box does not mention is unconstrained. A **point** is one key an attribute, or one key interval
-where events carry ranges. A box and a point meet where every constraint of the box meets the point's interval:
+A key is an int64 (see keys.py). A **box** is a conjunction of closed key intervals, at most one per attribute; an
+attribute that a box does not mention is unconstrained. A **point** is one key per attribute, or one key interval if
+events carry ranges. A box and a point meet if every constraint of the box meets the point's interval:
 
     point.low[a] <= box.high[a]  and  point.high[a] >= box.low[a]
 
 MISSING is the smallest int64, below every bound, so a constraint on a missing attribute fails by itself. `IS NULL` is
-[MISSING, MISSING], `IS NOT NULL` is [LOWEST, HIGHEST], and an event that does not care is [MISSING, HIGHEST].
+[MISSING, MISSING], `IS NOT NULL` is [LOWEST, HIGHEST], and an event that accepts any value is [MISSING, HIGHEST].
 
     Boxes      offsets   0     2  3        n+1
                attribute 0  4  1           sorted within a box
@@ -71,7 +71,7 @@ class Boxes:
 
     @classmethod
     def of(cls, boxes: Iterable[dict[int, tuple[int, int]]], priority: Sequence[int] | None = None) -> Boxes:
-        """From one `{attribute: (low, high)}` a box: for tests and for single subscriptions."""
+        """From one `{attribute: (low, high)}` per box: for tests and for single subscriptions."""
         offsets, attribute, low, high = [0], [], [], []
         for box in boxes:
             for number, (first, last) in sorted(box.items()):

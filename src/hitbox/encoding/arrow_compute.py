@@ -1,7 +1,7 @@
 """pyarrow.compute, imported when one of its functions is first used: `from hitbox.encoding import arrow_compute as pc`.
 
-That import takes as long as half of all others together, and an index that subscribes and matches one event at a time
-never needs it.
+Importing pyarrow.compute takes half as long as all other imports together, and an index that subscribes and matches one
+event at a time never needs it.
 """
 
 from __future__ import annotations

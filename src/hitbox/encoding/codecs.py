@@ -3,14 +3,14 @@
     int, timestamp   the number itself (microseconds since 1970, UTC)
     float            sortable bits: the bits read as an integer, negative ones mirrored; -0.0 is 0.0
     bool             0, 1
-    string           an even label of an ordered dictionary (dictionary.py); unknown strings lie on odd keys between
+    string           an even label of an ordered dictionary (string_dictionary.py); unknown strings get odd keys between
     int/float with   twice the number of the step; a value between two steps lies on the odd key between them,
     a precision      one outside the domain keeps its place below or above all steps
 
-The smallest int64 is the key of "missing"; the int value -2^63 is therefore the one value that cannot be held.
+The smallest int64 is the key of "missing"; the int value -2^63 is therefore the one value that cannot be stored.
 
-A codec turns values into keys, one by one or a whole Arrow column, always by way of the plain value that values.py
-makes of what the caller gave; a column and its single values have the same keys.
+A codec turns values into keys, one by one or as a whole Arrow column. Both ways go through the plain value that
+values.py makes of what the caller passed, so a column and its single values have the same keys.
 
 For predicates it answers one question: `cut(literal)` is the pair (greatest key whose value is below the literal,
 smallest key whose value is above it), from which every comparison becomes closed intervals: `< v` is [LOWEST, last],
@@ -66,24 +66,24 @@ class Codec(ABC):
     """What a value may be, for error messages."""
 
     even: bool = False
-    """Whether every value has an even key: the steps of a grid that nothing lies between."""
+    """Whether every value has an even key, as on a grid of whole numbers: nothing lies between its steps."""
 
     def key(self, value: object) -> int:
-        """The key of one event value; what is missing has MISSING."""
+        """The key of one event value; MISSING if it is missing."""
         plain = self.normal(value)
         return MISSING if plain is None else self.place(plain)
 
     def normal(self, value: object) -> Any:
-        """The plain Python value that counts; None where it is missing."""
+        """The plain Python value that is compared; None if it is missing."""
         return values.NORMAL[self.type](value)
 
     @abstractmethod
     def place(self, plain: Any) -> int:
-        """The key of a plain value that is there."""
+        """The key of a plain value that is not missing."""
 
     @abstractmethod
     def value(self, key: int) -> object:
-        """The value whose key this is; the inverse of `key` (for keys that no value has, the nearest below)."""
+        """The value with this key: the inverse of `key`. A key without a value gives the nearest value below."""
 
     @abstractmethod
     def cut(self, literal: object) -> tuple[int, int]:
@@ -99,7 +99,7 @@ class Codec(ABC):
 
     @abstractmethod
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
-        """The keys of a column, and which rows do not fit (None: all do); an error where its type does not."""
+        """The keys of a column, and which rows do not fit (None: all do); an error if its type does not fit."""
 
     def problem(self, array: pa.Array, row: int) -> str:
         """Why the value in a row does not fit."""
@@ -163,7 +163,7 @@ class FloatCodec(Codec):
 
     def value(self, key: int) -> object:
         bits = key if key >= 0 else MISSING - key
-        return DOUBLE.unpack(LONG.pack(bits))[0]
+        return FLOAT64.unpack(INT64.pack(bits))[0]
 
     def cut(self, literal: object) -> tuple[int, int]:
         number = literal if isinstance(literal, (float, Decimal)) else _number(literal, self)
@@ -213,7 +213,9 @@ class GridCodec(Codec):
         return f"{self.type} grid", over, float(under), under / over, 2 * (self.first - 1), 2 * (self.last + 1)
 
     def value(self, key: int) -> object:
-        exact = self.step * Fraction(key, 2)  # an odd key: a value between two steps, which compares as all there do
+        exact = self.step * Fraction(
+            key, 2
+        )  # an odd key: a value between two steps, and all values there compare alike
         return int(exact) if self.type == "int" else float(exact)
 
     def cut(self, literal: object) -> tuple[int, int]:
@@ -330,7 +332,7 @@ class StringCodec(Codec):
 
     def key(self, value: object) -> int:
         if type(value) is str:
-            return self.dictionary.key(value)  # which checks what it has not seen yet
+            return self.dictionary.key(value)  # it checks strings that it has not seen yet
         plain = values.text(value)
         return MISSING if plain is None else self.dictionary.key(plain)
 
@@ -344,7 +346,7 @@ class StringCodec(Codec):
         return self.dictionary.string(key)
 
     def cut(self, literal: object) -> tuple[int, int]:
-        key = self.key(literal)  # a string without a label cuts the gap where it would stand
+        key = self.key(literal)  # a string without a label has the odd key of its gap
         return key - 1, key + 1
 
     def column(self, array: pa.Array) -> I64:
@@ -384,11 +386,11 @@ class StringCodec(Codec):
         return found
 
 
-DOUBLE, LONG = struct.Struct("<d"), struct.Struct("<q")
+FLOAT64, INT64 = struct.Struct("<d"), struct.Struct("<q")
 
 
 def float_key(number: float) -> int:
-    bits: int = LONG.unpack(DOUBLE.pack(number))[0]
+    bits: int = INT64.unpack(FLOAT64.pack(number))[0]
     return bits if bits >= 0 else MISSING - bits
 
 
@@ -423,7 +425,7 @@ def decoded(array: Any) -> pa.Array:
 
 
 def python_values(column: Any) -> list[Any]:
-    """The values of a column one by one, as values.py takes them; nothing is lost, and no value is out of range."""
+    """The values of a column one by one, as values.py takes them; no precision is lost."""
     array = decoded(column)
     if pa.types.is_timestamp(array.type):  # Python's datetimes have neither nanoseconds nor all years
         return list(array.cast(pa.timestamp(array.type.unit)).to_numpy(zero_copy_only=False))
@@ -478,7 +480,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def _one_by_one(array: pa.Array, convert: Callable[[object], Any], empty: Any = MISSING) -> tuple[Any, Mask | None]:
-    """What each different value becomes, and which rows hold one that does not fit."""
+    """The keys of a column, converted once per distinct value, and which rows do not fit."""
     coded = array.dictionary_encode()
     found, bad = [], []
     for value in coded.dictionary.to_pylist():

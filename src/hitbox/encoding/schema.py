@@ -1,4 +1,4 @@
-"""Attributes and types: what events and subscriptions may speak of.
+"""Attributes and types: what events carry and subscriptions filter on.
 
     Schema({"price": "float", "qty": "int", "city": "string"})
     Schema({"salary": "int", "age": Attribute("int", role="information")})
@@ -8,7 +8,7 @@ A role is seen from the subscriber, as in the symmetric paper: `criteria` attrib
 and events carry; `information` attributes are what subscriptions say about themselves and an event's `where` filters
 on.
 
-A declared domain and precision turn a number into a step on a grid, as the papers discretise. At subscribe time a value
+A declared domain and precision turn a number into a step on a grid, as in the papers. At subscribe time a value
 outside the domain or between two steps is an error. At event time such a value keeps its exact place in the order: it
 lies below, above or between the steps, equals none of them, and is never rounded.
 """
@@ -33,7 +33,7 @@ ROLES = ("criteria", "information")
 MAX_ATTRIBUTES = 1000
 MAX_STEPS = 2**48
 MAX_DIGITS = 400
-"""Of a number as a text, in front of its point or behind it."""
+"""Digits that a number given as text may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Schema(Mapping[str, Attribute]):
         if not attributes:
             raise SchemaError("a schema needs at least one attribute")
         if len(attributes) > MAX_ATTRIBUTES:
-            raise SchemaError(f"{len(attributes)} attributes; the most is {MAX_ATTRIBUTES}")
+            raise SchemaError(f"{len(attributes)} attributes; the limit is {MAX_ATTRIBUTES}")
         self._attributes = {_name(name): _attribute(name, of) for name, of in attributes.items()}
         self._numbers = {name: number for number, name in enumerate(self._attributes)}
         self.names = list(self._attributes)
@@ -168,8 +168,8 @@ class Schema(Mapping[str, Attribute]):
         return [name for name, a in self.items() if a.role == role]
 
     def end_columns(self, name: str) -> tuple[str, ...]:
-        """The two columns that hold the ends of an attribute's intervals in a table of values; none where one of them
-        is called as another attribute is: a column is that attribute first."""
+        """The two columns that hold the ends of an attribute's intervals in a table of values. None if another
+        attribute has one of these names: then the column belongs to that attribute."""
         ends = f"{name}_low", f"{name}_high"
         return () if any(end in self for end in ends) else ends
 
@@ -184,7 +184,7 @@ class Schema(Mapping[str, Attribute]):
                 raise SchemaError(f"an attribute needs a name: {row!r}")
             name = _name(row["name"])
             if name in found:
-                raise SchemaError(f"attribute {name!r} comes twice")
+                raise SchemaError(f"attribute {name!r} is given twice")
             found[name] = {key: value for key, value in row.items() if key != "name"}
         return cls(found)
 
@@ -193,7 +193,7 @@ def _name(name: Any) -> str:
     if not isinstance(name, str) or not name or len(name) > 200:
         raise SchemaError(f"an attribute's name is a text of 1 to 200 characters, not {brief(name)}")
     if any(ch < " " for ch in name) or forbidden(name) is not None:
-        raise SchemaError(f"attribute name {name!r} holds a control character or a lone surrogate")
+        raise SchemaError(f"attribute name {name!r} contains a control character or a lone surrogate")
     return str.__str__(name)
 
 

@@ -8,8 +8,8 @@ its neighbours and equals neither: REIN's doubling of the domain, generalised.
             -3          1                      keys of unknown strings: "Oslo" -> -3, "Quito" -> 1
 
 A new string takes a label inside the gap between its neighbours; the gaps are some 2^40 wide, and runs of strings that
-arrive in order take small steps, so a gap seldom runs out. When one does, all labels are spread anew and the caller is
-handed a `Relabel` to move the keys that it holds.
+arrive in order take small steps, so a gap seldom runs out. When one does, all labels are spread again and the
+caller gets a `Relabel` that moves its keys.
 
 Layout: a frozen base (UTF-8 bytes, offsets, labels; flat arrays that may be memory-mapped) and a small sorted overlay
 of strings that came later, merged into the base when it has grown. UTF-8 bytes compare as code points do.
@@ -33,13 +33,13 @@ from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
 from hitbox.encoding.values import check_text
 from hitbox.errors import ValueProblem
 
-STRIDE = 2**40
-STEP = 2**20
-EDGE = 2**62
-OVERLAY = 20_000
-MEMO = 100_000
-FEW = 64
-"""New strings up to which each looks for a gap; more are merged into the base."""
+LABEL_STRIDE = 2**40
+RUN_STEP = 2**20
+MAX_LABEL = 2**62
+MAX_OVERLAY = 20_000
+MAX_MEMO = 100_000
+MAX_GAP_SEARCHES = 64
+"""Up to this many new strings each look for a gap; more are merged into the base."""
 NO_TEXTS = pa.array([], pa.large_binary())
 
 Texts: TypeAlias = Collection[str] | pa.Array
@@ -105,7 +105,7 @@ class Dictionary:
         if key is None:
             below, label, _ = self._place(utf8(text))
             key = label if label is not None else (LOWEST if below is None else below + 1)
-            if len(self.memo) >= MEMO:
+            if len(self.memo) >= MAX_MEMO:
                 self.memo.clear()
             self.memo[text] = key
         return key
@@ -130,7 +130,11 @@ class Dictionary:
         new = self._unknown(texts)
         if not len(new):
             return None, lambda: None
-        found = self._in_gaps(sorted(new.to_pylist())) if len(new) <= FEW and len(self._sorted) <= OVERLAY else None
+        found = (
+            self._in_gaps(sorted(new.to_pylist()))
+            if len(new) <= MAX_GAP_SEARCHES and len(self._sorted) <= MAX_OVERLAY
+            else None
+        )
         if found is None:
             known, labels, relabel = self._merged(new)
             return relabel, self._frozen(known, labels)
@@ -185,7 +189,7 @@ class Dictionary:
         """On arrays that may be maps of files, which are checked first."""
         labels = column(arrays, "labels", np.int64)
         ascending(labels, "labels", strictly=True)
-        bounds(labels, "labels", -EDGE, EDGE)
+        bounds(labels, "labels", -MAX_LABEL, MAX_LABEL)
         require(not (labels & 1).any(), "labels", "a label is odd")
         named = {"data_data": arrays.get("data"), "data_offsets": arrays.get("offsets")}
         known = texts({name: array for name, array in named.items() if array is not None}, "data", len(labels))
@@ -307,13 +311,13 @@ def _between(below: int | None, above: int | None, last: int, before: int) -> tu
         return 0, way
     if below is None or above is None:
         edge, out = (below, 1) if below is not None else (above or 0, -1)
-        step = min(STRIDE, (EDGE - abs(edge)) // 2) & ~1
+        step = min(LABEL_STRIDE, (MAX_LABEL - abs(edge)) // 2) & ~1
         return (edge + out * step if step >= 2 else None), way
     half = (above - below) // 2
     if half < 2:
         return None, way
     if run and way:
-        half = min(half, STEP) if way > 0 else above - below - min(half, STEP)
+        half = min(half, RUN_STEP) if way > 0 else above - below - min(half, RUN_STEP)
     return below + (half & ~1), way
 
 
@@ -325,7 +329,7 @@ def _spell_out(keys: I64, at: pa.Array) -> I64:
 
 
 def _spread(count: int) -> I64:
-    stride = min(STRIDE, EDGE // (count + 1)) & ~1
+    stride = min(LABEL_STRIDE, MAX_LABEL // (count + 1)) & ~1
     return (np.arange(count, dtype=np.int64) - count // 2) * stride
 
 
@@ -337,12 +341,12 @@ def _fill(labels: I64, fresh: NDArray[np.bool_]) -> I64 | None:
     position = np.arange(len(labels))
     after = np.searchsorted(old, position)  # index into `old` of the next kept label
     left, right = after - 1, after
-    low = np.where(left >= 0, labels[old[np.maximum(left, 0)]], -EDGE)
-    high = np.where(right < len(old), labels[old[np.minimum(right, len(old) - 1)]], EDGE)
+    low = np.where(left >= 0, labels[old[np.maximum(left, 0)]], -MAX_LABEL)
+    high = np.where(right < len(old), labels[old[np.minimum(right, len(old) - 1)]], MAX_LABEL)
     start = np.where(left >= 0, old[np.maximum(left, 0)], -1)
     end = np.where(right < len(old), old[np.minimum(right, len(old) - 1)], len(labels))
     step = ((high // 2 - low // 2) // (end - start)) * 2  # halves first: the difference may pass int64
-    step = np.minimum(step, STRIDE)
+    step = np.minimum(step, LABEL_STRIDE)
     last_gap = right >= len(old)
     first_gap = left < 0
     up = low + step * (position - start)

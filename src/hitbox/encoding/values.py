@@ -1,13 +1,13 @@
-"""Values as callers hand them over -> the one plain Python value that counts.
+"""Values as callers pass them -> one plain Python value.
 
-Engine, residual checks, `explain` and `where` all see what comes out here, so they cannot disagree:
+Engine, residual checks, `explain` and `where` all use this plain value, so they cannot disagree:
 
     int         int            whole floats and Decimals too; from -2^63 + 1 to 2^63 - 1
     float       float          an int must be exact; a Decimal becomes the nearest 64-bit float
     bool        bool
     timestamp   datetime, UTC  datetimes (no zone means UTC), dates (midnight), numpy.datetime64, pandas.Timestamp, ISO
                                texts; years 1 to 9999, and nothing finer than a microsecond: an error, never rounded
-    string      str            no NUL and no lone surrogate: no file and no column could carry them
+    string      str            no NUL and no lone surrogate: files and columns cannot store them
 
 None, NaN, NaT and pandas.NA are missing and come out as None. NumPy scalars and subclasses (IntEnum, StrEnum) count as
 what they extend. An interval is a tuple (low, high) or {"low": .., "high": ..}.
@@ -45,7 +45,7 @@ _FINE_FRACTION = re.compile(r"[.,]\d{6}\d*[1-9]")
 
 
 def is_missing(value: object) -> bool:
-    """None, and NaN or NaT whoever made it."""
+    """Whether a value is None, NaN or NaT, of Python, NumPy or pandas."""
     if value is None:
         return True
     if isinstance(value, (float, np.floating)):
@@ -54,12 +54,12 @@ def is_missing(value: object) -> bool:
         return value.is_nan()
     if isinstance(value, np.datetime64):
         return bool(np.isnat(value))
-    kind = type(value)  # pandas is no dependency, so it is known by name
+    kind = type(value)  # pandas is not a dependency, so its types are recognised by name
     return kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas.")
 
 
 def ends_of(value: object) -> tuple[Any, Any] | None:
-    """The two ends of an interval; None where the value is a single one."""
+    """The two ends of an interval; None for a single value."""
     if type(value) in _POINTS:
         return None
     if isinstance(value, tuple):
@@ -173,10 +173,12 @@ NORMAL: dict[str, Callable[[object], Any]] = {
 
 
 def check_text(value: str, what: str = "") -> None:
-    """An error where a text holds what no file and no column can carry."""
+    """Raise an error if a text contains a character that files and columns cannot store."""
     at = forbidden(value)
     if at is not None:
-        raise ValueProblem(f"{what}{brief(value)} holds {forbidden_name(value[at])}, which no text may hold: remove it")
+        raise ValueProblem(
+            f"{what}{brief(value)} contains {forbidden_name(value[at])}, which hitbox cannot store: remove it"
+        )
 
 
 def forbidden(value: str) -> int | None:
@@ -195,12 +197,12 @@ def forbidden_name(character: str) -> str:
 
 
 def with_named_ends(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with intervals as JSON says them: a tuple would become a list."""
+    """Plain values with intervals as JSON objects: a tuple would become a list."""
     return {name: {"low": v[0], "high": v[1]} if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def for_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of any make as JSON can carry them; an interval becomes {"low": .., "high": ..}."""
+    """Values of any supported type as JSON values; an interval becomes {"low": .., "high": ..}."""
     if not isinstance(values, Mapping):
         raise ValueProblem(f"values are a mapping of attribute to value, not {brief(values)}")
     return {name: _for_json(name, value) for name, value in values.items()}
@@ -223,10 +225,10 @@ def _for_json(name: str, value: Any) -> Any:
 
 
 def brief(value: object) -> str:
-    """A value as it stands in a message."""
+    """A value as text for a message, shortened."""
     try:
         shown = repr(value)
-    except Exception:  # an int of thousands of digits, or a class with faults of its own
+    except Exception:  # an int of thousands of digits, or a class whose repr fails
         shown = f"an int of {value.bit_length()} bits" if isinstance(value, int) else f"this {type(value).__name__}"
     return shown if len(shown) <= 80 else shown[:79] + "…"
 

@@ -1,14 +1,14 @@
 """The one benchmark harness: any matchers side by side, in one process and one run, on one workload.
 
-    admit     each contestant on a small sample: compiled, checked against `brute`, its rate and memory estimated
+    admit     each matcher on a small sample: compiled, checked against `brute`, its rate and memory estimated
     build     all n boxes, timed
-    check     some events against `brute` over all boxes; whoever differs ends the run before a match is timed
+    check     some events against `brute` over all boxes; a difference ends the run before a match is timed
     time      repetition by repetition, in turn: single events, batches; then inserts and deletes
-    check     again, so that no ghost of the updates remains
+    check     again, so that the updates left nothing behind
     record    a dict ready for JSON: figures, spread, seed, parameters, machine, commit
 
-Nobody stalls the run: a measurement takes about `budget` seconds, a build at most `build_budget`, and memory is
-estimated before it is taken. Figures are compared within one run only, as ratios to the first contestant.
+No matcher stalls the run: a measurement takes about `budget` seconds, a build at most `build_budget`, and memory is
+estimated before it is taken. Figures are compared within one run only, as ratios to the first matcher.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Data:
 
     @property
     def hits(self) -> float:
-        """Boxes that an event meets, on the checked events."""
+        """Matching boxes per event, over the checked events."""
         return sum(len(row) for row in self.expected) / max(1, len(self.expected))
 
 
 def favourites(workload: str) -> list[str]:
-    """The contestants to take where nobody names any: those of the usual ones that are installed."""
+    """The matchers that are compared by default: those of the usual ones that are installed."""
     usual = SYMMETRIC if workload == "symmetric" else DEFAULT
     return [name for name in usual if name in contestants()] or ["brute"]
 
@@ -206,7 +206,7 @@ def _require_memory(needs: dict[str, float], settings: Settings) -> None:
 
 
 def _build(lane: Lane, boxes: Boxes, settings: Settings, skipped: list[dict[str, str]], progress: Progress) -> bool:
-    """Insert everything: in one call, or, where that looks slow, piece by piece until the budget is spent."""
+    """Insert everything: in one call, or, if that looks slow, piece by piece until the budget is spent."""
     progress(f"{lane.name}: building")
     numbers = np.arange(len(boxes), dtype=np.int64)
     slow = len(boxes) * lane.estimate > settings.build_budget / 3
@@ -228,7 +228,7 @@ def _build(lane: Lane, boxes: Boxes, settings: Settings, skipped: list[dict[str,
 
 
 def _check(lane: Lane, data: Data, settings: Settings) -> None:
-    """Single events, then the same as one batch; leaves the estimate of an event's time."""
+    """Single events, then the same as one batch; updates the estimate of the time per event."""
     taken: list[float] = []
     for i in range(len(data.expected)):
         event = data.points[i : i + 1]
@@ -283,7 +283,7 @@ def _time_batch(lane: Lane, data: Data, size: int, most: int, settings: Settings
 
 
 def _in_turn(lanes: list[Lane], repeat: int) -> list[Lane]:
-    """Who begins changes with each repetition."""
+    """Another matcher begins in each repetition."""
     start = repeat % len(lanes) if lanes else 0
     return lanes[start:] + lanes[:start]
 

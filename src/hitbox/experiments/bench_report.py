@@ -1,4 +1,4 @@
-"""A benchmark record for people: tables on screen, a plot in a file."""
+"""A benchmark record for readers: tables on screen, a plot in a file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rate(number: float) -> str:
 
 
 def plot(record: dict[str, Any], path: Path) -> None:
-    """Bars an event for each way to call, or lines over n for growth; the suffix of `path` picks the format."""
+    """Bars of the time per event, one per kind of call, or lines over n for growth; `path` ends in the format."""
     try:
         import matplotlib
 
@@ -86,7 +86,7 @@ def _three(number: float) -> str:
 def _title(record: dict[str, Any]) -> str:
     machine = record["machine"]
     events = "interval events" if record["intervals"] else "events"
-    met = "" if record["hits_per_event"] is None else f", {record['hits_per_event']:,.0f} matches an event"
+    met = "" if record["hits_per_event"] is None else f", {record['hits_per_event']:,.0f} matches per event"
     return (
         f"[bold]{record['workload']}[/bold]: {record['subscriptions']:,} subscriptions, {events}{met}; "
         f"{record['clock']} time, seed {record['seed']}\n[dim]{machine['cpu']}, {machine['cores']} cores, "

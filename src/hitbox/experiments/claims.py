@@ -15,12 +15,12 @@ import numpy as np
 
 from hitbox.experiments.curves import BESIDE, At, Curves, Missing, Where
 
-SLACK = 1.1
+EQUAL_WITHIN = 1.1
 """Curves that differ by less than a tenth count as equal: repetitions lie that far apart."""
-STEADY = 1.5
-"""What is said not to change, to be stable or flat, may change by half."""
-LINEAR = 1.2
-"""What is said to grow linearly at most may grow by this power of the axis."""
+STEADY_WITHIN = 1.5
+"""A curve that is said not to change, to be stable or flat may change by half."""
+LINEAR_POWER = 1.2
+"""A curve that is said to grow linearly at most may grow by this power of the axis."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def faster(winner: str, loser: str, times: float, at: At = "last", metric: str =
 
 
 def best(matcher: str, among: Sequence[str], metric: str = "match", where: Where | None = None) -> Check:
-    """Nobody among those needs less, anywhere (within the spread)."""
+    """None of the others needs less, anywhere (within the spread)."""
 
     def check(c: Curves) -> Outcome:
         xs, values = c.line(matcher, metric, where)
@@ -63,7 +63,7 @@ def best(matcher: str, among: Sequence[str], metric: str = "match", where: Where
         for x, value in zip(xs, values, strict=True):
             point = c.points[c.place(x)]
             rivals = {name: point[name][metric] for name in among if name != matcher and metric in point.get(name, {})}
-            quicker = [name for name, rival in rivals.items() if rival * SLACK < value]
+            quicker = [name for name, rival in rivals.items() if rival * EQUAL_WITHIN < value]
             if quicker:
                 lost.append(f"{min(quicker, key=lambda name: rivals[name])} at {show(x)}")
         ours = f"at {len(xs) - len(lost)} of {len(xs)} places" + (f"; beaten by {', '.join(lost)}" if lost else "")
@@ -97,28 +97,30 @@ def _extreme(matcher: str, among: Sequence[str], metric: str, at: At, largest: b
     def check(c: Curves) -> Outcome:
         values = {name: c.value(name, metric, at) for name in among}
         extreme = (max if largest else min)(values.values())
-        holds = values[matcher] * SLACK >= extreme if largest else values[matcher] <= extreme * SLACK
+        holds = values[matcher] * EQUAL_WITHIN >= extreme if largest else values[matcher] <= extreme * EQUAL_WITHIN
         text = ", ".join(f"{name} {number(v)}" for name, v in sorted(values.items(), key=lambda pair: -pair[1]))
         return Outcome(text, holds)
 
     return check
 
 
-def rises(*matchers: str, metric: str = "match", by: float = SLACK, where: Where | None = None) -> Check:
+def rises(*matchers: str, metric: str = "match", by: float = EQUAL_WITHIN, where: Where | None = None) -> Check:
     """From the first to the last place, each grows at least by the factor `by`."""
     return _trend(matchers, metric, where, lambda ratio: ratio >= by)
 
 
 def rises_slightly(*matchers: str, metric: str = "match", where: Where | None = None) -> Check:
     """Grows, but by half at most: what is called slight may well be less than a tenth."""
-    return _trend(matchers, metric, where, lambda ratio: 1 < ratio <= STEADY)
+    return _trend(matchers, metric, where, lambda ratio: 1 < ratio <= STEADY_WITHIN)
 
 
-def falls(*matchers: str, metric: str = "match", by: float = SLACK, where: Where | None = None) -> Check:
+def falls(*matchers: str, metric: str = "match", by: float = EQUAL_WITHIN, where: Where | None = None) -> Check:
     return _trend(matchers, metric, where, lambda ratio: ratio <= 1 / by)
 
 
-def not_rising(*matchers: str, metric: str = "match", within: float = STEADY, where: Where | None = None) -> Check:
+def not_rising(
+    *matchers: str, metric: str = "match", within: float = STEADY_WITHIN, where: Where | None = None
+) -> Check:
     """Ends at most `within` times as high as it began."""
     return _trend(matchers, metric, where, lambda ratio: ratio <= within)
 
@@ -133,7 +135,7 @@ def _trend(matchers: Sequence[str], metric: str, where: Where | None, rule: Call
 
 
 def flat(*matchers: str, metric: str = "match", where: Where | None = None) -> Check:
-    """The largest value is at most STEADY times the smallest."""
+    """The largest value is at most STEADY_WITHIN times the smallest."""
 
     def check(c: Curves) -> Outcome:
         ratios = {}
@@ -141,7 +143,7 @@ def flat(*matchers: str, metric: str = "match", where: Where | None = None) -> C
             _, values = c.line(name, metric, where)
             ratios[name] = max(values) / min(values)
         text = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-        return Outcome(f"largest / smallest: {text}", all(ratio <= STEADY for ratio in ratios.values()))
+        return Outcome(f"largest / smallest: {text}", all(ratio <= STEADY_WITHIN for ratio in ratios.values()))
 
     return check
 
@@ -180,7 +182,9 @@ def turns(matcher: str, metric: str = "match") -> Check:
     def check(c: Curves) -> Outcome:
         xs, values = c.line(matcher, metric)
         low = int(np.argmin(values))
-        inside = 0 < low < len(xs) - 1 and values[0] > values[low] * SLACK and values[-1] > values[low] * SLACK
+        inside = (
+            0 < low < len(xs) - 1 and values[0] > values[low] * EQUAL_WITHIN and values[-1] > values[low] * EQUAL_WITHIN
+        )
         ours = f"smallest at {show(xs[low])}; x{number(values[0] / values[low])} at {show(xs[0])}, "
         return Outcome(ours + f"x{number(values[-1] / values[low])} at {show(xs[-1])}", inside)
 
@@ -291,7 +295,7 @@ def doubling(matcher: str, metric: str, said: float, low: float, high: float) ->
     return check
 
 
-def sublinear(*matchers: str, metric: str = "match", most: float = LINEAR) -> Check:
+def sublinear(*matchers: str, metric: str = "match", most: float = LINEAR_POWER) -> Check:
     """Grows at most by the power `most` of the axis."""
     return _power(matchers, metric, lambda power: power <= most)
 
@@ -369,7 +373,7 @@ def least_against(matcher: str, among: Sequence[str], metric: str = "match") -> 
         found = {name: _against(c, name, metric) for name in among}
         text = ", ".join(f"{name} x{number(r)}" for name, r in found.items())
         off = {name: abs(float(np.log(r))) for name, r in found.items()}
-        return Outcome(text, off[matcher] <= min(off.values()) + float(np.log(SLACK)))
+        return Outcome(text, off[matcher] <= min(off.values()) + float(np.log(EQUAL_WITHIN)))
 
     return check
 

@@ -1,7 +1,7 @@
-"""Who may take part in a benchmark: every matcher, and what a user would otherwise reach for.
+"""What a benchmark can compare: every matcher, and what a user would otherwise use.
 
-`numpy` keeps a low and a high column an attribute and ANDs their comparisons; `duckdb` keeps the same columns in a
-table and asks with WHERE (one query an event: its range join proved slower). Both are matchers like the others, so
+`numpy` keeps a low and a high column per attribute and ANDs their comparisons; `duckdb` keeps the same columns in a
+table and asks with WHERE (one query per event: its range join proved slower). Both are matchers like the others, so
 that they are checked against the oracle and timed by the same code.
 
 A name may carry options: `rein:buckets=500`.

@@ -13,13 +13,13 @@ from hitbox.errors import BenchError
 Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
-FINE = ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
-TIMES = ("match", "insert_", "delete_", *FINE)
-"""What the names of times begin with that are measured beside the yardstick."""
-PURE = {"match_range", "level_vs_determining"}
-"""Figures that begin like a time but are pure numbers."""
+FINE_TIMES = ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
+TIMES = ("match", "insert_", "delete_", *FINE_TIMES)
+"""Prefixes of the metrics that are times and are scaled by the yardstick."""
+UNITLESS = {"match_range", "level_vs_determining"}
+"""Metrics whose names look like times but that are pure numbers."""
 BESIDE = " beside"
-"""Ends the labels of contestants on the second workload of an experiment."""
+"""Suffix of the labels of matchers on the second workload of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def at_one_pace(point: Mapping[str, Mapping[str, float]], factor: float) -> dict
     """
     return {
         lane: {
-            name: value * factor if name.startswith(TIMES) and name not in PURE else value for name, value in m.items()
+            name: value * factor if name.startswith(TIMES) and name not in UNITLESS else value
+            for name, value in m.items()
         }
         for lane, m in point.items()
     }

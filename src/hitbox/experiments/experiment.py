@@ -1,4 +1,4 @@
-"""How an experiment of a paper is written down: what is varied, who takes part, what is measured, what was claimed.
+"""How an experiment of a paper is declared: what is varied, which matchers run, what is measured, what was claimed.
 
     Paper ── Experiment ── Claim        papers/*.py hold nothing but these
                  │            └─ check(curves) -> Outcome          (claims.py)
@@ -104,8 +104,8 @@ class Experiment:
     """Parameters that hold for the events only."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of a second workload that everybody is timed on in turn with the first: differences smaller than those
-    of the machine's pace from point to point can be told only there."""
+    """Parameters of a second workload, on which every matcher is timed in turn with the first. The machine's speed
+    varies from point to point, so only this shows small differences."""
     measures: tuple[Literal["match", "upkeep", "times", "plan", "halves"], ...] = ("match",)
     log_axis: bool = False
 

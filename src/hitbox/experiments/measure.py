@@ -1,7 +1,7 @@
-"""One contestant on the track: built, checked, timed within a budget.
+"""One matcher of a benchmark: built, checked, timed within a budget.
 
-The clock is the CPU time of the process (all of its threads, so nobody hides work in one), or the wall clock where
-several threads are asked for. A slow matcher gets fewer events or fewer repetitions, never a longer run: what was
+The clock is the CPU time of the process (all of its threads, so no work is hidden in one), or the wall clock if
+several threads are used. A slow matcher gets fewer events or fewer repetitions, never a longer run: what was
 really measured stands beside each figure.
 """
 
@@ -25,16 +25,16 @@ from hitbox.matchers import Matcher, make
 from hitbox.matchers.rein import mark
 
 CHUNK = 1 << 16
-WARM = 3
-"""Events before the first that counts: whoever had the turn before has left the caches full of its own. They are the
-last of those that count, and none where these are so few that they would be timed right after themselves."""
-SHORTEST = 0.02
-"""Seconds: shorter measurements are repeated until they add up to this."""
+WARM_UP_EVENTS = 3
+"""Events that run before the first timed one, because the previous matcher has filled the caches with its own data.
+They are the last of the timed events; there are none if so few are timed that they would run twice in a row."""
+MIN_SECONDS = 0.02
+"""Shorter measurements are repeated until they take this many seconds together."""
 
 
 @dataclass
 class Times:
-    """Seconds an event (or a box): one number a repetition, over `events` of them a call."""
+    """Seconds per event (or per box): one number per repetition, with `events` of them per call."""
 
     events: int = 0
     repeats: list[float] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Times:
 
 
 def spread(repeats: NDArray[np.float64]) -> float | None:
-    """How far repetitions lie apart; one alone does not tell."""
+    """How far repetitions lie apart."""
     return float(repeats.std()) if len(repeats) > 1 else None
 
 
@@ -63,7 +63,7 @@ class Lane:
     threads: int = 1
     build: float = 0.0
     estimate: float = 0.0
-    """Seconds that one event takes, as last seen: what budgets are cut by."""
+    """Seconds per event, as last measured: used to stay within budgets."""
     singles: NDArray[np.float64] | None = None
     """(repetitions, events) seconds."""
     batches: dict[int, Times] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class Lane:
         return self.matcher.match(points, **self.options)
 
     def warm_up(self, points: Points) -> None:
-        if len(points) > 2 * WARM:
-            for i in range(len(points) - WARM, len(points)):
+        if len(points) > 2 * WARM_UP_EVENTS:
+            for i in range(len(points) - WARM_UP_EVENTS, len(points)):
                 self.match(points[i : i + 1])
 
     def time_single(self, points: Points) -> NDArray[np.float64]:
@@ -102,8 +102,8 @@ class Lane:
         return taken
 
     def time_batch(self, points: Points, size: int) -> float:
-        """Seconds an event in calls of `size` events, as many calls as make a measurable time."""
-        calls = max(1, min(len(points) // size, int(SHORTEST / max(size * self.estimate, 1e-9))))
+        """Seconds per event in calls of `size` events; as many calls as make a measurable time."""
+        calls = max(1, min(len(points) // size, int(MIN_SECONDS / max(size * self.estimate, 1e-9))))
         begin = self.clock()
         for i in range(calls):
             self.match(points[i * size : (i + 1) * size])
@@ -152,7 +152,7 @@ class Yardstick:
 
     def __init__(self) -> None:
         self.quickest = float("inf")
-        """Of all that this process has seen."""
+        """The quickest that this process has measured."""
 
     @cached_property
     def work(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -160,7 +160,7 @@ class Yardstick:
         return marks, np.random.default_rng(1).integers(0, 64 * len(marks), 1 << 18).astype(np.int32)
 
     def __call__(self) -> float:
-        """The second time counts: the first brings into the caches what contestants have driven out of them."""
+        """The second run counts: the first fills the caches again."""
         mark(*self.work)
         begin = time.process_time()
         mark(*self.work)

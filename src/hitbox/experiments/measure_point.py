@@ -1,14 +1,14 @@
-"""One point of one experiment: everybody built on the same boxes, checked, timed in turn.
+"""One point of one experiment: all matchers built on the same boxes, checked, timed in turn.
 
     rehearse   on a sample: compiled, compared with `brute`; does it fit into memory, is it built in time?
     build      all boxes, timed: once, and again in turn where it is quick
     check      some events against `brute` over all boxes
     time       repetition by repetition, in turn: single events, the fine-grained times, inserts and deletes;
-               beside them a fixed piece of work, which tells how fast the machine was (curves.py)
+               beside them a fixed piece of work, the yardstick, which shows how fast the machine was (curves.py)
 
-An experiment may have a second workload beside the first; everybody is then built and timed on both.
+An experiment may have a second workload beside the first; all matchers are then built and timed on both.
 
-Whoever does not fit is left out with the reason, and the others go on. Whoever is wrong ends the run.
+A matcher that does not fit is left out with the reason, and the others continue. A wrong answer ends the run.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from hitbox.matchers.metrics import METRICS, Times, measure
 from hitbox.workloads import Workload
 
 SAMPLE = 1_000
-FRESH = 50
+INSERTED_BOXES = 50
 """Boxes that are inserted and deleted one by one, and in one call (`each`), where the call itself no longer counts."""
-MOST = 10
-"""Times as many repetitions as are asked for, where they are quick."""
-SHORT = 0.02
-"""Seconds that a part should take; one event may take longer."""
-QUICK = 1.2
-"""Times the quickest yardstick, and the machine is at its better pace (at the other it takes 1.5 times as long)."""
-GLANCES = 100
-"""At the yardstick before a point, so that its quickest is known."""
-PAIRS = 400_000_000
+MAX_REPEAT_FACTOR = 10
+"""Quick measurements are repeated up to this many times as often as asked for."""
+PART_SECONDS = 0.02
+"""Seconds that a part of the events should take; a single event may take longer."""
+QUICK_WITHIN = 1.2
+"""The machine counts as fast while the yardstick takes at most this many times its quickest time (else 1.5 times)."""
+FIRST_YARDSTICKS = 100
+"""Runs of the yardstick before a point, to find its quickest time."""
+COUNTED_PAIRS = 400_000_000
 """Of events and subscriptions in which matches are counted, as in REIN's tables: some match one pair in ten million."""
-PATIENCE = 3
-"""Times the time that is meant for timing, which may be spent on waiting for a quick moment."""
+WAIT_FACTOR = 3
+"""Waiting for a quick moment may take this many times the time planned for timing."""
 F64 = NDArray[np.float64]
 
 
@@ -61,7 +61,7 @@ class Data:
 
     @cached_property
     def fresh(self) -> Boxes:
-        return self.workload.boxes(len(self.boxes), FRESH)
+        return self.workload.boxes(len(self.boxes), INSERTED_BOXES)
 
     @cached_property
     def expected(self) -> list[I64]:
@@ -70,7 +70,7 @@ class Data:
 
 
 Field = list[tuple[Lane, Data]]
-"""Who takes part, and on what."""
+"""The matchers of a point, and their data."""
 
 
 def measure_point(
@@ -88,7 +88,7 @@ def measure_point(
     data = Data(workload, boxes, points, settings)
     specs = experiment.lanes(x)
     with quiet_memory():
-        for _ in range(GLANCES):
+        for _ in range(FIRST_YARDSTICKS):
             yardstick()
         field, skipped = _admit(specs, data)
         if experiment.beside:
@@ -139,7 +139,9 @@ def _measure(
             figures[lane.name] |= _match_figures(hits, taken)
             scatter[lane.name] = np.column_stack([hits, taken]).round(2).tolist()
     for lane, data in field:
-        figures[lane.name] |= _size(lane, data)  # before boxes come and go: arrays that grow take half as much again
+        figures[lane.name] |= _size(
+            lane, data
+        )  # before inserts and deletes: arrays that grow take up to 1.5 times the memory
         if "plan" in measures and hasattr(lane.matcher, "plan"):
             figures[lane.name] |= _plan(lane, data)
     if "upkeep" in measures:
@@ -202,11 +204,11 @@ def _insert_all(lane: Lane, data: Data) -> float:
 def _build_again(field: Field, specs: dict[str, str]) -> None:
     """In turn, while that is quick; the quickest counts.
 
-    Twice at least where it is not slow: the first time also pays for memory that nobody has touched yet, which would
-    tell at the end of an axis where a build is measured once, and not at its beginning.
+    Twice at least where it is not slow: the first time also pays for memory that is touched for the first time. That
+    would show at the end of an axis, where a build is measured once, and not at its beginning.
     """
     spent = [lane.build for lane, _ in field]
-    for attempt in range(1, MOST * _repeats(field)):
+    for attempt in range(1, MAX_REPEAT_FACTOR * _repeats(field)):
         for i, (lane, data) in enumerate(field):
             if spent[i] < data.settings.budget * (2 if attempt == 1 else 1):
                 begin = time.perf_counter()
@@ -251,7 +253,7 @@ class Part:
 
 def _parts(lane: Lane, data: Data) -> list[Part]:
     count = _events(lane, data)
-    size = max(1, int(SHORT / max(lane.estimate, 1e-9)))
+    size = max(1, int(PART_SECONDS / max(lane.estimate, 1e-9)))
     return [Part(slice(start, min(start + size, count))) for start in range(0, count, size)]
 
 
@@ -265,12 +267,12 @@ def _rounds(
     """
     parts = [split(lane, data) for lane, data in field]
     spent = [0.0] * len(field)
-    for turn in range(MOST * _repeats(field)):
+    for turn in range(MAX_REPEAT_FACTOR * _repeats(field)):
         for i, (lane, data) in enumerate(field):
             if turn < least or spent[i] < data.settings.budget:
                 due = parts[i]
-            elif spent[i] < PATIENCE * data.settings.budget:
-                due = [part for part in parts[i] if part.pace > QUICK * yardstick.quickest]
+            elif spent[i] < WAIT_FACTOR * data.settings.budget:
+                due = [part for part in parts[i] if part.pace > QUICK_WITHIN * yardstick.quickest]
             else:
                 due = []
             for part in due:
@@ -315,7 +317,7 @@ def _match_figures(hits: F64, taken: F64) -> dict[str, float]:
 
 
 def _fine(field: Field) -> tuple[list[list[Times]], float]:
-    """Of each event the quickest repetition: stamps are wall-clock time, and whoever interrupts only adds to it."""
+    """Of each event the quickest repetition: stamps are wall-clock time, and interruptions only add to it."""
 
     def run(lane: Lane, data: Data, events: slice) -> list[Times]:
         lane.warm_up(data.points[events])
@@ -366,7 +368,7 @@ def _size(lane: Lane, data: Data) -> dict[str, float]:
 
 
 def _update(field: Field) -> tuple[list[float], float]:
-    """Boxes come and go, in calls of one and of many; each lane's factor, and how long the yardstick took."""
+    """Insert and delete boxes, in calls of one and of many; each lane's factor, and how long the yardstick took."""
     for lane, data in field:
         lane.time_one(data.fresh, len(data.boxes), data.settings.budget)
     parts, pace = _rounds(
@@ -401,8 +403,8 @@ def _plan(lane: Lane, data: Data) -> dict[str, float]:
 
 
 def _many_hits(lane: Lane, asked: Workload, settings: Scale) -> dict[str, float]:
-    """Matches an event over many more events than are timed: a few match most."""
-    events = max(20, min(PAIRS // max(1, len(lane.matcher)) // settings.events, 100)) * settings.events
+    """Matches per event over many more events than are timed: a few events have most matches."""
+    events = max(20, min(COUNTED_PAIRS // max(1, len(lane.matcher)) // settings.events, 100)) * settings.events
     found = [len(lane.match(asked.points(start, 50)).numbers) for start in range(0, events, 50)]
     return {"hits": sum(found) / (50 * len(found)), "asked": 50.0 * len(found)}
 
@@ -410,12 +412,12 @@ def _many_hits(lane: Lane, asked: Workload, settings: Scale) -> dict[str, float]
 def _halves(data: Data) -> float:
     """Boxes that an event meets on the criteria alone, plus those that it meets on the information alone."""
     space = data.workload.space
-    told = np.isin(np.arange(space.attributes), space.information)
+    stated = np.isin(np.arange(space.attributes), space.information)
     low, high = data.boxes.dense(space.attributes)
     found = []
     for event in range(data.settings.checked):
         meets = (low <= data.points.high[event]) & (high >= data.points.low[event])
-        found.append(meets[:, told].all(axis=1).sum() + meets[:, ~told].all(axis=1).sum())
+        found.append(meets[:, stated].all(axis=1).sum() + meets[:, ~stated].all(axis=1).sum())
     return float(np.mean(found))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the curves: told apart by marker and dash as well as by colour, so that they print in black and white.
+"""Plots of the curves, distinguished by marker and dash as well as by colour, so that they print in black and white.
 
 The colours are Okabe and Ito's, which colour-blind readers can tell apart; the engine is always the thick black line.
 """
@@ -20,10 +20,10 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)))
 HATCHES = ("//", "\\\\", "xx", "..", "++", "--")
 
 LABELS = {
-    "match": "matching time an event (µs of CPU)",
+    "match": "matching time per event (µs of CPU)",
     "match_std": "standard deviation of the matching time (µs)",
     "scatter": "matching time (µs of CPU)",
-    "hits": "matches an event",
+    "hits": "matches per event",
     "build": "insertion (µs per subscription)",
     "build_total": "insertion of all subscriptions (s)",
     "insert_one": "insertion of one (µs)",
@@ -72,7 +72,7 @@ def draw(experiment: Experiment, plot: Plot, curves: Curves, scatter: Scatter, p
 
 
 def overview(panels: list[tuple[str, Experiment, Plot, Curves]], path: Path) -> None:
-    """One panel a paper, side by side."""
+    """One panel per paper, side by side."""
     plt = pyplot()
     rows = -(-len(panels) // 3)
     figure, grid = plt.subplots(

@@ -5,7 +5,7 @@ OUT/results.json      the same for machines: machine, settings, verdicts, points
 OUT/results.parquet   a row for each value: paper, experiment, x, matcher, metric, value
 OUT/summary.parquet   a row for each curve: places, smallest, mean, largest
 OUT/plots/            each picture as SVG and PNG
-OUT/points/           what was measured, a file a point: a stopped run goes on from here
+OUT/points/           what was measured, one file per point: a stopped run continues from here
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     OUT/points/small/rein/widths/0.1.json       found again by the next run, if it was made from the same declaration
 
-So a run that was stopped goes on where it was, and a grid can be farmed out: several machines run some figures each
-into directories of their own, and the point files are put together.
+So a stopped run continues where it was, and the work can be shared: several machines run some figures each into
+directories of their own, and the point files are put together.
 
 Points that fell on a busy minute of the machine, by their yardstick, are measured once more at the end.
 """
@@ -26,17 +26,17 @@ from hitbox.experiments.measure_point import measure_point
 
 FORMAT = 3
 """Of the files of points: 3 since their times are those of the quickest yardstick beside them."""
-BUSY = 1.05
-"""Times as long as at the quickest point of the run, and a point's yardstick tells of a busy machine: who is bound by
-memory then takes a tenth longer, which the yardstick, small enough for the caches, does not."""
-AGAIN = 0.2
-"""Of the time that all points took, and no more, may be spent on measuring some once more: a run shall end."""
-ENDS = {"small": 3_500.0}
-"""Seconds of a run after which no point is measured again: the small scale is to end within an hour."""
+BUSY_ABOVE = 1.05
+"""A point whose yardstick took this many times as long as at the quickest point was measured on a busy machine. A
+matcher that is bound by memory then takes a tenth longer; the yardstick, which fits the caches, does not."""
+REMEASURE_SHARE = 0.2
+"""At most this share of the time that all points took is spent on measuring some of them again."""
+LAST_START = {"small": 3_500.0}
+"""Seconds after which no point is measured again: the small scale should end within an hour."""
 
 
 class Source(Protocol):
-    """Who makes the workloads, where not this process."""
+    """What makes the workloads, if not this process."""
 
     def boxes(self, workload: str, parameters: dict[str, Any]) -> Boxes: ...
 
@@ -57,7 +57,7 @@ class Task:
 
     @property
     def weight(self) -> float:
-        """About how long it takes, compared with others."""
+        """An estimate of its time, relative to others."""
         n = float(self.parameters["n"])
         return (n + 3_000) * len(self.experiment.labels)
 
@@ -98,8 +98,8 @@ def run(
 ) -> None:
     """Measure what is not yet stored under `out`; `progress` is called before and after each task.
 
-    Then once more what was measured while the machine was busy: the attempt with the quicker yardstick counts. Of these
-    `progress` is told before each only, for they were done already.
+    Points that were measured while the machine was busy are then measured again; the attempt with the quicker yardstick
+    counts. For these, `progress` is called before each only, because they were counted already.
     """
     for task in todo:
         progress(task, False)
@@ -117,10 +117,10 @@ def busy(todo: list[Task], out: Path) -> list[tuple[Task, dict[str, Any]]]:
     """The points that were measured only once, and while the machine was slow: the slowest, as many as time allows."""
     points = [(task, point) for task in todo if (point := stored(task, out))]
     quickest = min((point["yard"] for _, point in points), default=0.0)
-    left = sum((AGAIN - ("tries" in point)) * one_try(point) for _, point in points)
-    for scale in {task.scale for task in todo} & ENDS.keys():
-        left = min(left, ENDS[scale] - sum(point["seconds"] for _, point in points))
-    slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY * quickest]
+    left = sum((REMEASURE_SHARE - ("tries" in point)) * one_try(point) for _, point in points)
+    for scale in {task.scale for task in todo} & LAST_START.keys():
+        left = min(left, LAST_START[scale] - sum(point["seconds"] for _, point in points))
+    slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY_ABOVE * quickest]
     chosen = []
     for task, point in sorted(slow, key=lambda one: -float(one[1]["yard"])):
         left -= one_try(point)

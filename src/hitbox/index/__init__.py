@@ -1,1 +1,1 @@
-"""Subscriptions by id on top of a matcher: what users hold, load, save and explain."""
+"""Subscriptions by id on top of a matcher: the objects that users create, load, save and ask."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hitbox.engine import _kernels
 
-LATE = 20_000
+MAX_LATE = 20_000
 
 
 class Numbers:
@@ -43,7 +43,7 @@ class Numbers:
         else:
             return
         room[: self._size] = self.array
-        self._values = room  # one store: a reader has the old array or the new one, which say the same
+        self._values = room  # one assignment: a reader sees the old array or the new one, with equal content
 
     def put(self, at: Any, values: Any) -> None:
         self._values[at] = values
@@ -54,7 +54,7 @@ class Numbers:
         self._size = size
 
     def grow(self, size: int) -> None:
-        """Count what was put beyond the end."""
+        """Take what was written beyond the end into the column."""
         self._size = max(self._size, size)
 
 
@@ -74,7 +74,7 @@ class Values:
 
     @property
     def late(self) -> int:
-        """How many came later."""
+        """How many values were added later."""
         return len(self._late)
 
     def nbytes(self) -> int:
@@ -85,8 +85,8 @@ class Values:
         self._late_array = None
 
     def full(self) -> bool:
-        """So much came later that it should be frozen."""
-        return len(self._late) > max(LATE, len(self.base) // 8)
+        """Whether enough values were added later to freeze them."""
+        return len(self._late) > max(MAX_LATE, len(self.base) // 8)
 
     def frozen(self, more: pa.Array | None = None) -> pa.Array:
         """Everything, and then `more`, as one array."""
@@ -111,7 +111,7 @@ class Values:
     def _tail(self) -> pa.Array:
         tail = self._late_array
         if tail is None:
-            tail = self._late_array = pa.array(self._late, self.base.type)  # by any reader: all make the same
+            tail = self._late_array = pa.array(self._late, self.base.type)  # by any reader: all make the same array
         return tail
 
 

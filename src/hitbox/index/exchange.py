@@ -1,7 +1,7 @@
 """Exchange: both sides filter, both sides are kept (symmetric publish/subscribe, after Wang and Kitsuregawa).
 
-A job seeker wants `salary > 500` and says that he is 25; a company offers 400 to 600 and wants `age > 30`. Whoever
-comes second is matched against those who came first, and then waits for the others:
+A job seeker wants `salary > 500` and is 25; a company offers 400 to 600 and wants `age > 30`. A newcomer is matched
+against all that are stored on the other side, and is then stored to wait for later ones:
 
     subscribe(where, about)  ->  subscription base   where over criteria attributes, about: information attributes
                                                      kept here, matched there
@@ -12,7 +12,7 @@ a subscription is here, and a subscription arrives there as an event does here. 
 intersect on every attribute.
 
 One lock is held over match and store, so every pair is reported exactly once, to the later of the two. Expiry takes
-events from the front of a queue: the oldest go first, at O(1) each. Cost: one match and one insert a call.
+events from the front of a queue: the oldest go first, at O(1) each. Cost: one match and one insert per call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hitbox.index.index import Index
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.language import DEFAULT_LIMITS, Limits
 
-ANYONE = "TRUE"
+MATCHES_ALL = "TRUE"
 
 
 class Exchange:
@@ -80,7 +80,7 @@ class Exchange:
         if not callable(clock):
             raise ValueProblem(f"clock is a function that returns seconds, not {brief(clock)}")
         self._clock = clock
-        self._queue: OrderedDict[Id, tuple[float, int]] = OrderedDict()  # oldest first: when, and its turn
+        self._queue: OrderedDict[Id, tuple[float, int]] = OrderedDict()  # oldest first: time, and publishing number
         self._turn = 0
         self._lock = ReadWriteLock()
         self.subscriptions: Collection[Id] = Side(self, self._subscriptions)
@@ -96,11 +96,11 @@ class Exchange:
     ) -> list[Id]:
         """Add a subscription, or replace the one that has this id; the ids of the events that suit it, oldest first.
 
-        Without `where` it takes every event that takes it.
+        Without `where` it accepts every event that accepts it.
         """
         with self._lock.prepare:
             self._expire()
-            self._subscriptions.subscribe(id, ANYONE if where is None else where, about=about, priority=priority)
+            self._subscriptions.subscribe(id, MATCHES_ALL if where is None else where, about=about, priority=priority)
             found = self._events.match(about or {}, where)
             return sorted(found, key=lambda event: self._queue[event][1])
 
@@ -108,7 +108,7 @@ class Exchange:
         """Add an event, or replace the one that has this id; the ids of the subscriptions that suit it, most urgent
         first.
 
-        Without `where` it takes every subscriber that takes it. The event stays until it is withdrawn or expires.
+        Without `where` it accepts every subscriber that accepts it. The event stays until it is withdrawn or expires.
         """
         with self._lock.prepare:
             self._expire()
@@ -120,18 +120,18 @@ class Exchange:
                 self._queue[id] = now, self._turn
                 self._queue.move_to_end(id)
 
-            text = ANYONE if where is None else where
+            text = MATCHES_ALL if where is None else where
             self._events._put(id, text, DEFAULT_PRIORITY, values, also=queue)
             self._expire()
             return found
 
     def unsubscribe(self, id: Id) -> None:
-        """Remove a subscription; an id that is not there is an error."""
+        """Remove a subscription; an unknown id is an error."""
         with self._lock.prepare:
             self._subscriptions.unsubscribe(id)
 
     def withdraw(self, id: Id) -> None:
-        """Remove an event; an id that is not there (or is there no more) is an error."""
+        """Remove an event; the id of no stored event, or of an expired one, is an error."""
         with self._lock.prepare:
             self._expire()
             self._known(id)
@@ -234,7 +234,7 @@ class _EventBase(Index):
 
 
 def swapped(schema: Schema) -> Schema:
-    """The same attributes as the other side sees them."""
+    """The same attributes with the roles swapped."""
     other = dict(zip(ROLES, reversed(ROLES), strict=True))
     return Schema({name: replace(attribute, role=other[attribute.role]) for name, attribute in schema.items()})
 

@@ -1,4 +1,4 @@
-"""What explain hands back beyond one predicate's tree: both sides of a symmetric match, and the matches of an event."""
+"""What explain returns beyond one predicate's tree: both sides of a symmetric match, and the matches of an event."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hitbox.language.explanation import lines_of, reason_dict, short
 from hitbox.language.tree import literal, quoted
 from hitbox.matchers import Matcher
 
-PIECE = 16_384
+PIECE_SLOTS = 16_384
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,7 +64,7 @@ class BothSides:
 
 
 def explain_without_values(predicate: Predicate) -> Explanation:
-    """What can be said of a predicate where the values that it asks about were not kept: see `Index.about`."""
+    """The explanation of a predicate if the values that it asks about were not kept: see `Index.about`."""
     whole = explain(predicate, {})
     reason = Reason(f"values not kept (that side can never match): {short(whole.predicate)}", None)
     return Explanation(whole.predicate, None, reason, never=whole.never)
@@ -93,7 +93,7 @@ class Explained:
 
 
 def describe_box(keys: Keys, box: dict[int, tuple[int, int]]) -> str:
-    """A box as a predicate that says the same; what the subscription says about itself is left out.
+    """A box as an equivalent predicate; what the subscription says about itself is left out.
 
     >>> from hitbox.encoding.schema import Schema
     >>> describe_box(Keys(Schema({"qty": "int", "ok": "bool"})), {0: (3, HIGHEST), 1: (1, 1)})
@@ -126,14 +126,14 @@ def _literal(value: Any) -> str:
 class NearMisses:
     """The slots that miss an event by the fewest attributes, the most urgent of equals first, found piece by piece.
 
-    Between two pieces the catalog may change: slots that went are left out in the end, and those that came are at its
-    end and still to be seen. Where slots moved (`Catalog.compactions`), the search begins again.
+    Between two pieces the catalog may change: removed slots are left out in the end, and new ones are at its end, still
+    to be visited. If slots moved (`Catalog.compactions`), the search starts again.
     """
 
     def __init__(self, wanted: int, hit: NDArray[Any], compactions: int):
         self.compactions = compactions
         self._hit = hit
-        self._room = 4 * wanted  # several boxes may be of one slot, and some slots go before the end
+        self._room = 4 * wanted  # a slot may have several boxes, and some slots are removed before the end
         self._seen = 0
         self._best: list[tuple[int, int, int]] = []
 
@@ -141,13 +141,13 @@ class NearMisses:
         return self._seen >= len(catalog.alive)
 
     def look(self, matcher: Matcher, catalog: Catalog, points: Points) -> bool:
-        """Go through one more piece; False where there is none."""
+        """Go through one more piece; False if there is none."""
         if self.done(catalog):
             return False
-        here = catalog.alive[self._seen : self._seen + PIECE].copy()
+        here = catalog.alive[self._seen : self._seen + PIECE_SLOTS].copy()
         here[self._hit[(self._hit >= self._seen) & (self._hit < self._seen + len(here))] - self._seen] = False
         slots = self._seen + np.flatnonzero(here)
-        self._seen += PIECE
+        self._seen += PIECE_SLOTS
         numbers = catalog.boxes_of(slots)
         if not len(numbers):
             return True
@@ -164,5 +164,5 @@ class NearMisses:
         return True
 
     def best(self, catalog: Catalog) -> list[int]:
-        """Those that are still there, best first; some more than are wanted."""
+        """Those that still exist, best first; a few more than are wanted."""
         return [slot for slot in dict.fromkeys(slot for _, _, slot in self._best) if catalog.alive[slot]]

@@ -23,14 +23,14 @@ from hitbox.index.catalog import Catalog
 from hitbox.language import Compiled, Limits, Predicate
 from hitbox.matchers import Matcher
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 Filters = Sequence[Predicate | None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """One look at an index, taken under its read lock."""
+    """Matches events against an index. Used under its read lock."""
 
     keys: Keys
     matcher: Matcher
@@ -52,7 +52,7 @@ class Resolver:
 
     def levels(self, points: Points, event: Any, filters: Filters) -> Iterator[tuple[int, I32]]:
         """(priority, slots) of one event, level by level."""
-        if filters is not None:  # several points an event: no level is done before all are
+        if filters is not None:  # several points per event: no level is complete before all points are matched
             _, slots = self.many(points, [event], filters, 1)
             priority = self.catalog.priority[slots]
             for level in np.unique(priority)[::-1].tolist():
@@ -80,7 +80,7 @@ class Resolver:
 
     def _match(self, points: Points, threads: int) -> Hits:
         if threads > 1 and self.matcher.threaded:
-            return self.matcher.match(points, threads=min(threads, MOST_THREADS))  # type: ignore[call-arg]
+            return self.matcher.match(points, threads=min(threads, MAX_THREADS))  # type: ignore[call-arg]
         return self.matcher.match(points)
 
     def _expand(self, points: Points, filters: Sequence[Predicate | None]) -> tuple[Points, I64, NDArray[np.bool_]]:
@@ -166,7 +166,7 @@ class Resolver:
         return events.normal(self.keys, chunk[event])
 
     def _in_order(self, offsets: I64, slots: I32) -> tuple[I64, I32]:
-        """Most urgent first within each event: nothing to do where the matcher saw to it."""
+        """Most urgent first within each event: nothing to do if the matcher returns this order."""
         return (offsets, slots) if self.matcher.ordered else self._sorted(offsets, slots)
 
     def _sorted(self, offsets: I64, slots: I32) -> tuple[I64, I32]:

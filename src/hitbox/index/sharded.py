@@ -5,8 +5,8 @@
                       part-00000-5e3a/  catalog and matcher of the subscriptions whose id falls on part 0
                       part-00001-91bc/  ...
 
-A subscription's part follows from its id, so an upsert or an unsubscribe touches one part, and the others are taken
-over as they lie. Matches of the parts are merged event by event, most urgent first: one pass over the ids found.
+A subscription's part follows from its id, so a change touches one part, and the files of the others are linked. Matches
+of the parts are merged event by event, most urgent first: one pass over the ids found.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ def part_of(ids: pa.Array, parts: int) -> NDArray[np.int32]:
 
 
 def part_name(number: int) -> str:
-    """A name that no other attempt to write this part uses."""
+    """A unique name for one attempt to write this part."""
     return f"part-{number:05d}-{uuid.uuid4().hex[:8]}"
 
 
 def index_of(keys: Keys, encoded: bulk_load.Encoded, matcher: str = "auto") -> Index:
-    """An index of subscriptions that are boxes already, no id twice."""
+    """An index of subscriptions that are already encoded as boxes; each id occurs once."""
     stock = Stock.empty(keys, matcher, {})
     stock.add(encoded)
     return Index.of(stock)
 
 
 def write_part(folder: Path, index: Index, name: str) -> snapshot.Files:
-    """Add an index to a draft as the part `name`; what the manifest says of its files."""
+    """Add an index to a draft as the part `name`; returns the manifest entries of its files."""
     files = snapshot.add(folder / name, index.compacted().arrays())
     return {f"{name}/{file}": facts for file, facts in files.items()}
 
 
 class Shards:
-    """A snapshot opened part by part, memory-mapped; asked as an index is."""
+    """A snapshot opened part by part, memory-mapped; matches like an index."""
 
     def __init__(self, facts: Mapping[str, Any], keys: Keys, parts: Sequence[Index]):
         self.facts, self.keys, self.parts = facts, keys, list(parts)
@@ -101,7 +101,7 @@ class Shards:
         return self.keys.schema
 
     def __reduce__(self) -> Never:
-        raise HitboxError("shards read a snapshot where it lies, so they are not copied: open it again (Shards.open)")
+        raise HitboxError("shards read a snapshot in place, so they cannot be copied: open it again (Shards.open)")
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -120,7 +120,7 @@ class Shards:
         draft = bulk_load.read(come, self.schema, DEFAULT_LIMITS)
         if draft.ids.type != ID_TYPES[self.facts["id_type"]]:
             raise TableError(
-                f"ids of type {come['id'].type} do not go with the {self.facts['id_type']} ids of the snapshot"
+                f"ids of type {come['id'].type} do not fit the {self.facts['id_type']} ids of the snapshot"
             )
         relabels, admit = self.keys.admitting(draft.strings(self.schema))
         moves = [part._stock.relabelling(relabels) for part in self.parts] if relabels else []
@@ -137,7 +137,7 @@ class Shards:
                 touched.add(number)
             rows = np.flatnonzero(coming == number)
             if len(rows):
-                with warnings.catch_warnings():  # a predicate that can never hold is no surprise in a log
+                with warnings.catch_warnings():  # a log may contain predicates that can never be true
                     warnings.simplefilter("ignore", NeverMatches)
                     report = part.load(come.take(pa.array(rows)), on_error="return")
                 loaded += report.loaded
@@ -146,7 +146,7 @@ class Shards:
         return touched, removed, LoadReport(loaded, sorted(errors))
 
     def write(self, source: Path, draft: Path, touched: set[int]) -> tuple[dict[str, Any], snapshot.Files]:
-        """Add all parts to a draft, those that did not change as they lie in the version folder `source`."""
+        """Add all parts to a draft; those that did not change are linked from the version folder `source`."""
         names = list(self.facts.get("parts", [""]))
         files = snapshot.add(draft, self.keys.arrays())
         for number, part in enumerate(self.parts):
@@ -204,6 +204,6 @@ def _take_over(source: Path, draft: Path, name: str, files: Mapping[str, Any]) -
     for file in kept:
         try:
             os.link(source / f"{file}.npy", draft / f"{file}.npy")
-        except OSError:  # not every filesystem links
+        except OSError:  # not every filesystem has links
             shutil.copyfile(source / f"{file}.npy", draft / f"{file}.npy")
     return kept

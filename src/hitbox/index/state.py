@@ -1,6 +1,6 @@
-"""What an index holds, as the files of a snapshot and back: whole, or in parts that share their dictionaries.
+"""The content of an index, to the files of a snapshot and back: whole, or in parts that share their dictionaries.
 
-Stock is the plain data behind an index: keys, catalog and matcher, without locks. See shards.py for parts.
+Stock is the plain data behind an index: keys, catalog and matcher, without locks. See sharded.py for parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hitbox.storage.array_files import damaged
 
 CHUNK = 50_000
 IN_MEMORY = Path()
-STRANGERS = "the boxes that have an owner are not those that the matcher has"
+BOXES_DIFFER = "the boxes of the catalog are not those of the matcher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Stock:
     catalog: Catalog
     matcher: Matcher
     name: str
-    """Of the matcher, as the registry has it."""
+    """The matcher's name in the registry."""
 
     @classmethod
     def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> Stock:
@@ -47,7 +47,7 @@ class Stock:
         return cls(keys, Catalog(), make(name, keys.space, **options), name)
 
     def add(self, encoded: Encoded) -> None:
-        """Subscriptions that are boxes already, none of whose ids is here."""
+        """Add subscriptions that are already encoded as boxes and whose ids are new."""
         rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
         settle = self.catalog.settled("int" if pa.types.is_integer(encoded.ids.type) else "string")
         if settle is not None:
@@ -60,7 +60,7 @@ class Stock:
             switch()
 
     def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
-        """Prepare to move the boxes to new labels of strings; the commit must be alone."""
+        """Prepare to move the boxes to new labels of strings; the commit must run alone."""
         numbers = self.catalog.boxes_of(self.catalog.living_slots())
         boxes = self.matcher.boxes(numbers)
         low, high = boxes.low.copy(), boxes.high.copy()
@@ -71,7 +71,7 @@ class Stock:
         return self.matcher.change(numbers, numbers, moved)
 
     def labels_in_use(self) -> dict[str, I64]:
-        """The labels that boxes speak of, of each string attribute."""
+        """The labels that boxes use, by string attribute."""
         boxes = self.matcher.boxes(self.catalog.boxes_of(self.catalog.living_slots()))
         found = {}
         for name in self.keys.dictionaries:
@@ -95,7 +95,7 @@ class Stock:
         )
 
     def renamed(self, ids: pa.Array) -> Stock:
-        """The same subscriptions, in the same order, under other ids, none of which comes twice."""
+        """The same subscriptions, in the same order, with other ids; each id occurs once."""
         stock = Stock.empty(self.keys, self.name, {})
         stock.add(replace(self.everything(), ids=ids))
         return stock
@@ -105,11 +105,11 @@ class Stock:
         slots = self.catalog.living_slots()
         for start in range(0, len(slots), CHUNK):
             part = slots[start : start + CHUNK]
-            texts, about = self._told(part)
+            texts, about = self._texts_and_about(part)
             yield from zip(self.catalog.id_list(part), texts, self.catalog.priority[part].tolist(), about, strict=True)
 
-    def _told(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
-        """Predicates, those of bounds as the text that says the same, and what subscriptions say about themselves."""
+    def _texts_and_about(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
+        """The predicates (written out if only bounds were given), and what the subscriptions say about themselves."""
         texts: list[Any] = self.catalog.where.take(slots).to_pylist()
         about: list[dict[str, Any]] = [{} for _ in texts]
         if None in texts or self.keys.space.information:
@@ -124,7 +124,7 @@ class Stock:
         return texts, about
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says."""
+        """The facts for the manifest."""
         return {
             "schema": self.keys.schema.to_json(),
             "subscriptions": self.catalog.living,
@@ -189,10 +189,10 @@ def part(
     with snapshot.naming(folder, "catalog."):
         catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
         owned = np.flatnonzero(catalog.owner >= 0)
-        if "numbers" in boxes:  # a matcher may take as much memory as the largest number asks for
-            array_checks.require(np.array_equal(boxes["numbers"], owned), "owner", STRANGERS)
+        if "numbers" in boxes:  # a matcher may need memory in proportion to the largest number
+            array_checks.require(np.array_equal(boxes["numbers"], owned), "owner", BOXES_DIFFER)
     with snapshot.naming(folder, "matcher."):
         restored = restore(meta["matcher"], boxes, wanted, keys.space, options or {})
     with snapshot.naming(folder, "catalog."):
-        array_checks.require(np.array_equal(restored.numbers(), owned), "owner", STRANGERS)
+        array_checks.require(np.array_equal(restored.numbers(), owned), "owner", BOXES_DIFFER)
     return Stock(keys, catalog, restored, wanted)

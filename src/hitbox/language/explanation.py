@@ -30,7 +30,7 @@ from hitbox.language.truth import Facts, leaf_truth, truth
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
-LONG = 80
+MAX_TEXT = 80
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,7 +46,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value that had to be different: `wanted` in words, `nearest` as a value where one can be named."""
+    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one."""
 
     attribute: str
     value: object
@@ -59,7 +59,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """`truth` of the whole (only True is a match), the reasons, and for a miss the changes; `never`: nothing would do.
+    """`truth` of the whole (only True is a match), the reasons, and for a miss the changes. `never`: no event matches.
 
     `distance` orders misses: whole part, how many attributes are wrong; fraction, how far they are off.
     """
@@ -143,7 +143,7 @@ def _point_reasons(root: Node, values: Mapping[str, object]) -> Reason:
 
 
 def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
-    """Each node is asked as a whole whether some point of the event makes it true; NOTs are in the leaves."""
+    """Each node is true if some point of the event makes it true; NOTs are pushed into the leaves."""
 
     def visit(node: Node, done: Sequence[Reason]) -> Reason:
         part = Facts(Predicate(node, predicate.text, predicate.schema, predicate.limits), facts.values)
@@ -206,7 +206,7 @@ def _gap(codec: Codec, low: int, high: int, interval: tuple[int, int]) -> float:
 
 
 def lines_of(root: Reason) -> list[str]:
-    """The tree, one node a line, with the event's values in a column of their own."""
+    """The tree, one node per line, with the event's values in a column of their own."""
     rows: list[tuple[str, str]] = []
     stack: list[tuple[Reason, str, str]] = [(root, "", "")]
     while stack:
@@ -249,4 +249,4 @@ def _json(value: object) -> Any:
 
 
 def short(text: str) -> str:
-    return text if len(text) <= LONG else text[: LONG - 1] + "…"
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -4,7 +4,7 @@
     name  op number AND name IN ( string , string ) end
 
 A token is (kind, text, position), kept as three parallel lists. Keywords are their own kind; the last token is `end`.
-Cost: about half a microsecond a token.
+Cost: about half a microsecond per token.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HINTS = {
     "==": "'==' is not an operator: write '='",
     "&&": "'&&' is not an operator: write AND",
     "||": "'||' is not an operator: write OR",
-    ";": "';' does not belong here: a predicate is one condition, without an end mark",
+    ";": "';' does not belong here: a predicate is one condition, without a ';' at its end",
     "!": "'!' is not an operator: write NOT, or <> between two sides",
     "`": 'names are quoted with double quotes: "name"',
     "[": 'names are quoted with double quotes: "name"',
@@ -52,7 +52,7 @@ _HINTS = {
     "?": "parameters are not part of the language: write the value itself",
     "$": "parameters are not part of the language: write the value itself",
     ":": "parameters are not part of the language: write the value itself",
-    ".": 'a name that holds a dot is quoted: "a.b"',
+    ".": 'a name that contains a dot is quoted: "a.b"',
 }
 
 

@@ -9,7 +9,7 @@ from hitbox.errors import HitboxError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most characters of `text`, `depth` of nested parentheses and NOTs, `boxes` a predicate, `values` in one IN
+    """The most characters of `text`, `depth` of nested parentheses and NOTs, `boxes` per predicate, `values` in one IN
     list, and characters of one LIKE `pattern`."""
 
     text: int = 500_000

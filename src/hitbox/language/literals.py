@@ -10,9 +10,9 @@ from decimal import Decimal, InvalidOperation
 from hitbox.errors import PredicateError, SyntaxProblem, TypeProblem, printable
 from hitbox.language.tree import Literal, literal
 
-LOW, HIGH = -(2**63), 2**63 - 1
-LONGEST = 2000  # characters of one number: every double can be spelt out in fewer
-TINIEST = -400  # decimal exponent: far below the smallest double, and still cheap to handle exactly
+MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
+MAX_NUMBER_LENGTH = 2000  # characters of one number: every double can be written with fewer
+MIN_EXPONENT = -400  # decimal exponent: far below the smallest double, and still quick to handle exactly
 
 _TIMESTAMP = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?: ?(Z|[+-]\d\d:\d\d))?)?", re.ASCII
@@ -37,11 +37,11 @@ def number(token: str, text: str, position: int) -> int | Decimal:
     """An int, or a Decimal where there is a point or an exponent."""
     if not token.isdigit():
         token = "".join(token.split())
-    if len(token) > LONGEST:
-        raise SyntaxProblem(f"the number has more than {LONGEST} characters", text, position)
+    if len(token) > MAX_NUMBER_LENGTH:
+        raise SyntaxProblem(f"the number has more than {MAX_NUMBER_LENGTH} characters", text, position)
     if token.lstrip("+-").isdigit():
         value = int(token)
-        if not LOW <= value <= HIGH:
+        if not MIN_INT64 <= value <= MAX_INT64:
             raise TypeProblem(
                 f"the integer {short(token)} does not fit 64 bits: "
                 "the range is -9223372036854775808 to 9223372036854775807; with a point or an exponent it is a decimal",
@@ -53,9 +53,9 @@ def number(token: str, text: str, position: int) -> int | Decimal:
         exact = Decimal(token)
     except InvalidOperation:
         raise _out_of_range(token, text, position) from None
-    if not exact:  # 0e999999 is zero, whatever its exponent
+    if not exact:  # 0e999999 is zero
         return Decimal("0.0")
-    if exact.adjusted() < TINIEST or exact.adjusted() > 308 or math.isinf(float(exact)):
+    if exact.adjusted() < MIN_EXPONENT or exact.adjusted() > 308 or math.isinf(float(exact)):
         raise _out_of_range(token, text, position)
     return exact
 
@@ -73,7 +73,7 @@ def timestamp(value: str, text: str, position: int) -> datetime:
     match = _TIMESTAMP.fullmatch(value)
     if match is None:
         raise SyntaxProblem(
-            f"{value!r:.60} is no timestamp: write 'YYYY-MM-DD HH:MM:SS', with a fraction of up to six digits "
+            f"{value!r:.60} is not a timestamp: write 'YYYY-MM-DD HH:MM:SS', with a fraction of up to six digits "
             "and a zone (Z or +hh:mm) where needed",
             text,
             position,
@@ -84,11 +84,11 @@ def timestamp(value: str, text: str, position: int) -> datetime:
         local = datetime(year, month, day, hour, minute, second, int(fraction.ljust(6, "0")), tzinfo=_zone(zone))
         return local.astimezone(UTC)
     except (ValueError, OverflowError) as problem:
-        raise SyntaxProblem(f"{value!r} is no timestamp: {problem}", text, position) from None
+        raise SyntaxProblem(f"{value!r} is not a timestamp: {problem}", text, position) from None
 
 
 def right_kind(value: Literal, name: str, type_: str, text: str, position: int) -> None:
-    """An error unless a literal may be compared with an attribute of this type."""
+    """Raise an error unless a literal may be compared with an attribute of this type."""
     if type_ not in _KINDS[type(value)]:
         shown = short(literal(value))
         raise TypeProblem(f"{name!r} is of type {type_}: write {_NEEDS[type_]}, not {shown}", text, position)
@@ -114,5 +114,5 @@ def _out_of_range(token: str, text: str, position: int) -> PredicateError:
 
 
 def short(text: str) -> str:
-    """A piece of the predicate's text, fit for a message."""
+    """A piece of the predicate's text, shortened for a message."""
     return printable(text if len(text) <= 40 else text[:39] + "…")

@@ -1,6 +1,6 @@
 """Tree -> boxes: the normal form, with the intervals of one attribute merged before anything is multiplied out.
 
-A **term** is a product of key sets, one an attribute, plus the leaves that a set cannot say (`name LIKE '%x'`):
+A **term** is a product of key sets, one per attribute, plus the leaves that a set cannot express (`name LIKE '%x'`):
 
     a <> 1 AND a <> 2 AND (b = 3 OR b > 7)   ->   one term   a in {..0, 3..}  b in {3, 8..}   ->   4 boxes
 
@@ -37,9 +37,9 @@ from hitbox.language.sets import (
 from hitbox.language.tree import Leaf, Literal, Node, Predicate, fold, leaves, without_not
 
 BOOLS: Set = ((0, 1),)  # no key above or below, so `<> TRUE` is one interval
-WORK = 4  # a product may be this many times over the limit before empty and equal terms are dropped
-FEW = 32  # terms that are compared pair by pair
-MANY = 20_000  # terms times attributes that are searched for partners to unite with
+PRODUCT_FACTOR = 4  # a product may be this many times over the limit before empty and equal terms are dropped
+MAX_PAIRWISE_TERMS = 32  # terms that are compared pair by pair
+MAX_UNION_SEARCH = 20_000  # terms times attributes that are searched for partners to unite with
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A disjunction of boxes; where `exact[i]` is False, a point in box i must still be checked on the tree."""
+    """A disjunction of boxes. If `exact[i]` is False, a point in box i must still be checked with the tree."""
 
     boxes: list[dict[int, Interval]]
     exact: list[bool]
@@ -76,7 +76,7 @@ def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None) -> C
 
 
 def never(compiled: Compiled) -> bool:
-    """Can the predicate never hold?"""
+    """Can the predicate never be true?"""
     return not compiled.boxes
 
 
@@ -92,7 +92,7 @@ def strings(predicate: Predicate) -> dict[int, set[str]]:
 
 
 def terms(predicate: Predicate, keys: Keys, limits: Limits) -> list[Term]:
-    """The disjunction of terms that a predicate says; empty where it can never hold."""
+    """The terms whose disjunction is the predicate; empty if it can never be true."""
     codecs = keys.codecs
 
     def visit(node: Node, done: Sequence[list[Term]]) -> list[Term]:
@@ -118,7 +118,7 @@ def terms(predicate: Predicate, keys: Keys, limits: Limits) -> list[Term]:
 
 
 def _settle(term: Term, labels: dict[int, dict[int, str]]) -> Term:
-    """Where only a few strings are left, the patterns can be tried on them: `s IN ('ab', 'cd') AND s LIKE '%b'`."""
+    """If only a few strings are left, the patterns are tried on them: `s IN ('ab', 'cd') AND s LIKE '%b'`."""
     sets, rest = dict(term.sets), []
     for leaf in term.rest:
         known = labels.get(leaf.number, {})
@@ -136,7 +136,7 @@ def _labels(predicate: Predicate, codecs: Sequence[Codec]) -> dict[int, dict[int
 
 
 def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
-    """The keys that a leaf holds for, and whether that is all there is to say."""
+    """The keys for which a leaf is true, and whether that set is exact."""
     op = leaf.op
     if not leaf.values:
         return (ABSENT if op == "IS NULL" else PRESENT), True
@@ -205,13 +205,13 @@ def _leaf_terms(leaf: Leaf, codec: Codec) -> list[Term]:
 
 
 def _conjunction(parts: Sequence[list[Term]], limits: Limits) -> list[Term] | None:
-    """None where there are too many."""
+    """The terms of a conjunction; None if there are too many."""
     if not all(parts):
         return []
     found = _meet([part[0] for part in parts if len(part) == 1])
     for part in parts:
         if len(part) > 1:
-            if len(found) * len(part) > WORK * limits.boxes:
+            if len(found) * len(part) > PRODUCT_FACTOR * limits.boxes:
                 return None
             pairs = (_both(one, other) for one in found for other in part)
             found = _tidy([term for term in pairs if term])
@@ -221,7 +221,7 @@ def _conjunction(parts: Sequence[list[Term]], limits: Limits) -> list[Term] | No
 
 
 def _meet(several: Sequence[Term]) -> list[Term]:
-    """The conjunction of any number of terms: one term, or none where it is empty. Each attribute is merged once."""
+    """The conjunction of several terms: one term, or none if it is empty. Each attribute is merged once."""
     sets: dict[int, list[Set]] = {}
     rest: dict[int, Leaf] = {}
     for term in several:
@@ -256,10 +256,10 @@ def _tidy(several: list[Term]) -> list[Term]:
         return several
     found = _unite(several, None)
     numbers = {number for term in found for number in term.sets}
-    if len(found) > 1 and len(found) * len(numbers) <= MANY:
+    if len(found) > 1 and len(found) * len(numbers) <= MAX_UNION_SEARCH:
         for number in sorted(numbers):
             found = _unite(found, number)
-    return _uncovered(found) if 1 < len(found) <= FEW else found
+    return _uncovered(found) if 1 < len(found) <= MAX_PAIRWISE_TERMS else found
 
 
 def _unite(several: list[Term], number: int | None) -> list[Term]:
@@ -285,7 +285,7 @@ def _unite(several: list[Term], number: int | None) -> list[Term]:
 
 
 def _uncovered(several: list[Term]) -> list[Term]:
-    """Without the terms that another one covers; of equal ones the first stays."""
+    """Without the terms that another one covers; of equal terms the first stays."""
 
     def dropped(i: int, term: Term) -> bool:
         rivals = (j for j, other in enumerate(several) if j != i and _covers(other, term))
@@ -295,7 +295,7 @@ def _uncovered(several: list[Term]) -> list[Term]:
 
 
 def _covers(outer: Term, inner: Term) -> bool:
-    """Does `outer` hold wherever `inner` does?"""
+    """Is `outer` true wherever `inner` is?"""
     if not {id(leaf) for leaf in outer.rest} <= {id(leaf) for leaf in inner.rest}:
         return False
     return all(n in inner.sets and within(inner.sets[n], one) for n, one in outer.sets.items())

@@ -11,8 +11,8 @@
                | name IS [NOT] NULL
     literal    = number | string | TRUE | FALSE | TIMESTAMP string
 
-Only parentheses recurse, and no deeper than the limit; chains of AND, OR and NOT are loops. The text must be read
-in one pass: an error names the first token that does not fit, and what would.
+Only parentheses recurse, and no deeper than the limit; chains of AND, OR and NOT are loops. The text is read
+in one pass: an error names the first token that does not fit, and what would fit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def parse(text: str, schema: Schema, role: str | None = None, limits: Limits = D
         )
     try:
         return Predicate(_Parser(text, schema, role, limits).whole(), text, schema, limits)
-    except RecursionError:  # a raised depth limit, or a caller that is deep already
+    except RecursionError:  # the depth limit was raised, or the caller's stack is deep already
         raise LimitExceeded("the predicate is nested too deeply for Python's stack: flatten it") from None
 
 
@@ -286,7 +286,9 @@ class _Parser:
         if kind == "NULL":
             return SyntaxProblem("nothing compares with NULL: write IS NULL or IS NOT NULL", self.text, position)
         if kind == "name" and text.upper() in ("NAN", "INF", "INFINITY"):
-            return SyntaxProblem(f"{text} is no number to compare with: write a finite one", self.text, position)
+            return SyntaxProblem(
+                f"{text} is not a number that can be compared: write a finite one", self.text, position
+            )
         if kind in ("name", "quoted"):
             return SyntaxProblem(
                 f"expected a literal, found the name {short(text)}: attributes compare with literals only, "

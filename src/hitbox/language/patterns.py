@@ -2,16 +2,16 @@
 
     'ab%c_e%f'   ->   head 'ab'   middle 'c_e'   tail 'f'
 
-A pattern is cut at its `%`. Head and tail are anchored; each middle segment is found leftmost, one after the other,
-which is right because a segment has a fixed length. A segment without `_` is found by `str.find`. One with `_` is tried
-at the first occurrences of its longest stretch of text. Where these were in vain the text is hostile, or the stretch is
-short, and the rest takes a bounded time:
+A pattern is cut at its `%`. Head and tail are anchored. Each middle segment is searched from left to right, and the
+first place found is taken; that is right because a segment has a fixed length. A segment without `_` is found by
+`str.find`. One with `_` is first tried where its longest run of plain text occurs. If a few such tries fail, the text
+may be hostile, and the rest of the search takes a bounded time:
 
-    up to SHORT characters   the Shift-And automaton (Baeza-Yates and Gonnet 1992), a few machine words per character of
-                             the text, which all such segments of a pattern share: about 10 ms for 60,000
+    up to AUTOMATON_LENGTH   the Shift-And automaton (Baeza-Yates and Gonnet 1992), a few machine words per character of
+                             the text: about 10 ms for 60,000 characters
     longer                   a sieve: the places of a character in the text are the bits of a number, so each character
-                             of the segment rules places out by one shift and one AND, n * m / 64 machine words at
-                             worst: about 15 ms for a text of 60,000 and a segment of 10,000
+                             of the segment rules places out by one shift and one AND. At worst n * m / 64 machine
+                             words: about 15 ms for a text of 60,000 and a segment of 10,000
 
 `_` stands for one code point.
 """
@@ -25,9 +25,9 @@ import numpy as np
 
 from hitbox.errors import HitboxError
 
-TRIES, PIECES = 4, 200
-SHORT = 512
-FEW = 8
+MAX_TRIES, MAX_RUNS_TRIED = 4, 200
+AUTOMATON_LENGTH = 512
+SIEVE_STEP = 8
 _ONE = None
 _LAST = 0x10FFFF
 _Segment = list[str | None]
@@ -37,7 +37,7 @@ class Pattern:
     """A compiled pattern; call it with a text.
 
     `prefix` is the literal text before the first wildcard. `shape` says what is left after it: "" where the
-    pattern is plain text, "%" where anything may follow, "*" where only a call can tell.
+    pattern is plain text, "%" where anything may follow, "*" where the pattern must be called to know.
     """
 
     __slots__ = ("_segments", "prefix", "shape", "text")
@@ -84,7 +84,7 @@ class Pattern:
 
 
 class _Finder:
-    """One stretch of a pattern between two `%`."""
+    """One segment of a pattern, between two `%`."""
 
     __slots__ = ("_anchor", "_checks", "_masks", "_runs", "_wild", "length")
 
@@ -115,14 +115,14 @@ class _Finder:
             return -1
         if not run:
             return start
-        for _ in range(min(TRIES, 1 + PIECES // len(self._runs))):
+        for _ in range(min(MAX_TRIES, 1 + MAX_RUNS_TRIED // len(self._runs))):
             start = text.find(run, start + offset, last + offset + len(run)) - offset
             if start < 0:
                 return -1
             if self.at(text, start):
                 return start
             start += 1
-        if self.length <= SHORT:
+        if self.length <= AUTOMATON_LENGTH:
             return self._automaton(text, start, end)
         return self._sieve(text, start, last, marks) if start <= last else -1
 
@@ -144,7 +144,7 @@ class _Finder:
     def _sieve(self, text: str, start: int, last: int, marks: dict[str, int]) -> int:
         if not self._checks:
             checks = self._literals()
-            random.shuffle(checks)  # so that nobody can put the one that fails last
+            random.shuffle(checks)  # so that no one can arrange for the check that fails to come last
             first = {c: (place, c) for place, c in checks}  # one of each character: some may not occur at all
             self._checks = [*first.values(), *checks]
         left = (1 << (last - start + 1)) - 1
@@ -154,7 +154,7 @@ class _Finder:
             left &= marks[c] >> (start + offset)
             if not left:
                 return -1
-            if count % FEW == 0 and left.bit_count() <= FEW:
+            if count % SIEVE_STEP == 0 and left.bit_count() <= SIEVE_STEP:
                 break
         while left:
             lowest = left & -left

@@ -103,7 +103,7 @@ class Predicate:
     text: str = field(repr=False)
     schema: Schema = field(repr=False)
     limits: Limits = field(default=DEFAULT_LIMITS, repr=False)
-    own: Any = field(default=None, repr=False)  # the normal form on keys of its own, kept by truth.Facts
+    own: Any = field(default=None, repr=False)  # the normal form with keys of its own, cached by truth.Facts
 
     def __str__(self) -> str:
         return str(self.root)
@@ -182,7 +182,7 @@ def without_not(root: Node) -> Node:
 
 
 def same(one: Node, other: Node) -> bool:
-    """Equal but for positions."""
+    """Whether two trees are equal apart from positions."""
     stack = [(one, other)]
     while stack:
         a, b = stack.pop()

@@ -1,12 +1,12 @@
 """Is a predicate true, false or unknown for an event? SQL's three-valued logic, straight from the tree.
 
-Values are read as values.py says, so what is compared here is what the keys were made of. Numbers compare exactly:
+Values are normalised by values.py, so this compares the same values that the keys are made of. Numbers compare exactly:
 Python compares int, float and Decimal without rounding. Against a float attribute a decimal literal means the double
 nearest to it, as everywhere.
 
-An event that carries intervals is asked whether *some* point inside makes the predicate true. Leaf by leaf that cannot
-be told (`a < 2 AND a > 3` holds nowhere, though an interval may meet both sides), so such an event goes through the
-normal form, just as boxes do. A LIKE that no key set can say is taken as true where its literal prefix may occur.
+For an event with intervals the predicate is true if *some* point inside makes it true. That cannot be decided leaf by
+leaf (`a < 2 AND a > 3` is true nowhere, though an interval may meet both sides), so such an event goes through the
+normal form, as boxes do. A LIKE that no key set can express counts as true where its literal prefix may occur.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _test(leaf: Leaf, value: Any) -> bool:
 
 
 class Facts:
-    """An event against the terms of a predicate, on keys made for the occasion."""
+    """An event against the terms of a predicate, with temporary keys."""
 
     keys: Keys
     terms: list[Term]
@@ -103,7 +103,7 @@ class Facts:
         return any(not self.wrong(term) for term in self.terms)
 
     def wrong(self, term: Term) -> list[int]:
-        """The attributes whose value keeps this term from holding."""
+        """The attributes whose values make this term false."""
         outside = [number for number, one in term.sets.items() if not self.meets(number, one)]
         unlike = (leaf for leaf in term.rest if leaf.number not in outside and not self.like(leaf))
         return outside + list({leaf.number: None for leaf in unlike})

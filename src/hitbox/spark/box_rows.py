@@ -99,7 +99,7 @@ def settle(table: pa.Table, latest: bool) -> tuple[pa.Table, pa.Table]:
         good = good.filter(pa.array(last))
     elif twice.any():
         again = good.filter(pa.array(twice))
-        message = "this id comes more than once; latest_by=COLUMN says which row counts"
+        message = "this id occurs more than once; latest_by=COLUMN decides which row counts"
         bad = pa.concat_tables([bad, again])
         error = pa.chunked_array([*error.chunks, pa.array([message] * again.num_rows, pa.string())])
         good = good.filter(pa.array(~twice))
@@ -107,7 +107,7 @@ def settle(table: pa.Table, latest: bool) -> tuple[pa.Table, pa.Table]:
 
 
 def _repeats(ids: pa.ChunkedArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which of the sorted ids are the last of their kind, and which are not alone."""
+    """Which of the sorted ids are the last row of their id, and which ids have several rows."""
     same = np.zeros(max(len(ids) - 1, 0), bool)
     if len(ids) > 1:
         whole = _whole(ids)

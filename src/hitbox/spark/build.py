@@ -1,16 +1,16 @@
 """build: a DataFrame of subscriptions, in either layout, to the next version of a snapshot, in parallel.
 
-    executors   parse the predicates, gather their strings                       only where the schema has strings
-    driver      one ordered dictionary an attribute                ──> draft
+    executors   parse the predicates, gather their strings                       only if the schema has strings
+    driver      one ordered dictionary per attribute              ──> draft
     executors   encode: rows -> boxes, shuffled by the part of the id
     executors   each part: catalog and matcher                     ──> draft/part-00003-5e3a
     driver      manifest, rename, CURRENT                          ──> versions/00000008
 
-The driver never holds subscriptions, only distinct strings and a line a part. A build that fails or is killed leaves
-the old version current; its draft is removed, by the next writer if need be.
+The driver never loads subscriptions, only distinct strings and one line per part. A build that fails or is killed
+leaves the old version current; its draft is removed, by the next writer if need be.
 
 Rows with one id fall on one part. Where `latest_by` names a column, the row with its largest value counts; otherwise
-an id that comes twice is an error, because rows of a DataFrame have no order that could decide.
+an id with two rows is an error, because rows of a DataFrame have no order that could decide.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
 
-PART = 1_000_000
-NAMED = 5
+SUBSCRIPTIONS_PER_PART = 1_000_000
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build did. `rejected` rows are in the table at `report`; `never` can never match, but are in."""
+    """What a build did. `rejected` rows are in the table at `report`; `never` counts those that can never match."""
 
     version: int
     subscriptions: int
@@ -72,10 +72,10 @@ def build(
 
     Parameters
     ----------
-    schema: may be left out in the wide layout, whose columns tell it
-    parts: how many processes build, each its part (default: one a million subscriptions)
+    schema: optional in the wide layout, where it follows from the columns
+    parts: how many parts are built in parallel (default: one per million subscriptions)
     latest_by: the column that decides which of several rows with one id counts
-    on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and goes on
+    on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and continues
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
     """
     path = resolve(path)
@@ -85,7 +85,7 @@ def build(
     if report:
         _clear(report)
     if parts is None:
-        parts = max(1, -(-subscriptions.count() // PART))
+        parts = max(1, -(-subscriptions.count() // SUBSCRIPTIONS_PER_PART))
     with snapshot_files.draft(path) as place:
         keys = Keys(wanted)
         keys.admit(_strings(subscriptions.drop(latest_by) if latest_by else subscriptions, wanted))
@@ -177,7 +177,7 @@ def _run(subscriptions: DataFrame, task: Task, kind: str) -> list[dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What executors do of a build; pickled to them."""
+    """The part of a build that runs on executors; pickled to them."""
 
     place: str
     schema: Schema
@@ -189,7 +189,7 @@ class Task:
     report: str | None
 
     def facts(self, done: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the manifest says."""
+        """The facts for the manifest."""
         return {
             "schema": self.schema.to_json(),
             "subscriptions": sum(d["subscriptions"] for d in done),
@@ -224,7 +224,7 @@ class Task:
         good, bad = box_rows.settle(table, self.latest_by is not None)
         facts: dict[str, Any] = {"part": part, "rejected": bad.num_rows}
         if bad.num_rows and self.report is None:
-            return facts | {"errors": bad.slice(0, NAMED).to_pylist()}
+            return facts | {"errors": bad.slice(0, MAX_NAMED).to_pylist()}
         if bad.num_rows and self.report:
             with snapshot_files.filling(self.report) as folder:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -247,10 +247,10 @@ def _refuse(done: list[dict[str, Any]], on_error: str) -> None:
     """The first few bad rows by their ids; nothing was published yet."""
     count = sum(d["rejected"] for d in done)
     if count and on_error == "raise":
-        named = [error for d in done for error in d.get("errors", [])][:NAMED]
+        named = [error for d in done for error in d.get("errors", [])][:MAX_NAMED]
         lines = "\n".join(f"id {error['id']}: {error['error']}" for error in named)
         more = f"\n... and {count - len(named)} more" if count > len(named) else ""
         raise TableError(
             f"{count} subscriptions do not fit; nothing was built "
-            f"(on_error='report' writes them to a table and goes on):\n{lines}{more}"
+            f"(on_error='report' writes them to a table and continues):\n{lines}{more}"
         )

@@ -4,10 +4,10 @@
     1001      subscribe    17   "price > 3"           7
     1002      unsubscribe  18   null                  null
 
-For each id the entry with the largest sequence counts, whatever order entries arrive in. The snapshot remembers the
-sequence that each changed id stands at, so an entry that comes again, or late behind a newer one for its id, changes
-nothing, and a late one for another id is applied. Memory of ids older than `remember` entries fades: an entry from
-before is refused as too late, and counted.
+For each id the entry with the largest sequence counts, in whatever order entries arrive. The snapshot remembers the
+sequence of the last change of each id. So an entry that is repeated, or that is older than the last one for its id,
+changes nothing, and a late entry for another id is applied. Ids whose last change is more than `remember` entries old
+are forgotten: an entry from before that is counted as too late and not applied.
 
 Cost: the parts that changed are opened, changed in memory and written; the others are linked.
 """
@@ -40,19 +40,19 @@ from hitbox.storage import snapshot
 from hitbox.storage.addresses import for_spark, resolve
 
 OPS = ("subscribe", "unsubscribe")
-NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeReport:
-    """What a call did: the version that is current now, the largest sequence applied so far, and counts of entries."""
+    """What a call did: the current version, the largest sequence applied so far, and counts of entries."""
 
     version: int
     sequence: int
     subscribed: int = 0
     unsubscribed: int = 0
     ignored: int = 0
-    """Entries that an entry applied earlier overrides: duplicates, replays, late ones."""
+    """Entries without effect because a newer one was applied already: duplicates, replays, late ones."""
     too_late: int = 0
     errors: list[tuple[int, str]] = field(default_factory=list)
     """(sequence, message) of entries that do not fit."""
@@ -149,8 +149,8 @@ def _sound(entries: pa.Table, on_error: str) -> tuple[pa.Table, list[tuple[int, 
 
 def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
     if errors and on_error == "raise":
-        lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:NAMED])
-        more = f"\n... and {len(errors) - NAMED} more" if len(errors) > NAMED else ""
+        lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:MAX_NAMED])
+        more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
         raise TableError(f"{len(errors)} changes do not fit; nothing was changed:\n{lines}{more}")
 
 
@@ -160,7 +160,7 @@ def _ids(table: pa.Table) -> pa.Array:
 
 
 class Memory:
-    """Which sequence each changed id stands at."""
+    """The sequence of the last change of each id."""
 
     def __init__(self, kind: str, built: int, last: int, faded: int, ids: pa.Array, sequences: I64):
         self.kind, self.built, self.last, self.faded = kind, built, last, faded
@@ -192,7 +192,7 @@ class Memory:
         return {f"changes.{name}": array for name, array in {**ids, "sequence": self.sequences}.items()}
 
     def fresh(self, newest: pa.Table) -> tuple[pa.Table, int, int]:
-        """The entries to apply; how many are overridden, and how many came too late to tell."""
+        """The entries to apply; how many are overridden, and how many are too late to be judged."""
         if newest["sequence"].null_count:
             raise TableError(f"{newest['sequence'].null_count} changes have no sequence; nothing was changed")
         sequence = newest["sequence"].cast(pa.int64()).to_numpy()

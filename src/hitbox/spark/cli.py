@@ -24,7 +24,7 @@ from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import Step
 from hitbox.console.progress import progress as shown_progress
-from hitbox.errors import HitboxError, TableError, WorkloadError
+from hitbox.errors import TableError, WorkloadError
 from hitbox.spark import demo as demonstration
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build as built
@@ -32,7 +32,7 @@ from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
-from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.stream import match_stream, progress, stop
 from hitbox.spark.task_progress import spark_progress
 from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
 
@@ -74,7 +74,7 @@ def generate_command(
                 frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
             summary[f"{name}_seconds"] = clock()
         snapshot_files.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
-    _say(as_json, summary)
+    _print_facts(as_json, summary)
 
 
 @app.command("build")
@@ -112,7 +112,7 @@ def build_command(
             )
     rate = round(made.subscriptions / clock())
     facts = {name: getattr(made, name) for name in made.__slots__}
-    _say(as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
+    _print_facts(as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
 
 
 @app.command("match")
@@ -139,7 +139,7 @@ def match_command(
         total = spark.read.parquet(out).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
         count = table.count()
     facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
-    _say(as_json, facts | {"out": out})
+    _print_facts(as_json, facts | {"out": out})
 
 
 @app.command("stream", context_settings=CONTEXT)
@@ -177,7 +177,7 @@ def stream_command(
         done = _follow(query, checkpoint, batches, step)
     total = {name: sum(d[name] for d in done) for name in ("events", "matches", "seconds", "seconds_matching")}
     facts = total | {"batches": len(done), "versions": sorted({d["version"] for d in done})}
-    _say(
+    _print_facts(
         as_json,
         facts | {"events_per_second": round(total["events"] / max(total["seconds"], 1e-9)), "out": out},
     )
@@ -199,7 +199,7 @@ def demo_command(
 
 
 def _follow(query: Any, checkpoint: str, batches: int, step: Step) -> list[dict[str, Any]]:
-    """Wait for so many batches, or for Ctrl-C; what they did."""
+    """Wait for a number of batches, or for Ctrl-C; returns what they did."""
     before = len(progress(checkpoint))
     done: list[dict[str, Any]] = []
     try:
@@ -210,10 +210,7 @@ def _follow(query: Any, checkpoint: str, batches: int, step: Step) -> list[dict[
             step.reach(len(done), doing=last)
     except KeyboardInterrupt:
         pass
-    problem = query.exception()
-    query.stop()
-    if problem is not None:
-        raise HitboxError(f"the stream failed: {problem}")
+    stop(query)
     return done
 
 
@@ -275,7 +272,7 @@ def _timed(spark: SparkSession, doing: str) -> Iterator[Callable[[], float]]:
         ended[0] = time.perf_counter()
 
 
-def _say(as_json: bool, facts: dict[str, Any]) -> None:
+def _print_facts(as_json: bool, facts: dict[str, Any]) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return

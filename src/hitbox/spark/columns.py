@@ -21,11 +21,11 @@ ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()
 
 
 def schema_of_bounds(subscriptions: DataFrame) -> Schema:
-    """The schema that the columns of the wide layout tell."""
+    """The schema that follows from the columns of the wide layout."""
     fields = {field.name: field.dataType for field in subscriptions.schema.fields}
     if "where" in fields:
         raise SchemaError(
-            "predicates in a column 'where' do not tell the types of the attributes: "
+            "the types of the attributes cannot be inferred from predicates in a column 'where': "
             "give schema={'price': 'float', ...}"
         )
     found = {name[:-4]: _type_of(name, kind) for name, kind in fields.items() if name.endswith("_low")}
@@ -35,7 +35,7 @@ def schema_of_bounds(subscriptions: DataFrame) -> Schema:
 
 
 def schema_of_events(events: DataFrame, others: Iterable[str]) -> Schema:
-    """The schema that the columns of an event table tell; `others` are no attributes."""
+    """The schema that follows from the columns of an event table; `others` are not attributes."""
     skipped = set(others)
     found: dict[str, str] = {}
     for field in events.schema.fields:
@@ -64,7 +64,9 @@ def _type_of(column: str, kind: T.DataType) -> str:
         return "string"
     if isinstance(kind, (T.TimestampType, T.TimestampNTZType, T.DateType)):
         return "timestamp"
-    raise SchemaError(f"column {column!r} of type {kind.simpleString()} can be no attribute: drop it or give a schema")
+    raise SchemaError(
+        f"column {column!r} of type {kind.simpleString()} cannot be an attribute: drop it or give a schema"
+    )
 
 
 def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
@@ -72,7 +74,7 @@ def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
 
 
 def check_subscriptions(subscriptions: DataFrame, schema: Schema) -> str:
-    """Raise what `tables.read` would raise of these columns; the kind of the ids otherwise."""
+    """Raise what `bulk_load.read` would raise for these columns; otherwise returns the kind of the ids."""
     empty = empty_table(subscriptions.schema.fields)
     draft = bulk_load.read(empty, schema, DEFAULT_LIMITS)
     try:
@@ -101,7 +103,7 @@ def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> lis
         names = ", ".join(map(repr, absent[:5])) + (" ..." if len(absent) > 5 else "")
         raise TableError(
             f"the events have no column {names}, which the snapshot's schema has{hint} "
-            "(allow_missing=True takes an absent column for null)"
+            "(allow_missing=True treats an absent column as null)"
         )
     fields = [field for field in events.schema.fields if field.name in wanted]
     try:

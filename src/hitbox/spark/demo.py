@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hitbox.console.progress import Step
-from hitbox.console.progress import progress as shown_progress
+from hitbox.console.progress import progress as step_progress
 from hitbox.errors import HitboxError
 from hitbox.index.index import Index
 from hitbox.spark.build import build
@@ -27,7 +27,7 @@ from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
-from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.stream import match_stream, progress, stop
 
 WORKLOAD: dict[str, Any] = {"width": 0.4, "levels": 10}
 SAMPLE = 100
@@ -37,11 +37,11 @@ STEPS = 7
 
 
 def demo(subscriptions: int = 200_000, events: int = 100_000, console: Console | None = None) -> dict[str, Any]:
-    """Run the job in a temporary folder, print what happened, clean up; the figures come back."""
+    """Run the job in a temporary folder, print what happened, clean up; returns the figures."""
     console = console or Console()
     folder = tempfile.mkdtemp(prefix="hitbox-demo-")
     try:
-        with shown_progress("", STEPS) as step:
+        with step_progress("", STEPS) as step:
             job = Demo(folder, subscriptions, events, step)
             job.run()
     finally:
@@ -54,9 +54,9 @@ def demo(subscriptions: int = 200_000, events: int = 100_000, console: Console |
 class Demo:
     """The steps; each adds a line to the table and figures to `facts`."""
 
-    def __init__(self, folder: str, subscriptions: int, events: int, shown: Step):
+    def __init__(self, folder: str, subscriptions: int, events: int, progress: Step):
         self.folder, self.subscriptions, self.events = folder, subscriptions, events
-        self.shown = shown
+        self.progress = progress
         self.facts: dict[str, Any] = {"subscriptions": subscriptions, "events": events}
         self.lines: list[tuple[str, float, str, str]] = []
         self.began = time.perf_counter()
@@ -75,13 +75,13 @@ class Demo:
         self.facts["seconds"] = round(time.perf_counter() - self.began, 1)
 
     def step(self, name: str, work: Any) -> Any:
-        self.shown.advance(0, doing=name)
+        self.progress.advance(0, doing=name)
         began = time.perf_counter()
         result, what, rate = work()
         seconds = time.perf_counter() - began
         self.facts[name] = round(seconds, 2)
         self.lines.append((name, seconds, what, rate(seconds) if rate else ""))
-        self.shown.advance()
+        self.progress.advance()
         return result
 
     def start(self) -> Any:
@@ -154,10 +154,7 @@ class Demo:
                 versions += 1
                 apply_changes(self.changes(versions), paths[0])
             time.sleep(0.1)
-        problem = query.exception()
-        query.stop()
-        if problem is not None:
-            raise HitboxError(f"the stream failed: {problem}")
+        stop(query)
         done = progress(paths[2])
         self.facts["batches"] = done
         events_, seconds = sum(d["events"] for d in done), sum(d["seconds"] for d in done)
@@ -166,7 +163,7 @@ class Demo:
         return None, what, lambda _: f"{events_ / seconds:,.0f} events/s"
 
     def changes(self, number: int) -> DataFrame:
-        """Half of the entries end subscriptions, the others bring new ones."""
+        """Half of the entries end subscriptions, the other half add new ones."""
         half = CHANGES // 2
         first = number * half
         more = generate("w1", half, 0, spark=self.spark, first_subscription=self.subscriptions + first, **WORKLOAD)
@@ -187,7 +184,7 @@ class Demo:
 
 
 def join(events: DataFrame, subscriptions: DataFrame, attributes: list[str]) -> DataFrame:
-    """Spark's own join on the wide layout: what there is without hitbox."""
+    """Spark's own join on the wide layout: the alternative without hitbox."""
     tests = []
     for name in attributes:
         low, high = F.col(f"{name}_low"), F.col(f"{name}_high")

@@ -1,8 +1,8 @@
 """match: an events DataFrame against a snapshot, or against a DataFrame of subscriptions built on the fly.
 
-The job runs where the events are: every task memory-maps the snapshot and matches its partition (partition.py).
-Where the snapshot is larger than a host's memory, `by_part=True` sends each event to every part instead, so that a
-task holds one part at a time, and merges what the parts found.
+The job runs where the events are: every task memory-maps the snapshot and matches its partition (match_task.py).
+If the snapshot is larger than a host's memory, `by_part=True` sends each event to every part instead, so that a task
+opens one part at a time, and merges what the parts found.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def match(
     Parameters
     ----------
     subscriptions: path of a snapshot, or a DataFrame of subscriptions in either layout
-    form: "arrays" (an array of ids an event), "pairs" (a row a match) or "counts" (how many an event)
-    limit: only so many matches an event, the most urgent
+    form: "arrays" (one array of ids per event), "pairs" (one row per match) or "counts" (matches per event)
+    limit: at most this many matches per event, the most urgent ones
     where: the column with each event's own predicate over what subscriptions say about themselves
-    version: of the snapshot, where not the current one
-    allow_missing: take an attribute that the events have no column for as null
+    version: of the snapshot (default: the current one)
+    allow_missing: treat an attribute that the events have no column for as null
     by_part: send events to the parts of the snapshot instead of opening all parts in each task
-    scratch: where to put the snapshot of a DataFrame; every worker must reach it
+    scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     """
     if isinstance(subscriptions, DataFrame):
         others = [name for name in (event_id, *keep, where) if name]
@@ -99,7 +99,7 @@ def prepare(
 
 
 def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
-    """Hand the columns that the job reads to the job, and nothing else."""
+    """Pass only the columns that the job reads to the job."""
     read = dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]])
 
     def partition(batches: Any) -> Any:
@@ -153,7 +153,7 @@ def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], s
         try:
             schema = schema_of_events(events, others)
         except HitboxError as problem:
-            raise TableError(f"cannot tell the schema from the events: {problem}") from None
+            raise TableError(f"cannot infer the schema from the events: {problem}") from None
     else:
         schema = schema_of_bounds(subscriptions)
     path = join(resolve(scratch or tempfile.gettempdir()), f"hitbox-match-{uuid.uuid4().hex}")

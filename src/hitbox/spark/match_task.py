@@ -1,11 +1,11 @@
 """The one function that matches a partition of events, in batch and in streams: Arrow batches in, Arrow batches out.
 
-    10,000 events ──> slices of a few events ──> matches ──> Arrow batches of at most BUDGET ids ──> Spark
-                      │ as many as BUDGET ids allow, judged by the slices before
-                      └ memory-mapped snapshot, opened once a worker process and version
+    10,000 events ──> slices of a few events ──> matches ──> Arrow batches of at most MAX_BATCH_IDS ids ──> Spark
+                      │ as many as MAX_BATCH_IDS ids allow, estimated from the slices before
+                      └ memory-mapped snapshot, opened once per worker process and version
 
-A large slice is probed first, every so-many-th of its events, and cut where they match more than the slices before led
-to expect: events that suddenly match a hundred thousand subscriptions each do not make gigabytes. Lists keep 32-bit
+Of a large slice a sample of events is matched first, and the slice is shortened if they match more than was estimated:
+events that suddenly match a hundred thousand subscriptions each do not produce gigabytes. Lists keep 32-bit
 offsets, which Spark needs, because a batch never holds more than 2^31 ids.
 """
 
@@ -30,10 +30,10 @@ from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
 from hitbox.storage.addresses import is_remote, join
 
-BUDGET = 4_000_000
-FIRST, LARGEST = 32, 4096
-PROBED, PROBES = 512, 64
-OPEN = 2
+MAX_BATCH_IDS = 4_000_000
+FIRST_SLICE, LARGEST_SLICE = 32, 4096
+MIN_PROBED_SLICE, PROBED_EVENTS = 512, 64
+MAX_OPEN = 2
 
 FORMS = ("arrays", "pairs", "counts")
 
@@ -44,7 +44,7 @@ def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
     """A version (or one part of it), opened once in this process; the last ones stay open."""
     key = (path, version, identity, part)
     if key not in _open:
-        while len(_open) >= OPEN:
+        while len(_open) >= MAX_OPEN:
             _open.popitem(last=False)
         home = snapshot_files.local(path, version, identity, part)
         found = Shards.open(home, version, None if part < 0 else [part], verify=False)
@@ -70,13 +70,13 @@ class Counted:
         self.events, self.matches, self.seconds = self.events + events, self.matches + matches, self.seconds + seconds
 
     def leave(self, place: str) -> None:
-        """A file named after the task, so that another attempt at it replaces what the first one left."""
+        """Write a file named after the task, so that another attempt replaces the file of the first."""
         from pyspark import TaskContext  # a Connect client need not have it
 
         task = TaskContext.get()
         stage, partition = (task.stageId(), task.partitionId()) if task else (0, 0)
         text = json.dumps({"stage": stage, **asdict(self)})
-        with contextlib.suppress(SnapshotError, OSError):  # a figure less is no reason to lose the batch
+        with contextlib.suppress(SnapshotError, OSError):  # a missing figure must not fail the batch
             if is_remote(place):
                 snapshot_files.write_text(join(place, f"{stage}-{partition}.json"), text)
             else:
@@ -84,10 +84,10 @@ class Counted:
 
 
 def passed(place: str) -> Counted:
-    """What passed through the tasks of a batch: whoever reads it twice runs it twice, so the fullest run counts."""
+    """Totals of the tasks of a batch. A batch that is read twice runs twice, so the run with most events counts."""
     runs: dict[int, Counted] = {}
     for text in snapshot_files.texts(place):
-        with contextlib.suppress(ValueError):  # half written by an attempt that nobody waited for
+        with contextlib.suppress(ValueError):  # half written by an abandoned attempt
             found = json.loads(text)
             runs.setdefault(found.pop("stage"), Counted()).add(**found)
     return max(runs.values(), key=lambda run: run.events, default=Counted())
@@ -95,7 +95,7 @@ def passed(place: str) -> Counted:
 
 @dataclass(frozen=True)
 class Job:
-    """What to match and what to hand back; pickled to the workers."""
+    """What to match and what to return; pickled to the workers."""
 
     path: str
     version: int
@@ -108,7 +108,7 @@ class Job:
     part: str | None = None
     """The column that says which part of the snapshot a row asks; None asks all."""
     priorities: bool = False
-    """Hand back the priority of each match beside its id."""
+    """Return the priority of each match as well."""
     counts: str | None = None
     """Where each task leaves a small file with what passed through it (see `passed`)."""
 
@@ -121,7 +121,7 @@ class Job:
                 count.leave(self.counts)
 
     def _matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
-        size = FIRST
+        size = FIRST_SLICE
         for table, part in self._parts(batches):
             index = opened(self.path, self.version, self.identity, part)
             start = 0
@@ -132,18 +132,18 @@ class Job:
                 count.add(piece.num_rows, len(matches.ids), time.perf_counter() - began)
                 start += piece.num_rows
                 each = max(1.0, len(matches.ids) / piece.num_rows)
-                size = int(min(max(BUDGET / each, 1), LARGEST, size * 8))
+                size = int(min(max(MAX_BATCH_IDS / each, 1), LARGEST_SLICE, size * 8))
                 yield from self._output(piece, matches, priority)
 
     def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
-        """The piece, or as much of it as a sample of its events lets expect to fit."""
+        """The slice, or as much of it as should fit, judged by a sample of its events."""
         rows = piece.num_rows
-        if rows < PROBED or rows * len(index) <= BUDGET:
+        if rows < MIN_PROBED_SLICE or rows * len(index) <= MAX_BATCH_IDS:
             return piece
-        sample = piece.take(pa.array(np.arange(0, rows, rows // PROBES)))
+        sample = piece.take(pa.array(np.arange(0, rows, rows // PROBED_EVENTS)))
         matches, _ = self._match(index, sample)
         each = max(1.0, len(matches.ids) / sample.num_rows)
-        return piece if rows * each <= 2 * BUDGET else piece.slice(0, max(1, int(BUDGET / each)))
+        return piece if rows * each <= 2 * MAX_BATCH_IDS else piece.slice(0, max(1, int(MAX_BATCH_IDS / each)))
 
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]:
         """The batches, split by the part that they ask."""
@@ -175,8 +175,8 @@ class Job:
         if self.form == "counts":
             yield from _batches(kept.append_column("matches", pa.array(matches.counts)))
         elif self.form == "pairs":
-            for start in range(0, len(matches.ids), BUDGET):
-                some = slice(start, min(start + BUDGET, len(matches.ids)))
+            for start in range(0, len(matches.ids), MAX_BATCH_IDS):
+                some = slice(start, min(start + MAX_BATCH_IDS, len(matches.ids)))
                 events = np.searchsorted(matches.offsets, np.arange(some.start, some.stop), side="right") - 1
                 table = kept.take(pa.array(events)).append_column("subscription", _spark_ids(matches.ids[some]))
                 if self.priorities:
@@ -196,10 +196,10 @@ class Job:
 
 
 def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
-    """Runs of events with at most BUDGET matches together, or one event with more."""
+    """Runs of events with at most MAX_BATCH_IDS matches together, or one event with more."""
     first, count = 0, len(offsets) - 1
     while first < count:
-        last = int(np.searchsorted(offsets, offsets[first] + BUDGET, side="right")) - 1
+        last = int(np.searchsorted(offsets, offsets[first] + MAX_BATCH_IDS, side="right")) - 1
         last = max(first + 1, min(last, count))
         yield first, last
         first = last

@@ -1,4 +1,4 @@
-"""A Spark session that is quiet, runs this Python in its workers, and says in one sentence what is missing."""
+"""A Spark session with few log messages and this Python in its workers; errors say what is not installed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _require_java() -> None:
 
 @lru_cache(maxsize=1)
 def _log4j() -> str:
-    """Spark reads this file as it starts; it is the same for everybody, so it stays."""
+    """The log settings that Spark reads as it starts. The file is the same for all sessions, so it stays."""
     file = Path(tempfile.gettempdir()) / f"hitbox-log4j2-{os.getuid()}.properties"
     if not file.exists() or file.read_text() != LOG4J:
         beside = file.with_suffix(f".{os.getpid()}")

@@ -1,17 +1,17 @@
-"""Snapshots wherever they lie: a folder that every host mounts, or any filesystem that pyarrow opens by its address.
+"""Snapshots in local and remote places: a folder that every host mounts, or an address that pyarrow can open.
 
-Places are what `addresses.resolve` made of what the user wrote. A local path is used in place. A remote address
+Places are spelt as `addresses.resolve` returns them. A local path is used in place. A remote address
 (`s3://...`, `gs://...`, `hdfs://...`) is copied once per host into a local cache, under a lock; the Python workers of a
 host then share one memory-mapped copy either way. The first worker of a host that opens a version verifies every byte
-and notes that; the others go by the note.
+and leaves a note; the others rely on the note.
 
     $HITBOX_CACHE/3f9a.../lock
-                          versions/00000007/...     the same layout as at home; the last two stay
+                          versions/00000007/...     the same layout as in the original; the last two stay
                           verified/00000007.json    which files were verified: sizes, times, checksums
 
 Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
 manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
-lock of snapshot.py, remote ones under a lease (leases.py).
+lock of snapshot.py, remote ones under a lease (writer_lease.py).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pyarrow import fs
 from hitbox.errors import SnapshotError
 from hitbox.spark import writer_lease
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import connect, is_remote, join, local_folder, shown
+from hitbox.storage.addresses import connect, is_remote, join, local_folder, without_passwords
 
 KEPT_COPIES = 2
-AT_ONCE = 8
+PARALLEL_COPIES = 8
 """Files of a version that are copied at the same time within a store."""
 
 FAILURES = (OSError, pa.ArrowException)
-"""What pyarrow raises where a store does not answer as it should."""
+"""What pyarrow raises if a store fails."""
 
 
 def current(path: str) -> int:
@@ -54,11 +54,11 @@ def current(path: str) -> int:
     if text is None:
         there = _numbers(path)
         some = f", though there are versions {', '.join(map(str, there))}: give one (version=...)" if there else ""
-        raise SnapshotError(f"cannot open a snapshot at {shown(path)}: there is no CURRENT{some}")
+        raise SnapshotError(f"cannot open a snapshot at {without_passwords(path)}: there is no CURRENT{some}")
     try:
         return snapshot._parse_current(text)
     except SnapshotError as problem:
-        raise SnapshotError(f"the snapshot at {shown(path)} cannot be opened: {problem}") from None
+        raise SnapshotError(f"the snapshot at {without_passwords(path)} cannot be opened: {problem}") from None
 
 
 def facts(path: str, version: int | None = None) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def facts(path: str, version: int | None = None) -> dict[str, Any]:
         return snapshot.latest(path, lambda number: facts(path, number), current)
     text = _read_text(join(path, "versions", f"{version:08d}", "manifest.json"))
     if text is None:
-        raise snapshot.no_version(shown(path), version, _numbers(path), _current_if_any(path))
+        raise snapshot.no_version(without_passwords(path), version, _numbers(path), _current_if_any(path))
     with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
         place = Path(folder) / "versions" / f"{version:08d}"
         place.mkdir(parents=True)
@@ -78,7 +78,7 @@ def facts(path: str, version: int | None = None) -> dict[str, Any]:
 
 
 def identity(facts: Mapping[str, Any]) -> int:
-    """Tells a version from one that had its number before: a snapshot that is deleted and built again begins at 1."""
+    """Distinguishes a version from an earlier one with the same number: a snapshot that is built again starts at 1."""
     return zlib.crc32(json.dumps(facts["files"], sort_keys=True).encode())
 
 
@@ -87,7 +87,7 @@ def local(path: str, version: int, expected: int, part: int = -1) -> str:
 
     Its bytes (of one part, where only that is asked for) have been verified on this host, once for all its workers.
 
-    expected: the identity that the version has at home
+    expected: the identity of the version in the original place
     """
     root = _cache(path)
     if not is_remote(path):
@@ -115,7 +115,7 @@ def _parts(home: Path, version: int, part: int) -> list[str] | None:
 
 
 def _verified(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> bool:
-    """Whether somebody on this host has verified these very files: none of them was written since."""
+    """Whether a process of this host has verified these files, and none was written since."""
     try:
         text = _note_file(cache, version, part).read_text()
         return text == _note_text(home, version, expected)
@@ -145,7 +145,7 @@ def _note_text(home: Path, version: int, expected: int) -> str:
 
 @contextlib.contextmanager
 def _alone(cache: Path) -> Iterator[None]:
-    """One worker of this host at a time, where the cache can be written."""
+    """One worker of this host at a time, if the cache can be written."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             (cache / "versions").mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def _alone(cache: Path) -> Iterator[None]:
 
 def _fetch(path: str, version: int, root: Path) -> None:
     system, base = connect(path)
-    facts(path, version)  # says which versions there are where this one is gone
+    facts(path, version)  # if this version is gone, the error lists those that exist
     beside = root / f".fetching-{uuid.uuid4().hex}"
     try:
         place = beside / "versions" / f"{version:08d}"
@@ -165,17 +165,19 @@ def _fetch(path: str, version: int, root: Path) -> None:
         snapshot.read(beside, version)
         os.rename(place, root / "versions" / f"{version:08d}")
     except FAILURES as problem:
-        raise SnapshotError(f"cannot copy version {version} of the snapshot at {shown(path)}: {problem}") from None
+        raise SnapshotError(
+            f"cannot copy version {version} of the snapshot at {without_passwords(path)}: {problem}"
+        ) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    for old in snapshot.versions(root)[:-KEPT_COPIES]:  # whoever has one mapped keeps it
+    for old in snapshot.versions(root)[:-KEPT_COPIES]:  # processes that have it mapped keep it
         if old != version:
             shutil.rmtree(root / "versions" / f"{old:08d}", ignore_errors=True)
 
 
 @contextlib.contextmanager
 def writing(path: str, wait: float | None = None) -> Iterator[writer_lease.Lease | None]:
-    """Nobody else publishes meanwhile: for whoever reads a version, changes it and publishes the result."""
+    """Keep other writers from publishing: for reading a version, changing it and publishing the result."""
     if not is_remote(path):
         with snapshot.writing(path, wait):
             yield None
@@ -187,7 +189,7 @@ def writing(path: str, wait: float | None = None) -> Iterator[writer_lease.Lease
 
 @contextlib.contextmanager
 def draft(path: str) -> Iterator[str]:
-    """A place of its own for the files of the next version, which executors reach; it vanishes unless published."""
+    """A new place for the files of the next version, which executors can write; it is removed unless published."""
     if not is_remote(path):
         with snapshot.draft(path) as folder:
             yield str(folder)
@@ -218,7 +220,7 @@ def filling(place: str) -> Iterator[Path]:
             system.create_dir(base)
             fs.copy_files(folder, base, destination_filesystem=system)
         except FAILURES as problem:
-            raise SnapshotError(f"cannot write to {shown(place)}: {problem}") from None
+            raise SnapshotError(f"cannot write to {without_passwords(place)}: {problem}") from None
 
 
 @contextlib.contextmanager
@@ -242,7 +244,7 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, 
         assert lease is not None
         before = _current_if_any(path)
         if base is not None and before != base:
-            raise snapshot.changed_since(shown(path), base, before)
+            raise snapshot.changed_since(without_passwords(path), base, before)
         number = max([0, before or 0, *_folders(path)]) + 1
         home = join(path, "versions", f"{number:08d}")
         _move(place, home, [f"{name}.npy" for name in files])
@@ -256,14 +258,17 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, 
 
 
 def _move(place: str, home: str, files: list[str]) -> None:
-    """Copy within the store: the data need not come here."""
+    """Copy within the store, without a download."""
     system, source = connect(place)
     _, target = connect(home)
 
     def move(name: str) -> None:
         try:
             system.copy_file(f"{source}/{name}", f"{target}/{name}")
-        except (NotImplementedError, *FAILURES):  # S3 copies no file above 5 GB in one go, Hadoop none at all
+        except (
+            NotImplementedError,
+            *FAILURES,
+        ):  # S3 cannot copy a file above 5 GB in one request, Hadoop cannot copy at all
             fs.copy_files(
                 f"{source}/{name}", f"{target}/{name}", source_filesystem=system, destination_filesystem=system
             )
@@ -271,14 +276,14 @@ def _move(place: str, home: str, files: list[str]) -> None:
     try:
         for folder in sorted({f"{target}/{name}".rpartition("/")[0] for name in files} | {target}):
             system.create_dir(folder)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
             list(pool.map(move, files))
     except FAILURES as problem:
-        raise SnapshotError(f"cannot publish {shown(home)}: {problem}") from None
+        raise SnapshotError(f"cannot publish {without_passwords(home)}: {problem}") from None
 
 
 def _retire(path: str, number: int, before: int | None) -> None:
-    """Remove old versions: the last KEEP that were current stay, and those that are pinned."""
+    """Remove old versions: the last KEPT_VERSIONS that were current stay, and those that are pinned."""
     there = _folders(path)
     were_current = [old for old in there if old < number and (before is None or old <= before)]
     try:
@@ -286,7 +291,7 @@ def _retire(path: str, number: int, before: int | None) -> None:
     except SnapshotError:  # a damaged pin: it may keep any version
         return
     held = {int(pin["version"]) for pin in pins if pin}
-    kept = {*were_current[max(0, len(were_current) - snapshot.KEEP + 1) :], *held}
+    kept = {*were_current[max(0, len(were_current) - snapshot.KEPT_VERSIONS + 1) :], *held}
     for old in there:
         if old < number and old not in kept:
             with contextlib.suppress(SnapshotError, *FAILURES):
@@ -320,7 +325,7 @@ def pinned(path: str, name: str) -> dict[str, Any] | None:
 
 
 def require_writable(path: str, what: str) -> None:
-    """An error before any work where a local folder cannot be written to, or a store does not answer."""
+    """Raise an error before any work if a local folder cannot be written to, or a store does not answer."""
     if is_remote(path):
         names(path)
         return
@@ -344,7 +349,7 @@ def write_text(address: str, text: str) -> None:
         with system.open_output_stream(base) as out:
             out.write(text.encode())
     except FAILURES as problem:
-        raise SnapshotError(f"cannot write {shown(address)}: {problem}") from None
+        raise SnapshotError(f"cannot write {without_passwords(address)}: {problem}") from None
 
 
 def _read_text(address: str) -> str | None:
@@ -356,11 +361,11 @@ def _read_text(address: str) -> str | None:
     except FileNotFoundError:
         return None
     except FAILURES as problem:
-        raise SnapshotError(f"cannot read {shown(address)}: {problem}") from None
+        raise SnapshotError(f"cannot read {without_passwords(address)}: {problem}") from None
 
 
 def _read_json(address: str) -> dict[str, Any] | None:
-    """What a small file says; None where there is none, or nothing that makes sense."""
+    """The JSON object in a small file; None if there is no file or no valid object."""
     try:
         found = json.loads(_read_text(address) or "")
     except ValueError:
@@ -369,18 +374,18 @@ def _read_json(address: str) -> dict[str, Any] | None:
 
 
 def _pin(address: str) -> dict[str, Any] | None:
-    """What a pin says; None where there is none, an error where it is damaged."""
+    """The content of a pin; None if there is none, an error if it is damaged."""
     text = _read_text(address)
-    return None if text is None else snapshot._parse_pin(shown(address), text)
+    return None if text is None else snapshot._parse_pin(without_passwords(address), text)
 
 
 def names(folder: str) -> list[str]:
-    """What lies in a folder, which need not exist."""
+    """The entries of a folder, which need not exist."""
     system, base = connect(folder) if is_remote(folder) else (fs.LocalFileSystem(), folder)
     try:
         return [info.base_name for info in system.get_file_info(fs.FileSelector(base, allow_not_found=True))]
     except FAILURES as problem:
-        raise SnapshotError(f"cannot list {shown(folder)}: {problem}") from None
+        raise SnapshotError(f"cannot list {without_passwords(folder)}: {problem}") from None
 
 
 def _folders(path: str) -> list[int]:
@@ -411,7 +416,7 @@ def _cache(path: str) -> Path:
 
 
 def remove(address: str) -> None:
-    """Delete a small file, or a folder; that there is none is fine."""
+    """Delete a small file or a folder, if it exists."""
     system, base = connect(address) if is_remote(address) else (fs.LocalFileSystem(), address)
     try:
         kind = system.get_file_info(base).type
@@ -422,7 +427,7 @@ def remove(address: str) -> None:
     except FileNotFoundError:
         pass
     except FAILURES as problem:
-        raise SnapshotError(f"cannot remove {shown(address)}: {problem}") from None
+        raise SnapshotError(f"cannot remove {without_passwords(address)}: {problem}") from None
 
 
 def texts(folder: str) -> list[str]:

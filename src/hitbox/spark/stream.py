@@ -7,7 +7,7 @@
     progress          checkpoint/hitbox/batches/00000007.json: events, matches, version, seconds
 
 Spark replays at most the last batch, with the same events; the pin gives it the same subscriptions, and the overwrite
-makes the second output replace the first. The pin also keeps the version from being collected (snapshot.py).
+makes the second output replace the first. The pin also keeps the version from being removed (snapshot.py).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
 from hitbox.spark.match import prepare, run
 from hitbox.spark.match_task import passed
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
 
-NOTED = 10_000
-"""Batches that `progress` knows of."""
+KEPT_BATCHES = 10_000
+"""Batches whose progress is kept."""
 
 Sink = Callable[[DataFrame, int], None]
 
@@ -54,11 +54,11 @@ def match_stream(
     where: str | None = None,
     allow_missing: bool = False,
 ) -> StreamingQuery:
-    """Match a stream of events; a started query comes back.
+    """Match a stream of events; returns a started query.
 
-    The result goes to Parquet at `out`, a folder a batch (`batch_id=7`), with the column `snapshot_version`; or to
-    `sink(matches, batch_id)`, which must replace what it wrote before for a batch id that comes again. A sink may do
-    what it likes with the rows, even nothing; what it raises ends the query, and the batch comes again. `progress`
+    The result goes to Parquet at `out`, one folder per batch (`batch_id=7`), with the column `snapshot_version`; or to
+    `sink(matches, batch_id)`, which must replace what it wrote before if a batch id is repeated. A sink may do
+    anything with the rows, even nothing. An error in it ends the query, and the batch is repeated. `progress`
     counts the events that passed through the matcher because the sink asked for them.
 
     Parameters
@@ -96,6 +96,14 @@ def progress(checkpoint: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in snapshot_files.texts(join(resolve(checkpoint), "hitbox", "batches"))]
 
 
+def stop(query: StreamingQuery) -> None:
+    """Stop a query; raise a HitboxError if it had failed."""
+    problem = query.exception()
+    query.stop()
+    if problem is not None:
+        raise HitboxError(f"the stream failed: {problem}")
+
+
 def stream_name(checkpoint: str) -> str:
     """The name under which the stream with this checkpoint pins versions."""
     return f"stream-{hashlib.sha256(resolve(checkpoint).encode()).hexdigest()[:16]}"
@@ -129,7 +137,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Batch:
-    """What happens to each micro-batch; pickled to the server where the session is a Connect one."""
+    """Handles each micro-batch; pickled to the server if the session is a Connect one."""
 
     asked: Asked
     name: str
@@ -160,7 +168,7 @@ class Batch:
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[str]:
-        """A place of its own for what the tasks of this attempt at a batch count; never waited for."""
+        """A new folder for the totals of the tasks of this attempt at a batch; errors with it are ignored."""
         counts = join(self.checkpoint, "hitbox", "counts")
         snapshot_files.remove(counts)  # of an attempt that was killed
         place = join(counts, uuid.uuid4().hex)
@@ -169,7 +177,7 @@ class Batch:
         try:
             yield place
         finally:
-            with contextlib.suppress(SnapshotError):  # or it would hide what the sink raised
+            with contextlib.suppress(SnapshotError):  # an error here would hide the one of the sink
                 snapshot_files.remove(counts)
 
     def _pin(self, batch_id: int) -> int:
@@ -182,7 +190,7 @@ class Batch:
             version = snapshot_files.current(path)
             try:
                 snapshot_files.pin(path, self.name, version, batch_id)
-            except SnapshotError:  # collected between the two lines: a newer one is there
+            except SnapshotError:  # removed between the two lines: there is a newer one
                 if attempt == 4:
                     raise
                 continue
@@ -192,4 +200,4 @@ class Batch:
     def _note(self, **facts: Any) -> None:
         folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
         snapshot_files.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
-        snapshot_files.remove(join(folder, f"{number - NOTED:08d}.json"))
+        snapshot_files.remove(join(folder, f"{number - KEPT_BATCHES:08d}.json"))

@@ -1,4 +1,4 @@
-"""How far Spark has come with the stages that run now, as a line of progress."""
+"""A progress line for the Spark stages that are running."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from hitbox.console.progress import Step, progress
 
-PAUSE = 0.3
+POLL_SECONDS = 0.3
 
 
 @contextmanager
 def spark_progress(spark: Any, doing: str) -> Iterator[None]:
-    """Show how many tasks of Spark are done while the body runs; a Connect server does not say, so only the time."""
+    """Show how many Spark tasks are done while the body runs; on a Connect server, which does not say, the time."""
     with progress(doing, unit="Spark tasks") as step:
         ended = threading.Event()
         watcher = threading.Thread(target=_watch, args=(spark, step, ended), daemon=True)
-        if step.shown:
+        if step.visible:
             watcher.start()
         try:
             yield
@@ -29,11 +29,11 @@ def spark_progress(spark: Any, doing: str) -> Iterator[None]:
 def _watch(spark: Any, step: Step, ended: threading.Event) -> None:
     try:
         tracker = spark.sparkContext.statusTracker()
-        while not ended.wait(PAUSE):
+        while not ended.wait(POLL_SECONDS):
             done, total = tasks_of(tracker)
             if total:
                 step.reach(done, total)
-    except Exception:  # a session that has no tracker, or that stops: the work itself says what is wrong
+    except Exception:  # a session without a tracker, or one that stops: the work itself will raise the error
         return
 
 

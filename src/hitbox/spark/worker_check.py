@@ -1,4 +1,4 @@
-"""Are the workers able to run hitbox? Asked once a session, by a function that needs nothing but Python there."""
+"""Can the workers run hitbox? Checked once per session, by a function that needs nothing but Python there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _asked: set[str] = set()
 
 
 def require_hitbox(spark: SparkSession) -> None:
-    """An error that says what to do where the workers lack hitbox, or have another version of it."""
+    """Raise an error that says what to do if the workers lack hitbox or have another version of it."""
     key = str(getattr(spark, "session_id", None) or id(spark))
     if key in _asked:
         return
@@ -46,7 +46,7 @@ def require_hitbox(spark: SparkSession) -> None:
 def _unfit(reason: str) -> HitboxError:
     return HitboxError(
         f"the Spark workers cannot run hitbox {hitbox.__version__} ({reason}): install the same version on every "
-        "worker, or ship an environment that holds it with spark.archives (docs/spark.md, Packaging)"
+        "worker, or ship an environment that contains it with spark.archives (docs/spark.md, Packaging)"
     )
 
 

@@ -2,13 +2,13 @@
 
     {"token": "5e3a...", "pid": 17, "host": "driver", "since": "...", "expires": 1790000000.0}
 
-A writer that finds no lease, or one that expired, or one of a process of its own host that ended, writes its own,
-waits a moment and reads it again: of several that wrote at once the last one wins, and the others see that. A thread
-renews it while the holder works; publishing asks again, just before it, whether the lease is still the holder's.
+A writer that finds no lease, or one that expired, or one of a process of its own host that ended, writes its own, waits
+a moment and reads it again: if several wrote at the same time, the last one wins and the others see that. A thread
+renews the lease while the holder works. Just before publishing, the holder checks once more that the lease is its own.
 
-What it cannot do: pyarrow offers no conditional put, so a holder that is stopped for longer than LEASE exactly between
-that last question and the write that follows may still overwrite CURRENT; and clocks that differ by more than LEASE
-between hosts make a living lease look expired. Where both matter, let one process do the writing.
+What it cannot do: pyarrow has no conditional put. A holder that is suspended for longer than LEASE_SECONDS exactly
+between that last check and the following write may still overwrite CURRENT. Clocks that differ by more than
+LEASE_SECONDS between hosts make a valid lease look expired. If this matters, let one process do the writing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 from hitbox.errors import SnapshotError, WriterConflict
 from hitbox.storage import addresses, writer_lock
 
-LEASE = 60.0
-"""Seconds after which a lease that nobody renewed is void."""
-SETTLE = 0.5
-"""Seconds between writing a lease and believing it: more than a read and a write take."""
-WAIT = 600.0
+LEASE_SECONDS = 60.0
+"""Seconds after which a lease that was not renewed expires."""
+SETTLE_SECONDS = 0.5
+"""Seconds between writing a lease and relying on it: more than a read and a write take."""
+WAIT_SECONDS = 600.0
 
 Read = Callable[[str], dict[str, Any] | None]
 Write = Callable[[str, str], None]
@@ -47,7 +47,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="hitbox-lease")
 
     def sign(self) -> None:
-        facts = {"token": self.token, **self._facts, "expires": time.time() + LEASE}
+        facts = {"token": self.token, **self._facts, "expires": time.time() + LEASE_SECONDS}
         self._write(self.address, json.dumps(facts))
 
     def holds(self) -> bool:
@@ -55,12 +55,12 @@ class Lease:
         return found is not None and found.get("token") == self.token and not void(found)
 
     def check(self) -> None:
-        """An error where another writer took over, because this one stood still for too long."""
+        """Raise an error if another writer took over because this one was suspended for too long."""
         if not self.holds():
             other = writer_lock.describe_writer(self._read(self.address))
             raise WriterConflict(
-                f"cannot {self.what}: this process lost its lease on {addresses.shown(self.address)} to "
-                f"{other} because it stood still for over {LEASE:g} seconds; "
+                f"cannot {self.what}: this process lost its lease on {addresses.without_passwords(self.address)} to "
+                f"{other} because it was suspended for over {LEASE_SECONDS:g} seconds; "
                 "nothing was published, do it again"
             )
 
@@ -68,8 +68,8 @@ class Lease:
         self._thread.start()
 
     def _keep(self) -> None:
-        while not self._over.wait(LEASE / 4):
-            with contextlib.suppress(Exception):  # the next turn tries again; `check` notices if none succeeds
+        while not self._over.wait(LEASE_SECONDS / 4):
+            with contextlib.suppress(Exception):  # tried again at the next turn; `check` fails if none succeeds
                 if self.holds():
                     self.sign()
 
@@ -84,7 +84,7 @@ class Lease:
 
 
 def void(facts: dict[str, Any]) -> bool:
-    """Whether nobody works under a lease any more."""
+    """Whether a lease has expired, or its process has ended."""
     try:
         return float(facts["expires"]) < time.time() or writer_lock.ended(facts)
     except (KeyError, TypeError, ValueError):
@@ -95,27 +95,27 @@ def void(facts: dict[str, Any]) -> bool:
 def alone(
     address: str, what: str, read: Read, write: Write, remove: Callable[[str], None], wait: float | None = None
 ) -> Iterator[Lease]:
-    """Nobody else is inside meanwhile; the thread that is inside may come again."""
+    """Exclude all other writers; a thread that is inside may enter again."""
     held: dict[str, Lease] = _mine.__dict__.setdefault("held", {})
     if address in held:
         yield held[address]
         return
     lease = Lease(address, what, read, write)
-    wait = WAIT if wait is None else wait
-    until, pause = time.monotonic() + wait, SETTLE
+    wait = WAIT_SECONDS if wait is None else wait
+    until, pause = time.monotonic() + wait, SETTLE_SECONDS
     while True:
         found = read(address)
         if found is None or void(found):
             lease.sign()
-            time.sleep(SETTLE)
+            time.sleep(SETTLE_SECONDS)
             if lease.holds():
                 break
         elif time.monotonic() >= until:
-            place, other = addresses.shown(address), writer_lock.describe_writer(found)
+            place, other = addresses.without_passwords(address), writer_lock.describe_writer(found)
             raise WriterConflict(
                 f"cannot {what}: {other} holds {place} and has not ended in {wait:g} seconds; "
                 f"try again, or, if that process is dead, remove {place} "
-                f"(void {LEASE:g} seconds after its last sign of life)"
+                f"(it expires {LEASE_SECONDS:g} seconds after its last renewal)"
             )
         time.sleep(pause)
         pause = min(pause * 1.5, 5.0)

@@ -1,1 +1,1 @@
-"""Files: addresses, locks of writers, arrays with checksums, versions of snapshots."""
+"""Files: addresses, writer locks, arrays with checksums, versions of snapshots."""

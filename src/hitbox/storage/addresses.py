@@ -1,4 +1,4 @@
-"""Where things lie: one meaning for every way to write a place, and one way to open it.
+"""Paths and addresses: one spelling for every way to write a place, and one way to open it.
 
     /data/x   x   ~/x   file:/x   file:///x     a folder of this machine, in every host's own filesystem
     dbfs:/x                                     the same: Databricks mounts it at /dbfs/x
@@ -6,11 +6,11 @@
     gs://b/x  gcs://b/x                         Google Cloud Storage
     abfs://container@account.dfs.core.windows.net/x     Azure (abfss:// as well)
     hdfs:/x   hdfs://host:8020/x   viewfs://...         Hadoop, as the environment configures it
-    fsspec+NAME://...   hf://...                        whatever fsspec knows, where it is installed
+    fsspec+NAME://...   hf://...                        what fsspec supports, if it is installed
 
 `resolve` gives each place one spelling: an absolute local path, or `scheme://...`. An address is a URI, so `%20` means
-a space there; a plain path is taken as it stands. Anything else that looks like `scheme:` is refused, before anything
-is written.
+a space there; a plain path is taken as it is. Anything else that looks like `scheme:` is an error before anything is
+written.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ONLY_SPARK = (
     "wasbs",
     "webhdfs",
 )
-"""Schemes that Hadoop has and pyarrow has not: good for a table that Spark writes, not for a snapshot."""
+"""Schemes that Hadoop supports and pyarrow does not: for tables that Spark writes, not for snapshots."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.+-]+):")
 _SECRET = re.compile(r"((?:key|secret|token|password|sig)[^=&]*=)[^&]*", re.IGNORECASE)
@@ -75,13 +75,13 @@ def resolve(address: str | os.PathLike[str]) -> str:
     scheme = SAME.get(scheme, scheme)
     if scheme not in REMOTE and not scheme.startswith("fsspec+"):
         raise SnapshotError(
-            f"{shown(text)}: hitbox knows no scheme {scheme!r}; it knows {', '.join(KNOWN)} and fsspec+NAME://"
-            f" (for a local folder of that name write ./{text})"
+            f"{without_passwords(text)}: hitbox does not support the scheme {scheme!r}; it supports {', '.join(KNOWN)} "
+            f"and fsspec+NAME:// (for a local folder of that name write ./{text})"
         )
     host, path, query = _split(text)
     if scheme in NEED_HOST and (not host or (scheme.startswith("abfs") and "@" not in host)):
         raise SnapshotError(
-            f"{shown(text)} names no {NEED_HOST[scheme]}; write {scheme}://{NEED_HOST[scheme]}/path"
+            f"{without_passwords(text)} names no {NEED_HOST[scheme]}; write {scheme}://{NEED_HOST[scheme]}/path"
             " (a Path object loses one of the two slashes: give a string)"
         )
     quoted = quote(path, safe="/%:@!$&'()*+,;=~") if re.fullmatch(r"(?:[^%]|%[0-9A-Fa-f]{2})*", path) else quote(path)
@@ -89,21 +89,21 @@ def resolve(address: str | os.PathLike[str]) -> str:
 
 
 def checked(address: str | os.PathLike[str]) -> str:
-    """The text of a place, which must be one that a filesystem can have."""
+    """The text of a path or address, checked for what no filesystem accepts."""
     text = os.fspath(address) if isinstance(address, str | os.PathLike) else address
     if not isinstance(text, str):
-        raise SnapshotError(f"a place is a text or a Path, not {type(address).__name__}")
+        raise SnapshotError(f"a path is a text or a Path, not {type(address).__name__}")
     if not text:
-        raise SnapshotError("an empty text is no place; give a path or an address")
+        raise SnapshotError("an empty text is not a path; give a path or an address")
     plain = unquote(text, errors="surrogateescape") if scheme_of(text) else text
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise SnapshotError(f"{text!a} is no place: it holds half of a character") from None
+        raise SnapshotError(f"{text!a} is not a path: it contains half of a character") from None
     if "\0" in plain:
-        raise SnapshotError(f"{text!a} is no place: it holds a NUL character")
+        raise SnapshotError(f"{text!a} is not a path: it contains a NUL character")
     if re.match(r"[A-Za-z]:[\\/]", text) and os.name != "nt":
-        raise SnapshotError(f"{text} is a path of Windows, and this is another system; give a path of this one")
+        raise SnapshotError(f"{text} is a Windows path, and this is not Windows; give a path of this system")
     return text
 
 
@@ -119,7 +119,7 @@ def is_remote(resolved: str) -> bool:
 
 
 def join(resolved: str, *names: str) -> str:
-    """A place below another; what stands behind a `?` stays behind it.
+    """A path below another; what follows a `?` stays at the end.
 
     >>> join("s3://bucket/ads?region=eu-west-1", "versions", "00000001")
     's3://bucket/ads/versions/00000001?region=eu-west-1'
@@ -138,14 +138,14 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
     resolved = resolve(text)
     if is_remote(resolved):
         raise SnapshotError(
-            f"{shown(resolved)} is not a folder of this machine, which Index.save and Index.open need: "
+            f"{without_passwords(resolved)} is not a folder on this machine, which Index.save and Index.open need: "
             "hitbox.spark.build, match and apply_changes take addresses; or copy the whole folder, CURRENT last"
         )
     return Path(resolved)
 
 
 def for_spark(address: str | os.PathLike[str]) -> str:
-    """A place as Spark is to be given it: Hadoop knows nothing of `~`, `%20`, passwords and options behind a `?`."""
+    """An address as Spark needs it: Hadoop does not support `~`, `%20`, passwords or options after a `?`."""
     text = checked(address)
     scheme = scheme_of(text)
     if scheme in ONLY_SPARK:
@@ -172,11 +172,11 @@ def connect(resolved: str) -> tuple[Any, str]:
             system.get_file_info(base)
     except (pa.ArrowException, OSError, ValueError, ImportError) as problem:
         reason = _hidden(str(problem), resolved).strip().partition("\n")[0]
-        raise SnapshotError(f"cannot open {shown(resolved)}: {reason}") from None
+        raise SnapshotError(f"cannot open {without_passwords(resolved)}: {reason}") from None
     return system, str(base).rstrip("/")
 
 
-def shown(address: str) -> str:
+def without_passwords(address: str) -> str:
     """An address without its passwords, for messages."""
     place, mark, query = address.partition("?")
     place = re.sub(r"(//[^/@]*?:)[^/@]*@", r"\1...@", place)
@@ -184,20 +184,20 @@ def shown(address: str) -> str:
 
 
 def _hidden(message: str, address: str) -> str:
-    return message.replace(address, shown(address))
+    return message.replace(address, without_passwords(address))
 
 
 def _mounted(text: str, scheme: str) -> str:
     host, path, _ = _split(text)
     if host and host != "localhost" and scheme == "file":
-        raise SnapshotError(f"{text} names the host {host!r}; write file:///{host}{path} for a path of this machine")
+        raise SnapshotError(f"{text} names the host {host!r}; write file:///{host}{path} for a path on this machine")
     if not path.startswith("/"):
         raise SnapshotError(f"{text} is neither an absolute path nor an address; write {scheme}:/{path}")
     path = os.path.abspath(unquote(path))
     if scheme == "file":
         return path
     if not os.path.isdir("/dbfs"):
-        raise SnapshotError(f"{text} lies on Databricks, which mounts it at /dbfs; there is no /dbfs here")
+        raise SnapshotError(f"{text} is on Databricks, which mounts it at /dbfs; there is no /dbfs here")
     return f"/dbfs{path}"
 
 

@@ -1,7 +1,7 @@
 """Arrays as .npy files with a checksum (CRC-32C): written, memory-mapped, verified.
 
 Checksums are computed from what is in memory while a file is written, and from the map that will be used when it is
-opened: in pieces, over all cores, at the speed of memory.
+opened: in pieces and on all cores.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from numpy.typing import NDArray
 from hitbox.concurrency import pieces
 from hitbox.errors import SnapshotError
 
-PIECE = 16 * 2**20
-SMALL = 2**20
-"""Bytes of a file up to which a thread is not worth it."""
-WRITTEN = 4 * 2**20
-"""Bytes that are written at a time: few enough that the cache still has them when their checksum is computed."""
-ALIGNED = 64
+PIECE_BYTES = 16 * 2**20
+SMALL_FILE_BYTES = 2**20
+"""Files up to this size are verified without a thread of their own."""
+WRITE_BYTES = 4 * 2**20
+"""Bytes written at a time: few enough to be still in the cache when their checksum is computed."""
+ALIGNMENT = 64
 UNREADABLE = (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
-"""What numpy raises for a header that makes no sense."""
+"""What numpy raises for an invalid header."""
 NOT_DAMAGED = {errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
-"""What keeps a process from reading a file that may be intact."""
-POPULATE_READ = 22  # madvise: map what the page cache has in one go, instead of page by page (Linux 5.14)
+"""Reasons not to be able to read a file that may be intact."""
+POPULATE_READ = 22  # madvise: map all cached pages at once instead of one by one (Linux 5.14)
 
 
 def write(file: Path, array: NDArray[Any]) -> dict[str, Any]:
-    """Write a file and sync it; what the manifest says of it."""
+    """Write a file and sync it; returns its entry in the manifest."""
     from hitbox.engine import _kernels
 
     array = np.ascontiguousarray(array)
@@ -50,8 +50,8 @@ def write(file: Path, array: NDArray[Any]) -> dict[str, Any]:
     checksum = _kernels.crc32c(np.frombuffer(head.getvalue(), np.uint8))
     with open(file, "wb") as out:
         out.write(head.getvalue())
-        for start in range(0, len(data), WRITTEN):
-            piece = data[start : start + WRITTEN]
+        for start in range(0, len(data), WRITE_BYTES):
+            piece = data[start : start + WRITE_BYTES]
             out.write(piece.data)
             checksum = _kernels.crc32c(piece, checksum)
         out.flush()
@@ -74,12 +74,12 @@ def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> 
 
 
 def open_file(file: Path) -> IO[bytes]:
-    """A plain file, open for reading; anything else is an OSError, and nobody waits for the writer of a pipe."""
+    """A plain file, open for reading; anything else is an OSError. Opening a pipe does not wait for its writer."""
     opened = open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
         return opened
     opened.close()
-    raise OSError(errno.EINVAL, "it is no plain file")
+    raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def read_small(file: Path) -> bytes:
@@ -97,7 +97,7 @@ def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
         with open_file(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             if size != facts["bytes"]:
-                raise damaged(file, f"{size} bytes where {facts['bytes']} were written")
+                raise damaged(file, f"{size} bytes instead of the {facts['bytes']} that were written")
             return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in NOT_DAMAGED:
@@ -112,13 +112,19 @@ def _array(memory: mmap.mmap) -> NDArray[Any]:
         raise ValueError("it is of another version of the .npy format")
     shape, fortran, dtype = npy.read_array_header_1_0(head)
     start = head.tell()
-    if fortran or dtype.kind not in "biuf" or not dtype.isnative or start % ALIGNED or any(size < 0 for size in shape):
+    if (
+        fortran
+        or dtype.kind not in "biuf"
+        or not dtype.isnative
+        or start % ALIGNMENT
+        or any(size < 0 for size in shape)
+    ):
         raise ValueError("it holds an array that hitbox does not write")
     size = 1
     for one in shape:
         size *= one
     if start + size * dtype.itemsize != len(memory):
-        raise ValueError("its header does not go with its length")
+        raise ValueError("its header does not fit its length")
     return np.frombuffer(memory, np.uint8)[start:].view(dtype).reshape(shape)
 
 
@@ -129,12 +135,12 @@ def _verify(folder: Path, maps: Mapping[str, mmap.mmap], files: Mapping[str, Map
     sizes: list[tuple[str, int]] = []
     found = {}
     for name, memory in maps.items():
-        if len(memory) < SMALL:
+        if len(memory) < SMALL_FILE_BYTES:
             found[name] = _kernels.crc32c(np.frombuffer(memory, np.uint8))
             continue
-        for start in range(0, len(memory), PIECE):
+        for start in range(0, len(memory), PIECE_BYTES):
             tasks.append(partial(_checksum, memory, start))
-            sizes.append((name, min(PIECE, len(memory) - start)))
+            sizes.append((name, min(PIECE_BYTES, len(memory) - start)))
     for (name, size), checksum in zip(sizes, pieces.run(tasks), strict=True):
         found[name] = _kernels.join_crc32c(found.get(name, 0), checksum, size)
     for name, checksum in found.items():
@@ -147,5 +153,5 @@ def _checksum(memory: mmap.mmap, start: int) -> int:
 
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            memory.madvise(POPULATE_READ, start, min(PIECE, len(memory) - start))
-    return _kernels.crc32c(np.frombuffer(memory, np.uint8)[start : start + PIECE])
+            memory.madvise(POPULATE_READ, start, min(PIECE_BYTES, len(memory) - start))
+    return _kernels.crc32c(np.frombuffer(memory, np.uint8)[start : start + PIECE_BYTES])

@@ -6,7 +6,7 @@
                            {part}/*.npy  where several processes wrote it: the catalog and matcher of each part
     path/versions/00000002/...
     path/pins/{name}.json                a reader that may come back to its version, which therefore stays
-    path/writer.lock                     whoever publishes holds it, and says in it who it is
+    path/writer.lock                     locked by the writer that publishes; its content names that process
     path/.draft-{name}, {name}.owner     a version that is being written; the writer holds the lock on the second
 
 A version is written under a temporary name, synced and renamed, then CURRENT is replaced: a crash leaves the old
@@ -14,8 +14,8 @@ version current. Numbering, renaming, CURRENT and the removal of old versions ar
 number of writers may save, build and apply changes at once, and CURRENT only ever goes up. A version is never changed,
 so a reader that has one open keeps it. The last two versions that were current stay, and those that are pinned. What
 writers that died left behind is removed by the next one. Opening checks the manifest and every byte of every file; with
-`verify=False` only the manifest and the sizes of the files. Either way, whoever takes the arrays checks that what they
-hold can be used at all.
+`verify=False` only the manifest and the sizes of the files. In both cases the values that could do harm are checked
+before they are used (encoding/array_checks.py).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from hitbox.storage.addresses import local_folder
 from hitbox.storage.array_files import damaged
 
 FORMAT = 6
-KEEP = 2
-DIGITS = 18
-"""The most that the number of a version has."""
-TRIES = 100
+KEPT_VERSIONS = 2
+MAX_DIGITS = 18
+"""The number of a version has at most this many digits."""
+MAX_ATTEMPTS = 100
 """How often a reader starts over because writers replaced the version that it was opening."""
 
 Files = dict[str, dict[str, Any]]
@@ -59,9 +59,9 @@ def write(path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[st
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], wait: float | None = None) -> Iterator[None]:
-    """Nobody else publishes meanwhile: for whoever reads a version, changes it and publishes the result."""
+    """Keep other writers from publishing: for reading a version, changing it and publishing the result."""
     root = local_folder(path)
-    with _saying(root):
+    with _naming_folder(root):
         root.mkdir(parents=True, exist_ok=True)
         with writer_lock.alone(root / "writer.lock", "publish a version", wait):
             yield
@@ -74,12 +74,12 @@ def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
     folder = root / f".draft-{uuid.uuid4().hex}"
     owner = folder.with_suffix(".owner")
     with contextlib.ExitStack() as stack:
-        with _saying(root):
+        with _naming_folder(root):
             (root / "versions").mkdir(parents=True, exist_ok=True)
             (root / "pins").mkdir(exist_ok=True)
             _sweep(root)
-            # waits: whoever sweeps may have found the file before it was locked, and have it for a moment
-            stack.enter_context(writer_lock.exclusive(owner, "write a version", writer_lock.WAIT))
+            # waits: another writer's clean-up may have opened the file before it was locked
+            stack.enter_context(writer_lock.exclusive(owner, "write a version", writer_lock.WAIT_SECONDS))
             stack.callback(owner.unlink, missing_ok=True)
             stack.callback(_remove, folder)
             folder.mkdir()
@@ -87,8 +87,8 @@ def draft(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
-    """Write arrays into a draft, or a part of one; what the manifest says of them."""
-    with _saying(folder.parent):
+    """Write arrays into a draft, or a part of one; returns their entries in the manifest."""
+    with _naming_folder(folder.parent):
         folder.mkdir(exist_ok=True)
         files = {name: array_files.write(folder / f"{name}.npy", array) for name, array in arrays.items()}
         _sync(folder)
@@ -100,7 +100,7 @@ def publish(
 ) -> int:
     """Make a draft the current version; where it was made from version `base`, that one must still be current."""
     root = local_folder(path)
-    with _saying(root):
+    with _naming_folder(root):
         _write_text(folder / "manifest.json", manifest_text(meta, files))
         _sync(folder)
         with writing(root):
@@ -108,7 +108,7 @@ def publish(
             if base is not None and before != base:
                 raise changed_since(str(path), base, before)
             number = max([0, before or 0, *versions(root)]) + 1
-            if number >= 10**DIGITS:
+            if number >= 10**MAX_DIGITS:
                 raise SnapshotError(f"no version can follow {number - 1} of the snapshot at {root}: save elsewhere")
             _make_current(root, folder, number)
             _tidy(root, number, before)
@@ -116,9 +116,9 @@ def publish(
 
 
 def changed_since(path: str, base: int, now: int | None) -> WriterConflict:
-    """What a writer hears whose work began on a version that is not current any more."""
+    """The error for a writer whose work began with a version that is no longer current."""
     return WriterConflict(
-        f"the snapshot at {path} changed meanwhile: this change was made to version {base}, and version {now} is "
+        f"the snapshot at {path} has changed: this change was made to version {base}, and version {now} is now "
         "current; nothing was published, do it again"
     )
 
@@ -134,16 +134,16 @@ def make_current(path: str | os.PathLike[str], version: int | None = None) -> in
                 if version is not None:
                     raise
                 continue
-            with _saying(root):
+            with _naming_folder(root):
                 replace(root / "CURRENT", _current_text(number))
             return number
-    raise SnapshotError(f"no intact version lies at {path}")
+    raise SnapshotError(f"there is no intact version at {path}")
 
 
 def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> None:
     """Keep a version until `name` pins another; a version that is gone already is an error."""
     root = local_folder(path)
-    with _saying(root):
+    with _naming_folder(root):
         (root / "pins").mkdir(exist_ok=True)
         with _pinning(root):  # or it might be removed between the look and the pin
             if version not in versions(root):
@@ -183,7 +183,7 @@ def _parse_pin(file: str, text: str) -> dict[str, Any]:
 
 
 def pins(path: str | os.PathLike[str]) -> set[int]:
-    """The versions that somebody may come back to."""
+    """The versions that are pinned."""
     names = [file.stem for file in (local_folder(path) / "pins").glob("*.json")]
     return {int(found["version"]) for name in names if (found := pinned(path, name))}
 
@@ -200,8 +200,8 @@ def versions(path: str | os.PathLike[str]) -> list[int]:
 
 
 def numbered(names: Iterable[str]) -> list[int]:
-    """The numbers of the folders that are versions, lowest first; whatever else lies there is none."""
-    digits = [name for name in names if name.isascii() and name.isdigit() and len(name) <= DIGITS]
+    """The numbers of the folders that are versions, lowest first; other names are ignored."""
+    digits = [name for name in names if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS]
     return sorted(int(name) for name in digits if name == f"{int(name):08d}")
 
 
@@ -233,7 +233,7 @@ def _current_text(number: int) -> str:
 def _parse_current(text: str) -> int:
     """The number of the version that CURRENT names; anything that `_current_text` would not write is an error."""
     digits = text.partition(" ")[0].strip()
-    plain = digits.isascii() and digits.isdigit() and len(digits) <= DIGITS
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
     if plain and text == _current_text(int(digits)):
         return int(digits)
     if plain and text.strip() == digits:
@@ -264,7 +264,7 @@ def read(
 
 
 def check_version(version: object) -> None:
-    """An error where the number of a version is no whole number."""
+    """Raise an error unless a version is a whole number."""
     if isinstance(version, bool) or not hasattr(version, "__index__"):
         raise SnapshotError(f"a version is a whole number, not {version!r:.80}")
 
@@ -287,7 +287,7 @@ def facts_of(path: str | os.PathLike[str], version: int | None = None) -> dict[s
 
 @contextlib.contextmanager
 def naming(folder: Path, prefix: str = "") -> Iterator[None]:
-    """Whoever finds an array damaged knows its name; here is its file."""
+    """Turn an error about a damaged array into one that names its file."""
     try:
         yield
     except DamagedArray as problem:
@@ -303,7 +303,7 @@ def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | No
     """What `opened` makes of the current version, and again of the next where a writer removed it meanwhile."""
     now = now or current
     number = now(path)
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
             return opened(number)
         except SnapshotError:
@@ -311,7 +311,9 @@ def latest(path: Any, opened: Callable[[int], T], now: Callable[[Any], int] | No
             if newer == number:
                 raise
             number = newer
-    raise SnapshotError(f"cannot open the snapshot at {path}: it was replaced {TRIES} times meanwhile")
+    raise SnapshotError(
+        f"cannot open the snapshot at {path}: it was replaced {MAX_ATTEMPTS} times while it was being opened"
+    )
 
 
 def no_version(path: object, number: int, there: Collection[int], now: int | None) -> SnapshotError:
@@ -344,7 +346,7 @@ def _make_current(root: Path, folder: Path, number: int) -> None:
 
 
 def _tidy(root: Path, number: int, before: int | None) -> None:
-    """Remove what nobody needs any more. The version is current, so what fails here is left to the next writer."""
+    """Remove what is no longer needed. The new version is current already, so failures are left to the next writer."""
     with contextlib.suppress(OSError, SnapshotError):
         _retire(root, number, before)
     with contextlib.suppress(OSError):
@@ -359,7 +361,7 @@ def _retire(root: Path, number: int, before: int | None) -> None:
         there = versions(root)
         were_current = [old for old in there if old < number and (before is None or old <= before)]
         try:
-            kept = {number, *were_current[max(0, len(were_current) - KEEP + 1) :], *pins(root)}
+            kept = {number, *were_current[max(0, len(were_current) - KEPT_VERSIONS + 1) :], *pins(root)}
         except SnapshotError:  # a damaged pin: it may keep any version
             return
         for old in there:
@@ -374,7 +376,7 @@ def _hide(place: Path) -> None:
 
 @contextlib.contextmanager
 def _pinning(root: Path) -> Iterator[None]:
-    """Nobody pins while old versions are removed; only ever held for a moment."""
+    """Keep readers from pinning while old versions are removed; takes a moment only."""
     with writer_lock.alone(root / "pins" / ".lock", "pin a version"):
         yield
 
@@ -391,13 +393,13 @@ def replace(file: Path, text: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    import shutil  # with its compressors, which importing hitbox need not wait for
+    import shutil  # imports compressors, which `import hitbox` should not wait for
 
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(root: Path) -> None:
-    """Remove what writers that died left behind: drafts whose lock nobody holds, versions half removed."""
+    """Remove what writers that died left behind: drafts that no process has locked, versions half removed."""
     for owner in root.glob(".draft-*.owner"):
         with contextlib.suppress(OSError, WriterConflict), writer_lock.exclusive(owner, "remove a dead draft", wait=0):
             _remove(owner.with_suffix(""))
@@ -412,7 +414,7 @@ def _sweep(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def _saying(root: Path) -> Iterator[None]:
+def _naming_folder(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
@@ -428,7 +430,7 @@ def _sealed(body: str) -> str:
 
 
 def _hitbox() -> str:
-    from importlib import metadata  # a tenth of the time that importing hitbox takes, for those who write
+    from importlib import metadata  # takes a tenth of the time of `import hitbox`, and only writers need it
 
     try:
         return f"hitbox {metadata.version('hitbox')}"

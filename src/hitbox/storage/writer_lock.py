@@ -1,4 +1,4 @@
-"""One writer at a time: a lock on a file that names who holds it, and that ends with its process however that ends.
+"""One writer at a time: a lock on a file that names its holder. The lock ends with the holder's process.
 
     with alone(folder / "writer.lock", "publish a version"):
         ...
@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from hitbox.errors import SnapshotError, WriterConflict
 
-WAIT = 600.0
+WAIT_SECONDS = 600.0
 """Seconds that a writer waits for another one."""
 
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
@@ -34,13 +34,13 @@ _mine = threading.local()
 
 @contextlib.contextmanager
 def alone(file: Path, what: str, wait: float | None = None) -> Iterator[None]:
-    """Nobody else is inside meanwhile, in this process or another; whoever waits longer than `wait` gets an error."""
+    """Exclude all other threads and processes; raise WriterConflict after waiting for `wait` seconds."""
     held: set[str] = _mine.__dict__.setdefault("held", set())
     key = os.path.realpath(file)
     if key in held:
         yield
         return
-    with exclusive(file, what, WAIT if wait is None else wait):
+    with exclusive(file, what, WAIT_SECONDS if wait is None else wait):
         held.add(key)
         try:
             yield
@@ -50,7 +50,7 @@ def alone(file: Path, what: str, wait: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive(file: Path, what: str, wait: float) -> Iterator[None]:
-    """The same, but not even the thread that is inside comes in again."""
+    """The same, but not reentrant: a thread that is inside waits, too."""
     until, pause = time.monotonic() + wait, 0.002
     while True:
         opened = open(os.open(file, os.O_RDWR | os.O_CREAT, 0o666), "r+")  # noqa: SIM115
@@ -75,7 +75,7 @@ def exclusive(file: Path, what: str, wait: float) -> Iterator[None]:
 
 
 def _taken(opened: IO[str], file: Path) -> bool:
-    """Whether the lock is ours now; a file that somebody removed meanwhile protects nothing."""
+    """Whether the lock is ours now. A lock on a file that was removed in the meantime does not count."""
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -94,7 +94,7 @@ def _taken(opened: IO[str], file: Path) -> bool:
 
 
 def owner(what: str) -> dict[str, Any]:
-    """Who this process is."""
+    """What identifies this process."""
     return {
         "what": what,
         "pid": os.getpid(),
@@ -107,12 +107,12 @@ def owner(what: str) -> dict[str, Any]:
 def describe_writer(facts: dict[str, Any] | None) -> str:
     """An owner in words."""
     if not facts:
-        return "somebody"
+        return "another process"
     return f"process {facts.get('pid')} on {facts.get('host')}, since {facts.get('since')} ({facts.get('what')}),"
 
 
 def ended(facts: dict[str, Any]) -> bool:
-    """Whether an owner is a process of this host that runs no more."""
+    """Whether an owner is a process of this host that has ended."""
     if facts.get("host") != socket.gethostname():
         return False
     try:
@@ -125,7 +125,7 @@ def ended(facts: dict[str, Any]) -> bool:
 
 
 def started(pid: int) -> str | None:
-    """When a process began, as the kernel counts: tells it from a later one with its number."""
+    """The start time of a process, by the kernel's clock: it differs if a later process has the same number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):  # not Linux, or it ended

@@ -1,8 +1,8 @@
 """What a workload is: a frozen set of parameters that says what row i of the boxes and of the points is.
 
 Rows are functions of (seed, row number) alone, so `boxes(0, 100)` equals `boxes(0, 60)` followed by `boxes(60, 40)`,
-and a cluster generates the same data as one core. `n` is how many boxes an experiment loads; rows behind it exist
-too, and serve as subscriptions that arrive later.
+and a cluster generates the same data as one core. `n` is how many boxes an experiment loads; rows after
+them exist too, and serve as subscriptions that arrive later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECISION = 1_000_000
 # One stream of random words for each thing that is drawn.
 ATTRIBUTES, VALUES, WIDTHS, KINDS, PRIORITIES, SIZES = range(6)
 EVENTS, EVENT_ATTRIBUTES, EVENT_WIDTHS, EVENT_KINDS, CENTRES = range(16, 21)
-SKEWS = 22  # 21 was used once, and what a seed makes should stay
+SKEWS = 22  # 21 was used once; a seed should keep producing the same rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Workload(ABC):
             self.require(0 <= getattr(self, parameter) <= 1, parameter, "must be between 0 and 1")
 
     def priorities(self, rows: I64, levels: int) -> U8:
-        """Uniform over 0 .. levels - 1; one level means everybody has the default."""
+        """Uniform over 0 .. levels - 1; one level means that all have the default."""
         if levels == 1:
             return np.full(len(rows), DEFAULT_PRIORITY, np.uint8)
         return (units(self.seed, PRIORITIES, rows, 1)[:, 0] * levels).astype(np.uint8)

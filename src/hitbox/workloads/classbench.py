@@ -1,4 +1,4 @@
-"""Packet-classification rules in ClassBench format, from a file: boxes that nobody here generated.
+"""Packet-classification rules in ClassBench format, from a file: boxes that hitbox did not generate.
 
     @source/prefix  destination/prefix  low : high (source port)  low : high (destination port)  protocol/mask  ...
 
@@ -93,7 +93,7 @@ def read(path: Path) -> tuple[I64, I64]:
             low.append([lo for lo, _ in bounds])
             high.append([hi for _, hi in bounds])
     if not low:
-        raise WorkloadError(f"{path.name} holds no rule")
+        raise WorkloadError(f"{path.name} contains no rule")
     return np.array(low, np.int64), np.array(high, np.int64)
 
 

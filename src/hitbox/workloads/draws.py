@@ -1,8 +1,8 @@
-"""Random numbers by position: what row 7 gets does not depend on who generates it, nor with which other rows.
+"""Random numbers by position: row 7 is the same whichever process generates it, and with whichever other rows.
 
 A word is a hash of (seed, stream, row, column), two rounds of the splitmix64 finaliser:
 
-    row key  = mix(mix(seed, stream) + row * GOLDEN)        one a row
+    row key  = mix(mix(seed, stream) + row * GOLDEN)        one per row
     word     = mix(row key + (column + 1) * GOLDEN)         splitmix64 seeded by the row, its column-th output
 
 So any partitioning of the rows concatenates to the same numbers, on one core or on a cluster.
@@ -51,7 +51,7 @@ def units(seed: int, stream: int, rows: I64, columns: int) -> F64:
 def choose(seed: int, stream: int, rows: I64, attributes: int, sizes: I64 | int) -> I64:
     """For each row a uniform set of `sizes` attributes, sorted: (rows, largest size), padded with `attributes`.
 
-    Floyd's sampling: one draw an element, no rejection, whatever the number of attributes.
+    Floyd's sampling: one draw per element, no rejection, for any number of attributes.
     """
     width = sizes if isinstance(sizes, int) else int(sizes.max(initial=0))
     if isinstance(sizes, int) and sizes == attributes:

@@ -42,7 +42,7 @@ class Ranges(Workload):
 
     Attributes
     ----------
-    m, k: attributes an event carries; constraints a subscription has (0: one on every attribute)
+    m, k: attributes per event; constraints per subscription (0: one on every attribute)
     width, width_max: width of a range; with `width_max` each is uniform between the two
     free_ends: both ends of a range are drawn instead, so that selectivities differ (Pri-REIN-S)
     selectivity: where above 0, sets the width so that a uniform event meets this share

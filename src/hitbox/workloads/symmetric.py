@@ -1,6 +1,6 @@
 """Symmetric publish/subscribe: both sides state criteria and information, both are conjunctions of intervals.
 
-The paper gives its parameters (Table 1) but not how it holds the selectivity: half equalities against half points
+The paper gives its parameters (Table 1) but not how it fixes the selectivity: half equalities against half points
 on a 16-bit domain would never meet by chance. Its intermediate results tell: for 100 matches its two indexes return 205
 rows together at 16 attributes, 2,789 at 8. So subscriptions and events meet because they are about the same thing.
 Here rows gather around 1 / selectivity centres; row i belongs to centre i mod centres and each of its intervals

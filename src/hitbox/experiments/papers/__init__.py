@@ -1,4 +1,4 @@
-"""The experiments of the five papers, one file a paper: what they varied, and what they claimed."""
+"""The experiments of the five papers, one file per paper: what they varied, and what they claimed."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ SUBSCRIPTIONS = Experiment(
 CONSTRAINTS = Experiment(
     name="constraints",
     title="Number of constraints (n=1M, m=2k, w=0.5)",
-    axis="constraints a subscription",
+    axis="constraints per subscription",
     workload="rein",
     matchers=MATCHERS,
     n=by(1_000, 100_000, 1_000_000),
