@@ -36,7 +36,7 @@ from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding import values
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
 from hitbox.encoding.schema import Attribute
-from hitbox.encoding.string_dictionary import MEMO, Dictionary
+from hitbox.encoding.string_dictionary import MAX_MEMO, Dictionary
 from hitbox.encoding.values import EPOCH
 from hitbox.errors import SchemaError, ValueProblem
 
@@ -340,7 +340,7 @@ class StringCodec(Codec):
         return self.dictionary.key(plain)
 
     def native(self) -> tuple[Any, ...]:
-        return self.type, self.dictionary, self.dictionary.memo, MEMO
+        return self.type, self.dictionary, self.dictionary.memo, MAX_MEMO
 
     def value(self, key: int) -> object:
         return self.dictionary.string(key)
