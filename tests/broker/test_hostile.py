@@ -170,7 +170,7 @@ def test_a_subscriber_outlives_trouble_of_the_broker(tmp_path: Path, monkeypatch
     async def scenario() -> None:
         async with serving(tmp_path) as (broker, url), Client(url) as client:
             ann = await client.subscriber("ann", subscriptions=[{"name": "s", "where": "qty > 0"}]).__aenter__()
-            acknowledge, attach = broker.post.acknowledge, broker.attach
+            acknowledge, attach = broker.tracker.acknowledge, broker.attach
             failures = iter([StoreFull("no room"), StoreFailed("no store")])
 
             async def attach_later(*args: Any) -> Any:
@@ -179,11 +179,11 @@ def test_a_subscriber_outlives_trouble_of_the_broker(tmp_path: Path, monkeypatch
                 return await attach(*args)
 
             def acknowledge_later(*args: Any) -> Any:
-                monkeypatch.setattr(broker.post, "acknowledge", acknowledge)
+                monkeypatch.setattr(broker.tracker, "acknowledge", acknowledge)
                 raise StoreFull("no room")
 
             monkeypatch.setattr(broker, "attach", attach_later)
-            monkeypatch.setattr(broker.post, "acknowledge", acknowledge_later)
+            monkeypatch.setattr(broker.tracker, "acknowledge", acknowledge_later)
             await broker.publish([item(qty=1)])
             seen: list[Delivery] = []
             running = asyncio.ensure_future(ann.run(seen.append))
@@ -202,7 +202,7 @@ def test_an_unexpected_failure_of_a_connection_is_logged(
 ) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as (broker, url):
-            monkeypatch.setattr(broker.post, "refuse", lambda *_: [][0])
+            monkeypatch.setattr(broker.tracker, "refuse", lambda *_: [][0])
             async with connect(f"ws{url[4:]}/v1/connect", proxy=None) as socket:
                 await socket.send('{"type": "hello", "subscriber": "ann"}')
                 await socket.recv()
@@ -241,19 +241,19 @@ def test_pings_of_someone_who_takes_no_pongs_do_not_pile_up(tmp_path: Path) -> N
 def _transports() -> list[Any]:
     import gc
 
-    return [one.transport for one in gc.get_objects() if type(one).__name__ == "Frames"]
+    return [one.transport for one in gc.get_objects() if type(one).__name__ == "WebSocketProtocol"]
 
 
 def test_a_body_of_tiny_chunks_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte per chunk takes the parser long: the others have their turn meanwhile."""
     received: list[int] = []
-    data_received = connections.Requests.data_received
+    data_received = connections.HttpProtocol.data_received
 
     def count(self: Any, data: bytes) -> None:
         received.append(len(data))
         data_received(self, data)
 
-    monkeypatch.setattr(connections.Requests, "data_received", count)
+    monkeypatch.setattr(connections.HttpProtocol, "data_received", count)
 
     async def scenario() -> None:
         async with serving(tmp_path) as (_, url):

@@ -13,9 +13,9 @@ import msgspec
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.store.checked_table import Row
-from hitbox.broker.subscriptions import Subscriber, kept_values
+from hitbox.broker.subscriptions import Subscriber, stored_values
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import with_named_ends
 from hitbox.errors import HitboxError, UnknownSubscription
@@ -32,7 +32,7 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
                       OR instr(b.name, :text)) LIMIT :limit"""
     rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "text": search, "limit": limit})
     found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
-    live = broker.registry.live
+    live = broker.registry.ephemeral_index
     for id in list(live)[: limit - len(found)] if len(live) else ():
         subscriber, _, name = str(id).partition("/")
         where = live.where(id)
@@ -71,14 +71,14 @@ async def dead_letters(broker: Broker, owner: str, limit: int) -> list[dict[str,
     ]
 
 
-async def revive(broker: Broker, numbers: Sequence[int]) -> int:
+async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
     """Deliver dead letters again."""
-    revived = await broker.writer.submit(lambda: broker.store.revive(numbers))
-    for _, subscriber, _ in revived:
+    replayed = await broker.writer.submit(lambda: broker.store.replay_dead_letters(numbers))
+    for _, subscriber, _ in replayed:
         mailbox = broker.mailboxes.get(subscriber)
         if mailbox is not None:
-            mailbox.respool(1)
-    return len(revived)
+            mailbox.rows_added(1)
+    return len(replayed)
 
 
 async def replay(broker: Broker, name: str, first: int) -> int:
@@ -96,12 +96,12 @@ async def replay(broker: Broker, name: str, first: int) -> int:
             break
         found = await asyncio.to_thread(_wanted, broker, subscriber, rows)
         first = rows[-1][0] + 1
-        async with broker.gate.closed():  # what is on its way to this subscriber is recorded by now
-            stored = broker.writer.submit(partial(broker.store.again, subscriber.number, found))
+        async with broker.change_barrier.exclusive():  # what is on its way to this subscriber is recorded by now
+            stored = broker.writer.submit(partial(broker.store.add_replayed, subscriber.number, found))
         count: int = await stored
         if subscriber.number not in broker.mailboxes:
             raise Unknown(f"subscriber {name!r} was removed meanwhile")
-        broker.mailboxes[subscriber.number].respool(count)
+        broker.mailboxes[subscriber.number].rows_added(count)
         total += count
     return total
 
@@ -112,18 +112,18 @@ def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list
 
 
 def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
-    item = msgspec.json.decode(body, type=Item)
+    item = msgspec.json.decode(body, type=PublishedEvent)
     names: list[str] = []
-    highest, nobodys = 0, True
+    highest, unmatched = 0, True
     try:
-        for level, ids in broker.registry.levels(kept_values(item.event), item.where):
-            nobodys = False
+        for level, ids in broker.registry.levels(stored_values(item.event), item.where):
+            unmatched = False
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
             names += mine
     except HitboxError:  # an event of an older schema
         return None
-    return (highest, seq, "\n".join(names)) if names or (nobodys and subscriber.options.unmatched) else None
+    return (highest, seq, "\n".join(names)) if names or (unmatched and subscriber.options.unmatched) else None
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:
@@ -131,21 +131,21 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
     registry = broker.registry
     if schema == registry.schema:
         return
-    async with broker.gate.closed():
+    async with broker.change_barrier.exclusive():
         await broker._changes_stored()
-        if len(registry.live):
+        if len(registry.ephemeral_index):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
         index = await asyncio.to_thread(registry.with_schema, schema)
 
         def keep() -> None:
-            broker.store.keep("schema", schema.to_json())
-            broker.store.keep("snapshot", None)
+            broker.store.put_meta("schema", schema.to_json())
+            broker.store.put_meta("snapshot", None)
 
         await broker.writer.submit(keep)
         registry.adopt(schema, index)
 
 
-def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
+def try_event(broker: Broker, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
     """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses.
 
     It may look at every subscription: to be run in a thread.
@@ -162,12 +162,12 @@ def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, An
                 found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
     near = []
     if misses and len(registry.index):
-        told: Any = registry.index.explain(item.event, where=item.where, misses=misses)
-        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in told.misses.items()]
+        explanation: Any = registry.index.explain(item.event, where=item.where, misses=misses)
+        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in explanation.misses.items()]
     return {"count": count, "matches": found, "misses": near}
 
 
-def explain(broker: Broker, item: Item, id: str) -> dict[str, Any]:
+def explain(broker: Broker, item: PublishedEvent, id: str) -> dict[str, Any]:
     """Why a subscription ("subscriber/name") wants an event, or why not."""
     broker.check([item])
     verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
@@ -175,4 +175,4 @@ def explain(broker: Broker, item: Item, id: str) -> dict[str, Any]:
 
 
 def _index_of(broker: Broker, id: str) -> Index:
-    return broker.registry.live if id in broker.registry.live else broker.registry.index
+    return broker.registry.ephemeral_index if id in broker.registry.ephemeral_index else broker.registry.index

@@ -22,18 +22,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.delivery.change_barrier import Gate
-from hitbox.broker.delivery.delivery import Post
-from hitbox.broker.delivery.dispatcher import BATCH, Accepted, Pump
+from hitbox.broker.delivery.change_barrier import ChangeBarrier
+from hitbox.broker.delivery.delivery import DeliveryTracker
+from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
-from hitbox.broker.stats import Watch
+from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Registry, Subscriber, Subscription, kept_values
+from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
 
@@ -48,10 +48,10 @@ MANY = 200
 log = logging.getLogger("hitbox.broker")
 
 
-def _accepted_before(seq: int, when: int, body: bytes) -> Accepted:
+def _accepted_before(seq: int, when: int, body: bytes) -> AcceptedEvent:
     """An event of the store."""
-    item = msgspec.json.decode(body, type=Item)
-    return Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
+    item = msgspec.json.decode(body, type=PublishedEvent)
+    return AcceptedEvent(seq, stored_values(item.event), item.where, body, when, 0, again=True)
 
 
 class Broker:
@@ -69,15 +69,15 @@ class Broker:
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         self._make_writer = writer
         try:
-            self.registry = Registry(self.store, self._schema(schema))
+            self.registry = SubscriptionRegistry(self.store, self._schema(schema))
         except BaseException:
             self.store.close()
             raise
-        self.watch = Watch()
+        self.statistics = Statistics()
         self.mailboxes: dict[int, Mailbox] = {}
-        self.pump = Pump(self.registry, self.mailboxes, self.settings.way)
+        self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
         self.waiting = self.waiting_bytes = 0
-        self._accepted: deque[Accepted] = deque()
+        self._accepted: deque[AcceptedEvent] = deque()
         self._work = asyncio.Event()
         self._ahead: dict[asyncio.Future[None], int] = {}  # records that wait for the store, with their rows
         self._changing: set[asyncio.Future[None]] = set()
@@ -87,12 +87,12 @@ class Broker:
         self.failed: BaseException | None = None
 
     def _schema(self, given: Schema | None) -> Schema:
-        stored = self.store.get("schema")
+        stored = self.store.get_meta("schema")
         if stored is None:
             if given is None:
                 raise BadRequest("a new broker needs a schema, e.g. --schema 'price:float,city:string'")
             with self.store.transaction():
-                self.store.keep("schema", given.to_json())
+                self.store.put_meta("schema", given.to_json())
             return given
         kept = Schema.from_json(stored)
         if given is not None and given != kept:
@@ -105,22 +105,24 @@ class Broker:
 
     async def start(self) -> None:
         """Begin; the pump takes first what a crash left unmatched. Waits for no write: the disk may be full."""
-        self.gate = Gate()
+        self.change_barrier = ChangeBarrier()
         pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
-        self.post = Post(self.store, self.writer, self.watch, self.settings)
+        self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings)
         if failed := self.store.failed():
-            rows, _ = await self.pump.run(self._read(failed))
-            again = list(self.pump.failed)
-            self._hand_over(self.writer.submit(lambda: self.store.record_failed(rows, again), must=True), len(rows))
+            rows, _ = await self.dispatcher.run(self._read(failed))
+            again = list(self.dispatcher.failed)
+            self._hand_over(
+                self.writer.submit(lambda: self.store.record_failed(rows, again), mandatory=True), len(rows)
+            )
         last = self.store.events.next() - 1
         query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
-        ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.post.recorded,))
+        ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
-            await self.gate.enter(self.waiting)
-        self._tasks = [asyncio.create_task(self._pump(last)), asyncio.create_task(self._keep())]
+            await self.change_barrier.enter(self.waiting)
+        self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._keep())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
@@ -134,12 +136,12 @@ class Broker:
         self.failed = problem
         log.critical("the broker failed and takes no more events; restart it", exc_info=problem)
 
-    def _unmatched(self) -> list[Accepted]:
+    def _unmatched(self) -> list[AcceptedEvent]:
         """Events that were stored and not matched before a crash: some may have been delivered."""
-        rows = self.store.events_from(self.post.recorded + 1, BATCH)
+        rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
         return [_accepted_before(*row) for row in rows]
 
-    def _read(self, seqs: Iterable[int]) -> list[Accepted]:
+    def _read(self, seqs: Iterable[int]) -> list[AcceptedEvent]:
         """Events that could not be matched before, as far as they are there."""
         return [_accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
 
@@ -148,7 +150,7 @@ class Broker:
         self.closing = True
         if self.failed is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(30), self.gate.closed():
+                async with asyncio.timeout(30), self.change_barrier.exclusive():
                     pass
                 if self._changes:
                     await asyncio.wait(self._changes, timeout=30)
@@ -168,21 +170,21 @@ class Broker:
         saved = await asyncio.to_thread(self.registry.save)
 
         def remember() -> None:
-            self.store.keep("snapshot", saved)
+            self.store.put_meta("snapshot", saved)
             self.store.changes.delete_through(saved["change"])
 
         await self.writer.submit(remember)
-        self.watch.counts["snapshots"] += 1
+        self.statistics.counts["snapshots"] += 1
         return saved
 
     # ---- publishing
 
-    def check(self, items: Sequence[Item]) -> list[bytes]:
+    def check(self, items: Sequence[PublishedEvent]) -> list[bytes]:
         """The texts to store, or the error of the first event that does not fit; nothing is accepted then."""
         bodies = []
         for at, item in enumerate(items):
             try:
-                self.registry.checker.match(item.event, item.where)
+                self.registry.event_checker.match(item.event, item.where)
                 body = msgspec.json.encode(item)
             except (HitboxError, UnicodeEncodeError) as problem:
                 if not isinstance(problem, HitboxError):
@@ -195,7 +197,7 @@ class Broker:
             bodies.append(body)
         return bodies
 
-    async def publish(self, items: Sequence[Item]) -> int:
+    async def publish(self, items: Sequence[PublishedEvent]) -> int:
         """Accept events; the number of the first, once all are durable."""
         if not items:
             return self.store.events.next() - 1
@@ -207,7 +209,7 @@ class Broker:
         self.waiting_bytes += size
         entered = False
         try:
-            await self.gate.enter(len(items))
+            await self.change_barrier.enter(len(items))
             entered = True
             now = time.time_ns() // 1000
             started = time.perf_counter_ns()
@@ -223,22 +225,22 @@ class Broker:
         if self.closing or self.failed:
             raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
         if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
-            self.watch.counts["refused"] += count
-            rate = self.watch.history[-1]["published"] if self.watch.history else 0.0
+            self.statistics.counts["refused"] += count
+            rate = self.statistics.history[-1]["published"] if self.statistics.history else 0.0
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
 
-    async def _append(self, bodies: list[bytes], items: Sequence[Item], now: int, started: int) -> int:
+    async def _append(self, bodies: list[bytes], items: Sequence[PublishedEvent], now: int, started: int) -> int:
         """Store and hand to the pump; goes on even if the publisher has gone."""
         try:
             first: int = await self.writer.submit(lambda: self.store.append(bodies, now))
         except BaseException:
-            self.gate.leave(len(items))
+            self.change_barrier.leave(len(items))
             self._done(len(items), sum(map(len, bodies)))
             raise
-        self.watch.counts["published"] += len(items)
+        self.statistics.counts["published"] += len(items)
         for at, (item, body) in enumerate(zip(items, bodies, strict=True)):
-            self._accepted.append(Accepted(first + at, item.event, item.where, body, now, started))
+            self._accepted.append(AcceptedEvent(first + at, item.event, item.where, body, now, started))
         self._work.set()
         return first
 
@@ -246,9 +248,9 @@ class Broker:
         self.waiting -= count
         self.waiting_bytes -= size
 
-    async def _pump(self, left: int) -> None:
+    async def _dispatch(self, left: int) -> None:
         """Match what is accepted; first the events up to `left`, which an earlier run accepted."""
-        while self.post.recorded < left:
+        while self.tracker.recorded < left:
             await self._match([a for a in self._unmatched() if a.seq <= left])
         while True:
             while not self._accepted:
@@ -256,20 +258,20 @@ class Broker:
                 await self._work.wait()
             await self._match([self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))])
 
-    async def _match(self, batch: list[Accepted]) -> None:
+    async def _match(self, batch: list[AcceptedEvent]) -> None:
         try:
-            rows, matched = await self.pump.run(batch)
-            self.watch.counts["errors"] += len(self.pump.failed)
-            failed = self.pump.failed
+            rows, matched = await self.dispatcher.run(batch)
+            self.statistics.counts["errors"] += len(self.dispatcher.failed)
+            failed = self.dispatcher.failed
             await self._wait_for_store()
-            self._hand_over(self.post.record(rows, batch[-1].seq, failed), len(rows))
+            self._hand_over(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
-                self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
-            self.watch.arrived(
+                self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
+            self.statistics.add_events(
                 {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
             )
         finally:
-            self.gate.leave(len(batch))
+            self.change_barrier.leave(len(batch))
             self._done(len(batch), sum(len(a.body) for a in batch))
 
     async def _wait_for_store(self) -> None:
@@ -320,7 +322,7 @@ class Broker:
         return await self._change(self._put_subscriber(name, options))
 
     async def _put_subscriber(self, name: str, options: Options | None) -> Subscriber:
-        async with self.gate.closed():
+        async with self.change_barrier.exclusive():
             subscriber, _ = self._known_or_draft(name)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
@@ -338,7 +340,7 @@ class Broker:
             return known, False
         if len(self.registry.by_name) >= self.settings.max_subscribers:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
-        return self.registry.draft(name, Options()), True
+        return self.registry.new_subscriber(name, Options()), True
 
     def _add(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
@@ -355,7 +357,7 @@ class Broker:
         await self._change(self._remove_subscriber(self.subscriber(name)))
 
     async def _remove_subscriber(self, subscriber: Subscriber) -> None:
-        async with self.gate.closed():
+        async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
             await self._changes_stored()
@@ -364,7 +366,9 @@ class Broker:
             if subscriber.ephemeral:
                 return
             number, name = subscriber.number, subscriber.name
-            stored = self.writer.submit(lambda: self.store.remove_subscriber(number, name), must=True, frees=True)
+            stored = self.writer.submit(
+                lambda: self.store.remove_subscriber(number, name), mandatory=True, frees_space=True
+            )
         await stored
 
     async def _changes_stored(self) -> None:
@@ -381,19 +385,19 @@ class Broker:
             check_name(one.name, "subscription")
         put = list({one.name: one for one in put}.values())
         remove = list(dict.fromkeys(remove))
-        total = len(self.registry.index) + len(self.registry.live) + len(put)
+        total = len(self.registry.index) + len(self.registry.ephemeral_index) + len(put)
         if put and total > self.settings.max_subscriptions:
             raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
         return await self._change(self._subscribe(name, put, remove, strict))
 
     async def _subscribe(self, name: str, put: list[Subscription], remove: list[str], strict: bool) -> list[str]:
-        async with self.gate.closed():
+        async with self.change_barrier.exclusive():
             subscriber, fresh = self._known_or_draft(name)
             if strict:
                 self._check_known(subscriber, remove)
-            told = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
+            warnings = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
             if subscriber.ephemeral:
-                return told
+                return warnings
             number, rows = subscriber.number, [one.row() for one in put]
             options = msgspec.json.encode(subscriber.options)
 
@@ -402,7 +406,7 @@ class Broker:
                     self.store.put_subscriber(number, name, options)
                 self.store.change(number, name, rows, remove)
 
-            stored = self.writer.submit(store, frees=not put and not fresh)
+            stored = self.writer.submit(store, frees_space=not put and not fresh)
             if fresh:
                 self._add(subscriber)
             self._changing.add(stored)
@@ -412,20 +416,22 @@ class Broker:
         except Exception:
             await self._undo(subscriber, [one.name for one in put] + remove)
             raise
-        return told
+        return warnings
 
     def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:
-        index = self.registry.live if subscriber.ephemeral else self.registry.index
+        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
         for name in names:
             if f"{subscriber.name}/{name}" not in index:
                 raise UnknownSubscription(f"subscriber {subscriber.name!r} has no subscription {name!r:.100}")
 
     async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
         """The store refused a change: make the index say again what the store says."""
-        async with self.gate.closed():
+        async with self.change_barrier.exclusive():
             await self._changes_stored()
             stored = self.store.subscriptions_of(subscriber.number, names)
-            await asyncio.to_thread(self.registry.agree, subscriber, {name: stored.get(name) for name in names})
+            await asyncio.to_thread(
+                self.registry.copy_from_store, subscriber, {name: stored.get(name) for name in names}
+            )
             query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
             ((subscriber.subscriptions,),) = self.store.read(query, (subscriber.number,))
             known = self.store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
@@ -447,7 +453,7 @@ class Broker:
     def attach_ephemeral(self, name: str, connection: Connection, options: Options) -> Mailbox:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
-        subscriber = self.registry.draft(name, check_options(options, True), ephemeral=True)
+        subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True)
         self._add(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         mailbox.connect(connection, 0)
@@ -466,16 +472,16 @@ class Broker:
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.calm]:
+            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.within_limit]:
                 try:
-                    await self.post.look_after(mailbox)
+                    await self.tracker.enforce_limits(mailbox)
                 except HitboxError as problem:
                     log.warning("housekeeping of subscriber %r: %s", mailbox.subscriber.name, problem)
                 except Exception:
-                    self.watch.counts["errors"] += 1
+                    self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             if turn % 10 == 0:
-                self.watch.tick()
+                self.statistics.tick()
             if turn % 50 == 0:
                 await self._trim()
 
@@ -484,7 +490,7 @@ class Broker:
         s = self.settings
         most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
         gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most)
-        self.watch.counts["trimmed"] += gone
+        self.statistics.counts["trimmed"] += gone
         return gone
 
     async def _trim(self) -> None:
@@ -495,14 +501,16 @@ class Broker:
         except (HitboxError, OSError) as problem:
             log.warning("housekeeping: %s", problem)
         except Exception:
-            self.watch.counts["errors"] += 1
+            self.statistics.counts["errors"] += 1
             log.exception("housekeeping failed")
 
     def problems(self) -> list[str]:
         """What was set aside at the start, could not be matched, or could not be written besides the store."""
         failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self.store.failed()]
-        troubles = [f"the {name} could not be written: {problem}" for name, problem in self.store.troubles.items()]
-        return [*self.store.problems, *self.registry.problems, *failed, *troubles]
+        maintenance_errors = [
+            f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
+        ]
+        return [*self.store.problems, *self.registry.problems, *failed, *maintenance_errors]
 
     def health(self) -> tuple[dict[str, Any], int]:
         """For /healthz: what is wrong, if anything, and the HTTP status that says so.
@@ -527,7 +535,7 @@ class Broker:
         """Numbers for the page, the metrics and `hitbox admin stats`."""
         problems = self.problems()
         return {
-            "subscriptions": len(self.registry.index) + len(self.registry.live),
+            "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "subscribers": len(self.registry.by_name),
             "connections": sum(m.connected is not None for m in self.mailboxes.values()),
             "pending": sum(m.pending for m in self.mailboxes.values()),
@@ -538,11 +546,11 @@ class Broker:
             "store_full": self.writer.full,
             "problems": len(problems),
             "set_aside": problems[:100],
-            "way": self.pump.way,
+            "way": self.dispatcher.way,
             "matcher": self.registry.index.matcher,
-            "restored": self.registry.how,
-            "restore_seconds": self.registry.seconds,
-            **{name: self.watch.counts[name] for name in COUNTERS},
+            "restored": self.registry.restored_from,
+            "restore_seconds": self.registry.restore_seconds,
+            **{name: self.statistics.counts[name] for name in COUNTERS},
         }
 
 

@@ -51,14 +51,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
-from hitbox.broker.prefetch import PREFETCH_SECONDS, Pace
+from hitbox.broker.prefetch import PREFETCH_SECONDS, PrefetchWindow
 from hitbox.encoding.values import for_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
-BEATS = 4
+HEARTBEATS = 4
 """How many times within `visibility_seconds` the client asks for more time."""
-SHORTEST_BEAT = 0.02
+SHORTEST_HEARTBEAT = 0.02
 MOST_NUMBERS = 10_000
 """In one message, as the broker takes it; and how many acknowledged deliveries are remembered."""
 T = TypeVar("T")
@@ -216,24 +216,24 @@ class Subscriber:
         self._working: dict[int, float] = {}  # handed out and neither acknowledged nor refused: since when
         self._acked: OrderedDict[int, int] = OrderedDict()  # acknowledged on this connection: which attempt
         self._arrived = asyncio.Event()
-        self._problem: BrokerError | None = None
-        self._pace = Pace(window)
-        self._beat_seconds = SHORTEST_BEAT
+        self._fatal_error: BrokerError | None = None
+        self._prefetch = PrefetchWindow(window)
+        self._heartbeat_seconds = SHORTEST_HEARTBEAT
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._requests = itertools.count(1)
-        self._mine = {one["name"]: one for one in subscriptions}
+        self._subscriptions = {one["name"]: one for one in subscriptions}
         self._acks: list[int] = []
         self._flush: asyncio.TimerHandle | None = None
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._trouble = ""
+        self._last_error = ""
         self.name = hello["subscriber"]
         self.warnings: list[str] = []
         self.connections = 0
 
     async def __aenter__(self) -> Subscriber:
         self._ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._stay())
+        self._task = asyncio.create_task(self._stay_connected())
         seconds = self._client.connect_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -241,8 +241,8 @@ class Subscriber:
         except TimeoutError:
             await self.__aexit__()
             raise StoreFailed(
-                f"no broker answers at {self._client.url} ({self._trouble or 'no answer'}); tried for {seconds:g} s. "
-                "Is `hitbox serve` running there? (connect_seconds sets how long to try)"
+                f"no broker answers at {self._client.url} ({self._last_error or 'no answer'}); tried for {seconds:g} s."
+                " Is `hitbox serve` running there? (connect_seconds sets how long to try)"
             ) from None
         except BaseException:
             await self.__aexit__()
@@ -264,14 +264,14 @@ class Subscriber:
     ) -> list[str]:
         """Add or replace a subscription; warnings come back."""
         one = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
-        found = await self._ask({"type": "subscribe", "put": [one]})
+        found = await self._request({"type": "subscribe", "put": [one]})
         if self._hello["ephemeral"]:
-            self._mine[name] = one
+            self._subscriptions[name] = one
         return list(found["warnings"])
 
     async def unsubscribe(self, name: str) -> None:
-        await self._ask({"type": "subscribe", "remove": [name]})
-        self._mine.pop(name, None)
+        await self._request({"type": "subscribe", "remove": [name]})
+        self._subscriptions.pop(name, None)
 
     async def ack(self, *deliveries: Delivery | int) -> None:
         """Acknowledge; many go out in one message."""
@@ -291,27 +291,27 @@ class Subscriber:
         seqs = _numbers(deliveries)
         for seq in seqs:
             self._working.pop(seq, None)
-        await self._say_numbers("nack", seqs)
+        await self._send_numbers("nack", seqs)
 
     async def extend(self, *deliveries: Delivery | int) -> None:
         """Ask for more time: `visibility_seconds` and `handler_seconds` of these deliveries count from now on."""
         seqs, now = _numbers(deliveries), time.monotonic()
         self._working.update((seq, now) for seq in seqs if seq in self._working)
-        await self._say_numbers("extend", seqs)
+        await self._send_numbers("extend", seqs)
 
     async def _send_acks(self) -> None:
         self._flush = None
         seqs, self._acks = self._acks, []
-        if seqs and not await self._say_numbers("ack", seqs):
+        if seqs and not await self._send_numbers("ack", seqs):
             self._acks = seqs + self._acks  # sent again after the next hello
 
-    async def _say_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
+    async def _send_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
         for start in range(0, len(seqs), MOST_NUMBERS):
-            if not await self._say({"type": kind, "seqs": seqs[start : start + MOST_NUMBERS]}):
+            if not await self._send({"type": kind, "seqs": seqs[start : start + MOST_NUMBERS]}):
                 return False
         return True
 
-    async def _say(self, message: dict[str, Any]) -> bool:
+    async def _send(self, message: dict[str, Any]) -> bool:
         try:
             if self._socket is not None:
                 await self._socket.send(_encoded(message).decode())
@@ -320,23 +320,23 @@ class Subscriber:
             pass
         return False
 
-    async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         """A request and its answer; asked again on the next connection where this one breaks."""
         try:
             async with asyncio.timeout(self._client.timeout):
-                return await self._ask_until_answered(message)
+                return await self._request_until_answered(message)
         except TimeoutError:
-            why = f": {self._trouble}" if self._socket is None and self._trouble else ""
+            why = f": {self._last_error}" if self._socket is None and self._last_error else ""
             raise StoreFailed(
                 f"no answer from the broker at {self._client.url} within {self._client.timeout:g} s{why}"
             ) from None
 
-    async def _ask_until_answered(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _request_until_answered(self, message: dict[str, Any]) -> dict[str, Any]:
         while True:
             request = next(self._requests)
             answer = self._answers[request] = asyncio.get_running_loop().create_future()
             try:
-                if await self._say({**message, "request": request}):
+                if await self._send({**message, "request": request}):
                     found: dict[str, Any] = await answer
                     if found["type"] == "error":
                         raise _error(found, 400)
@@ -353,12 +353,12 @@ class Subscriber:
 
     async def _next(self) -> Delivery:
         """The next delivery, which counts as being worked on from now on."""
-        self._pace.asked(time.monotonic())
+        self._prefetch.handler_ready(time.monotonic())
         while not self._waiting:
-            if self._problem is not None:
-                raise self._problem
+            if self._fatal_error is not None:
+                raise self._fatal_error
             if self._starved():
-                await self._grant()
+                await self._send_window()
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
@@ -366,19 +366,19 @@ class Subscriber:
         now = time.monotonic()
         if not self._hello["ephemeral"]:
             self._working[seq] = now
-        if self._pace.handed_out(now) and self._socket is not None:
-            await self._grant()
+        if self._prefetch.handed_out(now) and self._socket is not None:
+            await self._send_window()
         return found
 
     def _starved(self) -> bool:
         """Does the window hold only deliveries that are in the handler's hands?"""
-        return self._socket is not None and self._pace.granted <= len(self._working) < self._pace.most
+        return self._socket is not None and self._prefetch.granted <= len(self._working) < self._prefetch.most
 
-    async def _grant(self) -> None:
+    async def _send_window(self) -> None:
         """Say how many deliveries the broker may have on their way: those in hand, and as many as the pace allows."""
-        size = self._pace.grant(len(self._working))
+        size = self._prefetch.grant(len(self._working))
         if not self._hello["ephemeral"]:
-            await self._say({"type": "window", "size": size})
+            await self._send({"type": "window", "size": size})
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         while True:
@@ -405,35 +405,35 @@ class Subscriber:
                 if self.auto:
                     await self.ack(found)
 
-    def _claimed(self, seq: int, now: float) -> bool:
+    def _in_handler(self, seq: int, now: float) -> bool:
         """Is it being worked on, for no longer than `handler_seconds`? At least one beat passes in any case."""
         since = self._working.get(seq)
-        return since is not None and now - since < max(self.handler_seconds, 2 * self._beat_seconds)
+        return since is not None and now - since < max(self.handler_seconds, 2 * self._heartbeat_seconds)
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         """Ask for more time, again and again, for what is here; whoever is stuck does not come to it."""
         while not self._hello["ephemeral"]:
-            await asyncio.sleep(self._beat_seconds)
+            await asyncio.sleep(self._heartbeat_seconds)
             now = time.monotonic()
-            mine = [seq for seq in self._working if self._claimed(seq, now)]
+            mine = [seq for seq in self._working if self._in_handler(seq, now)]
             mine += [
                 seq for seq in self._waiting if seq not in self._working
             ]  # no copy of what a handler is stuck with
-            await self._say_numbers("extend", mine)
+            await self._send_numbers("extend", mine)
 
-    def _take_in(self, delivery: Delivery) -> None:
+    def _receive_delivery(self, delivery: Delivery) -> None:
         """A delivery came; one that was sent again although it is here, or was acknowledged meanwhile, is left out."""
         seq = delivery.seq
         if seq in self._waiting:
             self._waiting[seq] = delivery
         elif delivery.attempt > self._acked.get(seq, delivery.attempt):
             pass  # its acknowledgement and its repetition have crossed
-        elif not self._claimed(seq, time.monotonic()):
+        elif not self._in_handler(seq, time.monotonic()):
             self._acked.pop(seq, None)  # a replay, say: from now on its own attempts count
             self._waiting[seq] = delivery
             self._arrived.set()
 
-    async def _stay(self) -> None:
+    async def _stay_connected(self) -> None:
         """Be connected; come back where the connection breaks."""
         pauses = _pauses()
         while True:
@@ -441,19 +441,19 @@ class Subscriber:
                 async with self._client.open_socket() as socket:
                     await self._greet(socket)
                     pauses = _pauses()
-                    beat = asyncio.create_task(self._beat())
+                    beat = asyncio.create_task(self._heartbeat())
                     try:
                         await self._listen(socket)
                     finally:
                         beat.cancel()
             except (OSError, InvalidHandshake, ConnectionClosed, TimeoutError) as problem:
                 fatal = self._fatal(problem)
-                self._lost(problem)
+                self._connection_lost(problem)
                 if fatal is not None:
                     self._end(fatal)
                     return
             except BrokerError as problem:
-                if not (self.connections and _passes(problem)):
+                if not (self.connections and _is_temporary(problem)):
                     self._end(problem)
                     return
             except InvalidURI as problem:
@@ -466,9 +466,9 @@ class Subscriber:
 
     async def _greet(self, socket: ClientConnection) -> None:
         ephemeral = self._hello["ephemeral"]
-        hello = {**self._hello, "window": self._pace.grant(len(self._working))}
-        if self._mine and (ephemeral or not self.connections):
-            hello["put"] = list(self._mine.values())
+        hello = {**self._hello, "window": self._prefetch.grant(len(self._working))}
+        if self._subscriptions and (ephemeral or not self.connections):
+            hello["put"] = list(self._subscriptions.values())
         await socket.send(_encoded(hello).decode())
         async with asyncio.timeout(self._client.connect_seconds):
             welcome = msgspec.json.decode(await socket.recv())
@@ -478,14 +478,14 @@ class Subscriber:
         for warning in self.warnings:
             log.warning("%s", warning)
         visible = welcome["options"]["visibility_seconds"]
-        self._beat_seconds = max(visible / BEATS, SHORTEST_BEAT)
-        self._pace.horizon = min(PREFETCH_SECONDS, visible / 2)
+        self._heartbeat_seconds = max(visible / HEARTBEATS, SHORTEST_HEARTBEAT)
+        self._prefetch.horizon = min(PREFETCH_SECONDS, visible / 2)
         self._acked.clear()  # an acknowledgement may have been lost with the old connection
         if not ephemeral:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
-        if self._trouble:
+        if self._last_error:
             log.warning("connected to the broker at %s", self._client.url)
-        self._socket, self._trouble = socket, ""
+        self._socket, self._last_error = socket, ""
         self.connections += 1
         await self._send_acks()
         if self._ready is not None and not self._ready.done():
@@ -496,7 +496,7 @@ class Subscriber:
             message = msgspec.json.decode(await socket.recv())
             if message["type"] == "deliveries":
                 for row in message["deliveries"]:
-                    self._take_in(msgspec.convert(row, Delivery))
+                    self._receive_delivery(msgspec.convert(row, Delivery))
             elif message["request"] in self._answers:
                 answer = self._answers[message["request"]]
                 if not answer.done():
@@ -511,18 +511,18 @@ class Subscriber:
             return NotAllowed(f"the broker refused the connection: {_text(problem)}")
         return None
 
-    def _lost(self, problem: BaseException) -> None:
+    def _connection_lost(self, problem: BaseException) -> None:
         self._socket = None
         text = _text(problem)
-        if not self._trouble:
+        if not self._last_error:
             log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
-        self._trouble = text
+        self._last_error = text
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ConnectionClosed(None, None))
 
     def _end(self, problem: BrokerError) -> None:
-        self._socket, self._problem = None, problem
+        self._socket, self._fatal_error = None, problem
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(problem)
@@ -577,7 +577,7 @@ def _text(problem: BaseException) -> str:
     return str(said or problem) or type(problem).__name__
 
 
-def _passes(problem: BrokerError) -> bool:
+def _is_temporary(problem: BrokerError) -> bool:
     """Is it worth another try? A busy, full or closing broker, or a name that it has not noticed to be free yet."""
     kinds = ("Conflict", "StoreFailed", "StoreFull")
     return isinstance(problem, Overloaded) or (isinstance(problem, Refused) and problem.kind in kinds)
@@ -599,7 +599,7 @@ class SyncClient:
         except BaseException:
             self._end()
             raise
-        self._listening: weakref.WeakSet[Listening] = weakref.WeakSet()
+        self._subscribers: weakref.WeakSet[SyncSubscriber] = weakref.WeakSet()
 
     async def _make(self, *args: Any, **named: Any) -> Client:
         return Client(*args, **named)
@@ -627,7 +627,7 @@ class SyncClient:
         """Leave the broker; loops over deliveries, in other threads too, end."""
         if self._loop.is_closed():
             return
-        for one in list(self._listening):
+        for one in list(self._subscribers):
             one.close()
         self._do(self._client.close())
         self._end()
@@ -649,7 +649,7 @@ class SyncClient:
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
-    ) -> Listening:
+    ) -> SyncSubscriber:
         """Connect, subscribe, and iterate over deliveries (`count` of them); each is acknowledged when the next one is
         asked for. With `auto=False` use `ack`, `nack` and `extend` of what comes back.
 
@@ -657,24 +657,24 @@ class SyncClient:
                 for delivery in ann:
                     ann.ack(delivery)
         """
-        found = Listening(self, name, {"subscriptions": list(subscriptions), **options}, count)
-        self._listening.add(found)
+        found = SyncSubscriber(self, name, {"subscriptions": list(subscriptions), **options}, count)
+        self._subscribers.add(found)
         return found
 
 
-class Listening:
+class SyncSubscriber:
     """The deliveries of a subscriber, for programs without an event loop. It connects when the first one is asked for,
     and leaves at the end of the loop or of a `with`, or when another thread closes it."""
 
     def __init__(self, client: SyncClient, name: str, options: dict[str, Any], count: int | None):
         self._do, self._thread = client._do, client._thread
-        self._subscriber = self._do(_made(client._client, name, options))
+        self._subscriber = self._do(_make_subscriber(client._client, name, options))
         self._left = count
         self._last: Delivery | None = None
         self._connected = self._closed = False
         self._asking: asyncio.Task[Any] | None = None
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> SyncSubscriber:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -751,7 +751,7 @@ class Listening:
         self._do(self._subscriber.extend(*deliveries))
 
 
-async def _made(client: Client, name: str, options: dict[str, Any]) -> Subscriber:
+async def _make_subscriber(client: Client, name: str, options: dict[str, Any]) -> Subscriber:
     return client.subscriber(name, **options)
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Registry
+from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import with_named_ends
 from hitbox.index import state
@@ -35,7 +35,7 @@ def load(
     schema = stock.keys.schema
     store = Store(folder)
     try:
-        kept = store.get("schema")
+        kept = store.get_meta("schema")
         if kept is not None and Schema.from_json(kept) != schema:
             raise Conflict("the snapshot's schema is not the broker's")
         if store.subscriptions.rows():
@@ -73,7 +73,7 @@ def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> N
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
     highest = max(numbers.values(), default=0)
     options = msgspec.json.encode(Options())
-    store.keep("schema", stock.keys.schema.to_json())
+    store.put_meta("schema", stock.keys.schema.to_json())
     rows, done, total = _rows(stock), 0, len(stock.catalog.living_slots())
     while chunk := list(islice(rows, CHUNK)):
         fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
@@ -88,14 +88,14 @@ def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> N
 def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
     for id, where, priority, about in stock.rows():
         owner, _, name = str(id).partition("/")
-        told = json.dumps(with_named_ends(about), sort_keys=True, default=str)
-        yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, told
+        about_json = json.dumps(with_named_ends(about), sort_keys=True, default=str)
+        yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, about_json
 
 
 def _adopt(store: Store, stock: Stock) -> None:
     """The snapshot itself is the broker's first: it opens without building anything."""
     version = Index.of(stock).save(store.folder / "snapshots")
-    store.keep("snapshot", {"version": version, "change": store.changes.next() - 1})
+    store.put_meta("snapshot", {"version": version, "change": store.changes.next() - 1})
 
 
 def export(folder: Path, path: Path) -> int:
@@ -104,9 +104,9 @@ def export(folder: Path, path: Path) -> int:
         raise BadRequest(f"{folder} holds no broker: there is no hitbox.db")
     store = Store(folder)
     try:
-        kept = store.get("schema")
+        kept = store.get_meta("schema")
         if kept is None:
             raise BadRequest(f"{folder} holds no broker")
-        return Registry(store, Schema.from_json(kept)).index.save(path)
+        return SubscriptionRegistry(store, Schema.from_json(kept)).index.save(path)
     finally:
         store.close()

@@ -24,7 +24,7 @@ GAUGES = {
 MOST_SUBSCRIBERS = 1_000
 
 
-class _Broker(Collector):
+class _BrokerCollector(Collector):
     def __init__(self, broker: Broker):
         self.broker = broker
 
@@ -34,7 +34,7 @@ class _Broker(Collector):
             yield CounterMetricFamily(f"hitbox_{name}", f"How many were {name} since the start", found[name])
         for name, says in GAUGES.items():
             yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
-        watch = self.broker.watch
+        watch = self.broker.statistics
         latency = GaugeMetricFamily(
             "hitbox_latency_ms", "Accepted to sent, latest live deliveries", labels=["quantile"]
         )
@@ -50,5 +50,5 @@ class _Broker(Collector):
 
 def exposition(broker: Broker) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Broker(broker))
+    registry.register(_BrokerCollector(broker))
     return generate_latest(registry)

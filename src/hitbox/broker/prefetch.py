@@ -6,7 +6,7 @@ PREFETCH_SECONDS = 1.0
 FIRST_WINDOW, LEAST_WINDOW = 4, 2
 
 
-class Pace:
+class PrefetchWindow:
     """How many deliveries to have here: what the handler does within `horizon` seconds, found by doubling and halving.
 
     A round is as many deliveries as the window held in advance. Only the time counts that the handler itself took.
@@ -20,7 +20,7 @@ class Pace:
         self._since: float | None = None
         self._busy, self._count = 0.0, 0
 
-    def asked(self, now: float) -> None:
+    def handler_ready(self, now: float) -> None:
         """The handler wants the next one: it is done with the last."""
         if self._since is not None:
             self._busy += now - self._since

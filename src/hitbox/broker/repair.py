@@ -27,19 +27,20 @@ import msgspec
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
 from hitbox.broker.settings import Options, read_options
-from hitbox.broker.store.checked_table import LEDGER, Row, Shape, crc_of
+from hitbox.broker.store import commit_marker
+from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
-from hitbox.broker.store.store import TABLES, Level, Store, check_format, fact_fault
-from hitbox.broker.subscriptions import Registry
+from hitbox.broker.store.store import TABLES, Level, Store, check_format, meta_fault
+from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
-FILES = ("hitbox.db", "hitbox.db-wal", "beacon")
+FILES = ("hitbox.db", "hitbox.db-wal", commit_marker.FILE_NAME)
 ASK_FOR = {
     "schema": "the schema cannot be read: give it at the next start, with --schema",
     "tokens": "the tokens cannot be read: until `hitbox admin token` makes one, the broker asks for none",
 }
-CONTENT = Shape({"wanted": str, "priority": Level, "about": str})
+CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
 """Of a subscription."""
 
 
@@ -76,11 +77,11 @@ def _problems(copy: Path, folder: Path) -> Iterator[str]:
         return
     try:
         yield from store.problems
-        schema = store.get("schema")
+        schema = store.get_meta("schema")
         if schema is None:
             yield "there is no schema: start the broker with --schema"
         else:
-            yield from Registry(store, Schema.from_json(schema)).problems
+            yield from SubscriptionRegistry(store, Schema.from_json(schema)).problems
         yield from (f"event {seq} could not be matched" for seq in store.failed())
     except HitboxError as problem:
         yield str(problem)
@@ -107,7 +108,7 @@ def repair(folder: Path) -> Repair:
             _write(done.damaged, json.dumps(done.left_out, indent=1, default=_text))
         for name in ("hitbox.db-wal", "hitbox.db-shm"):
             (folder / name).unlink(missing_ok=True)
-        for name in ("beacon", "hitbox.db"):
+        for name in (commit_marker.FILE_NAME, "hitbox.db"):
             os.replace(draft / name, folder / name)
         _sync(folder)
         return done
@@ -183,15 +184,15 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
 def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
     """From both ends, so that one page that cannot be read does not hide what is behind it."""
     seen: set[Any] = set()
-    shape = TABLES.get(name, LEDGER)
+    columns = TABLES.get(name, LEDGER)
     for way in ("", " DESC"):
         try:
-            for *row, crc in _raw(db, name, shape, way):
-                key = tuple(row[: shape.keys])
+            for *row, crc in _raw(db, name, columns, way):
+                key = tuple(row[: columns.keys])
                 if key in seen:
                     continue
                 seen.add(key)
-                if fault := shape.fault(row, crc):
+                if fault := columns.fault(row, crc):
                     done.left_out.append({"table": name, "why": fault, "row": row})
                 else:
                     yield tuple(row)
@@ -200,15 +201,15 @@ def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
             done.notes.append(f"table {name}: not all of it can be read ({problem})")
 
 
-def _raw(db: apsw.Connection, name: str, shape: Shape, way: str) -> Iterator[Row]:
+def _raw(db: apsw.Connection, name: str, columns: Columns, way: str) -> Iterator[Row]:
     """Rows with their CRC, in order. A text that is no UTF-8 any more comes as bytes, and hides no other row."""
-    columns = [f"c{n}" for n in range(len(shape.names) + 1)]
-    is_text = ", ".join(f"typeof({c}) = 'text'" for c in columns)
-    plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns)
-    order = ", ".join(c + way for c in columns[: shape.keys])
-    query = f"WITH t({', '.join(columns)}) AS (SELECT * FROM {name}) SELECT {is_text}, {plain} FROM t ORDER BY {order}"
+    names = [f"c{n}" for n in range(len(columns.names) + 1)]
+    is_text = ", ".join(f"typeof({c}) = 'text'" for c in names)
+    plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in names)
+    order = ", ".join(c + way for c in names[: columns.keys])
+    query = f"WITH t({', '.join(names)}) AS (SELECT * FROM {name}) SELECT {is_text}, {plain} FROM t ORDER BY {order}"
     for row in db.execute(query):
-        both = zip(row[: len(columns)], row[len(columns) :], strict=True)
+        both = zip(row[: len(names)], row[len(names) :], strict=True)
         yield tuple(_decoded(value) if text else value for text, value in both)
 
 
@@ -225,7 +226,7 @@ def _decoded(raw: bytes) -> str | bytes:
 def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     meta = {}
     for key, value in rows["meta"]:
-        if fault := fact_fault(key, value):
+        if fault := meta_fault(key, value):
             done.left_out.append({"table": "meta", "why": f"it cannot be read: {fault}", "row": (key, value)})
         elif key not in ("snapshot", "format"):  # the index is built again, the format is this one's
             meta[key] = value
@@ -261,19 +262,19 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.meta.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
         store.subscribers.insert(subscribers)
         store.subscriptions.insert(_usable(_owned(rows, "subscriptions", 0, known, done), done))
-        account = store.ledger.touch("events")
-        account.first, account.last = run.start, run.start - 1
+        entry = store.ledger.changed_entry("events")
+        entry.first, entry.last = run.start, run.start - 1
         store.events.insert([events[seq] for seq in run])
-        store.ledger.touch("events").last = last
+        store.ledger.changed_entry("events").last = last
         if not len(run):
-            store.ledger.touch("events").first = last + 1
+            store.ledger.changed_entry("events").first = last + 1
         store.deliveries.insert(deliveries)
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
-        store.ledger.touch("dead").last = max([row[0] for row in dead], default=0)
+        store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)
         store.commit()
         done.kept = {name: table.rows() for name, table in store.tables.items() if name != "changes"}
-        problems = store.contradictions()
+        problems = store.inconsistencies()
     finally:
         store.rollback()
         store.close()
@@ -314,11 +315,11 @@ def _usable(subscriptions: list[Row], done: Repair) -> list[Row]:
 def _last(rows: dict[str, list[Row]]) -> int:
     """The highest number that an event ever had: numbers are never used twice. Where the ledger does not tell, as far
     as anything else does."""
-    told = [row[4] for row in rows["ledger"] if row[0] == "events"]
+    known = [row[4] for row in rows["ledger"] if row[0] == "events"]
     seen = [row[0] for row in rows["events"]]
-    if not told:
+    if not known:
         seen += [*(row[2] for row in rows["deliveries"]), *(row[3] for row in rows["dead"])]
-    return max([*told, *seen], default=0)
+    return max([*known, *seen], default=0)
 
 
 def _last_run(events: dict[int, Row], last: int) -> range:
@@ -338,5 +339,5 @@ def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
 def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:
     """How far events are matched: at least as far as there are deliveries, which is also what is known where the store
     does not tell, or tells of events that never were."""
-    told = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
-    return max(told if told <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))
+    known = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
+    return max(known if known <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))

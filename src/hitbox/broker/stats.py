@@ -19,7 +19,7 @@ LATENCIES = 4096
 RECENT = 200
 
 
-class Sent(NamedTuple):
+class TraceRow(NamedTuple):
     seq: int
     level: int
     subscriber: str
@@ -29,27 +29,27 @@ class Sent(NamedTuple):
     live: bool
 
 
-class Watch:
+class Statistics:
     def __init__(self, trace: int = 10_000) -> None:
         self.counts: Counter[str] = Counter()
-        self.trace: deque[Sent] = deque(maxlen=trace)
+        self.trace: deque[TraceRow] = deque(maxlen=trace)
         self.latencies: deque[tuple[int, float]] = deque(maxlen=LATENCIES)
         self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)
         self.recent: deque[dict[str, object]] = deque(maxlen=RECENT)
-        self.seen = 0
+        self.event_count = 0
         self._before: Counter[str] = Counter()
         self._last = time.monotonic()
         self.started = time.time()
 
-    def arrived(self, events: Iterable[dict[str, object]]) -> None:
+    def add_events(self, events: Iterable[dict[str, object]]) -> None:
         """Events, for the page's list of the latest ones; `seen` counts them."""
         for one in events:
-            self.seen += 1
+            self.event_count += 1
             self.recent.append(one)
 
-    def since(self, number: int, most: int) -> list[dict[str, object]]:
+    def events_after(self, number: int, most: int) -> list[dict[str, object]]:
         """The latest of those that came after `number` others, `most` at most."""
-        fresh = min(self.seen - number, len(self.recent), most)
+        fresh = min(self.event_count - number, len(self.recent), most)
         return list(self.recent)[-fresh:] if fresh > 0 else []
 
     def percentile(self, share: float) -> float:

@@ -57,10 +57,10 @@ class Subscriber:
     ephemeral: bool = False
     lowest: int = LEVELS
     subscriptions: int = 0
-    live: set[str] = field(default_factory=set)
+    ephemeral_names: set[str] = field(default_factory=set)
 
 
-class Registry:
+class SubscriptionRegistry:
     """`problems` are subscribers and subscriptions that cannot be used as they are stored: the rest works."""
 
     def __init__(self, store: Store, schema: Schema):
@@ -82,10 +82,10 @@ class Registry:
             self._next = max(self._next, number + 1)
             if number in self.by_number:  # the store has reported the others
                 self.by_number[number].lowest, self.by_number[number].subscriptions = lowest, count
-        self.how = "empty"
+        self.restored_from = "empty"
         started = time.monotonic()
         self.index = self._restore()
-        self.seconds = time.monotonic() - started
+        self.restore_seconds = time.monotonic() - started
         self.adopt(schema, self.index)
 
     # ---- start
@@ -106,20 +106,20 @@ class Registry:
         return self.store.folder / "snapshots"
 
     def _restore(self) -> Index:
-        saved = self.store.get("snapshot")
+        saved = self.store.get_meta("snapshot")
         if saved and not self.store.problems:  # the snapshot may hold what is set aside
             try:
                 index = Index.open(self.path, saved["version"], verify=True)
                 if index.schema == self.schema:
                     tail = list(self.store.changes.scan("seq > ?", (saved["change"],)))
-                    self.how = f"snapshot {saved['version']} and {len(tail)} changes"
+                    self.restored_from = f"snapshot {saved['version']} and {len(tail)} changes"
                     self._replay(index, [(owner, name) for _, owner, name, _ in tail])
                     if len(index) == sum(s.subscriptions for s in self.by_number.values()):
                         return index
             except (SnapshotError, KeyError, TypeError):
                 pass  # it is derived: build it again
         index = Index(self.schema)
-        self.how = "the store"
+        self.restored_from = "the store"
         query = f"SELECT subscriber, name, wanted, priority, about FROM subscriptions WHERE {READABLE}"
         rows = self.store.db.execute(query)
         while chunk := list(islice(rows, LOAD_ROWS)):
@@ -136,25 +136,25 @@ class Registry:
                     "where": pa.array([row[1] for row in rows], pa.large_string()),
                     "priority": pa.array([row[2] for row in rows], pa.int64()),
                 }
-                _quiet(index.load, pa.table(columns))
+                _without_warnings(index.load, pa.table(columns))
             except (HitboxError, pa.ArrowException):
                 pass  # find out which
             else:
                 return
         for id, where, priority, about in rows:
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=kept_about(about))
+                _without_warnings(index.subscribe, id, where, priority=priority, about=stored_about(about))
             except (HitboxError, ValueError, TypeError) as problem:
                 self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
 
     def _replay(self, index: Index, changed: Iterable[tuple[str, str]]) -> None:
         """Bring an older index up to date: what the store says now of every (subscriber, name) that changed."""
-        for owner, names in _by_first(changed).items():
+        for owner, names in _grouped(changed).items():
             subscriber = self.by_name.get(owner)
             stored = self.store.subscriptions_of(subscriber.number, names) if subscriber else {}
-            self._agree(index, owner, {name: stored.get(name) for name in names})
+            self._copy_from_store(index, owner, {name: stored.get(name) for name in names})
 
-    def _agree(self, index: Index, owner: str, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+    def _copy_from_store(self, index: Index, owner: str, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
         """Make the index say what the store says of these subscriptions."""
         if len(index):
             index.unsubscribe_many([f"{owner}/{name}" for name, row in stored.items() if row is None])
@@ -162,12 +162,12 @@ class Registry:
         if rows:
             self._load(index, rows)
 
-    def agree(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
-        self._agree(self.index, subscriber.name, stored)
+    def copy_from_store(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+        self._copy_from_store(self.index, subscriber.name, stored)
 
     # ---- subscribers
 
-    def draft(self, name: str, options: Options, ephemeral: bool = False) -> Subscriber:
+    def new_subscriber(self, name: str, options: Options, ephemeral: bool = False) -> Subscriber:
         """A subscriber that is not known yet."""
         check_name(name, "subscriber")
         self._next += 1
@@ -189,29 +189,29 @@ class Registry:
 
     def apply(self, subscriber: Subscriber, put: Sequence[Subscription], remove: Sequence[str]) -> list[str]:
         """Change the index; warnings come back. Bad input changes nothing."""
-        index = self.live if subscriber.ephemeral else self.index
+        index = self.ephemeral_index if subscriber.ephemeral else self.index
         ids = {f"{subscriber.name}/{s.name}": s for s in put}
         known = [name for name in remove if f"{subscriber.name}/{name}" in index]
         fresh = sum(id not in index for id in ids)
-        told: list[str] = []
+        messages: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", NeverMatches)
             self._put(index, subscriber, put)
-        told += [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
+        messages += [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
         if known:
             index.unsubscribe_many([f"{subscriber.name}/{name}" for name in known])
         subscriber.subscriptions += fresh - len(known)
         subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
         if subscriber.ephemeral:
-            subscriber.live.update(s.name for s in put)
-            subscriber.live.difference_update(remove)
-        return told
+            subscriber.ephemeral_names.update(s.name for s in put)
+            subscriber.ephemeral_names.difference_update(remove)
+        return messages
 
     def clear(self, subscriber: Subscriber) -> None:
         """Remove all subscriptions of a subscriber from the index."""
-        index = self.live if subscriber.ephemeral else self.index
+        index = self.ephemeral_index if subscriber.ephemeral else self.index
         query = "SELECT name FROM subscriptions WHERE subscriber = ?"
-        names = subscriber.live or [name for (name,) in self.store.read(query, (subscriber.number,))]
+        names = subscriber.ephemeral_names or [name for (name,) in self.store.read(query, (subscriber.number,))]
         if names:
             index.unsubscribe_many([f"{subscriber.name}/{name}" for name in names])
 
@@ -236,11 +236,11 @@ class Registry:
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
         """(priority, ids) of both indexes, most urgent first, each priority once."""
         durable: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
-        if not len(self.live):
+        if not len(self.ephemeral_index):
             return durable
-        return _together(durable, self.live.match_levels(event, where))
+        return _merge_levels(durable, self.ephemeral_index.match_levels(event, where))
 
-    def group(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
+    def by_subscriber(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
         """Ids by subscriber."""
         found: dict[str, list[str]] = {}
         for id in ids:
@@ -257,8 +257,8 @@ class Registry:
 
     def adopt(self, schema: Schema, index: Index) -> None:
         self.schema, self.index = schema, index
-        self.live = Index(schema, matcher=index.matcher)
-        self.checker = Index(schema, matcher="brute")  # holds nothing: checks events
+        self.ephemeral_index = Index(schema, matcher=index.matcher)
+        self.event_checker = Index(schema, matcher="brute")  # holds nothing: checks events
 
     def with_schema(self, schema: Schema) -> Index:
         """The index under another schema; refused where a subscription contradicts it."""
@@ -271,7 +271,7 @@ class Registry:
                 continue
             id = f"{self.by_number[number].name}/{name}"
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=kept_about(about))
+                _without_warnings(index.subscribe, id, where, priority=priority, about=stored_about(about))
             except HitboxError as problem:
                 bad.append(f"{id}: {problem}")
         if bad:
@@ -280,7 +280,7 @@ class Registry:
         return index
 
 
-def kept_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as the store has them; older stores hold an interval as a list of two."""
     return {
         name: {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
@@ -288,7 +288,7 @@ def kept_values(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def kept_about(stored: str) -> dict[str, Any]:
+def stored_about(stored: str) -> dict[str, Any]:
     """The values that a subscription has, as the store has them."""
     try:
         found = json.loads(stored)
@@ -296,10 +296,10 @@ def kept_about(stored: str) -> dict[str, Any]:
         raise BadRequest(f"its `about` cannot be read: {problem}") from None
     if not isinstance(found, dict):
         raise BadRequest(f"its `about` is a JSON object, not {stored:.100}")
-    return kept_values(found)
+    return stored_values(found)
 
 
-def _together(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
+def _merge_levels(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
     """Several streams of (priority, ids) as one. A priority comes once: the deliveries of a batch are put in order
     priority by priority, so those of a second helping would come behind later events."""
     heads = [(found, source) for source in sources if (found := next(source, None)) is not None]
@@ -310,14 +310,14 @@ def _together(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, 
         heads = [(found, source) for found, source in ahead if found is not None]
 
 
-def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for first, second in dict.fromkeys(pairs):
         found.setdefault(first, []).append(second)
     return found
 
 
-def _quiet(call: Any, *args: Any, **named: Any) -> None:
+def _without_warnings(call: Any, *args: Any, **named: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NeverMatches)
         call(*args, **named)

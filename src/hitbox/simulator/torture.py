@@ -63,8 +63,8 @@ def torture(
         try:
             schedule.run()
         except Exception as problem:
-            told = f"{type(problem).__name__}: {problem}".replace(str(schedule.folder), "DIR")
-            report.failures.append(Failure(one, told, traceback.format_exc()))
+            text = f"{type(problem).__name__}: {problem}".replace(str(schedule.folder), "DIR")
+            report.failures.append(Failure(one, text, traceback.format_exc()))
         report.schedules += 1
         report.faults += schedule.faults
         report.counts += schedule.counts

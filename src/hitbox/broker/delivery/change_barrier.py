@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Gate:
+class ChangeBarrier:
     def __init__(self) -> None:
-        self.inside = 0
+        self.events_inside = 0
         self._turn = asyncio.Lock()
         self._open, self._empty = asyncio.Event(), asyncio.Event()
         self._open.set()
@@ -23,16 +23,16 @@ class Gate:
     async def enter(self, count: int) -> None:
         while not self._open.is_set():
             await self._open.wait()
-        self.inside += count
+        self.events_inside += count
         self._empty.clear()
 
     def leave(self, count: int) -> None:
-        self.inside -= count
-        if not self.inside:
+        self.events_inside -= count
+        if not self.events_inside:
             self._empty.set()
 
     @asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
         async with self._turn:
             self._open.clear()
             try:

@@ -29,7 +29,7 @@ from typing import Any
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.settings import Way
-from hitbox.broker.subscriptions import Registry, Subscriber
+from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
 
 BATCH = 64
@@ -42,7 +42,7 @@ Row = tuple[int, int, int, str, int]
 
 
 @dataclass(slots=True)
-class Accepted:
+class AcceptedEvent:
     """An event that is in the store."""
 
     seq: int
@@ -67,15 +67,15 @@ class Level:
 
 
 @dataclass(slots=True)
-class Pump:
-    registry: Registry
+class Dispatcher:
+    registry: SubscriptionRegistry
     mailboxes: Mapping[int, Mailbox]
     way: Way
     failed: list[int] = field(default_factory=list)
     """Events of the last run that could not be matched, or not at every level."""
     large: int = LARGE
 
-    async def run(self, batch: list[Accepted]) -> tuple[list[Row], dict[int, int]]:
+    async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
         """Send a batch; the rows to record, and how many subscriptions each event matched."""
         rows: list[Row] = []
         self.failed = []
@@ -102,9 +102,11 @@ class Pump:
             ]
         return rows, {seq: sum(len(d.ids) for d in found.values()) for seq, found in made.items()}
 
-    async def _levels(self, batch: list[Accepted], made: dict[int, dict[Subscriber, Delivery]]) -> AsyncIterator[Level]:
+    async def _levels(
+        self, batch: list[AcceptedEvent], made: dict[int, dict[Subscriber, Delivery]]
+    ) -> AsyncIterator[Level]:
         """Level by level over all events of the batch, each determined when it is asked for."""
-        heads: list[tuple[Accepted, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
+        heads: list[tuple[AcceptedEvent, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
         next_of: dict[int, tuple[int, list[str]] | None] = {}
         turn = time.monotonic()
         while True:
@@ -121,14 +123,14 @@ class Pump:
                 if found is None and level.level == 0 and not made[a.seq] and a.seq not in self.failed:
                     self._collect(a, {one: [] for one in self.registry.takes_unmatched.values()}, level, made[a.seq])
                 elif found is not None and found[0] == level.level:
-                    self._collect(a, self.registry.group(found[1]), level, made[a.seq])
+                    self._collect(a, self.registry.by_subscriber(found[1]), level, made[a.seq])
                     del next_of[a.seq]
             if left or level.deliveries:
                 yield level
             if not left:
                 return
 
-    def _found(self, a: Accepted) -> Iterator[tuple[int, list[str]]]:
+    def _found(self, a: AcceptedEvent) -> Iterator[tuple[int, list[str]]]:
         """An event that cannot be matched harms no other."""
         try:
             yield from self.registry.levels(a.event, a.where)
@@ -136,7 +138,7 @@ class Pump:
             log.exception("event %d could not be matched; it is kept, and tried again at the next start", a.seq)
             self.failed.append(a.seq)
 
-    async def _next(self, a: Accepted, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
+    async def _next(self, a: AcceptedEvent, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
         """The next level of an event, found on the loop or in a thread; how that went decides for the others."""
         size, started = len(a.body), time.monotonic()
         threaded = size >= self.large
@@ -149,7 +151,7 @@ class Pump:
         return found
 
     def _collect(
-        self, a: Accepted, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
+        self, a: AcceptedEvent, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
     ) -> None:
         now = time.perf_counter_ns()
         for subscriber, names in found.items():

@@ -24,11 +24,11 @@ from typing import Protocol
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.store.store import Stored
+from hitbox.broker.store.store import StoredDelivery
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
 
-MEMORY = 1_000
+MEMORY_ROWS = 1_000
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
 MOST_DOUBLINGS = 60  # of a pause; more would overflow at some point, and all of them are beyond any limit
@@ -77,12 +77,12 @@ class Mailbox:
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
-        self.held: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
+        self.in_flight: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
         self.paused = 0  # of the held ones, those that failed and wait for their next try
-        self._due: list[tuple[float, int]] = []
-        self._latest = 0.0  # deadline of a held one
-        self.over = False  # to be disconnected
-        self.calm = True  # was within its limit
+        self._retry_heap: list[tuple[float, int]] = []
+        self._latest_deadline = 0.0  # deadline of a held one
+        self.over_limit = False  # to be disconnected
+        self.within_limit = True  # was within its limit
 
     # ---- in
 
@@ -92,7 +92,7 @@ class Mailbox:
         self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
-        if self.connected is None or self.spilled or self.ready >= MEMORY:
+        if self.connected is None or self.spilled or self.ready >= MEMORY_ROWS:
             self.spilled = True
             self.spills += 1
             self.wake.set()
@@ -107,7 +107,7 @@ class Mailbox:
         self._push(delivery)
         if self.ready > self.subscriber.options.limit:
             if self.subscriber.options.policy == "disconnect":
-                self.over = True
+                self.over_limit = True
             oldest = min((queue for queue in self._ready if queue), key=lambda queue: queue[0].seq)
             oldest.popleft()
             self.ready -= 1
@@ -121,12 +121,12 @@ class Mailbox:
         self.idle.clear()
         self.wake.set()
 
-    def fill(self, stored: Iterable[Stored]) -> None:
+    def fill(self, stored: Iterable[StoredDelivery]) -> None:
         """What was fetched from the disk."""
         for s in stored:
             self._push(Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False))
 
-    def respool(self, count: int) -> None:
+    def rows_added(self, count: int) -> None:
         """Deliveries were added on disk, behind our back."""
         self.pending += count
         self.spilled = self.spilled or count > 0
@@ -135,15 +135,15 @@ class Mailbox:
 
     # ---- out
 
-    def room(self) -> int:
+    def window_left(self) -> int:
         """How many more may be sent; a delivery in its pause is not with the client, so it takes no place there."""
-        return self.window - len(self.held) + min(self.paused, MEMORY)
+        return self.window - len(self.in_flight) + min(self.paused, MEMORY_ROWS)
 
     def take(self) -> list[Delivery]:
         """The next deliveries for one frame, most urgent first, within the window; they count as held from now on."""
         found: list[Delivery] = []
         size = 0
-        most = min(FRAME_COUNT, self.room()) if not self.subscriber.ephemeral else FRAME_COUNT
+        most = min(FRAME_COUNT, self.window_left()) if not self.subscriber.ephemeral else FRAME_COUNT
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
@@ -154,30 +154,30 @@ class Mailbox:
         if self.subscriber.ephemeral:
             self.pending -= len(found)
         else:
-            self.held.update((d.seq, d) for d in found)
+            self.in_flight.update((d.seq, d) for d in found)
         return found
 
-    def wants_spool(self) -> bool:
-        return self.spilled and not self.ready and self.room() > 0 and not self.subscriber.ephemeral
+    def needs_refill(self) -> bool:
+        return self.spilled and not self.ready and self.window_left() > 0 and not self.subscriber.ephemeral
 
     def extend(self, seqs: Iterable[int]) -> None:
         """The time-out of these deliveries counts from now on; what is not with the client stays as it is."""
         deadline = time.monotonic() + self.subscriber.options.visibility_seconds
         for seq in seqs:
-            delivery = self.held.get(seq)
+            delivery = self.in_flight.get(seq)
             if delivery is not None and delivery.deadline:
-                del self.held[seq]  # to the end: held is in the order of deadlines
+                del self.in_flight[seq]  # to the end: held is in the order of deadlines
                 delivery.deadline = deadline
-                self.held[seq] = delivery
-        if deadline < self._latest:  # visibility_seconds became shorter: some have more time than these
-            self.held = dict(sorted(self.held.items(), key=lambda one: one[1].deadline))
-        self._latest = max(self._latest, deadline)
+                self.in_flight[seq] = delivery
+        if deadline < self._latest_deadline:  # visibility_seconds became shorter: some have more time than these
+            self.in_flight = dict(sorted(self.in_flight.items(), key=lambda one: one[1].deadline))
+        self._latest_deadline = max(self._latest_deadline, deadline)
 
     def acknowledge(self, seqs: Iterable[int]) -> tuple[list[tuple[int, int]], list[int]]:
         """(level, seq) of what is done, and the numbers of which memory knows nothing: they may be on the disk."""
         known, unknown = [], []
         for seq in dict.fromkeys(seqs):
-            delivery = self._unhold(seq)
+            delivery = self._remove_in_flight(seq)
             if delivery is not None:
                 known.append((delivery.level, seq))
             else:
@@ -186,8 +186,8 @@ class Mailbox:
         self.wake.set()
         return known, unknown
 
-    def _unhold(self, seq: int) -> Delivery | None:
-        delivery = self.held.pop(seq, None)
+    def _remove_in_flight(self, seq: int) -> Delivery | None:
+        delivery = self.in_flight.pop(seq, None)
         if delivery is not None and not delivery.deadline:
             self.paused -= 1
         return delivery
@@ -206,43 +206,43 @@ class Mailbox:
         """Forget deliveries that the store has let go."""
         seqs = list(seqs)
         for seq in seqs:
-            self._unhold(seq)
+            self._remove_in_flight(seq)
         self._discard(seqs)
 
     # ---- time
 
     def expired(self, now: float) -> list[Delivery]:
         """Held deliveries whose time is up; those whose pause is over go back to the front of their queue."""
-        while self._due and self._due[0][0] <= now:
-            delivery = self.held.get(heapq.heappop(self._due)[1])
+        while self._retry_heap and self._retry_heap[0][0] <= now:
+            delivery = self.in_flight.get(heapq.heappop(self._retry_heap)[1])
             if delivery is not None and not delivery.deadline:
-                self._unhold(delivery.seq)
+                self._remove_in_flight(delivery.seq)
                 delivery.sent, delivery.live = True, False
                 self._ready[delivery.level].appendleft(delivery)
                 self.ready += 1
                 self.resent += 1
                 self.wake.set()
         late = []
-        for delivery in self.held.values():
+        for delivery in self.in_flight.values():
             if now < delivery.deadline < math.inf:
                 break
             if 0 < delivery.deadline <= now:
                 late.append(delivery)
         return late
 
-    def failed(self, delivery: Delivery, now: float) -> bool:
+    def try_failed(self, delivery: Delivery, now: float) -> bool:
         """Count a try; whether there is another one, after a pause."""
         options = self.subscriber.options
         delivery.tries += 1
         self.wake.set()
         if delivery.tries >= options.max_tries:
-            self._unhold(delivery.seq)
+            self._remove_in_flight(delivery.seq)
             return False
         delivery.deadline = 0.0
         self.paused += 1
         doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
         pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
-        heapq.heappush(self._due, (now + pause, delivery.seq))
+        heapq.heappush(self._retry_heap, (now + pause, delivery.seq))
         return True
 
     # ---- connections
@@ -260,10 +260,10 @@ class Mailbox:
         for queue in self._ready:
             queue.clear()
         self.ready = 0
-        self.held.clear()
+        self.in_flight.clear()
         self.paused = 0
-        self._due.clear()
-        self.over = False
+        self._retry_heap.clear()
+        self.over_limit = False
         if self.subscriber.ephemeral:
             self.pending = 0
         else:
@@ -271,7 +271,7 @@ class Mailbox:
         self.idle.set()
         self.wake.set()
 
-    def lag(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         """For the page and the metrics."""
         s = self.subscriber
         return {
@@ -280,7 +280,7 @@ class Mailbox:
             "connected": self.connected is not None,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
-            "held": len(self.held),
+            "held": len(self.in_flight),
             "spooled": self.spilled,
             "dropped": self.dropped,
             "dead": self.dead,

@@ -36,18 +36,18 @@ def make_token(store: Store, name: str) -> str:
     """A new token of a principal; only its hash is kept, so it is shown once. Runs in a transaction."""
     check_name(name, "principal")
     token = secrets.token_urlsafe(32)
-    tokens: dict[str, str] = store.get("tokens", {})
+    tokens: dict[str, str] = store.get_meta("tokens", {})
     if name in tokens:
         raise Conflict(f"{name!r} has a token already; remove it first")
-    store.keep("tokens", {**tokens, name: _hash(token)})
+    store.put_meta("tokens", {**tokens, name: _hash(token)})
     return token
 
 
 def remove_token(store: Store, name: str) -> None:
-    tokens: dict[str, str] = store.get("tokens", {})
+    tokens: dict[str, str] = store.get_meta("tokens", {})
     if name not in tokens:
         raise BadRequest(f"{name!r} has no token")
-    store.keep("tokens", {kept: hash for kept, hash in tokens.items() if kept != name})
+    store.put_meta("tokens", {kept: hash for kept, hash in tokens.items() if kept != name})
 
 
 def _hash(token: str) -> str:
@@ -94,7 +94,7 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(slots=True)
-class Guard:
+class AccessControl:
     """Checks requests; headers are lower-case."""
 
     tokens: Mapping[str, str]
@@ -137,7 +137,7 @@ class Guard:
 
 
 @dataclass(slots=True)
-class Buckets:
+class RateLimiter:
     """Events a second and principal, saved up for one second at most."""
 
     rate: float

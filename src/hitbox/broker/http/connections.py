@@ -113,10 +113,10 @@ class Config(uvicorn.Config):
 
     def __init__(self, app: Any, limits: Settings, most: int, **named: Any):
         self.limits, self.most_sockets = limits, most
-        super().__init__(app, http=Requests, ws=Frames, **named)
+        super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, **named)
 
 
-class _Stalling(asyncio.Protocol):
+class _StallTimeout(asyncio.Protocol):
     """Cuts a connection that takes nothing for a while; comes before the protocol whose pauses it sees."""
 
     config: Config
@@ -143,7 +143,7 @@ class _Stalling(asyncio.Protocol):
             self._stalled = None
 
 
-class Requests(_Stalling, H11Protocol):
+class HttpProtocol(_StallTimeout, H11Protocol):
     """HTTP/1.1 with limits."""
 
     config: Config
@@ -214,7 +214,7 @@ class Requests(_Stalling, H11Protocol):
         self.transport.close()
 
 
-class Frames(_Stalling, WebSocketsSansIOProtocol):
+class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
     """A WebSocket with limits."""
 
     config: Config

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect, Request
 
 from hitbox.broker.errors import BadRequest, TooLarge
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
@@ -156,10 +156,10 @@ def _compressed(message: pa.ipc.Message) -> bool:
     return message.type in ("dictionary", "record batch") and field(batch, 3) != 0
 
 
-def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> list[Item]:
+def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> list[PublishedEvent]:
     """Events; in a table a column an attribute, or its two ends, and `where`."""
     if kind != ARROW:
-        return many(data, kind, Item, limits.max_batch)
+        return many(data, kind, PublishedEvent, limits.max_batch)
     found = []
     for row in table(data, limits):
         where = None if "where" in attributes else row.pop("where", None)
@@ -167,7 +167,7 @@ def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> li
             ends = f"{name}_low", f"{name}_high"
             if name not in row and all(end in row and end not in attributes for end in ends):
                 row[name] = row.pop(ends[0]), row.pop(ends[1])
-        found.append(Item(for_json(row), where))
+        found.append(PublishedEvent(for_json(row), where))
     return found
 
 

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from hitbox.broker import admin
 from hitbox.broker.broker import Broker
 from hitbox.broker.http import request_bodies
-from hitbox.broker.http.auth import Buckets, Guard
+from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.lookups import Lookups
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
@@ -33,8 +33,8 @@ class Call:
     """One request, with what it may touch."""
 
     broker: Broker
-    guard: Guard
-    buckets: Buckets
+    access: AccessControl
+    rate_limiter: RateLimiter
     lookups: Lookups
     request: Request
     principal: str
@@ -123,11 +123,11 @@ async def put_schema(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    return {**call.broker.describe(), "history": list(call.broker.watch.history)}
+    return {**call.broker.describe(), "history": list(call.broker.statistics.history)}
 
 
 async def trace(call: Call) -> Any:
-    rows = [row._asdict() for row in call.broker.watch.trace if row.seq >= call.query.first]
+    rows = [row._asdict() for row in call.broker.statistics.trace if row.seq >= call.query.first]
     return {"rows": rows[: call.query.limit]}
 
 
@@ -137,7 +137,7 @@ async def publish(call: Call) -> Any:
     given = data, request_bodies.kind_of(call.request), s, call.broker.registry.schema.names
     large = len(data) > LARGE
     items = await asyncio.to_thread(request_bodies.items, *given) if large else request_bodies.items(*given)
-    call.buckets.take(call.principal, len(items))
+    call.rate_limiter.take(call.principal, len(items))
     first = await call.broker.publish(items)
     return {"first": first, "count": len(items)}
 
@@ -150,17 +150,17 @@ async def list_subscribers(call: Call) -> Any:
     q, mailboxes = call.query, call.broker.mailboxes
     found = [m for m in mailboxes.values() if q.q in m.subscriber.name and q.subscriber in ("", m.subscriber.name)]
     first = heapq.nsmallest(q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
-    return {"count": len(mailboxes), "subscribers": [m.lag() for m in first]}
+    return {"count": len(mailboxes), "subscribers": [m.describe() for m in first]}
 
 
 async def get_subscriber(call: Call) -> Any:
-    return call.broker.mailbox(call.path("subscriber")).lag()
+    return call.broker.mailbox(call.path("subscriber")).describe()
 
 
 async def put_subscriber(call: Call) -> Any:
     name = check_name(call.path("subscriber"), "subscriber")
     await call.broker.put_subscriber(name, call.body)
-    return call.broker.mailbox(name).lag()
+    return call.broker.mailbox(name).describe()
 
 
 async def delete_subscriber(call: Call) -> Any:
@@ -205,11 +205,13 @@ async def check(call: Call) -> Any:
 
 async def attempt(call: Call) -> Any:
     b = call.body
-    return await call.lookups.run(admin.attempt, call.broker, Item(b.event, b.where), b.limit, b.misses)
+    return await call.lookups.run(admin.try_event, call.broker, PublishedEvent(b.event, b.where), b.limit, b.misses)
 
 
 async def explain(call: Call) -> Any:
-    return await call.lookups.run(admin.explain, call.broker, Item(call.body.event, call.body.where), call.body.id)
+    return await call.lookups.run(
+        admin.explain, call.broker, PublishedEvent(call.body.event, call.body.where), call.body.id
+    )
 
 
 async def dead(call: Call) -> Any:
@@ -218,7 +220,7 @@ async def dead(call: Call) -> Any:
 
 
 async def revive(call: Call) -> Any:
-    return {"count": await admin.revive(call.broker, call.body.numbers)}
+    return {"count": await admin.replay_dead_letters(call.broker, call.body.numbers)}
 
 
 async def snapshot(call: Call) -> Any:
@@ -231,7 +233,7 @@ ROUTES = [
     Route("PUT", "/v1/schema", put_schema, "Change the schema; refused where subscriptions contradict it", Attributes),
     Route("GET", "/v1/stats", stats, "Counters, sizes, and a line a second of rates and latencies"),
     Route("GET", "/v1/trace", trace, "The latest deliveries: event, level, determined, sent", query=Tail),
-    Route("POST", "/v1/events", publish, "Publish: durable when answered", Item, status=201, raw=True),
+    Route("POST", "/v1/events", publish, "Publish: durable when answered", PublishedEvent, status=201, raw=True),
     Route("GET", "/v1/events", list_events, "Stored events", query=From),
     Route("GET", "/v1/subscribers", list_subscribers, "Subscribers with lag and policy", query=Search),
     Route("GET", OWNER, get_subscriber, "One subscriber"),

@@ -37,9 +37,9 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
-from hitbox.broker.http.auth import PROTOCOL, Buckets
+from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
@@ -71,7 +71,7 @@ class Subscribe(_Message, tag="subscribe"):
 
 
 class Publish(_Message, tag="publish"):
-    items: list[Item]
+    items: list[PublishedEvent]
     request: int = 0
 
 
@@ -97,14 +97,14 @@ Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
 class Session:
     """One connection of a subscriber."""
 
-    def __init__(self, socket: WebSocket, broker: Broker, buckets: Buckets, principal: str):
-        self.socket, self.broker, self.buckets, self.principal = socket, broker, buckets, principal
-        self._goodbye: tuple[int, str] | None = None
+    def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, principal: str):
+        self.socket, self.broker, self.rate_limiter, self.principal = socket, broker, rate_limiter, principal
+        self._close_with: tuple[int, str] | None = None
         self._ended = asyncio.Event()
 
     def close(self, code: int, reason: str) -> None:
         """Asked for by the broker; done by `run`."""
-        self._goodbye = self._goodbye or (code, reason)
+        self._close_with = self._close_with or (code, reason)
         self._ended.set()
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Session:
         try:
             if hello.ephemeral and hello.put:
                 warnings = await self.broker.subscribe(name, hello.put)
-            await self._tell({"type": "welcome", **mailbox.lag(), "warnings": warnings})
+            await self._send_message({"type": "welcome", **mailbox.describe(), "warnings": warnings})
         except BaseException:
             await self.broker.detach(mailbox, self)
             raise
@@ -178,7 +178,7 @@ class Session:
             message: Any = _decode(await self._text())
             match message:
                 case Ack() | Nack() | Extend():
-                    await self._acted(mailbox, message)
+                    await self._handle_delivery_message(mailbox, message)
                 case SetWindow():
                     mailbox.window = message.size
                     mailbox.wake.set()
@@ -187,15 +187,15 @@ class Session:
                 case _:
                     await self._answer(message.request, acts[type(message)](mailbox, message))
 
-    async def _acted(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
+    async def _handle_delivery_message(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
         """What a client did with deliveries. Numbers that are not with it cost their sender time, nobody else."""
         match message:
             case Ack():
-                asked = self.broker.post.acknowledge(mailbox, message.seqs)
+                asked = self.broker.tracker.acknowledge(mailbox, message.seqs)
                 if asked is not None:
                     await asked
             case Nack():
-                self.broker.post.refuse(mailbox, message.seqs)
+                self.broker.tracker.refuse(mailbox, message.seqs)
             case Extend():
                 mailbox.extend(message.seqs)
         if len(message.seqs) > MANY:
@@ -204,9 +204,9 @@ class Session:
     async def _answer(self, request: int, work: Any) -> None:
         """What a request gave, or its error; the connection goes on."""
         try:
-            await self._tell({"type": "done", "request": request, **await work})
+            await self._send_message({"type": "done", "request": request, **await work})
         except HitboxError as problem:
-            await self._tell({"type": "error", "request": request, **describe(problem)})
+            await self._send_message({"type": "error", "request": request, **describe(problem)})
 
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
         self._batch(len(message.put) + len(message.remove))
@@ -215,7 +215,7 @@ class Session:
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         self._batch(len(message.items))
-        self.buckets.take(self.principal, len(message.items))
+        self.rate_limiter.take(self.principal, len(message.items))
         return {"first": await self.broker.publish(message.items), "count": len(message.items)}
 
     def _batch(self, count: int) -> None:
@@ -223,17 +223,17 @@ class Session:
             raise TooLarge(f"a batch has at most {self.broker.settings.max_batch} values")
 
     async def _send(self, mailbox: Mailbox) -> None:
-        while deliveries := await self.broker.post.next(mailbox, self):
+        while deliveries := await self.broker.tracker.next(mailbox, self):
             await self.socket.send_text(frame(deliveries))
-            self.broker.post.sent(mailbox, deliveries)
+            self.broker.tracker.sent(mailbox, deliveries)
 
-    async def _tell(self, message: dict[str, Any]) -> None:
+    async def _send_message(self, message: dict[str, Any]) -> None:
         await self.socket.send_text(msgspec.json.encode(message).decode())
 
     async def _fail(self, problem: HitboxError) -> None:
         """Say what is wrong, then close: for good where the client is to blame, or else so that it comes back."""
         try:
-            await self._tell({"type": "error", "request": 0, **describe(problem)})
+            await self._send_message({"type": "error", "request": 0, **describe(problem)})
         except (WebSocketDisconnect, RuntimeError):
             return
         status = status_of(problem)
@@ -241,7 +241,7 @@ class Session:
         await self._close()
 
     async def _close(self) -> None:
-        code, reason = self._goodbye or (1000, "")
+        code, reason = self._close_with or (1000, "")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
             await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
 

@@ -3,7 +3,7 @@
     ledger:  name        rows   sum of CRCs   first   last
              events        812     ...           189   1000     first and last: rows number first..last without a gap
              deliveries   4711     ...             0      0
-             commits     12345                                  one more with every commit; the beacon repeats it
+             commits     12345                                  one more with every commit; the commit marker repeats it
 
 A flipped byte breaks the CRC of its row, a lost or doubled row breaks count and sum, a lost transaction breaks the
 count of commits. The ledger is written in the transaction whose rows it counts. A CRC says nothing of who wrote the
@@ -21,12 +21,12 @@ import apsw
 import msgspec
 
 from hitbox.broker.errors import StoreDamaged
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import MOST
 
 Row = tuple[Any, ...]
 _encode = msgspec.msgpack.Encoder().encode
-WRAP = 2**62
+SUM_MODULUS = 2**62
 Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
@@ -34,7 +34,7 @@ def _json(rows: list[Any]) -> str:
     return msgspec.json.encode(rows).decode()
 
 
-def _textual(row: Row) -> Row:
+def _with_text_body(row: Row) -> Row:
     return (*row[:-2], row[-2].decode(), row[-1]) if isinstance(row[-2], bytes) else row
 
 
@@ -42,13 +42,14 @@ def crc_of(row: Sequence[Any]) -> int:
     return zlib.crc32(_encode(row))
 
 
-_decode_item = msgspec.json.Decoder(Item).decode
+_decode_item = msgspec.json.Decoder(PublishedEvent).decode
 
 
-class Shape:
+class Columns:
     """The columns of a table by name, with their types; the first `keys` of them are the key, the CRC comes after them.
 
-    A `bulk` table is filled with JSON (see Table). A column called body is the last one, and holds an event's text.
+    A `bulk` table is filled with JSON (see CheckedTable). A column called body is always the last one and holds the
+    JSON text of an event.
     """
 
     def __init__(self, columns: dict[str, Any], keys: int = 1, bulk: bool = False):
@@ -72,8 +73,14 @@ class Shape:
         return ""
 
 
-LEDGER = Shape(
-    {"name": str, "rows": Number, "sum": Annotated[int, msgspec.Meta(ge=0, lt=WRAP)], "first": Number, "last": Number}
+LEDGER = Columns(
+    {
+        "name": str,
+        "rows": Number,
+        "sum": Annotated[int, msgspec.Meta(ge=0, lt=SUM_MODULUS)],
+        "first": Number,
+        "last": Number,
+    }
 )
 
 
@@ -86,7 +93,7 @@ def rows_of(db: apsw.Connection, table: str) -> Iterator[Row]:
 
 
 @dataclass(slots=True)
-class Account:
+class LedgerEntry:
     rows: int = 0
     sum: int = 0
     first: int = 1
@@ -101,21 +108,21 @@ class Ledger:
         db.execute(
             "CREATE TABLE IF NOT EXISTS ledger(name TEXT PRIMARY KEY, rows, sum, first, last, crc) WITHOUT ROWID"
         )
-        self._accounts: dict[str, Account] = {}
-        self._touched: dict[str, None] = {}  # in order, so that a run can be repeated exactly
+        self._entries: dict[str, LedgerEntry] = {}
+        self._changed: dict[str, None] = {}  # in order, so that a run can be repeated exactly
         self._stale = False
         self.reload()
 
     def reload(self) -> None:
         """Forget what was counted and not committed."""
         self._stale = True  # until it has been read: reading may fail
-        found: dict[str, Account] = {}
+        found: dict[str, LedgerEntry] = {}
         for *row, crc in rows_of(self._db, "ledger"):
             if fault := LEDGER.fault(row, crc):
                 raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged ({fault})")
-            found[row[0]] = Account(*row[1:])
-        self._accounts = found  # at once: other threads look at it
-        self._touched.clear()
+            found[row[0]] = LedgerEntry(*row[1:])
+        self._entries = found  # at once: other threads look at it
+        self._changed.clear()
         self._stale = False
 
     def refresh(self) -> None:
@@ -123,26 +130,26 @@ class Ledger:
         if self._stale:
             self.reload()
 
-    def look(self, name: str) -> Account:
-        return self._accounts.get(name) or Account()
+    def entry(self, name: str) -> LedgerEntry:
+        return self._entries.get(name) or LedgerEntry()
 
-    def touch(self, name: str) -> Account:
-        self._touched[name] = None
-        return self._accounts.setdefault(name, Account())
+    def changed_entry(self, name: str) -> LedgerEntry:
+        self._changed[name] = None
+        return self._entries.setdefault(name, LedgerEntry())
 
     def flush(self) -> int:
         """Write what changed, and count the commit."""
-        commits = self.touch("commits")
+        commits = self.changed_entry("commits")
         commits.rows += 1
-        for name in self._touched:
-            a = self._accounts[name]
+        for name in self._changed:
+            a = self._entries[name]
             row = (name, a.rows, a.sum, a.first, a.last)
             self._db.execute("INSERT OR REPLACE INTO ledger VALUES(?,?,?,?,?,?)", (*row, crc_of(row)))
-        self._touched.clear()
+        self._changed.clear()
         return commits.rows
 
 
-class Table:
+class CheckedTable:
     """One table.
 
     A `bulk` table takes its rows as one JSON value: SQLite then works through all of them without asking for the
@@ -150,9 +157,9 @@ class Table:
     must be free of NUL characters, and a column called body, its last, holds UTF-8 bytes.
     """
 
-    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, shape: Shape):
-        self.name, self._db, self._ledger, self.shape, self._bulk = name, db, ledger, shape, shape.bulk
-        names, keys = shape.names, shape.keys
+    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, columns: Columns):
+        self.name, self._db, self._ledger, self.columns, self._bulk = name, db, ledger, columns, columns.bulk
+        names, keys = columns.names, columns.keys
         self.numbered = names[0] == "seq"
         primary = ", ".join(names[:keys])
         kind = "INTEGER PRIMARY KEY" if self.numbered else ""
@@ -174,16 +181,16 @@ class Table:
 
     def insert(self, rows: Iterable[Row]) -> None:
         """Rows that are not there yet; of a numbered table the next ones."""
-        account = self._ledger.touch(self.name)
+        entry = self._ledger.changed_entry(self.name)
         made = [(*row, crc_of(row)) for row in rows]
         if self._bulk:
-            self._db.execute(self._insert_all, (_json([_textual(row) for row in made]),))
+            self._db.execute(self._insert_all, (_json([_with_text_body(row) for row in made]),))
         else:
             self._db.executemany(self._insert, made)
-        account.rows += len(made)
-        account.sum = (account.sum + sum(row[-1] for row in made)) % WRAP
+        entry.rows += len(made)
+        entry.sum = (entry.sum + sum(row[-1] for row in made)) % SUM_MODULUS
         if self.numbered and made:
-            account.last = made[-1][0]
+            entry.last = made[-1][0]
 
     def put(self, rows: Sequence[Row]) -> None:
         """Rows that replace those with the same keys."""
@@ -197,59 +204,59 @@ class Table:
             ((count, total),) = self._db.execute(self._count_all, chosen)
             if count:
                 self._db.execute(self._delete_all, chosen)
-            return self._less(count, total)
-        return self._gone([crc for (crc,) in self._db.executemany(self._delete, keys)])
+            return self._subtract(count, total)
+        return self._subtract_crcs([crc for (crc,) in self._db.executemany(self._delete, keys)])
 
     def delete_where(self, condition: str, values: Row = ()) -> int:
-        return self._gone(
+        return self._subtract_crcs(
             [crc for (crc,) in self._db.execute(f"DELETE FROM {self.name} WHERE {condition} RETURNING crc", values)]
         )
 
     def delete_through(self, last: int) -> int:
         """The rows of a numbered table up to `last`."""
         gone = self.delete_where("seq <= ?", (last,))
-        account = self._ledger.touch(self.name)
-        account.first = max(account.first, min(last, account.last) + 1)
+        entry = self._ledger.changed_entry(self.name)
+        entry.first = max(entry.first, min(last, entry.last) + 1)
         return gone
 
-    def _gone(self, crcs: list[int]) -> int:
-        return self._less(len(crcs), sum(crcs))
+    def _subtract_crcs(self, crcs: list[int]) -> int:
+        return self._subtract(len(crcs), sum(crcs))
 
-    def _less(self, count: int, total: int) -> int:
+    def _subtract(self, count: int, total: int) -> int:
         if count:
-            account = self._ledger.touch(self.name)
-            account.rows -= count
-            account.sum = (account.sum - total) % WRAP
+            entry = self._ledger.changed_entry(self.name)
+            entry.rows -= count
+            entry.sum = (entry.sum - total) % SUM_MODULUS
         return count
 
     def next(self) -> int:
-        return self._ledger.look(self.name).last + 1
+        return self._ledger.entry(self.name).last + 1
 
     def first(self) -> int:
-        return self._ledger.look(self.name).first
+        return self._ledger.entry(self.name).first
 
     def rows(self) -> int:
-        return self._ledger.look(self.name).rows
+        return self._ledger.entry(self.name).rows
 
     def scan(self, condition: str = "TRUE", values: Row = ()) -> Iterator[Row]:
         return iter(self._db.execute(f"SELECT * FROM {self.name} WHERE {condition}", values))
 
     def check(self) -> Iterator[str]:
         """Read every row; what is damaged, missing or too many."""
-        account = self._ledger.look(self.name)
+        entry = self._ledger.entry(self.name)
         count = total = 0
-        expected = account.first
+        expected = entry.first
         for *row, crc in rows_of(self._db, self.name):
-            if fault := self.shape.fault(row, crc):
+            if fault := self.columns.fault(row, crc):
                 yield f"table {self.name}: the row {row[: self.keys]} is damaged ({fault})"
             if self.numbered:
                 if row[0] != expected:
                     yield f"table {self.name}: number {expected} is missing (found {row[0]})"
                 expected = row[0] + 1
             count, total = count + 1, total + crc
-        if count == account.rows and total % WRAP != account.sum:
+        if count == entry.rows and total % SUM_MODULUS != entry.sum:
             yield f"table {self.name}: its rows are not those that the ledger counted"
-        if count != account.rows:
-            yield f"table {self.name} holds {count} rows, the ledger says {account.rows}"
-        if self.numbered and expected != account.last + 1:
-            yield f"table {self.name} ends at {expected - 1}, the ledger says {account.last}"
+        if count != entry.rows:
+            yield f"table {self.name} holds {count} rows, the ledger says {entry.rows}"
+        if self.numbered and expected != entry.last + 1:
+            yield f"table {self.name} ends at {expected - 1}, the ledger says {entry.last}"

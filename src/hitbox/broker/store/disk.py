@@ -111,7 +111,7 @@ class Reserve:
         self._disk, self._folder = disk, path.parent
         self._file = disk.open(path)
 
-    def hold(self) -> bool:
+    def allocate(self) -> bool:
         """Take the space, as far as it is there; whether the disk has room, also beside the reserve."""
         for wanted in (self.bytes, self.bytes // 2):
             try:

@@ -30,10 +30,10 @@ RETRY_SECONDS = 0.2
 log = logging.getLogger("hitbox.broker")
 
 
-class Transaction(Protocol):
+class TransactionalStore(Protocol):
     """What the writer needs of a store."""
 
-    room: bool
+    has_room: bool
 
     def begin(self) -> None: ...
 
@@ -45,38 +45,42 @@ class Transaction(Protocol):
 
     def release(self, all: bool = False) -> None: ...
 
-    def settle(self) -> bool: ...
+    def restore_reserve(self) -> bool: ...
 
 
 @dataclass(slots=True)
 class Job:
     op: Callable[[], Any]
     future: asyncio.Future[Any]
-    must: bool
-    frees: bool
+    mandatory: bool
+    frees_space: bool
     result: Any = None
     error: BaseException | None = field(default=None)
 
 
 class Writer:
-    def __init__(self, store: Transaction, loop: asyncio.AbstractEventLoop, relief: Callable[[], Any] | None = None):
-        self._store, self._loop, self._relief = store, loop, relief
+    def __init__(
+        self, store: TransactionalStore, loop: asyncio.AbstractEventLoop, free_space: Callable[[], Any] | None = None
+    ):
+        self._store, self._loop, self._free_space = store, loop, free_space
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self.broken: BaseException | None = None
-        self.full = not store.room
+        self.full = not store.has_room
         self.reason = "the disk is full" if self.full else ""
-        self.commits = self.surprises = 0
+        self.commits = self.unexpected_errors = 0
         self._begin()
 
     def _begin(self) -> None:
         self._thread = threading.Thread(target=self._run, name="hitbox-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, op: Callable[[], Any], *, must: bool = False, frees: bool = False) -> asyncio.Future[Any]:
+    def submit(
+        self, op: Callable[[], Any], *, mandatory: bool = False, frees_space: bool = False
+    ) -> asyncio.Future[Any]:
         """Queue an operation from the event loop; `must` ones outlive a full disk, `frees` ones need no room."""
-        job = Job(op, self._loop.create_future(), must, frees)
+        job = Job(op, self._loop.create_future(), mandatory, frees_space)
         with self._wake:
             if self._closing or self.broken:
                 job.future.set_exception(
@@ -108,11 +112,11 @@ class Writer:
                     self._wake.wait()
                 if not self._jobs and self._closing:
                     return
-            if self.turn():
+            if self.commit_group():
                 with self._wake:
                     self._wake.wait(RETRY_SECONDS)
 
-    def turn(self) -> bool:
+    def commit_group(self) -> bool:
         """Commit what has queued up; whether to wait a moment before the next turn."""
         with self._wake:
             group = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
@@ -141,7 +145,7 @@ class Writer:
         return self.full
 
     def _answer(self, jobs: list[Job]) -> None:
-        self._loop.call_soon_threadsafe(settle, jobs)
+        self._loop.call_soon_threadsafe(resolve_futures, jobs)
 
     def _work(self, group: list[Job]) -> list[Job]:
         """Commit a group; what is left for later."""
@@ -171,7 +175,7 @@ class Writer:
 
     def _refuse(self, group: list[Job]) -> None:
         problem = StoreFull(f"{self.reason}; nothing was accepted, make room and try again")
-        self._fail([job for job in group if not job.must and not job.frees], problem)
+        self._fail([job for job in group if not job.mandatory and not job.frees_space], problem)
 
     def _no_room(self, group: list[Job], problem: BaseException) -> list[Job]:
         """Fail what may fail, and do the rest with the store's reserve, as far as it goes."""
@@ -186,9 +190,9 @@ class Writer:
         left: list[Job] = []
         if wanted and not self._fits(wanted):
             for job in wanted:  # in order, but what only frees goes ahead of what waits for room
-                if job.frees:
+                if job.frees_space:
                     self._store.release(all=True)
-                if (left and not job.frees) or not self._fits([job]):
+                if (left and not job.frees_space) or not self._fits([job]):
                     left.append(job)
         return left
 
@@ -203,17 +207,17 @@ class Writer:
 
     def _recover(self, waiting: bool) -> None:
         """Let retention make room, if it can, and see whether there is some."""
-        if self._relief is not None:
+        if self._free_space is not None:
             try:
                 self._store.begin()
-                self._relief()
+                self._free_space()
                 self._store.commit()
             except Exception as problem:
                 if not self._temporary(problem):
                     raise
             finally:
                 self._store.rollback()
-        if self._store.settle() and not waiting:
+        if self._store.restore_reserve() and not waiting:
             self.full, self.reason = False, ""
             log.warning("the store has room again")
 
@@ -226,7 +230,7 @@ class Writer:
                     if job.error is None:
                         self._try(job)
                 self._store.commit()
-            except _Culprit:
+            except _UnexpectedError:
                 self._store.rollback()
             except BaseException:
                 self._store.rollback()
@@ -244,16 +248,16 @@ class Writer:
             raise  # not the operation's fault
         except Exception as problem:
             job.error = problem
-            self.surprises += 1
+            self.unexpected_errors += 1
             log.error("an operation of the store failed unexpectedly", exc_info=problem)
-            raise _Culprit from problem
+            raise _UnexpectedError from problem
 
 
-class _Culprit(Exception):
+class _UnexpectedError(Exception):
     """An operation failed in a way that nobody foresaw."""
 
 
-def settle(jobs: list[Job]) -> None:
+def resolve_futures(jobs: list[Job]) -> None:
     """Tell those who wait; on the event loop."""
     for job in jobs:
         if job.future.done():

@@ -13,15 +13,15 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.delivery import delivery, mailbox
 from hitbox.broker.settings import Settings
 from hitbox.simulator.disk import Faults, SimulatedDisk
-from hitbox.simulator.world import World
+from hitbox.simulator.runtime import SimulatedClock
 
 ROOMY = 8 * 2**20
 
 
-class Stage:
+class Environment:
     def __init__(self, seed: int):
         self.random = rng = random.Random(seed)
-        self.world = World(rng)
+        self.clock = SimulatedClock(rng)
         self.faults = Faults(rng)
         self.counts: Counter[str] = Counter()
         self.trace = 0
@@ -49,14 +49,14 @@ class Stage:
 
     def note(self, *what: object) -> None:
         """Remember what happened, as a number: two runs of one seed must give the same."""
-        self.trace = zlib.crc32(repr((round(self.world.now, 6), *what)).encode(), self.trace)
+        self.trace = zlib.crc32(repr((round(self.clock.now, 6), *what)).encode(), self.trace)
 
     @contextlib.contextmanager
     def small_memory(self) -> Iterator[None]:
         """Few deliveries are in memory and fetched at a time meanwhile, so that the order on the disk shows."""
-        before = mailbox.MEMORY, delivery.FETCH
-        mailbox.MEMORY = delivery.FETCH = self.memory
+        before = mailbox.MEMORY_ROWS, delivery.FETCH_ROWS
+        mailbox.MEMORY_ROWS = delivery.FETCH_ROWS = self.memory
         try:
             yield
         finally:
-            mailbox.MEMORY, delivery.FETCH = before
+            mailbox.MEMORY_ROWS, delivery.FETCH_ROWS = before

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An event, and what it asks of subscribers."""
 
     event: dict[str, Any]
