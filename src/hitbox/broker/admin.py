@@ -132,7 +132,7 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
     if schema == registry.schema:
         return
     async with broker.change_barrier.exclusive():
-        await broker._changes_stored()
+        await broker.wait_for_stored_changes()
         if len(registry.ephemeral_index):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
         index = await asyncio.to_thread(registry.with_schema, schema)

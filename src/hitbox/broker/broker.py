@@ -360,7 +360,7 @@ class Broker:
         async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
-            await self._changes_stored()
+            await self.wait_for_stored_changes()
             await asyncio.to_thread(self.registry.clear, subscriber)
             self._forget(subscriber, "the subscriber was removed")
             if subscriber.ephemeral:
@@ -371,8 +371,8 @@ class Broker:
             )
         await stored
 
-    async def _changes_stored(self) -> None:
-        """With the gate closed: wait until the store has what the index has."""
+    async def wait_for_stored_changes(self) -> None:
+        """Wait until every change of the index is in the store. The caller holds the change barrier exclusively."""
         if self._changing:
             await asyncio.wait(self._changing)
 
@@ -427,7 +427,7 @@ class Broker:
     async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
         """The store refused a change: make the index say again what the store says."""
         async with self.change_barrier.exclusive():
-            await self._changes_stored()
+            await self.wait_for_stored_changes()
             stored = self.store.subscriptions_of(subscriber.number, names)
             await asyncio.to_thread(
                 self.registry.copy_from_store, subscriber, {name: stored.get(name) for name in names}

@@ -56,7 +56,7 @@ def current(path: str) -> int:
         some = f", though there are versions {', '.join(map(str, there))}: give one (version=...)" if there else ""
         raise SnapshotError(f"cannot open a snapshot at {shown(path)}: there is no CURRENT{some}")
     try:
-        return snapshot._parse_current(text)
+        return snapshot.parse_current(text)
     except SnapshotError as problem:
         raise SnapshotError(f"the snapshot at {shown(path)} cannot be opened: {problem}") from None
 
@@ -249,7 +249,7 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, 
         lease.check()
         write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
         lease.check()
-        write_text(join(path, "CURRENT"), snapshot._current_text(number))
+        write_text(join(path, "CURRENT"), snapshot.current_text(number))
         _retire(path, number, before)
         _sweep(path)
     return number
@@ -311,7 +311,7 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     if not is_remote(path):
         snapshot.pin(path, name, version, batch=batch)
         return
-    write_text(join(path, "pins", f"{name}.json"), snapshot._pin_text({"version": version, "batch": batch}))
+    write_text(join(path, "pins", f"{name}.json"), snapshot.pin_text({"version": version, "batch": batch}))
     facts(path, version)
 
 
@@ -371,7 +371,7 @@ def _read_json(address: str) -> dict[str, Any] | None:
 def _pin(address: str) -> dict[str, Any] | None:
     """What a pin says; None where there is none, an error where it is damaged."""
     text = _read_text(address)
-    return None if text is None else snapshot._parse_pin(shown(address), text)
+    return None if text is None else snapshot.parse_pin(shown(address), text)
 
 
 def names(folder: str) -> list[str]:
@@ -399,7 +399,7 @@ def _current_if_any(path: str) -> int | None:
     """The current version; None where CURRENT is missing or damaged, but not where the store does not answer."""
     text = _read_text(join(path, "CURRENT"))
     try:
-        return None if text is None else snapshot._parse_current(text)
+        return None if text is None else snapshot.parse_current(text)
     except SnapshotError:
         return None
 
