@@ -318,7 +318,7 @@ def test_an_acknowledgement_may_overtake_the_record_also_of_an_older_event(tmp_p
             ann = await Listener(broker, auto=False).attach("ann")
             blocks = [asyncio.get_running_loop().create_future() for _ in range(RECORDS_AHEAD)]
             for block in blocks:
-                broker._hand_over(block, 0)  # nothing can be recorded
+                broker._track_record(block, 0)  # nothing can be recorded
             await broker.publish([item(qty=1), item(qty=2)])
             await until(lambda: len(ann.got) == 2)
             assert [(got["level"], got["event"]["qty"]) for got in ann.got] == [(9, 2), (1, 1)]

@@ -1,4 +1,4 @@
-"""What people ask of a broker that runs: look up, try out, replay, revive, change the schema."""
+"""Operations on a running broker: search, try and explain events, replay, change the schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHUNK = 500
 
 
 async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
-    """Subscriptions whose name or predicate holds a text, those of one subscriber or of all."""
+    """Subscriptions whose name or predicate contains `search`, of one subscriber or of all."""
     query = """SELECT b.name, s.name, wanted, priority, about FROM subscriptions s
                JOIN subscribers b ON b.number = s.subscriber
                WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(s.name, :text) OR instr(wanted, :text)
@@ -42,7 +42,7 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
 
 
 def _about(stored: Any) -> Any:
-    """As it is stored, where it cannot be read: the subscription is set aside then."""
+    """The decoded value; the stored text if it cannot be decoded (the subscription is set aside then)."""
     try:
         return json.loads(stored)
     except (ValueError, TypeError, RecursionError):
@@ -82,7 +82,7 @@ async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
 
 
 async def replay(broker: Broker, name: str, first: int) -> int:
-    """Deliver stored events from a number on again, as far as the subscriber's present subscriptions want them."""
+    """Deliver stored events again, from number `first` on, if the subscriber's current subscriptions match them."""
     subscriber = broker.subscriber(name)
     if subscriber.ephemeral:
         raise BadRequest("an ephemeral subscriber is live only; replay is for durable ones")
@@ -96,7 +96,7 @@ async def replay(broker: Broker, name: str, first: int) -> int:
             break
         found = await asyncio.to_thread(_wanted, broker, subscriber, rows)
         first = rows[-1][0] + 1
-        async with broker.change_barrier.exclusive():  # what is on its way to this subscriber is recorded by now
+        async with broker.change_barrier.exclusive():  # by then all deliveries to this subscriber are recorded
             stored = broker.writer.submit(partial(broker.store.add_replayed, subscriber.number, found))
         count: int = await stored
         if subscriber.number not in broker.mailboxes:
@@ -107,7 +107,7 @@ async def replay(broker: Broker, name: str, first: int) -> int:
 
 
 def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
-    """(level, seq, ids) of the events (seq, body) that the subscriber wants now."""
+    """(level, seq, ids) of those of the events (seq, body) that match the subscriber's current subscriptions."""
     return [found for seq, body in rows if (found := _wants(broker, subscriber, seq, body))]
 
 
@@ -121,7 +121,7 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
             names += mine
-    except HitboxError:  # an event of an older schema
+    except HitboxError:  # an event from before a change of the schema
         return None
     return (highest, seq, "\n".join(names)) if names or (unmatched and subscriber.options.unmatched) else None
 
@@ -146,9 +146,9 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
 
 
 def try_event(broker: Broker, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
-    """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses.
+    """Which subscriptions an event would match, most urgent first, without publishing it; and the nearest misses.
 
-    It may look at every subscription: to be run in a thread.
+    It may look at every subscription, so run it in a thread.
     """
     broker.check([item])
     registry = broker.registry
@@ -168,7 +168,7 @@ def try_event(broker: Broker, item: PublishedEvent, limit: int, misses: int) -> 
 
 
 def explain(broker: Broker, item: PublishedEvent, id: str) -> dict[str, Any]:
-    """Why a subscription ("subscriber/name") wants an event, or why not."""
+    """Why a subscription ("subscriber/name") matches an event, or why not."""
     broker.check([item])
     verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
     return {"id": id, "text": str(verdict), **verdict.to_dict()}

@@ -1,12 +1,12 @@
-"""The broker: takes events and subscriptions, keeps them, and sees to it that each event reaches whoever asked for it.
+"""The broker: accepts events and subscriptions, stores them, and delivers each event to the subscribers that want it.
 
     publish --> store (group commit) --> acknowledged to the publisher
                    |
-                   +--> pump: match level by level --> mailboxes --> connections --> acknowledged by the subscriber
+                   +--> dispatcher: match by level --> mailboxes --> connections --> acknowledged by the subscriber
                           |
-                          +--> store: deliveries that are pending
+                          +--> store: pending deliveries
 
-Runs on one event loop; the store's writer is a thread of its own. Nothing here knows of HTTP.
+Everything runs on one event loop, except the store's writer, which is a thread. Nothing here depends on HTTP.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from hitbox.errors import HitboxError, UnknownSubscription
 
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8
-"""Batches of which the deliveries may wait for the store, before matching waits for it too."""
+"""Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
-"""Deliveries that may wait for it while the disk is full."""
+"""Deliveries that may be waiting for the store while the disk is full."""
 T = TypeVar("T")
 MANY = 200
-"""Events that are checked in a thread, as others may not wait so long."""
+"""A batch of more events than this is checked in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
 
 
 def _accepted_before(seq: int, when: int, body: bytes) -> AcceptedEvent:
-    """An event of the store."""
+    """An event that an earlier run stored."""
     item = msgspec.json.decode(body, type=PublishedEvent)
     return AcceptedEvent(seq, stored_values(item.event), item.where, body, when, 0, again=True)
 
 
 class Broker:
-    """`disk` and `writer` are for the simulator, which has its own."""
+    """A running broker. `disk` and `writer` are replaced by the simulator."""
 
     def __init__(
         self,
@@ -79,7 +79,9 @@ class Broker:
         self.waiting = self.waiting_bytes = 0
         self._accepted: deque[AcceptedEvent] = deque()
         self._work = asyncio.Event()
-        self._ahead: dict[asyncio.Future[None], int] = {}  # records that wait for the store, with their rows
+        self._ahead: dict[
+            asyncio.Future[None], int
+        ] = {}  # writes of deliveries that wait for the store: number of rows
         self._changing: set[asyncio.Future[None]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,10 +103,10 @@ class Broker:
             )
         return kept
 
-    # ---- life
+    # ---- start and stop
 
     async def start(self) -> None:
-        """Begin; the pump takes first what a crash left unmatched. Waits for no write: the disk may be full."""
+        """Start. Events that a crash left unmatched are matched first. Waits for no write: the disk may be full."""
         self.change_barrier = ChangeBarrier()
         pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
@@ -114,7 +116,7 @@ class Broker:
         if failed := self.store.failed():
             rows, _ = await self.dispatcher.run(self._read(failed))
             again = list(self.dispatcher.failed)
-            self._hand_over(
+            self._track_record(
                 self.writer.submit(lambda: self.store.record_failed(rows, again), mandatory=True), len(rows)
             )
         last = self.store.events.next() - 1
@@ -122,31 +124,31 @@ class Broker:
         ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
             await self.change_barrier.enter(self.waiting)
-        self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._keep())]
+        self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._housekeeping())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A part of the broker failed: take nothing more. What was accepted is in the store, and matched at restart."""
+        """A task failed: accept nothing more. Accepted events are in the store and are matched after a restart."""
         problem = None if task.cancelled() else task.exception()
         if problem is not None:
             self._fail(problem)
 
     def _fail(self, problem: BaseException) -> None:
         self.failed = problem
-        log.critical("the broker failed and takes no more events; restart it", exc_info=problem)
+        log.critical("the broker failed and accepts no more events; restart it", exc_info=problem)
 
     def _unmatched(self) -> list[AcceptedEvent]:
-        """Events that were stored and not matched before a crash: some may have been delivered."""
+        """The next events that were stored but not matched before a crash; some may have been delivered."""
         rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
         return [_accepted_before(*row) for row in rows]
 
     def _read(self, seqs: Iterable[int]) -> list[AcceptedEvent]:
-        """Events that could not be matched before, as far as they are there."""
+        """Those of the events that are still stored."""
         return [_accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
 
     async def stop(self) -> None:
-        """Take nothing more, finish what was accepted, save the index, close."""
+        """Accept nothing more, finish what was accepted, save the index and close."""
         self.closing = True
         if self.failed is None:
             with contextlib.suppress(TimeoutError):
@@ -166,7 +168,7 @@ class Broker:
         self.store.close()
 
     async def snapshot(self) -> dict[str, int]:
-        """Save the index; the changes up to it need not be kept."""
+        """Save the index and drop the recorded changes that it contains."""
         saved = await asyncio.to_thread(self.registry.save)
 
         def remember() -> None:
@@ -180,7 +182,7 @@ class Broker:
     # ---- publishing
 
     def check(self, items: Sequence[PublishedEvent]) -> list[bytes]:
-        """The texts to store, or the error of the first event that does not fit; nothing is accepted then."""
+        """The JSON texts to store. Raises the error of the first event that is invalid."""
         bodies = []
         for at, item in enumerate(items):
             try:
@@ -198,7 +200,7 @@ class Broker:
         return bodies
 
     async def publish(self, items: Sequence[PublishedEvent]) -> int:
-        """Accept events; the number of the first, once all are durable."""
+        """Accept events; returns the number of the first one, once all are durable."""
         if not items:
             return self.store.events.next() - 1
         large = len(items) > MANY or any(item.where is not None for item in items)
@@ -231,7 +233,7 @@ class Broker:
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
 
     async def _append(self, bodies: list[bytes], items: Sequence[PublishedEvent], now: int, started: int) -> int:
-        """Store and hand to the pump; goes on even if the publisher has gone."""
+        """Store events and queue them for matching. Completes even if the publisher has disconnected."""
         try:
             first: int = await self.writer.submit(lambda: self.store.append(bodies, now))
         except BaseException:
@@ -249,7 +251,7 @@ class Broker:
         self.waiting_bytes -= size
 
     async def _dispatch(self, left: int) -> None:
-        """Match what is accepted; first the events up to `left`, which an earlier run accepted."""
+        """Match accepted events, beginning with those up to `left`, which an earlier run accepted."""
         while self.tracker.recorded < left:
             await self._match([a for a in self._unmatched() if a.seq <= left])
         while True:
@@ -264,7 +266,7 @@ class Broker:
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
             failed = self.dispatcher.failed
             await self._wait_for_store()
-            self._hand_over(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
+            self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
                 self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
             self.statistics.add_events(
@@ -275,18 +277,18 @@ class Broker:
             self._done(len(batch), sum(len(a.body) for a in batch))
 
     async def _wait_for_store(self) -> None:
-        """Deliveries must not pile up in memory. While the disk is full more of them may, as whoever wants to delete
-        something waits until what was accepted before is matched."""
+        """Wait while too many deliveries in memory are not stored yet. While the disk is full more are allowed: a
+        change that frees space has to wait until the events accepted before it are matched."""
         while len(self._ahead) >= RECORDS_AHEAD:
             if self.writer.full and sum(self._ahead.values()) < ROWS_AHEAD:
                 return
             await asyncio.wait(self._ahead, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     def caught_up(self) -> bool:
-        """Whether all that was accepted is matched, and its deliveries are stored."""
+        """Whether all accepted events are matched and their deliveries are stored."""
         return not self.waiting and not self._ahead
 
-    def _hand_over(self, done: asyncio.Future[None], rows: int) -> None:
+    def _track_record(self, done: asyncio.Future[None], rows: int) -> None:
         self._ahead[done] = rows
         done.add_done_callback(self._recorded)
 
@@ -294,7 +296,7 @@ class Broker:
         del self._ahead[done]
         problem = None if done.cancelled() else done.exception()
         if problem is not None and self.failed is None and not self.closing:
-            self._fail(problem)  # or accepted events would miss their deliveries
+            self._fail(problem)  # accepted events would miss their deliveries
 
     # ---- subscribers and subscriptions
 
@@ -308,14 +310,14 @@ class Broker:
         return self.mailboxes[self.subscriber(name).number]
 
     async def _change(self, work: Coroutine[Any, Any, T]) -> T:
-        """A change of subscribers goes on to its end even if whoever asked for it has gone."""
+        """Run a change of subscribers to its end, even if the request that asked for it is cancelled."""
         task = asyncio.create_task(work)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
     async def put_subscriber(self, name: str, options: Options | None = None) -> Subscriber:
-        """Make a durable subscriber, or change its options."""
+        """Create a durable subscriber, or change its options."""
         known = self.registry.by_name.get(name)
         if known is not None and (options is None or options == known.options):
             return known
@@ -323,7 +325,7 @@ class Broker:
 
     async def _put_subscriber(self, name: str, options: Options | None) -> Subscriber:
         async with self.change_barrier.exclusive():
-            subscriber, _ = self._known_or_draft(name)
+            subscriber, _ = self._known_or_new(name)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
@@ -333,8 +335,8 @@ class Broker:
             self._add(subscriber)
             return subscriber
 
-    def _known_or_draft(self, name: str) -> tuple[Subscriber, bool]:
-        """A subscriber, and whether it is new. With the gate closed, so that nobody makes or removes it meanwhile."""
+    def _known_or_new(self, name: str) -> tuple[Subscriber, bool]:
+        """The subscriber, and whether it is new. The caller holds the change barrier exclusively."""
         known = self.registry.by_name.get(name)
         if known is not None:
             return known, False
@@ -379,7 +381,7 @@ class Broker:
     async def subscribe(
         self, name: str, put: Sequence[Subscription], remove: Sequence[str] = (), strict: bool = False
     ) -> list[str]:
-        """Add or replace and remove subscriptions of a subscriber, all or none; warnings come back."""
+        """Add or replace and remove subscriptions of a subscriber, all or none; returns warnings."""
         check_name(name, "subscriber")
         for one in put:
             check_name(one.name, "subscription")
@@ -392,7 +394,7 @@ class Broker:
 
     async def _subscribe(self, name: str, put: list[Subscription], remove: list[str], strict: bool) -> list[str]:
         async with self.change_barrier.exclusive():
-            subscriber, fresh = self._known_or_draft(name)
+            subscriber, fresh = self._known_or_new(name)
             if strict:
                 self._check_known(subscriber, remove)
             warnings = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
@@ -425,7 +427,7 @@ class Broker:
                 raise UnknownSubscription(f"subscriber {subscriber.name!r} has no subscription {name!r:.100}")
 
     async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
-        """The store refused a change: make the index say again what the store says."""
+        """The store refused a change: make the index agree with the store again."""
         async with self.change_barrier.exclusive():
             await self.wait_for_stored_changes()
             stored = self.store.subscriptions_of(subscriber.number, names)
@@ -441,7 +443,7 @@ class Broker:
     # ---- connections
 
     async def attach(self, name: str, connection: Connection, window: int, options: Options | None) -> Mailbox:
-        """Connect a durable subscriber; a connection that it had is taken over."""
+        """Connect a durable subscriber. If it has a connection already, that one is closed."""
         mailbox = self.mailboxes.get((await self.put_subscriber(name, options)).number)
         if mailbox is None:
             raise Conflict(f"subscriber {name!r} was removed while it connected; connect again")
@@ -467,7 +469,7 @@ class Broker:
 
     # ---- housekeeping
 
-    async def _keep(self) -> None:
+    async def _housekeeping(self) -> None:
         turn = 0
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
@@ -486,7 +488,7 @@ class Broker:
                 await self._trim()
 
     def _retain(self) -> int:
-        """Let go of old events; where the store's size is limited, before it is used up."""
+        """Remove old events; if the store's size is limited, early enough to stay below the limit."""
         s = self.settings
         most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
         gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most)
@@ -505,7 +507,7 @@ class Broker:
             log.exception("housekeeping failed")
 
     def problems(self) -> list[str]:
-        """What was set aside at the start, could not be matched, or could not be written besides the store."""
+        """Everything that is wrong: parts set aside at start, events that could not be matched, failed maintenance."""
         failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self.store.failed()]
         maintenance_errors = [
             f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
@@ -513,9 +515,9 @@ class Broker:
         return [*self.store.problems, *self.registry.problems, *failed, *maintenance_errors]
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """For /healthz: what is wrong, if anything, and the HTTP status that says so.
+        """For /healthz: the state of the broker, and the HTTP status for it.
 
-        Anyone may ask, so it names no subscriber: the log and /v1/stats do.
+        It needs no token, so it names no subscriber: the log and /v1/stats do.
         """
         status, code, reason = "ok", 200, ""
         problems = self.problems()

@@ -1,12 +1,12 @@
-"""`hitbox admin check` and `hitbox admin repair`: what is wrong with a store, and a store made of what is right.
+"""`hitbox admin check` reports what is wrong with a store; `hitbox admin repair` builds a new one from readable rows.
 
-A repair copies the store to DIR/backup-TIME first. It then reads all rows that can be read, leaves out those whose CRC
-does not fit, those with a value of the wrong kind and those that belong to no subscriber or event, writes the rest into
-a new store and puts that in the old one's place. What was left out is in DIR/damaged-TIME.json. The index is built
+A repair first copies the store to DIR/backup-TIME. It then reads all readable rows and leaves out those with a wrong
+CRC, those with a value of the wrong type, and those that belong to no subscriber or event. It writes the rest to a new
+store, which replaces the old one. Rows that were left out are written to DIR/damaged-TIME.json. The index is built
 again at the next start.
 
-Events are numbered without a gap. Where one is missing, those before it leave the table; deliveries that wait for them
-get the event's text into their own row.
+Events must be numbered without a gap. If one is missing, the events before it are removed from their table, and their
+pending deliveries get a copy of the event's text.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from hitbox.errors import HitboxError
 
 FILES = ("hitbox.db", "hitbox.db-wal", commit_marker.FILE_NAME)
 ASK_FOR = {
-    "schema": "the schema cannot be read: give it at the next start, with --schema",
-    "tokens": "the tokens cannot be read: until `hitbox admin token` makes one, the broker asks for none",
+    "schema": "the schema cannot be read: give it at the next start with --schema",
+    "tokens": "the tokens cannot be read: until `hitbox admin token` creates one, the broker requires none",
 }
 CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
-"""Of a subscription."""
+"""The columns that a subscription must have to be usable."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Repair:
 
 
 def check(folder: Path) -> list[str]:
-    """What is wrong with the store of a broker that does not run. A copy is looked at: nothing changes."""
+    """What is wrong with the store of a stopped broker. Works on a copy, so nothing changes."""
     unlock = _lock(folder)
     copy = folder / f"check-{os.getpid()}"
     try:
@@ -90,7 +90,7 @@ def _problems(copy: Path, folder: Path) -> Iterator[str]:
 
 
 def repair(folder: Path) -> Repair:
-    """Make a store that opens of one that does not."""
+    """Replace a damaged store by a new one with all rows that can be used."""
     unlock = _lock(folder)
     draft = folder / f"repair-{os.getpid()}"
     try:
@@ -99,7 +99,7 @@ def repair(folder: Path) -> Repair:
         _copy(folder, done.backup)
         try:
             rows = _read(done.backup, done)
-        except StoreFailed:  # of another format
+        except StoreFailed:  # another format
             shutil.rmtree(done.backup)
             raise
         _fill(draft, rows, done)
@@ -157,13 +157,13 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-# ---- what can be read
+# ---- reading the damaged store
 
 
 def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
-    """The rows of every table whose CRC fits, without it."""
+    """The undamaged rows of every table, without their CRC."""
     scratch = folder.with_name(f"{folder.name}-read")
-    shutil.copytree(folder, scratch)  # reading replays the log into the database
+    shutil.copytree(folder, scratch)  # a copy, because reading copies the log into the database
     try:
         db = apsw.Connection(str(scratch / "hitbox.db"))
         try:
@@ -176,13 +176,13 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
         finally:
             db.close()
     except apsw.NotADBError:
-        raise StoreDamaged(f"nothing of {folder.parent / 'hitbox.db'} can be read: restore it from a backup") from None
+        raise StoreDamaged(f"{folder.parent / 'hitbox.db'} cannot be read at all: restore it from a backup") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
-    """From both ends, so that one page that cannot be read does not hide what is behind it."""
+    """Read forwards, then backwards, so that one unreadable page does not hide the rows behind it."""
     seen: set[Any] = set()
     columns = TABLES.get(name, LEDGER)
     for way in ("", " DESC"):
@@ -202,7 +202,7 @@ def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
 
 
 def _raw(db: apsw.Connection, name: str, columns: Columns, way: str) -> Iterator[Row]:
-    """Rows with their CRC, in order. A text that is no UTF-8 any more comes as bytes, and hides no other row."""
+    """Rows with their CRC, in order. A damaged text that is not UTF-8 is returned as bytes."""
     names = [f"c{n}" for n in range(len(columns.names) + 1)]
     is_text = ", ".join(f"typeof({c}) = 'text'" for c in names)
     plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in names)
@@ -220,7 +220,7 @@ def _decoded(raw: bytes) -> str | bytes:
         return raw
 
 
-# ---- what is kept
+# ---- writing the new store
 
 
 def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
@@ -228,7 +228,7 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     for key, value in rows["meta"]:
         if fault := meta_fault(key, value):
             done.left_out.append({"table": "meta", "why": f"it cannot be read: {fault}", "row": (key, value)})
-        elif key not in ("snapshot", "format"):  # the index is built again, the format is this one's
+        elif key not in ("snapshot", "format"):  # the index is built again; the new store has its own format
             meta[key] = value
     lost_facts = {one["row"][0] for one in done.left_out if one["table"] == "meta"}
     done.notes += [note for key, note in ASK_FOR.items() if key in lost_facts]
@@ -236,7 +236,9 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     subscribers = []
     for number, name, settings in sorted(rows["subscribers"]):
         if name in names:
-            done.left_out.append({"table": "subscribers", "why": "two have this name", "row": (number, name, settings)})
+            done.left_out.append(
+                {"table": "subscribers", "why": "two subscribers have this name", "row": (number, name, settings)}
+            )
             continue
         names.add(name)
         subscribers.append((number, name, _settings(name, settings, done)))
@@ -252,10 +254,10 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     matched = _matched(meta, deliveries, run, last)
     for seq in sorted(events):
         if seq > matched and seq not in run:
-            why = "accepted and not matched, but a later event is lost: publish it again"
+            why = "accepted but not matched, and a later event is lost: publish it again"
             done.left_out.append({"table": "events", "why": why, "row": events[seq]})
     if gone := len(events) - len(run):
-        done.notes.append(f"{gone} events before {run.start} cannot be replayed any more: a later one is missing")
+        done.notes.append(f"{gone} events before {run.start} can no longer be replayed: a later one is missing")
     store = Store(folder)
     try:
         store.begin()
@@ -278,9 +280,9 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     finally:
         store.rollback()
         store.close()
-    Store(folder).close()  # it opens: every check has passed
+    Store(folder).close()  # opening it runs every check
     if problems:
-        raise BrokerError(f"the repaired store is not whole: {problems[0]}")
+        raise BrokerError(f"the repaired store is inconsistent: {problems[0]}")
 
 
 def _settings(name: str, stored: Any, done: Repair) -> bytes:
@@ -293,7 +295,7 @@ def _settings(name: str, stored: Any, done: Repair) -> bytes:
 
 
 def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done: Repair) -> list[Row]:
-    """Rows of subscribers that exist."""
+    """The rows of existing subscribers; the others are left out."""
     kept = [row for row in rows[name] if row[at] in known]
     for row in rows[name]:
         if row[at] not in known:
@@ -302,7 +304,7 @@ def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done
 
 
 def _usable(subscriptions: list[Row], done: Repair) -> list[Row]:
-    """Those with the types that they should have; what they say is for whoever wrote them to correct."""
+    """The subscriptions whose columns have valid types. An invalid predicate is kept, for its owner to correct."""
     kept = []
     for row in subscriptions:
         if fault := CONTENT.fault(row[2:], crc_of(row[2:])):
@@ -313,8 +315,8 @@ def _usable(subscriptions: list[Row], done: Repair) -> list[Row]:
 
 
 def _last(rows: dict[str, list[Row]]) -> int:
-    """The highest number that an event ever had: numbers are never used twice. Where the ledger does not tell, as far
-    as anything else does."""
+    """The highest number of any event so far, because numbers are never reused. Without the ledger it is estimated from
+    the other tables."""
     known = [row[4] for row in rows["ledger"] if row[0] == "events"]
     seen = [row[0] for row in rows["events"]]
     if not known:
@@ -323,7 +325,7 @@ def _last(rows: dict[str, list[Row]]) -> int:
 
 
 def _last_run(events: dict[int, Row], last: int) -> range:
-    """The newest events that follow each other without a gap, up to the last one."""
+    """The newest events up to the last one, without a gap."""
     first = last + 1
     while first - 1 in events:
         first -= 1
@@ -337,7 +339,7 @@ def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
 
 
 def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:
-    """How far events are matched: at least as far as there are deliveries, which is also what is known where the store
-    does not tell, or tells of events that never were."""
+    """The number of the last matched event: the stored value if it is plausible, and at least the highest number of any
+    delivery."""
     known = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
     return max(known if known <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))

@@ -133,7 +133,7 @@ def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
     assert log.stat().st_size > 100_000
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size * 2 // 3)
-    with pytest.raises(StoreDamaged, match="the end is lost"):
+    with pytest.raises(StoreDamaged, match="the last ones are lost"):
         Store(tmp_path / "b")
     (tmp_path / "a" / "beacon").unlink()
     with pytest.raises(StoreDamaged, match=r"commit marker .* is missing"):

@@ -1,7 +1,7 @@
-"""The way to the subscribers and back: what is sent next, acknowledged, refused, too late, or too much.
+"""Deliveries from sending to acknowledgement: what to send next, acknowledgements, refusals, time-outs and limits.
 
-A delivery is a row of the store from `record` on, which follows the sending of its event's first level: what happens to
-a delivery before that (a quick acknowledgement, say) waits for the row.
+Sending may begin before a delivery is in the store: `record` stores it. Whatever happens to a delivery before that,
+such as a quick acknowledgement, is applied to the store right after `record`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ FETCH_ROWS = 1_000
 
 
 class DeliveryTracker:
+    """Records what happens to deliveries. `recorded`: the deliveries of events up to this number are stored."""
+
     def __init__(self, store: Store, writer: Writer, watch: Statistics, settings: Settings):
         self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
         self.recorded: int = store.get_meta("matched", 0)
@@ -36,17 +38,17 @@ class DeliveryTracker:
         return done
 
     def _after_record(self, seq: int, step: Callable[[], object]) -> None:
-        """Do it now, or, where the deliveries of this event are not in the store yet, right after they are."""
+        """Run `step` now, or right after `record` if the deliveries of this event are not in the store yet."""
         if seq <= self.recorded:
             step()
         else:
             self._after_next_record.append(step)
 
     async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
-        """Wait for what the connection should send next; empty when it is no longer the one."""
+        """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
         while mailbox.connected is connection:
             if mailbox.over_limit:
-                connection.close(1013, "too slow: more deliveries wait than the subscriber's limit")
+                connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
                 return []
             found = mailbox.take()
             if found:
@@ -61,14 +63,14 @@ class DeliveryTracker:
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
         skip, spills, number = set(mailbox.in_flight), mailbox.spills, mailbox.subscriber.number
-        unrecorded = mailbox.newest > self.recorded  # then there may be more in a moment
+        unrecorded = mailbox.newest > self.recorded  # then more rows may follow
         rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH_ROWS), mandatory=True)
         if mailbox.connected is connection:
             mailbox.fill(rows)
             mailbox.spilled = more or mailbox.spills != spills or unrecorded
 
     def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
-        """A connection has written these: their time-out begins."""
+        """These were written to the connection: their time-out begins."""
         if not mailbox.subscriber.ephemeral:
             mailbox.extend([d.seq for d in deliveries])
         now = time.perf_counter_ns()
@@ -82,8 +84,9 @@ class DeliveryTracker:
         self.statistics.counts["delivered"] += count
 
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
-        """Done with these. Where memory knows some of the numbers not, what comes back is done when the disk was asked
-        for them (an acknowledgement may come late, on another connection): wait for it before more of them."""
+        """Delete acknowledged deliveries. An acknowledgement may come late, on another connection; then its number is
+        not in memory, and the returned future is done when it was looked up on disk: wait for it before the next call.
+        """
         if mailbox.subscriber.ephemeral:
             return None
         number, last = mailbox.subscriber.number, self.store.events.next() - 1
@@ -102,7 +105,7 @@ class DeliveryTracker:
             if last:
                 gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
 
-        # Those in the store are deleted at once, whatever the others wait for: or the next fetch would find them again.
+        # Rows in the store are deleted now, or the next fetch would find them again; the others after `record`.
         early = {seq for seq in [*(seq for _, seq in known), *unknown] if self.recorded < seq <= mailbox.newest}
         for later in (False, True):
             keys = [key for key in known if (key[1] in early) is later]
@@ -112,7 +115,7 @@ class DeliveryTracker:
         return asked_for if unknown else None
 
     def _count_removed(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
-        """Count deliveries that left the store, when they have."""
+        """Update the counters when the deliveries have been deleted from the store."""
 
         def settle(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -124,7 +127,7 @@ class DeliveryTracker:
         return done
 
     def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
-        """The subscriber could not handle these: again later, or dead letters."""
+        """The subscriber could not handle these deliveries: they are sent again later, or become dead letters."""
         for seq in seqs:
             delivery = mailbox.in_flight.get(seq)
             if delivery is not None and delivery.deadline:
@@ -152,7 +155,7 @@ class DeliveryTracker:
     # ---- time and limits
 
     async def enforce_limits(self, mailbox: Mailbox) -> None:
-        """Called ten times a second: what was not acknowledged in time, and what is more than the limit."""
+        """Handle time-outs and the limit of pending deliveries; called ten times per second."""
         if mailbox.connected is not None:
             for delivery in mailbox.expired(time.monotonic()):
                 self._try_failed(mailbox, delivery, "not acknowledged in time")
@@ -162,7 +165,7 @@ class DeliveryTracker:
             await self._enforce_pending_limit(mailbox)
 
     async def _enforce_pending_limit(self, mailbox: Mailbox) -> None:
-        """A durable subscriber has more pending than its limit."""
+        """A durable subscriber has more pending deliveries than its limit: apply its policy."""
         options, number = mailbox.subscriber.options, mailbox.subscriber.number
         if options.policy == "disconnect":
             if mailbox.within_limit and mailbox.connected is not None:

@@ -1,20 +1,20 @@
-"""Match and send: accepted events in, deliveries out, one level of priority after the other.
+"""Match accepted events and send the deliveries, one priority level after the other.
 
-    serial       all levels are determined, then sent
-    alternate    a level is determined, then sent until it is on its way, then the next one is determined
-    concurrent   a level is determined and handed to the connections, which send while the next one is determined
+    serial       all levels are matched, then all are sent
+    alternate    a level is matched and sent, then the next level is matched
+    concurrent   a level is matched and handed to the connections, which send it while the next level is matched
 
-Events that queued up meanwhile go through together: the level 9 of all of them, then the level 8 and so on, so that a
-connection gets one frame for many.
+Events that have queued up are processed as a batch: level 9 of all of them, then level 8 and so on, so that a
+connection sends many deliveries in one frame.
 
-A subscriber gets one delivery an event, naming all of its subscriptions that matched. One with subscriptions of several
-priorities is served with its most urgent one, which therefore waits until its least urgent one is determined; levels
-stay in order, so the levels behind wait too. Where every subscriber keeps to one priority nobody waits.
+A subscriber gets one delivery per event, which names all of its subscriptions that matched. If its subscriptions have
+several priorities, the delivery has the highest of them, but cannot be sent before the lowest level is matched. Levels
+stay in order, so lower levels wait too. If every subscriber uses one priority, nothing waits.
 
-An event that nobody wants goes, with level 0, to the subscribers that asked for such.
+An event without matches is delivered, with level 0, to the subscribers with the option `unmatched`.
 
-Matching runs on the event loop itself: handing it to a thread costs more than it takes. Large events are the exception,
-as a LIKE has to look through their texts: they are matched in a thread, and so is everything of a size that took long.
+Matching runs on the event loop, because handing an event to a thread takes longer than matching it. Large events, whose
+texts a LIKE has to search, are matched in a thread, and so are smaller ones if events of their size took long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TURN_SECONDS = 0.005
 ALTERNATE_SECONDS = 0.05
 log = logging.getLogger("hitbox.broker")
 LARGE = 4096
-"""Bytes of an event from which it is matched in a thread."""
+"""Events of at least this many bytes are matched in a thread."""
 Row = tuple[int, int, int, str, int]
 
 
@@ -52,14 +52,14 @@ class AcceptedEvent:
     time: int
     accepted: int
     again: bool = False
-    """After a crash: it may have been delivered before."""
+    """It is matched after a restart, so it may have been delivered before."""
     slowest: float = 0.0
-    """Seconds that finding one of its levels took."""
+    """The longest time that matching one of its levels took, in seconds."""
 
 
 @dataclass(slots=True)
 class Level:
-    """The deliveries of one level; `lowest` is the least urgent priority that anyone among them subscribes with."""
+    """The deliveries of one level; `lowest`: the lowest priority of any subscription of their subscribers."""
 
     level: int
     lowest: int
@@ -68,15 +68,17 @@ class Level:
 
 @dataclass(slots=True)
 class Dispatcher:
+    """Matches batches of events and offers the deliveries to the mailboxes."""
+
     registry: SubscriptionRegistry
     mailboxes: Mapping[int, Mailbox]
     way: Way
     failed: list[int] = field(default_factory=list)
-    """Events of the last run that could not be matched, or not at every level."""
+    """Events of the last run that could not be matched completely."""
     large: int = LARGE
 
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
-        """Send a batch; the rows to record, and how many subscriptions each event matched."""
+        """Match and send a batch; returns the rows to store, and the number of matches of each event."""
         rows: list[Row] = []
         self.failed = []
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
@@ -105,7 +107,7 @@ class Dispatcher:
     async def _levels(
         self, batch: list[AcceptedEvent], made: dict[int, dict[Subscriber, Delivery]]
     ) -> AsyncIterator[Level]:
-        """Level by level over all events of the batch, each determined when it is asked for."""
+        """The levels of all events of the batch, in descending order; each is matched when the caller asks for it."""
         heads: list[tuple[AcceptedEvent, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
         next_of: dict[int, tuple[int, list[str]] | None] = {}
         turn = time.monotonic()
@@ -131,15 +133,15 @@ class Dispatcher:
                 return
 
     def _found(self, a: AcceptedEvent) -> Iterator[tuple[int, list[str]]]:
-        """An event that cannot be matched harms no other."""
+        """The levels of one event. An error is logged and does not affect other events."""
         try:
             yield from self.registry.levels(a.event, a.where)
         except Exception:
-            log.exception("event %d could not be matched; it is kept, and tried again at the next start", a.seq)
+            log.exception("event %d could not be matched; it is kept and tried again at the next start", a.seq)
             self.failed.append(a.seq)
 
     async def _next(self, a: AcceptedEvent, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
-        """The next level of an event, found on the loop or in a thread; how that went decides for the others."""
+        """The next level of an event, matched on the event loop or in a thread. Adjusts `large` to the time it took."""
         size, started = len(a.body), time.monotonic()
         threaded = size >= self.large
         found = await asyncio.to_thread(next, levels, None) if threaded else next(levels, None)
@@ -166,7 +168,7 @@ class Dispatcher:
             level.lowest = min(level.lowest, subscriber.lowest)
 
     async def _send(self, level: Level) -> list[Mailbox]:
-        """Hand a level over and let the connections run."""
+        """Offer a level to the mailboxes and let the connections run."""
         touched = []
         for subscriber, delivery in level.deliveries:
             mailbox = self.mailboxes.get(subscriber.number)
@@ -178,7 +180,7 @@ class Dispatcher:
         return touched
 
     async def _send_and_wait(self, level: Level) -> None:
-        """The same, and wait for the connections to have written it; one that is stuck is not waited for."""
+        """The same, and wait until the connections have written it, but at most ALTERNATE_SECONDS."""
         busy = [asyncio.ensure_future(m.idle.wait()) for m in await self._send(level) if not m.idle.is_set()]
         if busy:
             _, stuck = await asyncio.wait(busy, timeout=ALTERNATE_SECONDS)

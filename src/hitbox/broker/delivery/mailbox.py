@@ -1,14 +1,14 @@
-"""What waits for one subscriber.
+"""The pending deliveries of one subscriber.
 
-    offer ->  ready[9] ... ready[0]  -> take ->  held (sent, not acknowledged)  -> ack
-                  ^   in memory, bounded             |  timeout or refusal: a pause, or a dead letter
-    spool --------+   on disk, in the same order     +-> ready, at the front, after the pause
+    offer ->  ready[9] ... ready[0]  -> take ->  in_flight (sent, not acknowledged)  -> acknowledge
+                  ^   in memory, bounded             |  time-out or refusal: a pause, or a dead letter
+    spool --------+   on disk, in the same order     +-> front of ready, after the pause
 
-The time-out of a delivery counts from the moment it was written to the connection, and again from each `extend`.
+The time-out of a delivery starts when it is written to the connection, and starts again at each `extend`.
 
-A durable subscriber's deliveries are rows of the store; memory holds only the next ones of a subscriber that is
-connected. Where memory does not suffice (or nobody is connected) the mailbox is `spilled`: what comes goes to the disk
-alone, and is fetched in order once `ready` is empty. An ephemeral subscriber has memory only.
+A durable subscriber's deliveries are rows of the store. Only the next ones are in memory, and only while it is
+connected. If memory is full, or there is no connection, the mailbox is `spilled`: new deliveries go to disk only, and
+are fetched in order once `ready` is empty. An ephemeral subscriber's deliveries are in memory only.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from hitbox.encoding.arrays import LEVELS
 MEMORY_ROWS = 1_000
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
-MOST_DOUBLINGS = 60  # of a pause; more would overflow at some point, and all of them are beyond any limit
+MOST_DOUBLINGS = 60  # of a pause: more would overflow, and every limit is reached earlier
 
 
 class Connection(Protocol):
-    """Where deliveries go; closing it must not block."""
+    """A connection that sends deliveries. `close` must not block."""
 
     def close(self, code: int, reason: str) -> None: ...
 
@@ -57,7 +57,7 @@ class Delivery:
     deadline: float = 0.0
 
     def encode(self) -> bytes:
-        """JSON; the event's own text is taken over as it is."""
+        """As JSON; the event's text is copied unchanged."""
         names = msgspec.json.encode(self.ids)
         again = b"true" if self.sent else b"false"
         head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
@@ -65,9 +65,11 @@ class Delivery:
 
 
 class Mailbox:
+    """The queue of one subscriber. `window`: how many deliveries may be in flight."""
+
     def __init__(self, subscriber: Subscriber, pending: int = 0):
         self.subscriber = subscriber
-        self.pending = pending  # of a durable subscriber: rows in the store, counted as they come and go there
+        self.pending = pending  # durable subscriber: number of its rows in the store
         self.dropped = self.dead = self.resent = 0
         self.connected: Connection | None = None
         self.window = 0
@@ -77,19 +79,21 @@ class Mailbox:
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
-        self.in_flight: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
-        self.paused = 0  # of the held ones, those that failed and wait for their next try
+        self.in_flight: dict[
+            int, Delivery
+        ] = {}  # in order of deadline, except those without one (being sent, or in a pause)
+        self.paused = 0  # how many in flight failed and wait for their next try
         self._retry_heap: list[tuple[float, int]] = []
-        self._latest_deadline = 0.0  # deadline of a held one
+        self._latest_deadline = 0.0  # of any delivery in flight
         self.over_limit = False  # to be disconnected
-        self.within_limit = True  # was within its limit
+        self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
     # ---- in
 
     def offer(self, delivery: Delivery) -> bool:
-        """Take a delivery; whether it may be sent from memory right away."""
+        """Add a delivery; returns whether it will be sent from memory (otherwise from disk, or not at all)."""
         self.pending += 1
-        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order
+        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order of number
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
         if self.connected is None or self.spilled or self.ready >= MEMORY_ROWS:
@@ -122,12 +126,12 @@ class Mailbox:
         self.wake.set()
 
     def fill(self, stored: Iterable[StoredDelivery]) -> None:
-        """What was fetched from the disk."""
+        """Add deliveries that were fetched from disk."""
         for s in stored:
             self._push(Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False))
 
     def rows_added(self, count: int) -> None:
-        """Deliveries were added on disk, behind our back."""
+        """Deliveries were added to the store directly (a replay)."""
         self.pending += count
         self.spilled = self.spilled or count > 0
         self.spills += 1
@@ -136,11 +140,11 @@ class Mailbox:
     # ---- out
 
     def window_left(self) -> int:
-        """How many more may be sent; a delivery in its pause is not with the client, so it takes no place there."""
+        """How many more may be sent. A delivery in its pause is not with the client, so it does not count."""
         return self.window - len(self.in_flight) + min(self.paused, MEMORY_ROWS)
 
     def take(self) -> list[Delivery]:
-        """The next deliveries for one frame, most urgent first, within the window; they count as held from now on."""
+        """The next deliveries for one frame, most urgent first, within the window. They are in flight from now on."""
         found: list[Delivery] = []
         size = 0
         most = min(FRAME_COUNT, self.window_left()) if not self.subscriber.ephemeral else FRAME_COUNT
@@ -161,12 +165,12 @@ class Mailbox:
         return self.spilled and not self.ready and self.window_left() > 0 and not self.subscriber.ephemeral
 
     def extend(self, seqs: Iterable[int]) -> None:
-        """The time-out of these deliveries counts from now on; what is not with the client stays as it is."""
+        """Restart the time-out of these deliveries. Those that are not with the client are ignored."""
         deadline = time.monotonic() + self.subscriber.options.visibility_seconds
         for seq in seqs:
             delivery = self.in_flight.get(seq)
             if delivery is not None and delivery.deadline:
-                del self.in_flight[seq]  # to the end: held is in the order of deadlines
+                del self.in_flight[seq]  # move it to the end: in_flight is in order of deadline
                 delivery.deadline = deadline
                 self.in_flight[seq] = delivery
         if deadline < self._latest_deadline:  # visibility_seconds became shorter: some have more time than these
@@ -174,7 +178,7 @@ class Mailbox:
         self._latest_deadline = max(self._latest_deadline, deadline)
 
     def acknowledge(self, seqs: Iterable[int]) -> tuple[list[tuple[int, int]], list[int]]:
-        """(level, seq) of what is done, and the numbers of which memory knows nothing: they may be on the disk."""
+        """Remove deliveries; returns (level, seq) of those in memory, and the other numbers, which may be on disk."""
         known, unknown = [], []
         for seq in dict.fromkeys(seqs):
             delivery = self._remove_in_flight(seq)
@@ -193,7 +197,7 @@ class Mailbox:
         return delivery
 
     def _discard(self, seqs: Iterable[int]) -> None:
-        """Take these out of the queues, in one pass."""
+        """Remove these from the queues, in one pass."""
         gone = set(seqs)
         if not gone or not self.ready:
             return
@@ -203,7 +207,7 @@ class Mailbox:
         self.ready = sum(map(len, self._ready))
 
     def drop(self, seqs: Iterable[int]) -> None:
-        """Forget deliveries that the store has let go."""
+        """Forget deliveries that were deleted from the store."""
         seqs = list(seqs)
         for seq in seqs:
             self._remove_in_flight(seq)
@@ -212,7 +216,7 @@ class Mailbox:
     # ---- time
 
     def expired(self, now: float) -> list[Delivery]:
-        """Held deliveries whose time is up; those whose pause is over go back to the front of their queue."""
+        """The deliveries in flight that are past their time-out. Those whose pause is over return to their queue."""
         while self._retry_heap and self._retry_heap[0][0] <= now:
             delivery = self.in_flight.get(heapq.heappop(self._retry_heap)[1])
             if delivery is not None and not delivery.deadline:
@@ -231,7 +235,7 @@ class Mailbox:
         return late
 
     def try_failed(self, delivery: Delivery, now: float) -> bool:
-        """Count a try; whether there is another one, after a pause."""
+        """Count a failed try; returns whether there will be another one, after a pause."""
         options = self.subscriber.options
         delivery.tries += 1
         self.wake.set()
@@ -253,7 +257,7 @@ class Mailbox:
         self.wake.set()
 
     def disconnect(self, connection: Connection | None) -> None:
-        """Forget what was in memory: a durable subscriber's is on disk."""
+        """Forget what is in memory; a durable subscriber's deliveries are on disk."""
         if self.connected is not connection or connection is None:
             return
         self.connected = None
@@ -272,7 +276,7 @@ class Mailbox:
         self.wake.set()
 
     def describe(self) -> dict[str, object]:
-        """For the page and the metrics."""
+        """State of the subscriber for the API and the page."""
         s = self.subscriber
         return {
             "name": s.name,

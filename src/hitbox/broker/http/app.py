@@ -1,7 +1,7 @@
-"""The broker on the network: HTTP and JSON, WebSockets, Server-Sent Events, metrics, and the page.
+"""The broker's web application: HTTP and JSON, WebSockets, Server-Sent Events, metrics, and the page.
 
-application(broker, access)     an ASGI application
-serve(...)                     with uvicorn, until a signal
+application(broker, access)    an ASGI application
+serve(...)                     runs it with uvicorn until a signal
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ PAGE = Path(__file__).parent.parent / "page"
 PUBLIC_PATHS = ("/", "/healthz")
 LIVE_SECONDS = 1.0
 LATEST = 20
-"""Events that the page lists."""
+"""Number of events that the page lists."""
 SWITCH_SECONDS = 0.0005
-"""How long the writer's thread waits for the interpreter while the event loop is busy; the default is 0.005."""
+"""How long the writer thread waits for Python's interpreter lock while the event loop is busy; the default is 0.005."""
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -57,7 +57,7 @@ log = logging.getLogger("hitbox.broker")
 
 
 class AccessMiddleware:
-    """Checks Host, Origin and token of every request before anything else sees it."""
+    """Checks Host, Origin and token of every request before any handler runs."""
 
     def __init__(self, app: ASGIApp, access: AccessControl):
         self.app, self.access = app, access
@@ -73,13 +73,13 @@ class AccessMiddleware:
             public = path in PUBLIC_PATHS or path.startswith("/page/")
             scope["principal"] = "" if public else self.access.principal(headers, scope.get("subprotocols", ()))
         except HitboxError as problem:
-            await error_response(problem)(scope, receive, send)  # of a WebSocket too: instead of its handshake
+            await error_response(problem)(scope, receive, send)  # for a WebSocket this replaces the handshake
             return
         await self.app(scope, receive, send)
 
 
 def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By name; those that decide who may come in must not come twice, as others may read the other one."""
+    """Headers by name. Those that decide about access must not come twice: a proxy might have checked the other one."""
     found: dict[str, str] = {}
     for name, value in raw:
         key = name.decode("latin-1")
@@ -112,7 +112,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if request_bodies.kind_of(request) != "application/json":
-                    raise BadRequest("the content type is application/json")
+                    raise BadRequest("the content type must be application/json")
                 data = await request_bodies.read(request, broker.settings.max_body_bytes)
                 call.body = request_bodies.decode(data, route.body)
             return json_response(await route.run(call), route.status)
@@ -125,7 +125,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
             return
         if connected[principal] >= broker.settings.max_connections:
-            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the most")
+            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the maximum")
             await socket.send_denial_response(error_response(problem))
             return
         connected[principal] += 1
@@ -173,7 +173,7 @@ def _query(request: Request, shape: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(dict(request.query_params), shape, strict=False)
     except msgspec.ValidationError as problem:
-        raise BadRequest(f"a parameter is wrong: {problem}") from None
+        raise BadRequest(f"invalid query parameter: {problem}") from None
 
 
 async def _problem(request: Request, problem: HitboxError) -> Response:
@@ -186,12 +186,12 @@ async def _http_problem(request: Request, problem: HTTPException) -> Response:
 
 
 async def _unexpected_error(request: Request, problem: Exception) -> Response:
-    log.error("unexpected", exc_info=problem)
-    return json_response({"error": {"type": "InternalError", "message": "unexpected; see the broker's log"}}, 500)
+    log.error("unexpected error in a request", exc_info=problem)
+    return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
 
 
 async def _live(broker: Broker) -> AsyncIterator[bytes]:
-    """Server-Sent Events for the page: a line of figures a second, and the latest events."""
+    """Server-Sent Events for the page: once per second the figures and the latest events."""
     seen = 0
     while not broker.closing:
         line = broker.statistics.history[-1] if broker.statistics.history else {}
@@ -204,7 +204,7 @@ async def _live(broker: Broker) -> AsyncIterator[bytes]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to us: the broker closes after it."""
+    """uvicorn without its signal handlers: `serve` handles signals, because the broker must stop after uvicorn."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -219,7 +219,7 @@ async def serve(
     ready: Callable[[int], None],
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run until SIGTERM, SIGINT or `stop`, then finish what was accepted and close; `ready` gets the port."""
+    """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port."""
     listening: list[socket.socket] = []
     try:
         access.check_address()
@@ -245,17 +245,17 @@ async def serve(
     )
     server = _Server(config)
 
-    def leave() -> None:
+    def shut_down() -> None:
         broker.closing = server.should_exit = True
 
     async def wait_for_stop() -> None:
         if stop is not None:
             await stop.wait()
-            leave()
+            shut_down()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
-        loop.add_signal_handler(number, leave)
+        loop.add_signal_handler(number, shut_down)
     stop_task = asyncio.create_task(wait_for_stop())
     running = asyncio.create_task(server.serve(listening))
     try:

@@ -1,4 +1,4 @@
-"""The HTTP interface, a function a request; the application and its OpenAPI description are made from ROUTES."""
+"""The HTTP interface, one function per route; the application and its OpenAPI description are made from ROUTES."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
 
 LARGE = 64 * 1024
-"""Bytes of a body from which it is read in a thread, as others may not wait so long."""
+"""A body of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
@@ -30,7 +30,7 @@ Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
 
 @dataclass(slots=True)
 class Call:
-    """One request, with what it may touch."""
+    """One request, and the objects that its handler may use."""
 
     broker: Broker
     access: AccessControl
@@ -110,7 +110,7 @@ class Route:
     query: type[msgspec.Struct] = NoQuery
     status: int = 200
     raw: bool = False
-    """The handler reads the body itself: it comes in several forms, of `body` values."""
+    """The handler reads the body itself, because it has several forms; `body` is the type of one value."""
 
 
 async def get_schema(call: Call) -> Any:
@@ -198,7 +198,7 @@ async def post_replay(call: Call) -> Any:
 
 
 async def check(call: Call) -> Any:
-    """The predicate in normal form, or an error with its place."""
+    """The predicate in normal form, or an error with its position."""
     predicate = await call.lookups.run(call.broker.registry.index.parse, call.body.where)
     return {"predicate": str(predicate)}
 
@@ -229,26 +229,40 @@ async def snapshot(call: Call) -> Any:
 
 OWNER = "/v1/subscribers/{subscriber}"
 ROUTES = [
-    Route("GET", "/v1/schema", get_schema, "The attributes that events and subscriptions may speak of"),
-    Route("PUT", "/v1/schema", put_schema, "Change the schema; refused where subscriptions contradict it", Attributes),
-    Route("GET", "/v1/stats", stats, "Counters, sizes, and a line a second of rates and latencies"),
+    Route("GET", "/v1/schema", get_schema, "The attributes that events and subscriptions may use"),
+    Route("PUT", "/v1/schema", put_schema, "Change the schema; refused if subscriptions contradict it", Attributes),
+    Route("GET", "/v1/stats", stats, "Counters, sizes, and one line per second of rates and latencies"),
     Route("GET", "/v1/trace", trace, "The latest deliveries: event, level, determined, sent", query=Tail),
-    Route("POST", "/v1/events", publish, "Publish: durable when answered", PublishedEvent, status=201, raw=True),
+    Route(
+        "POST",
+        "/v1/events",
+        publish,
+        "Publish events; they are durable when the answer arrives",
+        PublishedEvent,
+        status=201,
+        raw=True,
+    ),
     Route("GET", "/v1/events", list_events, "Stored events", query=From),
-    Route("GET", "/v1/subscribers", list_subscribers, "Subscribers with lag and policy", query=Search),
+    Route(
+        "GET",
+        "/v1/subscribers",
+        list_subscribers,
+        "Subscribers with their pending deliveries and options",
+        query=Search,
+    ),
     Route("GET", OWNER, get_subscriber, "One subscriber"),
-    Route("PUT", OWNER, put_subscriber, "Make a durable subscriber, or change its options", Options),
-    Route("DELETE", OWNER, delete_subscriber, "Remove a subscriber and all that is its own", status=204),
-    Route("GET", "/v1/subscriptions", list_subscriptions, "Look for subscriptions", query=Search),
+    Route("PUT", OWNER, put_subscriber, "Create a durable subscriber, or change its options", Options),
+    Route("DELETE", OWNER, delete_subscriber, "Remove a subscriber with its subscriptions and deliveries", status=204),
+    Route("GET", "/v1/subscriptions", list_subscriptions, "Search subscriptions", query=Search),
     Route("PUT", OWNER + "/subscriptions/{name}", put_subscription, "Add or replace a subscription", Wanted),
     Route("DELETE", OWNER + "/subscriptions/{name}", delete_subscription, "Remove a subscription", status=204),
     Route(
         "POST", OWNER + "/subscriptions", post_subscriptions, "Add or replace many, all or none", Subscription, raw=True
     ),
-    Route("POST", OWNER + "/replay", post_replay, "Deliver stored events again, from a number on", Replay),
+    Route("POST", OWNER + "/replay", post_replay, "Deliver stored events again, starting at a number", Replay),
     Route("POST", "/v1/check", check, "Check a predicate", Text),
-    Route("POST", "/v1/try", attempt, "Which subscriptions an event would reach, without publishing it", Trial),
-    Route("POST", "/v1/explain", explain, "Why a subscription wants an event, or why not", Why),
+    Route("POST", "/v1/try", attempt, "Which subscriptions an event would match, without publishing it", Trial),
+    Route("POST", "/v1/explain", explain, "Why a subscription matches an event, or why not", Why),
     Route("GET", "/v1/dead", dead, "Dead letters, newest first", query=Search),
     Route("POST", "/v1/dead/replay", revive, "Deliver dead letters again", Numbers),
     Route("POST", "/v1/snapshot", snapshot, "Save the index now"),

@@ -1,13 +1,13 @@
-"""Tables that know what they should hold: a CRC a row, and a ledger of the number of rows and the sum of their CRCs.
+"""Tables that detect damage: one CRC per row, and a ledger with the number of rows and the sum of CRCs per table.
 
     ledger:  name        rows   sum of CRCs   first   last
-             events        812     ...           189   1000     first and last: rows number first..last without a gap
+             events        812     ...           189   1000     rows are numbered first..last without a gap
              deliveries   4711     ...             0      0
-             commits     12345                                  one more with every commit; the commit marker repeats it
+             commits     12345                                  plus one per commit; compared with the commit marker
 
-A flipped byte breaks the CRC of its row, a lost or doubled row breaks count and sum, a lost transaction breaks the
-count of commits. The ledger is written in the transaction whose rows it counts. A CRC says nothing of who wrote the
-row, and SQLite takes any value in any column: the types are checked too, so that nobody else has to.
+A flipped byte changes the CRC of its row, a lost or doubled row changes count and sum, and a lost transaction changes
+the count of commits. The ledger is written in the transaction whose rows it counts. A valid CRC does not prove that the
+broker wrote the row, and SQLite accepts any value in any column, so the types are checked here too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _decode_item = msgspec.json.Decoder(PublishedEvent).decode
 
 
 class Columns:
-    """The columns of a table by name, with their types; the first `keys` of them are the key, the CRC comes after them.
+    """The columns of a table by name, with their types. The first `keys` columns are the key; a column `crc` follows.
 
     A `bulk` table is filled with JSON (see CheckedTable). A column called body is always the last one and holds the
     JSON text of an event.
@@ -57,7 +57,7 @@ class Columns:
         self._decode = msgspec.msgpack.Decoder(tuple[tuple(columns.values())]).decode  # type: ignore[misc]
 
     def fault(self, row: Sequence[Any], crc: Any) -> str:
-        """Why a row is not what was written, or could not have been written; empty if it is fine."""
+        """Why a row is damaged or invalid; empty if it is fine."""
         try:
             data = _encode(row)
             if type(crc) is not int or crc != zlib.crc32(data):
@@ -85,15 +85,17 @@ LEDGER = Columns(
 
 
 def rows_of(db: apsw.Connection, table: str) -> Iterator[Row]:
-    """Every row of a table. SQLite takes any bytes for a text; those that are none are damage."""
+    """Every row of a table. SQLite accepts any bytes as text; bytes that are not UTF-8 are damage."""
     try:
         yield from db.execute(f"SELECT * FROM {table}")
     except UnicodeDecodeError as problem:
-        raise StoreDamaged(f"table {table}: a text in it is no text any more ({problem.reason})") from None
+        raise StoreDamaged(f"table {table}: it contains a text that is not UTF-8 ({problem.reason})") from None
 
 
 @dataclass(slots=True)
 class LedgerEntry:
+    """What the ledger holds for one table; `first` and `last` only for a numbered table."""
+
     rows: int = 0
     sum: int = 0
     first: int = 1
@@ -101,7 +103,7 @@ class LedgerEntry:
 
 
 class Ledger:
-    """The accounts of all tables: read at start, written at commit, read again after a rollback."""
+    """The entries of all tables: read at start, written at commit, read again after a rollback."""
 
     def __init__(self, db: apsw.Connection):
         self._db = db
@@ -109,36 +111,38 @@ class Ledger:
             "CREATE TABLE IF NOT EXISTS ledger(name TEXT PRIMARY KEY, rows, sum, first, last, crc) WITHOUT ROWID"
         )
         self._entries: dict[str, LedgerEntry] = {}
-        self._changed: dict[str, None] = {}  # in order, so that a run can be repeated exactly
+        self._changed: dict[str, None] = {}  # a dict keeps the order, so that simulated runs are repeatable
         self._stale = False
         self.reload()
 
     def reload(self) -> None:
-        """Forget what was counted and not committed."""
-        self._stale = True  # until it has been read: reading may fail
+        """Read the entries again, and forget what was not committed."""
+        self._stale = True  # until reading has succeeded
         found: dict[str, LedgerEntry] = {}
         for *row, crc in rows_of(self._db, "ledger"):
             if fault := LEDGER.fault(row, crc):
                 raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged ({fault})")
             found[row[0]] = LedgerEntry(*row[1:])
-        self._entries = found  # at once: other threads look at it
+        self._entries = found  # in one assignment: other threads read it
         self._changed.clear()
         self._stale = False
 
     def refresh(self) -> None:
-        """Read it, if that failed the last time."""
+        """Read the entries again if that failed the last time."""
         if self._stale:
             self.reload()
 
     def entry(self, name: str) -> LedgerEntry:
+        """The entry of a table, to be read only."""
         return self._entries.get(name) or LedgerEntry()
 
     def changed_entry(self, name: str) -> LedgerEntry:
+        """The entry of a table, to be changed: `flush` will write it."""
         self._changed[name] = None
         return self._entries.setdefault(name, LedgerEntry())
 
     def flush(self) -> int:
-        """Write what changed, and count the commit."""
+        """Write the changed entries and count the commit; returns the number of commits."""
         commits = self.changed_entry("commits")
         commits.rows += 1
         for name in self._changed:
@@ -150,11 +154,11 @@ class Ledger:
 
 
 class CheckedTable:
-    """One table.
+    """A table whose rows have CRCs and are counted in the ledger.
 
-    A `bulk` table takes its rows as one JSON value: SQLite then works through all of them without asking for the
-    interpreter's lock in between, which an event loop that is busy gives away only every few milliseconds. Its texts
-    must be free of NUL characters, and a column called body, its last, holds UTF-8 bytes.
+    A `bulk` table gets its rows as one JSON value. SQLite then inserts all of them without taking Python's interpreter
+    lock in between, which a busy event loop releases only every few milliseconds. Its texts must not contain NUL
+    characters, and its last column, if it is called body, holds UTF-8 bytes.
     """
 
     def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, columns: Columns):
@@ -180,7 +184,7 @@ class CheckedTable:
         self._insert_all = f"INSERT INTO {name} SELECT {', '.join(parts)} FROM json_each(?)"
 
     def insert(self, rows: Iterable[Row]) -> None:
-        """Rows that are not there yet; of a numbered table the next ones."""
+        """Insert rows with new keys; in a numbered table, the next numbers."""
         entry = self._ledger.changed_entry(self.name)
         made = [(*row, crc_of(row)) for row in rows]
         if self._bulk:
@@ -193,12 +197,12 @@ class CheckedTable:
             entry.last = made[-1][0]
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Rows that replace those with the same keys."""
+        """Insert rows, and replace those with the same keys."""
         self.delete(row[: self.keys] for row in rows)
         self.insert(rows)
 
     def delete(self, keys: Iterable[Row]) -> int:
-        """How many of the keys were there."""
+        """Delete rows by key; returns how many existed."""
         if self._bulk:
             chosen = (_json(list(keys)),)
             ((count, total),) = self._db.execute(self._count_all, chosen)
@@ -213,7 +217,7 @@ class CheckedTable:
         )
 
     def delete_through(self, last: int) -> int:
-        """The rows of a numbered table up to `last`."""
+        """Delete the rows of a numbered table up to `last`; returns how many."""
         gone = self.delete_where("seq <= ?", (last,))
         entry = self._ledger.changed_entry(self.name)
         entry.first = max(entry.first, min(last, entry.last) + 1)
@@ -242,7 +246,7 @@ class CheckedTable:
         return iter(self._db.execute(f"SELECT * FROM {self.name} WHERE {condition}", values))
 
     def check(self) -> Iterator[str]:
-        """Read every row; what is damaged, missing or too many."""
+        """Read every row; yields what is damaged, missing or superfluous."""
         entry = self._ledger.entry(self.name)
         count = total = 0
         expected = entry.first
