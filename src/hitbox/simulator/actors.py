@@ -1,4 +1,4 @@
-"""Who does what while the broker is up: publish, change, connect and go, and everything at bad moments."""
+"""The simulated publishers, subscribers and operators that use the broker while it runs, at random moments."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ from hitbox.simulator.model import (
 DOMAIN = 20
 NAMES = ("ann", "bob", "cid", "dot")
 HABITS = ("calm", "calm", "calm", "refusing", "idle")
-"""What a client does with its deliveries: acknowledge most, refuse most, or nothing at all."""
+"""What a client does with its deliveries: acknowledge most, refuse most, or neither."""
 
 
 class Actors:
+    """Tasks that use the broker, update the model, and have the results checked."""
+
     def __init__(self, environment: Environment, model: Model, checks: Checks):
         self.environment, self.model, self.checks = environment, model, checks
         self.random = environment.random
@@ -81,7 +83,7 @@ class Actors:
                 self.model.close(event)
 
     async def _disturb(self) -> None:
-        """The wall clock jumps, disks are filled and emptied by others."""
+        """The wall clock jumps; other programs fill the disk and free it again."""
         environment = self.environment
         while environment.up():
             await environment.pause(10.0)
@@ -99,7 +101,7 @@ class Actors:
     # ---- changes
 
     async def _changer(self) -> None:
-        """Subscribers come, change and go, one change at a time; dead letters and old events are sent again."""
+        """Creates, changes and removes subscribers, one change at a time; replays dead letters and old events."""
         while self.environment.up() and not self.environment.disk.dead:
             await self.environment.pause(3.0)
             name = self.random.choice(NAMES)
@@ -155,7 +157,7 @@ class Actors:
         await self._try(subscriber, after, self.environment.broker.put_subscriber(subscriber.name, options))
 
     async def _try(self, subscriber: ModelSubscriber, after: Version, change: Awaitable[Any]) -> None:
-        """Ask for a change: afterwards it is in force, refused, or unknown until the next start."""
+        """Make a change: afterwards it is in force, refused, or unknown until the next start."""
         before = subscriber.now
         subscriber.versions.append(after)
         try:
@@ -195,7 +197,7 @@ class Actors:
         self.model.removed(subscriber.name)
 
     async def _widen_schema(self) -> None:
-        """One more attribute; nobody uses it, so that no subscription and no old event contradicts."""
+        """Add an attribute that nothing uses, so that no subscription and no old event contradicts the schema."""
         wider = Schema({**self.model.schemas[-1], f"more{len(self.model.schemas[-1])}": "int"})
         self.model.schemas.append(wider)
         try:
@@ -210,7 +212,7 @@ class Actors:
                 self.environment.counts["schema changes"] += 1
 
     async def _replay(self, subscriber: ModelSubscriber) -> None:
-        """Old events again: those that are wanted now and not pending must come, and no others."""
+        """Replay old events: those that match now and are not pending must be delivered, and no others."""
         store = self.environment.broker.store
         first = max(store.events.first(), store.events.next() - self.random.choice([5, 50, 50, 500]))
         must: dict[ModelDelivery, Outcome] = {}
@@ -231,7 +233,7 @@ class Actors:
         try:
             count = await admin.replay(self.environment.broker, subscriber.name, first)
         except (StoreFull, StoreFailed, Unknown):
-            return  # Unknown: the first ones were let go meanwhile
+            return  # Unknown: the first events have been removed in the meantime
         if self.environment.disk.dead:
             return
         left = {delivery: outcome for delivery, outcome in must.items() if delivery.seq >= store.events.first()}
@@ -242,7 +244,7 @@ class Actors:
                 f"{count} events from {first} on were replayed for {subscriber.name}, not {len(left)} to {may}"
             )
         for delivery, outcome in left.items():
-            if delivery.maybe_pending and not delivery.connection:  # or it has come meanwhile
+            if delivery.maybe_pending and not delivery.connection:  # otherwise it has been delivered in the meantime
                 delivery.reset(surely=True)
                 delivery.maybe_pending, delivery.must_come = False, True
                 delivery.replayed.add(outcome)
@@ -268,7 +270,7 @@ class Actors:
             if delivery.late(self.environment.clock.now):
                 delivery.fail(surely=False)
                 delivery.release()
-            if delivery.connection is None or delivery.refused:  # or it is with the client, after a replay
+            if delivery.connection is None or delivery.refused:  # otherwise it is with the client, after a replay
                 delivery.reset(surely=False)
         try:
             count = await admin.replay_dead_letters(broker, [letter["number"] for letter in letters])
@@ -280,11 +282,13 @@ class Actors:
         self.environment.counts["revived"] += count
         for letter in letters if count == len(letters) else ():
             delivery = subscriber.delivery(self.model.of(letter["seq"]))
-            if not delivery.maybe_pending and delivery.connection is None:  # or it has come meanwhile
+            if (
+                not delivery.maybe_pending and delivery.connection is None
+            ):  # otherwise it has been delivered in the meantime
                 delivery.reset(surely=True)
 
     async def _racer(self) -> None:
-        """Changes of one subscriber all at once: whatever comes of it, it must fit together."""
+        """Concurrent changes of one subscriber: whatever the result is, it must be consistent."""
         name, broker = "race", self.environment.broker
         while self.environment.up():
             await self.environment.pause(4.0)
@@ -307,7 +311,7 @@ class Actors:
     # ---- clients
 
     async def _subscriber(self, name: str) -> None:
-        """Connects, gets, acknowledges (late, in any order, twice), refuses, and goes."""
+        """Connects, receives, acknowledges (late, in any order, twice), refuses, and disconnects."""
         broker = self.environment.broker
         while self.environment.up():
             await self.environment.pause(3.0)
@@ -370,7 +374,7 @@ class Actors:
     def _refuse(
         self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection, seqs: list[int], share: float
     ) -> list[int]:
-        """Refuse some; the others."""
+        """Refuse some deliveries; returns the others."""
         refused = [seq for seq in seqs if self.environment.chance(share)]
         self.environment.counts["nacks"] += len(refused)
         self.environment.broker.tracker.refuse(mailbox, refused + refused[:1])
@@ -379,7 +383,7 @@ class Actors:
         return [seq for seq in seqs if seq not in refused]
 
     def _extend(self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection) -> None:
-        """Ask for more time, for what is not too late for sure."""
+        """Ask for more time for the deliveries that are certainly not late yet."""
         now = self.environment.clock.now
         deliveries = [p for p in client.in_flight.values() if not p.refused and now < p.earliest]
         mailbox.extend([delivery.seq for delivery in deliveries])
@@ -387,7 +391,7 @@ class Actors:
             self.checks.extended(subscriber, delivery)
 
     async def _ephemeral(self) -> None:
-        """A subscriber that lives as long as its connection, and misses nothing meanwhile."""
+        """A subscriber that exists as long as its connection, and must miss nothing during that time."""
         broker, turn = self.environment.broker, 0
         while self.environment.up():
             await self.environment.pause(6.0)
@@ -417,10 +421,10 @@ class Actors:
             await broker.detach(mailbox, client)
             self.model.removed(subscriber.name)
 
-    # ---- the end
+    # ---- the last life
 
     async def drain(self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection) -> None:
-        """Takes all that is left. A few are refused or left lying at first: they come again, or are dead letters."""
+        """Receive everything that is left. A few are refused or ignored at first."""
         post = self.environment.broker.tracker
         waiting = self.checks.waiting(subscriber)
         while found := await post.next(mailbox, client):

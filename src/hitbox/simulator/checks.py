@@ -1,15 +1,15 @@
-"""The broker held against the model. Promised, and checked all the time:
+"""Compare the broker with the model. These promises are checked all the time:
 
-an event that was accepted reaches every durable subscriber that wanted it, at least until it is acknowledged
-an event that was refused reaches nobody, and nobody gets what he did not want
-an event that nobody wanted reaches those who asked for such
-a delivery names exactly the subscriptions that match, at the highest of their priorities
-what comes twice is marked as redelivered, and nothing comes after its acknowledgement is in the store
-first arrivals are in order for each subscriber and priority; the most urgent of what waits come first
-attempts are counted, across connections and starts; what failed comes again after its pause, max_tries in all
-never more than the window is with a client
-numbers are given once, and the store opens after every crash with exactly the changes that were confirmed
-events are kept as long as asked for, and no longer; the commit marker follows every commit
+- An accepted event is delivered to every durable subscriber with a matching subscription, until it is acknowledged.
+- A refused event is delivered to nobody, and no subscriber gets an event that does not match.
+- An event without matches is delivered to the subscribers with the option `unmatched`.
+- A delivery names exactly the subscriptions that match, at the highest of their priorities.
+- A repeated delivery is marked as redelivered, and none is sent after its acknowledgement is in the store.
+- First deliveries are in order per subscriber and priority; of waiting deliveries the most urgent are sent first.
+- Attempts are counted across connections and starts; a failed delivery is sent again after its pause, max_tries in all.
+- A client never has more deliveries than its window.
+- Event numbers are unique, and after every crash the store opens with exactly the changes that were confirmed.
+- Events are kept as long as configured, and no longer; the commit marker is written after every commit.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from hitbox.simulator.model import (
 TICK = 0.001
 FAILED = ("refused by the subscriber", "not acknowledged in time")
 Key = tuple[int, int]
-"""(-level, number): the order of what waits."""
+"""(-level, number): the order of waiting deliveries."""
 
 
 class Checks:
+    """Raises BrokenPromise if the broker does something that the model does not allow."""
+
     def __init__(self, environment: Environment, model: Model):
         self.environment, self.model = environment, model
 
@@ -49,7 +51,7 @@ class Checks:
     def arrived(
         self, subscriber: ModelSubscriber, client: ModelConnection, found: Sequence[Delivery], waiting: dict[int, Key]
     ) -> None:
-        """A frame; `waiting` is what must wait for this subscriber, if it is the first frame of its connection."""
+        """Check a frame. `waiting`: for the first frame of a connection, the deliveries that must be waiting."""
         frame = [msgspec.json.decode(delivery.encode()) for delivery in found]
         keys = [(-one["level"], one["seq"]) for one in frame]
         if [level for level, _ in keys] != sorted(level for level, _ in keys):
@@ -102,7 +104,7 @@ class Checks:
     def _attempted(
         self, subscriber: ModelSubscriber, client: ModelConnection, delivery: ModelDelivery, attempt: int
     ) -> None:
-        """Whether it may come, with this number; it is with the client now."""
+        """Check that the delivery may be sent now, with this number of attempt; it is with the client from now on."""
         who, seq, now = subscriber.name, delivery.seq, self.environment.clock.now
         if delivery.acked and not delivery.maybe_pending:
             raise BrokenPromise(f"{who} got event {seq} after its acknowledgement")
@@ -129,7 +131,7 @@ class Checks:
         delivery.earliest, delivery.latest = now + min(seconds), now + max(seconds)
 
     def refused(self, subscriber: ModelSubscriber, delivery: ModelDelivery) -> None:
-        """The subscriber could not handle it: it comes again after a pause."""
+        """The subscriber refused the delivery: it is sent again after a pause."""
         self.model.failed(delivery)
         delivery.refused = True
         delivery.dead = delivery.low >= max(options.max_tries for options in subscriber.options())
@@ -139,7 +141,7 @@ class Checks:
         delivery.earliest = self.environment.clock.now + pause
 
     def disconnected(self, client: ModelConnection) -> None:
-        """What was with the client may have been too late; if by far, the broker has noticed."""
+        """A connection ended: its deliveries may have timed out; if long ago, the broker must have noticed."""
         now, slack = self.environment.clock.now, 1 + 10 * self.environment.slow
         for delivery in list(client.in_flight.values()):
             if delivery.late(now):
@@ -147,7 +149,7 @@ class Checks:
             delivery.release()
 
     def waiting(self, subscriber: ModelSubscriber) -> dict[int, Key]:
-        """What is in the store for a subscriber that connects now, beyond doubt."""
+        """The deliveries that are certainly in the store for a subscriber that connects now."""
         found = {}
         for event in self.model.all_owed(subscriber):
             delivery = subscriber.delivery(event)
@@ -160,7 +162,7 @@ class Checks:
     # ---- the store
 
     def written(self) -> None:
-        """Everything that was asked of the store is in it."""
+        """Called when all submitted operations are in the store."""
         store = self.environment.broker.store
         if self.environment.disk.dead:
             return
@@ -174,7 +176,7 @@ class Checks:
         self._trimmed()
 
     def _trimmed(self) -> None:
-        """No event was let go too early."""
+        """Check that no event was removed too early."""
         first, keep = self.environment.broker.store.events.first(), self.environment.settings.keep_seconds
         for seq in range(self.model.trimmed, first):
             event = self.model.events.get(self.model.by_seq.get(seq, 0))
@@ -186,7 +188,7 @@ class Checks:
         self.model.trimmed = max(self.model.trimmed, first)
 
     def started(self) -> None:
-        """After a start: adopt what was not known."""
+        """Check the store after a start, and take from it what the model could not know."""
         broker, store = self.environment.broker, self.environment.broker.store
         if problems := [*store.problems, *broker.registry.problems, *store.failed()]:
             raise BrokenPromise(f"the store contradicts itself: {problems}")
@@ -213,7 +215,7 @@ class Checks:
             self.pending(subscriber, settle=True)
 
     def _started(self, subscriber: ModelSubscriber, number: int | None) -> None:
-        """Confirmed changes are there; one that was cut short is there or is not."""
+        """Check that confirmed changes are stored; an interrupted one may be stored or not."""
         if number is None:
             if subscriber.state == "made":
                 raise BrokenPromise(f"subscriber {subscriber.name} is lost")
@@ -229,9 +231,9 @@ class Checks:
         subscriber.settle()
 
     def pending(self, subscriber: ModelSubscriber, settle: bool = False) -> None:
-        """Of what was accepted and not acknowledged everything is pending, or a dead letter; with the right tries.
+        """Check that all unacknowledged deliveries are pending or dead letters, with the right number of tries.
 
-        With `settle`, right after a start: what the store says is what counts from now on.
+        With `settle`, right after a start: the model takes over what the store says.
         """
         store, number = self.environment.broker.store, self.environment.broker.subscriber(subscriber.name).number
         tries = {row[2]: row[5] for row in store.deliveries.scan("subscriber = ?", (number,))}
@@ -259,7 +261,7 @@ class Checks:
                 raise BrokenPromise(f"event {event.seq} is owed to {subscriber.name}, and is not in the store")
 
     def letter(self, subscriber: ModelSubscriber, seq: int, tries: int, reason: str) -> None:
-        """A dead letter is one for a reason."""
+        """Check the reason and the tries of a dead letter."""
         least, most = subscriber.tries()
         delivery = subscriber.delivery(self.model.of(seq))
         failures = delivery.failures + delivery.late(self.environment.clock.now)
@@ -267,10 +269,10 @@ class Checks:
             raise BrokenPromise(f"event {seq} is a dead letter of {subscriber.name} after {tries} tries: {reason}")
         self.environment.counts["dead letters"] += 1
 
-    # ---- the end
+    # ---- the last life
 
     def drained(self) -> None:
-        """Everybody has got and acknowledged everything."""
+        """Check that all subscribers have received and acknowledged everything."""
         broker = self.environment.broker
         pending = {name: broker.mailbox(name).pending for name in self.model.subscribers}
         if any(pending.values()):
@@ -283,7 +285,7 @@ class Checks:
             self.pending(subscriber)
 
     def let_go(self) -> None:
-        """Nobody needs the events any more: what is too old is gone."""
+        """Check that old events are removed once nothing needs them."""
         now, keep = self.environment.clock.time(), self.environment.settings.keep_seconds
         for seq, when, *_ in self.environment.broker.store.events.scan("TRUE ORDER BY seq LIMIT 1"):
             if when / 1e6 + keep < now - 10 - 10 * self.environment.slow:

@@ -1,8 +1,7 @@
-"""What must be true of the broker, as plain data: who wants what, what was published, how far each delivery is.
+"""The model of the broker as plain data: subscriptions, published events, and the state of each delivery.
 
-Of a change that was cut short nothing is known but that it is done or not done. So a subscriber has a list of versions,
-of which the last ones may be in force, and a count of tries has a lowest and a highest value. What the store says at
-the next start settles both.
+A change that a crash interrupts may be stored or not. So a subscriber has a list of versions, of which the last ones
+may be in force, and a count of tries has a lowest and a highest value. The next start reads from the store which holds.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from hitbox.broker.settings import Options
 from hitbox.encoding.schema import Schema
 
 Outcome = tuple[int, tuple[str, ...]]
-"""Of an event for one subscriber: the level, and the names of the subscriptions."""
+"""The result of matching an event for one subscriber: the level, and the names of the subscriptions."""
 NOBODYS: Outcome = (0, ())
 
 
 class BrokenPromise(Exception):
-    """A promise that was not kept."""
+    """The broker did not keep a promise."""
 
 
 @dataclass(frozen=True)
 class ModelSubscription:
-    """A subscription, as Python."""
+    """A subscription: a range of the attribute `a`."""
 
     low: int
     high: int
@@ -37,7 +36,7 @@ class ModelSubscription:
 
 @dataclass(frozen=True)
 class Version:
-    """What a subscriber wants, and its options."""
+    """The subscriptions of a subscriber, and its options."""
 
     wants: dict[str, ModelSubscription] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
@@ -61,8 +60,8 @@ class ModelConnection:
 
 @dataclass(eq=False)
 class ModelDelivery:
-    """An event on its way to one subscriber: between `low` and `high` tries have failed, and a crash leaves at least
-    `sure` of them. `connection` is the connection that has it, until between `earliest` and `latest`."""
+    """An event for one subscriber. Between `low` and `high` tries have failed; at least `sure` of them are durable.
+    `connection` has the delivery; its time-out is between `earliest` and `latest`."""
 
     event: ModelEvent
     arrivals: int = 0
@@ -75,23 +74,23 @@ class ModelDelivery:
     latest: float = 0.0
     refused: bool = False
     dead: bool = False
-    """It was refused for the last time."""
+    """It was refused as often as allowed."""
     acked: bool = False
     done: bool = False
     """The acknowledgement is in the store."""
     maybe_pending: bool = False
-    """A replay may have made it pending again, or not."""
+    """A replay may or may not have made it pending again."""
     replayed: set[Outcome] = field(default_factory=set)
-    """What replays have made of it."""
+    """Outcomes that replays may have given it."""
     must_come: bool = False
-    """It was replayed and must come."""
+    """It was replayed and must be delivered."""
 
     @property
     def seq(self) -> int:
         return self.event.seq
 
     def late(self, now: float) -> bool:
-        """Whether its time may be up."""
+        """Whether it may have timed out."""
         return self.connection is not None and not self.refused and now >= self.earliest
 
     def fail(self, surely: bool) -> None:
@@ -114,8 +113,8 @@ class ModelDelivery:
 
 @dataclass(eq=False)
 class ModelSubscriber:
-    """A subscriber, from its making to its removal. The versions from `settled` on may be in force at the moment; the
-    first one stands for the time before it was made."""
+    """A subscriber, from its creation to its removal. The versions from `settled` on may be in force; the first one
+    stands for the time before its creation."""
 
     name: str
     ephemeral: bool = False
@@ -136,18 +135,18 @@ class ModelSubscriber:
         self.settled, self.state = len(self.versions) - 1, "made"
 
     def options(self) -> list[Options]:
-        """Those that may be in force."""
+        """The options that may be in force."""
         return [version.options for version in self.versions[self.settled :]]
 
     def tries(self) -> tuple[int, int]:
-        """The lowest and the highest `max_tries` that it ever had."""
+        """The lowest and the highest `max_tries` that it has had."""
         known = [version.options.max_tries for version in self.versions[1:]]
         return min(known), max(known)
 
 
 @dataclass(eq=False)
 class ModelEvent:
-    """An event. `state`: asked, accepted, refused, unknown. `wall` is the earliest time that it can have."""
+    """An event. `state`: asked, accepted, refused or unknown. `wall`: the earliest time that it can have."""
 
     number: int
     value: int
@@ -158,9 +157,9 @@ class ModelEvent:
     since: dict[str, tuple[ModelSubscriber, int]] = field(default_factory=dict)
     until: dict[str, int] | None = None
     unwanted: bool | None = None
-    """Whether nobody wanted it; None where that is not known."""
+    """Whether it matched no subscription; None if that is not known."""
     known: dict[ModelSubscriber, set[Outcome | None]] = field(default_factory=dict)
-    """Its outcomes, where they cannot change any more."""
+    """Its outcomes that can no longer change."""
 
 
 class Model:
@@ -170,13 +169,15 @@ class Model:
         self.subscribers: dict[str, ModelSubscriber] = {}
         self.schemas = [schema]  # the last ones may be in force
         self.trimmed = 1  # events before this number are gone
-        self.removals = 0  # one more when a removal begins, and one more when it ends
-        self._unsure: list[tuple[ModelDelivery, bool]] = []  # failed, or (True) acknowledged
+        self.removals = 0  # counts the beginnings and the ends of removals
+        self._unsure: list[
+            tuple[ModelDelivery, bool]
+        ] = []  # failed, or acknowledged (True), and not known to be stored
 
     # ---- events
 
     def event(self, value: int, wall: float) -> ModelEvent:
-        """One that somebody is about to publish."""
+        """A new event that is about to be published."""
         number = len(self.events) + 1
         event = self.events[number] = ModelEvent(number, value, wall, self.removals)
         event.since = {name: (subscriber, subscriber.settled) for name, subscriber in self.subscribers.items()}
@@ -190,11 +191,11 @@ class Model:
         event.seq = seq
 
     def of(self, seq: int) -> ModelEvent:
-        """The event with a number that the broker gave."""
+        """The event with this number of the broker."""
         return self.events[self.by_seq[seq]]
 
     def close(self, event: ModelEvent) -> None:
-        """No version that comes later can matter to this event."""
+        """The event is matched: later versions of subscribers do not affect it."""
         if event.until is None:
             event.unwanted = self._unwanted(event)
             for name, subscriber in self.subscribers.items():
@@ -207,17 +208,17 @@ class Model:
         for subscriber, since in everybody.values():
             wanted = {version.outcome(event.value) is not None for version in subscriber.versions[since:]}
             if wanted == {True} and subscriber.state == "made" and not subscriber.ephemeral:
-                return False  # an ephemeral one may be gone when a crash has the event matched again
+                return False  # an ephemeral one is gone if a crash makes the broker match the event again
             known = None if True in wanted else known
         return known
 
     def outcomes(self, event: ModelEvent, subscriber: ModelSubscriber) -> set[Outcome | None]:
-        """What a subscriber may get of an event; None stands for nothing."""
+        """What a subscriber may get for an event; None: no delivery."""
         if subscriber in event.known:
             return event.known[subscriber]
         known, since = event.since.get(subscriber.name, (subscriber, 0))
         until = (event.until or {}).get(subscriber.name)
-        if known is not subscriber:  # it was removed and made again meanwhile
+        if known is not subscriber:  # it was removed and created again
             since, until = 0, None
         unwanted = event.unwanted if event.until is not None else self._unwanted(event)
         found: set[Outcome | None] = set()
@@ -232,7 +233,7 @@ class Model:
         return found
 
     def owed(self, event: ModelEvent, subscriber: ModelSubscriber) -> bool:
-        """Whether a subscriber must get an event, whatever was in force when it was matched."""
+        """Whether a subscriber must get an event, whichever version was in force."""
         known, _ = event.since.get(subscriber.name, (None, 0))
         return event.state == "accepted" and known is subscriber and None not in self.outcomes(event, subscriber)
 
@@ -243,10 +244,10 @@ class Model:
             if (delivery is None or not delivery.acked) and self.owed(event, subscriber):
                 yield event
 
-    # ---- what is in the store
+    # ---- what the store must contain
 
     def failed(self, delivery: ModelDelivery, surely: bool = True) -> None:
-        """A try failed: refused, or too late."""
+        """A try failed: refused or timed out."""
         delivery.fail(surely)
         self._unsure.append((delivery, False))
 
@@ -259,7 +260,7 @@ class Model:
             self._unsure.append((delivery, True))
 
     def written(self, recorded: int) -> None:
-        """All that was asked of the store so far is durable; of deliveries, those of events up to `recorded`."""
+        """All submitted operations are durable; deliveries are stored for the events up to `recorded`."""
         for delivery, acked in self._unsure:
             if delivery.seq <= recorded:
                 delivery.sure = delivery.low
@@ -267,7 +268,7 @@ class Model:
         self._unsure = [one for one in self._unsure if one[0].seq > recorded]
 
     def crashed(self, now: float) -> None:
-        """The broker ended: what was not durable may be lost, who was connected is not."""
+        """The broker ended: what was not durable may be lost, and all connections are closed."""
         self._unsure.clear()
         for name, subscriber in list(self.subscribers.items()):
             for delivery in subscriber.deliveries.values():

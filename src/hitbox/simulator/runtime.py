@@ -1,4 +1,4 @@
-"""One thread and a clock that jumps: what waits for a time is run at once, in the order of the times."""
+"""Simulated time: one thread, and a clock that jumps to the next timer instead of waiting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = 1_700_000_000.0
 
 
 class SimulatedClock:
-    """Time. The wall clock may jump, the other one never does."""
+    """Simulated time. The wall clock may jump; the monotonic clock never does."""
 
     def __init__(self, rng: random.Random):
         self.random = rng
@@ -26,11 +26,11 @@ class SimulatedClock:
         self._latest = START
 
     def time(self) -> float:
-        """Of the wall clock."""
+        """The wall clock."""
         return self.now + self.wall
 
     def latest(self) -> float:
-        """The latest time that the wall clock ever showed."""
+        """The latest time that the wall clock has shown."""
         self._latest = max(self._latest, self.time())
         return self._latest
 
@@ -40,7 +40,7 @@ class SimulatedClock:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """The broker goes by this clock meanwhile."""
+        """Make the broker use this clock."""
         broker_time = broker_clock.time
         before = dict(vars(broker_time))
         broker_time.monotonic = lambda: self.now
@@ -54,7 +54,7 @@ class SimulatedClock:
 
 
 class _Selector(selectors.SelectSelector):
-    """Nothing ever comes from outside: waiting is moving the clock."""
+    """There is no input or output: to wait means to advance the clock."""
 
     def __init__(self, clock: SimulatedClock):
         super().__init__()
@@ -62,13 +62,13 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise RuntimeError("everything waits, and for nothing")
+            raise RuntimeError("deadlock: all tasks wait, and there is no timer")
         self._clock.now += max(timeout, 0)
         return []
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop on simulated time; threads run on the spot."""
+    """An event loop on simulated time; work for a thread runs immediately."""
 
     def __init__(self, clock: SimulatedClock):
         self._clock = clock
@@ -91,9 +91,9 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def writer_of(clock: SimulatedClock, slow: float, counts: Counter[str], written: Callable[[], None]) -> type[Writer]:
-    """The broker's writer, run by the loop: a group takes up to `slow` seconds to be synced and answered.
+    """The broker's writer, run by the event loop instead of a thread: a commit takes up to `slow` seconds.
 
-    `written` is called when all that was asked of it is in the store.
+    `written` is called when all submitted operations are in the store.
     """
 
     class SimulatedWriter(Writer):

@@ -1,4 +1,4 @@
-"""One schedule: a broker lives through publishes, changes, connections and faults, and a model holds it to its word."""
+"""One schedule: a broker runs and crashes several times under load and faults, and is compared with the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRIM_SECONDS = 6.0
 
 
 class Schedule:
-    """`faults` were injected, `counts` is what happened, `trace` a number that is the same for the same seed."""
+    """`faults`: injected faults. `counts`: what happened. `trace`: a number that is equal for equal seeds."""
 
     def __init__(self, seed: int):
         self.environment = Environment(seed)
@@ -62,12 +62,15 @@ class Schedule:
         return self.environment.trace
 
     def run(self) -> None:
-        """Raise `BrokenPromise` where a promise was not kept."""
+        """Run the schedule. Raises BrokenPromise if the broker does not keep a promise."""
         log = logging.getLogger("hitbox.broker")
         before = log.disabled
         log.disabled = True
-        hook, sys.unraisablehook = sys.unraisablehook, lambda problem: None  # SQLite cleaning up after a crash
-        # snapshots of the index are real files; in memory, where there is such a place
+        hook, sys.unraisablehook = (
+            sys.unraisablehook,
+            lambda problem: None,
+        )  # raised by SQLite when it cleans up after a crash
+        # snapshots of the index are real files, in memory if possible
         self.folder = Path(tempfile.mkdtemp(prefix="hitbox-torture-", dir="/dev/shm" if _in_memory() else None))
         self.environment.disk = SimulatedDisk(self.environment.faults, self.environment.capacity, self._crashed)
         try:
@@ -84,7 +87,7 @@ class Schedule:
         self.over.set()
 
     def _written(self) -> None:
-        """Called by the loop, which has nobody to raise to."""
+        """Called by the event loop, so an exception is kept for later."""
         try:
             self.checks.written()
         except Exception as problem:
@@ -92,7 +95,7 @@ class Schedule:
             self.over.set()
 
     def _live(self, last: bool) -> None:
-        """From a start of the broker to its end."""
+        """One life: from a start of the broker to its end."""
         loop = Loop(self.environment.clock)
         asyncio.set_event_loop(loop)
         self.over = asyncio.Event()
@@ -131,11 +134,13 @@ class Schedule:
         self.environment.disk = disk.reboot(self._crashed, power)
         self.model.crashed(self.environment.clock.now)
         if self.environment.chance(0.3):
-            shutil.rmtree(self.folder / "snapshots", ignore_errors=True)  # it is derived: nobody may miss it
+            shutil.rmtree(
+                self.folder / "snapshots", ignore_errors=True
+            )  # snapshots are derived data: the broker must work without them
         self.environment.note("reboot", power)
 
     def _open(self) -> Broker | None:
-        """Open the store; where a fault hinders it, there is another start."""
+        """Open the store; None if a fault prevents it, then the next life tries again."""
         disk = self.environment.disk
         schema = None if disk.size(self.folder / "hitbox.db") > 0 and self.counts["lives"] else SCHEMA
         try:
@@ -182,13 +187,13 @@ class Schedule:
             environment.disk.crash(self.random.choice([KILLED, POWER_CUT]))
 
     async def _start(self, broker: Broker) -> None:
-        """Until the store has all deliveries of what an earlier life accepted."""
+        """Start, and wait until all deliveries of earlier accepted events are stored."""
         await broker.start()
         while not broker.caught_up():
             await asyncio.sleep(0.01)
 
     def _judge(self, tasks: list[asyncio.Task[None]], errors: int) -> None:
-        """Nobody may fail, unless the disk did."""
+        """No task may fail, unless the disk did."""
         broker = self.environment.broker
         broken = broker.writer.broken
         if self.environment.disk.dead:
@@ -210,7 +215,7 @@ class Schedule:
             raise self.problem
 
     async def _drain(self) -> None:
-        """All is well again: everybody gets all that is left, and then there is nothing left."""
+        """Without faults: all subscribers receive what is left, and then nothing may be pending."""
         broker, clock = self.environment.broker, self.environment.clock
         tasks = []
         for name, subscriber in self.model.subscribers.items():
@@ -227,7 +232,7 @@ class Schedule:
                 raise self.problem
             if clock.now > until:
                 rows = list(broker.store.deliveries.scan())[:5]
-                raise BrokenPromise(f"something stays pending: {rows}, {broker.health()}")
+                raise BrokenPromise(f"deliveries stay pending: {rows}, {broker.health()}")
         await asyncio.sleep(10 * self.environment.slow)
         self.checks.drained()
         await asyncio.sleep(TRIM_SECONDS + 10 * self.environment.slow)

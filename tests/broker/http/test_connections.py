@@ -95,7 +95,7 @@ def test_a_websocket_without_a_hello_is_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, **SHORT) as (_, url):
             async with connect("ws" + url.removeprefix("http") + "/v1/connect", proxy=None) as silent:
-                assert "no hello came within 0.3 seconds" in json.loads(await silent.recv())["error"]["message"]
+                assert "no hello arrived within 0.3 seconds" in json.loads(await silent.recv())["error"]["message"]
                 await silent.wait_closed()
                 assert silent.close_code == 1008
             async with Client(url) as client, client.subscriber("ann") as ann:  # once it has said hello it may be quiet
