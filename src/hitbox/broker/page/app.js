@@ -90,7 +90,7 @@ function drawPlots() {
   plots.forEach((p) => p.destroy());
   plots = [
     plot($("rates"), [["events/s", color("--accent")], ["deliveries/s", color("--good")]]),
-    plot($("latency"), [["p50", color("--accent")], ["p99", color("--bad")]]),
+    plot($("latency"), [["median", color("--accent")], ["p99", color("--bad")]]),
   ];
   feedPlots();
 }
