@@ -53,12 +53,12 @@ VIEWS = [None, pa.py_buffer(VIEW * ROWS), pa.py_buffer(b"x" * 100_000)]
     [
         (stream("zstd", city=pa.array(["x" * 30_000_000])), 400, "compressed"),
         (stream("lz4", city=pa.DictionaryArray.from_arrays(FIRST, LONG)), 400, "compressed"),
-        (stream(city=pa.DictionaryArray.from_arrays(FIRST, LONG)), 413, "each text counted per row"),
-        (stream(city=pa.DictionaryArray.from_arrays(FIRST, LONG.cast(pa.large_string()))), 413, "each text counted"),
-        (stream(city=pa.Array.from_buffers(pa.string_view(), ROWS, VIEWS)), 413, "each text counted per row"),
+        (stream(city=pa.DictionaryArray.from_arrays(FIRST, LONG)), 413, "a text counts once per row"),
+        (stream(city=pa.DictionaryArray.from_arrays(FIRST, LONG.cast(pa.large_string()))), 413, "a text counts once"),
+        (stream(city=pa.Array.from_buffers(pa.string_view(), ROWS, VIEWS)), 413, "a text counts once per row"),
         (stream(city=pa.RunEndEncodedArray.from_arrays(pa.array([ROWS], pa.int32()), LONG)), 400, "no attribute has"),
         (stream(city=pa.ListViewArray.from_arrays(FIRST, FIRST, pa.array([1]))), 400, "no attribute has"),
-        (stream(**{f"c{n}": pa.nulls(ROWS) for n in range(1_100)}), 413, "each text counted per row"),
+        (stream(**{f"c{n}": pa.nulls(ROWS) for n in range(1_100)}), 413, "a text counts once per row"),
     ],
     ids=["zstd", "lz4", "dictionary", "large-dictionary", "views", "runs", "lists", "nulls"],
 )
@@ -103,7 +103,7 @@ def test_a_table_with_a_bad_priority_is_refused(tmp_path: Path, priority: object
             body = stream(id=pa.array(["a"]), where=pa.array(["qty > 1"]), priority=pa.array([priority]))
             answer = await http.post("/v1/subscribers/ann/subscriptions", content=body)
             assert answer.status_code == 400
-            assert "the priority of 'a' is a whole number" in answer.json()["error"]["message"]
+            assert "the priority of 'a' must be a whole number" in answer.json()["error"]["message"]
             good = stream(id=pa.array(["a"]), where=pa.array(["qty > 1"]), priority=pa.array([7.0]))
             assert (await http.post("/v1/subscribers/ann/subscriptions", content=good)).status_code == 200
 
