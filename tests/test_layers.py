@@ -99,6 +99,50 @@ def test_heavy_packages_stay_in_their_rooms() -> None:
         assert room in ONLY_IN.get(top, {room}), f"{module} imports {top}"
 
 
+PRIVATE_ALLOWED = {
+    ("index.exchange", "_put"): "a change of the exchange's events and its queue must be one commit of their index",
+    ("index.exchange", "_remove"): "the same",
+    ("index.exchange", "_remove_many"): "the same",
+    ("broker.http.routes", "_asdict"): "a documented method of named tuples",
+}
+"""(module, name) that may be used although another module defines it as private, with the reason."""
+
+
+def test_private_names_stay_in_their_module() -> None:
+    """`other._field` is allowed only in the module that defines `_field`."""
+    wrong = []
+    used = set()
+    for file in sorted(SOURCE.rglob("*.py")):
+        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+        tree = ast.parse(file.read_text())
+        own = _defined_names(tree)
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+                continue
+            if ast.unparse(node.value) in ("self", "cls", "super()") or node.attr in own:
+                continue
+            if (module, node.attr) in PRIVATE_ALLOWED:
+                used.add((module, node.attr))
+            else:
+                wrong.append(f"{module}, line {node.lineno}: {ast.unparse(node)}")
+    assert not wrong
+    assert used == set(PRIVATE_ALLOWED), "exceptions that nothing needs any more"
+
+
+def _defined_names(tree: ast.Module) -> set[str]:
+    """Names of functions, classes, variables and fields of `self` that a module defines."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), ctx=ast.Store()):
+                found.add(node.attr)
+    return found
+
+
 LATER = {
     "apsw",
     "asyncio",

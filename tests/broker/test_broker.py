@@ -38,8 +38,8 @@ def test_one_delivery_names_all_subscriptions_that_matched(tmp_path: Path) -> No
             assert ann.got[0]["event"] == {"price": 2, "city": "Paris", "qty": 3}
             assert bob.seqs() == [1, 2]
             await until(lambda: broker.describe()["pending"] == 0)
-            assert broker.watch.counts["unmatched"] == 1
-            sent = [(row.seq, row.level) for row in broker.watch.trace]
+            assert broker.statistics.counts["unmatched"] == 1
+            sent = [(row.seq, row.level) for row in broker.statistics.trace]
             assert sent[:2] == [(1, 9), (1, 5)]  # ann's two levels are known before bob is served
 
     run(scenario())
@@ -56,7 +56,7 @@ def test_levels_go_out_in_order(tmp_path: Path, way: Any) -> None:
             await asyncio.gather(*(broker.publish([item(qty=q % 5)] * 3) for q in range(40)))
             await until(lambda: broker.waiting == 0 and broker.describe()["pending"] == 0)
             levels: dict[int, list[int]] = {}
-            for row in broker.watch.trace:
+            for row in broker.statistics.trace:
                 assert row.live
                 assert row.determined <= row.sent
                 levels.setdefault(row.seq, []).append(row.level)
@@ -78,12 +78,12 @@ def test_durable_subscribers_get_what_they_missed(tmp_path: Path) -> None:
             await broker.subscribe("ann", [sub("s", "qty > 0", 3), sub("u", "qty > 50", 8)])
             await broker.publish([item(qty=n) for n in range(1, 101)])
         async with running(tmp_path, None) as broker:
-            assert broker.registry.how.startswith("snapshot")
+            assert broker.registry.restored_from.startswith("snapshot")
             ann = await Listener(broker, auto=False).attach("ann", window=10)
             await until(lambda: len(ann.got) == 10)
             assert ann.seqs() == list(range(51, 61))  # most urgent first
             assert not any(d["redelivered"] for d in ann.got)
-            broker.post.acknowledge(ann.mailbox, ann.seqs()[:4])
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs()[:4])
             await until(lambda: len(ann.got) == 14)
             await ann.leave()
             again = await Listener(broker).attach("ann", window=1000)
@@ -105,9 +105,9 @@ def test_a_late_acknowledgement_counts(tmp_path: Path) -> None:
             await until(lambda: len(ann.got) == 2)
             await ann.leave()
             ann = await Listener(broker, auto=False).attach("ann", 1)
-            broker.post.acknowledge(ann.mailbox, [1, 2, 3, 4, 77])
+            broker.tracker.acknowledge(ann.mailbox, [1, 2, 3, 4, 77])
             await until(lambda: ann.mailbox.pending == 1)
-            broker.post.acknowledge(ann.mailbox, ann.seqs())
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs())
             await until(lambda: 5 in ann.seqs())
 
     run(scenario())
@@ -121,14 +121,14 @@ def test_redelivery_backs_off_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
             ann = await Listener(broker, auto=False).attach("ann", options=options)
             await broker.publish([item(qty=1), item(qty=2)])
             await until(lambda: len(ann.got) >= 2)
-            broker.post.acknowledge(ann.mailbox, [2])
-            await until(lambda: broker.watch.counts["dead"] == 1)
+            broker.tracker.acknowledge(ann.mailbox, [2])
+            await until(lambda: broker.statistics.counts["dead"] == 1)
             tries = [(d["attempt"], d["redelivered"]) for d in ann.got if d["seq"] == 1]
             assert tries == [(1, False), (2, True), (3, True)]
             assert ann.mailbox.pending == 0
             await broker.publish([item(qty=3)])
             await until(lambda: 3 in ann.seqs())
-            broker.post.refuse(ann.mailbox, [3])
+            broker.tracker.refuse(ann.mailbox, [3])
             await until(lambda: ann.seqs().count(3) == 2)
 
     run(scenario())
@@ -146,7 +146,7 @@ def test_ephemeral_subscribers_are_live_only(tmp_path: Path) -> None:
             with pytest.raises(BadRequest):
                 broker.attach_ephemeral("eva", Listener(broker), Options())
             await eve.leave()
-            assert len(broker.registry.live) == 0
+            assert len(broker.registry.ephemeral_index) == 0
             await broker.publish([item(qty=2)])
             assert broker.store.deliveries.rows() == 0
         async with running(tmp_path) as broker:
@@ -222,7 +222,7 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
                 await broker.subscribe("ann", [sub(f"x{n}", "city = '" + "y" * 900 + "'") for n in range(900)])
             assert len(broker.registry.index) == 1
             assert broker.health()[1] == 507
-            await broker.writer.submit(lambda: broker.store.limit(None), frees=True)
+            await broker.writer.submit(lambda: broker.store.set_max_bytes(None), frees_space=True)
             await until(lambda: not broker.writer.full)
             await broker.publish([item(qty=5)])
             ann = await Listener(broker).attach("ann")
@@ -244,7 +244,7 @@ def test_retention_makes_room(tmp_path: Path) -> None:
             with pytest.raises(StoreFull):
                 await publish_until_full(broker)
             ann = await Listener(broker).attach("ann")
-            await until(lambda: broker.watch.counts["trimmed"] > 0, 30)
+            await until(lambda: broker.statistics.counts["trimmed"] > 0, 30)
             assert await broker.publish([item(qty=1)])
             assert ann.seqs()[0] == 1
 
@@ -263,7 +263,7 @@ def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             with monkeypatch.context() as patch:
                 patch.setattr(broker.registry, "levels", levels)
                 assert await broker.publish([item(qty=1), item(qty=2)]) == 1
-                await until(lambda: broker.watch.counts["errors"])
+                await until(lambda: broker.statistics.counts["errors"])
             ann = await Listener(broker).attach("ann")
             await until(lambda: ann.seqs() == [2])  # the others get theirs
             await until(lambda: broker.store.failed() == [1])
@@ -318,12 +318,12 @@ def test_an_acknowledgement_may_overtake_the_record_also_of_an_older_event(tmp_p
             ann = await Listener(broker, auto=False).attach("ann")
             blocks = [asyncio.get_running_loop().create_future() for _ in range(RECORDS_AHEAD)]
             for block in blocks:
-                broker._hand_over(block, 0)  # nothing can be recorded
+                broker._track_record(block, 0)  # nothing can be recorded
             await broker.publish([item(qty=1), item(qty=2)])
             await until(lambda: len(ann.got) == 2)
             assert [(got["level"], got["event"]["qty"]) for got in ann.got] == [(9, 2), (1, 1)]
             for got in ann.got:
-                broker.post.acknowledge(ann.mailbox, [got["seq"]])
+                broker.tracker.acknowledge(ann.mailbox, [got["seq"]])
             for block in blocks:
                 block.set_result(None)
             await until(lambda: ann.mailbox.pending == 0)
@@ -383,7 +383,7 @@ def test_removing_a_subscriber_while_it_subscribes_leaves_no_orphans(tmp_path: P
                 ]
                 for found in await asyncio.gather(*acts[turn % 3 :], *acts[: turn % 3], return_exceptions=True):
                     assert found is None or isinstance(found, Unknown | Conflict | list | Subscriber | Mailbox), found
-            assert broker.store.contradictions() == []
+            assert broker.store.inconsistencies() == []
             known = {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()}
             assert known == set(broker.registry.index)
             assert broker.subscriber("ann").subscriptions == len(known)
@@ -464,7 +464,7 @@ def test_housekeeping_that_fails_for_one_goes_on_for_the_others(
             monkeypatch.setattr(ann.mailbox, "expired", lambda now: 1 // 0)
             await broker.publish([item(qty=1)])
             await until(lambda: len(bob.got) >= 3)
-            assert broker.watch.counts["errors"] > 0
+            assert broker.statistics.counts["errors"] > 0
             assert broker.health()[1] == 200
 
     run(scenario())

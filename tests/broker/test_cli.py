@@ -93,8 +93,8 @@ def test_trouble_at_start_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
             ([*data, "--set", "max_bach=3"], "did you mean 'max_batch'"),
             ([*data, "--set", "max_batch=none"], "max_batch cannot be 'none'"),
             ([*data, "--way", "fast"], "way cannot be 'fast'"),
-            ([*data, "--allow-origin", "friend.example"], "an origin is like http://name"),
-            ([*data, "--allow-origin", "http://friend.example/page"], "an origin is like http://name"),
+            ([*data, "--allow-origin", "friend.example"], "an origin must be like http://name"),
+            ([*data, "--allow-origin", "http://friend.example/page"], "an origin must be like http://name"),
         ):
             said = run("serve", *arguments, status=2)
             assert message in said

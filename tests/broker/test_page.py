@@ -54,7 +54,7 @@ def add(page: playwright.Page, owner: str, name: str, priority: int, where: str)
     page.get_by_label("Priority", exact=True).fill(str(priority))
     page.get_by_label("Where", exact=True).fill(where)
     page.get_by_role("button", name="Add or replace").click()
-    expect(page.locator("#add-done")).to_contain_text(f"{owner}/{name} is subscribed")
+    expect(page.locator("#add-done")).to_contain_text(f"{owner}/{name} is saved")
 
 
 def test_add_publish_see_it_arrive(page: playwright.Page) -> None:
@@ -163,8 +163,8 @@ def test_dead_letters_can_be_delivered_again(page: playwright.Page, url: str) ->
         client.publish_many([{"qty": 1001}, {"qty": 1002}, {"qty": 1003}])
     expect(page.locator("#dead tr")).to_have_count(2, timeout=10_000)
     page.locator("#dead input").first.check()
-    page.get_by_role("button", name="Deliver the selected again").click()
-    expect(page.locator("#dead-done")).to_have_text("1 on their way again")
+    page.get_by_role("button", name="Deliver selected again").click()
+    expect(page.locator("#dead-done")).to_have_text("1 sent again")
 
 
 def test_what_clients_send_is_text_not_html(page: playwright.Page, url: str) -> None:

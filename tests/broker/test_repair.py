@@ -30,7 +30,7 @@ def fill(folder: Path, events: int = 40) -> None:
             await broker.publish([item(qty=n + 1) for n in range(events)])
             ann = await Listener(broker, auto=False).attach("ann", 5000)
             await until(lambda: len(ann.got) == events)
-            broker.post.acknowledge(ann.mailbox, range(1, events // 2 + 1))
+            broker.tracker.acknowledge(ann.mailbox, range(1, events // 2 + 1))
             await until(lambda: ann.mailbox.pending == events - events // 2)
 
     asyncio.run(scenario())
@@ -84,9 +84,9 @@ def test_nobody_repairs_under_a_running_broker(tmp_path: Path) -> None:
 
 
 def next_dead(store: Store) -> int:
-    account = store.ledger.touch("dead")
-    account.last += 1
-    return account.last
+    entry = store.ledger.changed_entry("dead")
+    entry.last += 1
+    return entry.last
 
 
 ORPHANS: dict[str, Callable[[Store], Any]] = {
@@ -117,7 +117,7 @@ KEPT = ("predicate", "about", "event", "about is a list", "about is deep")
 def test_one_part_that_is_wrong_is_set_aside(tmp_path: Path, part: str) -> None:
     fill(tmp_path)
     inside(tmp_path, ORPHANS[part])
-    inside(tmp_path, lambda store: store.keep("snapshot", None))
+    inside(tmp_path, lambda store: store.put_meta("snapshot", None))
 
     async def scenario() -> None:
         async with running(tmp_path, None) as broker:
@@ -189,15 +189,15 @@ def meta(store: Store, key: str, value: bytes) -> None:
 
 
 FORGED: dict[str, Callable[[Any], Any]] = {
-    "matched too low": lambda store: store.keep("matched", 3),
-    "matched too high": lambda store: store.keep("matched", 41),
-    "matched is a text": lambda store: store.keep("matched", "x"),
+    "matched too low": lambda store: store.put_meta("matched", 3),
+    "matched too high": lambda store: store.put_meta("matched", 41),
+    "matched is a text": lambda store: store.put_meta("matched", "x"),
     "matched is no JSON": lambda store: meta(store, "matched", b"{"),
-    "failed holds a text": lambda store: store.keep("failed", ["x"]),
-    "failed is a number": lambda store: store.keep("failed", 5),
-    "tokens are a list": lambda store: store.keep("tokens", ["x"]),
-    "the snapshot's number": lambda store: store.keep("snapshot", {"version": "x"}),
-    "the format is a text": lambda store: store.keep("format", "x"),
+    "failed holds a text": lambda store: store.put_meta("failed", ["x"]),
+    "failed is a number": lambda store: store.put_meta("failed", 5),
+    "tokens are a list": lambda store: store.put_meta("tokens", ["x"]),
+    "the snapshot's number": lambda store: store.put_meta("snapshot", {"version": "x"}),
+    "the format is a text": lambda store: store.put_meta("format", "x"),
     "an event that is no JSON": lambda store: store.append([b"no json"], 0),
     "an event that is a list": lambda store: store.append([b'{"event":[]}'], 0),
     "a subscriber's name": lambda store: store.put_subscriber(3, None, b"{}"),
@@ -220,7 +220,7 @@ def forge_delivery(store: Store, column: str, value: Any) -> None:
     """Change a column of bob's delivery of the first event; CRC, counts and sums are right."""
     ((*row, _),) = store.deliveries.scan("subscriber = 2 AND seq = 1")
     store.deliveries.delete([tuple(row[:3])])
-    row[store.deliveries.shape.names.index(column)] = value
+    row[store.deliveries.columns.names.index(column)] = value
     store.deliveries.insert([tuple(row)])
 
 
@@ -244,7 +244,7 @@ def test_what_nobody_could_have_written_stops_the_start_and_names_the_repair(tmp
 
 def test_a_lost_schema_and_lost_tokens_are_asked_for(tmp_path: Path) -> None:
     fill(tmp_path)
-    inside(tmp_path, lambda store: (store.keep("schema", [{"name": 5}]), store.keep("tokens", 5)))
+    inside(tmp_path, lambda store: (store.put_meta("schema", [{"name": 5}]), store.put_meta("tokens", 5)))
     done = admin("repair", str(tmp_path))
     assert "--schema" in done.output
     assert "hitbox admin token" in done.output
@@ -263,7 +263,7 @@ def test_a_lost_schema_and_lost_tokens_are_asked_for(tmp_path: Path) -> None:
 def test_a_store_of_a_newer_format_is_left_as_it_is(tmp_path: Path, command: str) -> None:
     """Also where it looks damaged to this version: another format has other tables."""
     fill(tmp_path)
-    inside(tmp_path, lambda store: store.keep("format", 2))
+    inside(tmp_path, lambda store: store.put_meta("format", 2))
     change(tmp_path, "update deliveries set tries = 7", "alter table events add column place")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     if command == "open":
@@ -277,11 +277,11 @@ def test_a_store_of_a_newer_format_is_left_as_it_is(tmp_path: Path, command: str
     assert not list(tmp_path.glob("backup-*"))
 
 
-def test_a_missing_beacon_stops_every_start_until_it_is_repaired(tmp_path: Path) -> None:
+def test_a_missing_commit_marker_stops_every_start_until_it_is_repaired(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "beacon").unlink()
     for _ in range(2):
-        with pytest.raises(StoreDamaged, match="beacon file is missing"):
+        with pytest.raises(StoreDamaged, match=r"commit marker .* is missing"):
             Store(tmp_path)
     assert admin("repair", str(tmp_path)).exit_code == 0
     assert asyncio.run(arrivals(tmp_path, "bob", 40)) == list(range(1, 41))

@@ -100,7 +100,7 @@ def test_a_table_is_stored_as_what_was_matched(tmp_path: Path) -> None:
                 assert (await http.post("/v1/events", content=stream(bad), headers=ARROW)).status_code == 400
         async with running(tmp_path, SCHEMA) as broker:
             for event in await asyncio.to_thread(broker.store.read, "SELECT body FROM events", ()):
-                broker.registry.checker.match(msgspec.json.decode(event[0])["event"])
+                broker.registry.event_checker.match(msgspec.json.decode(event[0])["event"])
 
     asyncio.run(scenario())
 
@@ -133,7 +133,7 @@ def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
             await broker.writer.submit(lambda: store.change(number, "ann", [("s", "qty > 2", 4, kept)], []))
         shutil.rmtree(tmp_path / "snapshots")
         async with running(tmp_path, SCHEMA) as broker:
-            assert broker.registry.how == "the store"
+            assert broker.registry.restored_from == "the store"
             assert broker.registry.index.about("ann/s") == {"age": (20, 30)}
             ann = await Listener(broker).attach("ann")
             await broker.publish([])
@@ -142,7 +142,7 @@ def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
             await broker.writer.submit(lambda: broker.store.events.insert([(1, 1, body)]))
             accepted = broker._unmatched()
             assert [a.event for a in accepted] == [{"qty": {"low": 1, "high": 3}}]
-            await broker.pump.run(accepted)
+            await broker.dispatcher.run(accepted)
             await until(lambda: ann.seqs() == [1])
 
     asyncio.run(scenario())

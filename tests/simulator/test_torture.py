@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from hitbox.broker import admin
-from hitbox.broker.delivery.delivery import Post
-from hitbox.broker.delivery.dispatcher import Pump
+from hitbox.broker.delivery.delivery import DeliveryTracker
+from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.settings import Options
-from hitbox.broker.store.commit_marker import Beacon
+from hitbox.broker.store.commit_marker import CommitMarker
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Registry
+from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.simulator.torture import torture
 
 MOST_SEEDS = 60
@@ -88,14 +88,14 @@ def rollback_forgets_to_reload(_: Any) -> Bug:
 @bug(Store, "commit")
 def marker_before_the_commit(right: Any) -> Bug:
     def bad(store: Store) -> None:
-        assert store.beacon is not None
-        store.beacon.write(store.ledger.look("commits").rows + 1)
+        assert store.commit_marker is not None
+        store.commit_marker.write(store.ledger.entry("commits").rows + 1)
         right(store)
 
     return bad
 
 
-@bug(Beacon, "write")
+@bug(CommitMarker, "write")
 def marker_never_written(_: Any) -> Bug:
     return lambda *_, **__: None
 
@@ -144,17 +144,17 @@ def oldest_first_on_the_disk(right: Any) -> Bug:
     return bad
 
 
-@bug(Registry, "levels")
+@bug(SubscriptionRegistry, "levels")
 def a_priority_comes_twice(_: Any) -> Bug:
-    def bad(registry: Registry, event: Any, where: Any) -> Iterator[Any]:  # as it was once
+    def bad(registry: SubscriptionRegistry, event: Any, where: Any) -> Iterator[Any]:  # as it was once
         durable: Any = registry.index.match_levels(event, where) if len(registry.index) else iter(())
-        live: Any = registry.live.match_levels(event, where) if len(registry.live) else iter(())
+        live: Any = registry.ephemeral_index.match_levels(event, where) if len(registry.ephemeral_index) else iter(())
         return heapq.merge(durable, live, key=lambda found: -found[0])
 
     return bad
 
 
-@bug(Mailbox, "room")
+@bug(Mailbox, "window_left")
 def window_ignored(_: Any) -> Bug:
     return lambda mailbox: 1000
 
@@ -162,7 +162,7 @@ def window_ignored(_: Any) -> Bug:
 # failures and tries
 
 
-@bug(Post, "refuse")
+@bug(DeliveryTracker, "refuse")
 def refusals_are_lost(_: Any) -> Bug:
     return lambda post, mailbox, seqs: None
 
@@ -199,12 +199,12 @@ def with_tries(right: Any, change: Callable[[int], int]) -> Bug:
     return bad
 
 
-@bug(Mailbox, "failed")
+@bug(Mailbox, "try_failed")
 def max_tries_ignored(right: Any) -> Bug:
     return with_tries(right, lambda most: most + 100)
 
 
-@bug(Mailbox, "failed")
+@bug(Mailbox, "try_failed")
 def dead_letters_too_early(right: Any) -> Bug:
     return with_tries(right, lambda most: max(most - 1, 1))
 
@@ -221,7 +221,7 @@ def time_outs_never_act(right: Any) -> Bug:
 @bug(Mailbox, "expired")
 def pauses_never_end(right: Any) -> Bug:
     def bad(mailbox: Mailbox, now: float) -> Any:
-        mailbox._due.clear()
+        mailbox._retry_heap.clear()
         return right(mailbox, now)
 
     return bad
@@ -230,13 +230,13 @@ def pauses_never_end(right: Any) -> Bug:
 @bug(Mailbox, "expired")
 def pauses_are_skipped(right: Any) -> Bug:
     def bad(mailbox: Mailbox, now: float) -> Any:
-        mailbox._due[:] = [(0.0, seq) for _, seq in mailbox._due]
+        mailbox._retry_heap[:] = [(0.0, seq) for _, seq in mailbox._retry_heap]
         return right(mailbox, now)
 
     return bad
 
 
-@bug(Store, "revive")
+@bug(Store, "replay_dead_letters")
 def revived_letters_are_lost(right: Any) -> Bug:
     def bad(store: Store, numbers: Any) -> Any:
         revived = right(store, numbers)
@@ -250,19 +250,19 @@ def revived_letters_are_lost(right: Any) -> Bug:
 # options, schema
 
 
-@bug(Registry, "_options")
+@bug(SubscriptionRegistry, "_options")
 def options_lost_at_a_start(_: Any) -> Bug:
     return lambda registry, name, stored: Options()
 
 
 @bug(Store, "put_subscriber")
 def changed_options_not_stored(right: Any) -> Bug:
-    return lambda store, number, *rest: None if store.existing([number]) else right(store, number, *rest)
+    return lambda store, number, *rest: None if store.existing_subscribers([number]) else right(store, number, *rest)
 
 
-@bug(Store, "keep")
+@bug(Store, "put_meta")
 def changed_schema_not_stored(right: Any) -> Bug:
-    return lambda store, key, value: None if key == "schema" and store.get(key) else right(store, key, value)
+    return lambda store, key, value: None if key == "schema" and store.get_meta(key) else right(store, key, value)
 
 
 # retention, replay, unmatched, ephemeral
@@ -278,38 +278,38 @@ def trimmed_never(_: Any) -> Bug:
     return lambda store, *rest: 0
 
 
-@bug(Registry, "add")
+@bug(SubscriptionRegistry, "add")
 def unmatched_never_sent(right: Any) -> Bug:
-    def bad(registry: Registry, subscriber: Any) -> None:
+    def bad(registry: SubscriptionRegistry, subscriber: Any) -> None:
         right(registry, subscriber)
         registry.takes_unmatched.clear()
 
     return bad
 
 
-@bug(Registry, "add")
+@bug(SubscriptionRegistry, "add")
 def unmatched_sent_to_all(right: Any) -> Bug:
-    def bad(registry: Registry, subscriber: Any) -> None:
+    def bad(registry: SubscriptionRegistry, subscriber: Any) -> None:
         right(registry, subscriber)
         registry.takes_unmatched[subscriber.number] = subscriber
 
     return bad
 
 
-@bug(Pump, "_collect")
+@bug(Dispatcher, "_collect")
 def matched_sent_as_unmatched(right: Any) -> Bug:
-    def bad(pump: Pump, a: Any, found: Any, level: Any, made: Any) -> None:
-        right(pump, a, {one: [] for one in pump.registry.takes_unmatched.values()} | found, level, made)
+    def bad(dispatcher: Dispatcher, a: Any, found: Any, level: Any, made: Any) -> None:
+        right(dispatcher, a, {one: [] for one in dispatcher.registry.takes_unmatched.values()} | found, level, made)
 
     return bad
 
 
-@bug(Store, "again")
+@bug(Store, "add_replayed")
 def replay_brings_nothing(_: Any) -> Bug:
     return lambda store, subscriber, rows: 0
 
 
-@bug(Store, "again")
+@bug(Store, "add_replayed")
 def replay_misses_the_first(right: Any) -> Bug:
     return lambda store, subscriber, rows: right(store, subscriber, list(rows)[1:])
 
@@ -328,7 +328,7 @@ def replay_at_the_wrong_level(right: Any) -> Bug:
     return bad
 
 
-@bug(Registry, "levels")
+@bug(SubscriptionRegistry, "levels")
 def ephemeral_gets_nothing(_: Any) -> Bug:
     return lambda registry, event, where: registry.index.match_levels(event, where)
 

@@ -149,7 +149,7 @@ def test_a_forged_array_is_refused(
     folder.mkdir(parents=True)
     for file in source.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "CURRENT").write_text(snapshot._current_text(1))
+    (tmp_path / "CURRENT").write_text(snapshot.current_text(1))
     Index.open(tmp_path, verify=verify)
     forged(tmp_path, name, change)
     with pytest.raises(SnapshotError, match=r"the snapshot file .*\.npy is damaged: ") as caught:

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from hitbox import HitboxError, Index, Schema, workloads
 from hitbox.broker.broker import Broker
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscriptions import Subscription
 from hitbox.storage import snapshot
@@ -88,17 +88,17 @@ def make_broker(path: Path, killed: bool) -> None:
         for s in range(20):
             texts = [Subscription(f"n{i}", f"price > {i + s} OR city = 'c{i}'", i % 10, {}) for i in range(10)]
             await broker.subscribe(f"user{s}", texts)
-        await broker.publish([Item({"price": float(i % 60), "city": f"c{i % 40}"}) for i in range(300)])
+        await broker.publish([PublishedEvent({"price": float(i % 60), "city": f"c{i % 40}"}) for i in range(300)])
         await broker.stop()
         broker = Broker(work)
         await broker.start()
         await broker.subscribe("user3", [Subscription("late", "price < 3", 9, {})], ["n4"])
-        await broker.publish([Item({"price": 1.0, "city": "c1"})] * 50)
+        await broker.publish([PublishedEvent({"price": 1.0, "city": "c1"})] * 50)
         while broker.waiting:
             await asyncio.sleep(0.01)
         number = broker.registry.by_name["user1"].number
         await broker.writer.submit(
-            lambda: broker.store.bury(number, broker.store.oldest(number, 40), 5, "too many tries", 1000)
+            lambda: broker.store.add_dead_letters(number, broker.store.oldest(number, 40), 5, "too many tries", 1000)
         )
         if killed:
             shutil.copytree(work, path)
@@ -120,7 +120,7 @@ def ask_broker(path: Path) -> Any:
             rows = {table.name: [list(map(str, row)) for row in table.scan()] for table in broker.store.tables.values()}
             index = broker.registry.index
             found = [sorted(index.match({"price": float(i), "city": f"c{i}"})) for i in range(20)]
-            return [rows, broker.registry.how, sorted(index), found]
+            return [rows, broker.registry.restored_from, sorted(index), found]
         finally:
             broker.store.close()
     finally:

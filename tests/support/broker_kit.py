@@ -14,8 +14,8 @@ from hitbox import Schema
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.app import serve
-from hitbox.broker.http.auth import Guard
-from hitbox.broker.item import Item
+from hitbox.broker.http.auth import AccessControl
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.subscriptions import Subscription
 
@@ -51,13 +51,13 @@ class Listener:
         return self
 
     async def run(self) -> None:
-        while found := await self.broker.post.next(self.mailbox, self):
+        while found := await self.broker.tracker.next(self.mailbox, self):
             if self.slow is not None:
                 await self.slow.wait()
-            self.broker.post.sent(self.mailbox, found)
+            self.broker.tracker.sent(self.mailbox, found)
             self.got += [msgspec.json.decode(d.encode()) for d in found]
             if self.auto:
-                self.broker.post.acknowledge(self.mailbox, [d.seq for d in found])
+                self.broker.tracker.acknowledge(self.mailbox, [d.seq for d in found])
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
@@ -88,8 +88,8 @@ async def publish_until_full(broker: Broker) -> int:
                 return last
 
 
-def item(where: str | None = None, **event: Any) -> Item:
-    return Item(event, where)
+def item(where: str | None = None, **event: Any) -> PublishedEvent:
+    return PublishedEvent(event, where)
 
 
 def sub(name: str, where: str, priority: int = 4, **about: Any) -> Subscription:
@@ -103,9 +103,9 @@ async def serving(
     """A broker on a port of its own, and its address."""
     broker = Broker(path, schema, Settings(**settings))
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    guard = Guard(tokens or {}, True)
+    access = AccessControl(tokens or {}, True)
     stop = asyncio.Event()
-    task = asyncio.create_task(serve(broker, guard, "127.0.0.1", 0, bound.set_result, stop))
+    task = asyncio.create_task(serve(broker, access, "127.0.0.1", 0, bound.set_result, stop))
     await asyncio.wait([task, bound], return_when=asyncio.FIRST_COMPLETED)
     try:
         yield broker, f"http://127.0.0.1:{await bound}"

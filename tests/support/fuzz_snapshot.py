@@ -281,7 +281,7 @@ def forge(rng: np.random.Generator, source: Path, target: Path) -> str:
         said.append("manifest")
     files = facts.pop("files", {})
     (new / "manifest.json").write_text(snapshot.manifest_text(facts, files))
-    (target / "CURRENT").write_text(snapshot._current_text(1))
+    (target / "CURRENT").write_text(snapshot.current_text(1))
     return ", ".join(said)
 
 

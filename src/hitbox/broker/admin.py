@@ -1,4 +1,4 @@
-"""What people ask of a broker that runs: look up, try out, replay, revive, change the schema."""
+"""Operations on a running broker: search, try and explain events, replay, change the schema."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.store.checked_table import Row
-from hitbox.broker.subscriptions import Subscriber, kept_values
+from hitbox.broker.subscriptions import Subscriber, stored_values
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import with_named_ends
 from hitbox.errors import HitboxError, UnknownSubscription
@@ -25,14 +25,14 @@ CHUNK = 500
 
 
 async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
-    """Subscriptions whose name or predicate holds a text, those of one subscriber or of all."""
+    """Subscriptions whose name or predicate contains `search`, of one subscriber or of all."""
     query = """SELECT b.name, s.name, wanted, priority, about FROM subscriptions s
                JOIN subscribers b ON b.number = s.subscriber
                WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(s.name, :text) OR instr(wanted, :text)
                       OR instr(b.name, :text)) LIMIT :limit"""
     rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "text": search, "limit": limit})
     found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
-    live = broker.registry.live
+    live = broker.registry.ephemeral_index
     for id in list(live)[: limit - len(found)] if len(live) else ():
         subscriber, _, name = str(id).partition("/")
         where = live.where(id)
@@ -42,7 +42,7 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
 
 
 def _about(stored: Any) -> Any:
-    """As it is stored, where it cannot be read: the subscription is set aside then."""
+    """The decoded value; the stored text if it cannot be decoded (the subscription is set aside then)."""
     try:
         return json.loads(stored)
     except (ValueError, TypeError, RecursionError):
@@ -71,18 +71,18 @@ async def dead_letters(broker: Broker, owner: str, limit: int) -> list[dict[str,
     ]
 
 
-async def revive(broker: Broker, numbers: Sequence[int]) -> int:
+async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
     """Deliver dead letters again."""
-    revived = await broker.writer.submit(lambda: broker.store.revive(numbers))
-    for _, subscriber, _ in revived:
+    replayed = await broker.writer.submit(lambda: broker.store.replay_dead_letters(numbers))
+    for _, subscriber, _ in replayed:
         mailbox = broker.mailboxes.get(subscriber)
         if mailbox is not None:
-            mailbox.respool(1)
-    return len(revived)
+            mailbox.rows_added(1)
+    return len(replayed)
 
 
 async def replay(broker: Broker, name: str, first: int) -> int:
-    """Deliver stored events from a number on again, as far as the subscriber's present subscriptions want them."""
+    """Deliver stored events again, from number `first` on, if the subscriber's current subscriptions match them."""
     subscriber = broker.subscriber(name)
     if subscriber.ephemeral:
         raise BadRequest("an ephemeral subscriber is live only; replay is for durable ones")
@@ -96,34 +96,34 @@ async def replay(broker: Broker, name: str, first: int) -> int:
             break
         found = await asyncio.to_thread(_wanted, broker, subscriber, rows)
         first = rows[-1][0] + 1
-        async with broker.gate.closed():  # what is on its way to this subscriber is recorded by now
-            stored = broker.writer.submit(partial(broker.store.again, subscriber.number, found))
+        async with broker.change_barrier.exclusive():  # by then all deliveries to this subscriber are recorded
+            stored = broker.writer.submit(partial(broker.store.add_replayed, subscriber.number, found))
         count: int = await stored
         if subscriber.number not in broker.mailboxes:
             raise Unknown(f"subscriber {name!r} was removed meanwhile")
-        broker.mailboxes[subscriber.number].respool(count)
+        broker.mailboxes[subscriber.number].rows_added(count)
         total += count
     return total
 
 
 def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
-    """(level, seq, ids) of the events (seq, body) that the subscriber wants now."""
+    """(level, seq, ids) of those of the events (seq, body) that match the subscriber's current subscriptions."""
     return [found for seq, body in rows if (found := _wants(broker, subscriber, seq, body))]
 
 
 def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
-    item = msgspec.json.decode(body, type=Item)
+    item = msgspec.json.decode(body, type=PublishedEvent)
     names: list[str] = []
-    highest, nobodys = 0, True
+    highest, unmatched = 0, True
     try:
-        for level, ids in broker.registry.levels(kept_values(item.event), item.where):
-            nobodys = False
+        for level, ids in broker.registry.levels(stored_values(item.event), item.where):
+            unmatched = False
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
             names += mine
-    except HitboxError:  # an event of an older schema
+    except HitboxError:  # an event from before a change of the schema
         return None
-    return (highest, seq, "\n".join(names)) if names or (nobodys and subscriber.options.unmatched) else None
+    return (highest, seq, "\n".join(names)) if names or (unmatched and subscriber.options.unmatched) else None
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:
@@ -131,24 +131,24 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
     registry = broker.registry
     if schema == registry.schema:
         return
-    async with broker.gate.closed():
-        await broker._changes_stored()
-        if len(registry.live):
+    async with broker.change_barrier.exclusive():
+        await broker.wait_for_stored_changes()
+        if len(registry.ephemeral_index):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
         index = await asyncio.to_thread(registry.with_schema, schema)
 
         def keep() -> None:
-            broker.store.keep("schema", schema.to_json())
-            broker.store.keep("snapshot", None)
+            broker.store.put_meta("schema", schema.to_json())
+            broker.store.put_meta("snapshot", None)
 
         await broker.writer.submit(keep)
         registry.adopt(schema, index)
 
 
-def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, Any]:
-    """Which subscriptions an event would reach, most urgent first, without publishing it; and the nearest misses.
+def try_event(broker: Broker, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
+    """Which subscriptions an event would match, most urgent first, without publishing it; and the nearest misses.
 
-    It may look at every subscription: to be run in a thread.
+    It may look at every subscription, so run it in a thread.
     """
     broker.check([item])
     registry = broker.registry
@@ -162,17 +162,17 @@ def attempt(broker: Broker, item: Item, limit: int, misses: int) -> dict[str, An
                 found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
     near = []
     if misses and len(registry.index):
-        told: Any = registry.index.explain(item.event, where=item.where, misses=misses)
-        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in told.misses.items()]
+        explanation: Any = registry.index.explain(item.event, where=item.where, misses=misses)
+        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in explanation.misses.items()]
     return {"count": count, "matches": found, "misses": near}
 
 
-def explain(broker: Broker, item: Item, id: str) -> dict[str, Any]:
-    """Why a subscription ("subscriber/name") wants an event, or why not."""
+def explain(broker: Broker, item: PublishedEvent, id: str) -> dict[str, Any]:
+    """Why a subscription ("subscriber/name") matches an event, or why not."""
     broker.check([item])
     verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
     return {"id": id, "text": str(verdict), **verdict.to_dict()}
 
 
 def _index_of(broker: Broker, id: str) -> Index:
-    return broker.registry.live if id in broker.registry.live else broker.registry.index
+    return broker.registry.ephemeral_index if id in broker.registry.ephemeral_index else broker.registry.index

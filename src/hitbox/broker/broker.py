@@ -1,12 +1,12 @@
-"""The broker: takes events and subscriptions, keeps them, and sees to it that each event reaches whoever asked for it.
+"""The broker: accepts events and subscriptions, stores them, and delivers each event to the subscribers that want it.
 
     publish --> store (group commit) --> acknowledged to the publisher
                    |
-                   +--> pump: match level by level --> mailboxes --> connections --> acknowledged by the subscriber
+                   +--> dispatcher: match by level --> mailboxes --> connections --> acknowledged by the subscriber
                           |
-                          +--> store: deliveries that are pending
+                          +--> store: pending deliveries
 
-Runs on one event loop; the store's writer is a thread of its own. Nothing here knows of HTTP.
+Everything runs on one event loop, except the store's writer, which is a thread. Nothing here depends on HTTP.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from typing import Any, TypeVar
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.delivery.change_barrier import Gate
-from hitbox.broker.delivery.delivery import Post
-from hitbox.broker.delivery.dispatcher import BATCH, Accepted, Pump
+from hitbox.broker.delivery.change_barrier import ChangeBarrier
+from hitbox.broker.delivery.delivery import DeliveryTracker
+from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
-from hitbox.broker.stats import Watch
+from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Registry, Subscriber, Subscription, kept_values
+from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
 
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8
-"""Batches of which the deliveries may wait for the store, before matching waits for it too."""
+"""Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
-"""Deliveries that may wait for it while the disk is full."""
+"""Deliveries that may be waiting for the store while the disk is full."""
 T = TypeVar("T")
 MANY = 200
-"""Events that are checked in a thread, as others may not wait so long."""
+"""A batch of more events than this is checked in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
 
 
-def _accepted_before(seq: int, when: int, body: bytes) -> Accepted:
-    """An event of the store."""
-    item = msgspec.json.decode(body, type=Item)
-    return Accepted(seq, kept_values(item.event), item.where, body, when, 0, again=True)
+def _accepted_before(seq: int, when: int, body: bytes) -> AcceptedEvent:
+    """An event that an earlier run stored."""
+    item = msgspec.json.decode(body, type=PublishedEvent)
+    return AcceptedEvent(seq, stored_values(item.event), item.where, body, when, 0, again=True)
 
 
 class Broker:
-    """`disk` and `writer` are for the simulator, which has its own."""
+    """A running broker. `disk` and `writer` are replaced by the simulator."""
 
     def __init__(
         self,
@@ -69,17 +69,19 @@ class Broker:
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         self._make_writer = writer
         try:
-            self.registry = Registry(self.store, self._schema(schema))
+            self.registry = SubscriptionRegistry(self.store, self._schema(schema))
         except BaseException:
             self.store.close()
             raise
-        self.watch = Watch()
+        self.statistics = Statistics()
         self.mailboxes: dict[int, Mailbox] = {}
-        self.pump = Pump(self.registry, self.mailboxes, self.settings.way)
+        self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
         self.waiting = self.waiting_bytes = 0
-        self._accepted: deque[Accepted] = deque()
+        self._accepted: deque[AcceptedEvent] = deque()
         self._work = asyncio.Event()
-        self._ahead: dict[asyncio.Future[None], int] = {}  # records that wait for the store, with their rows
+        self._ahead: dict[
+            asyncio.Future[None], int
+        ] = {}  # writes of deliveries that wait for the store: number of rows
         self._changing: set[asyncio.Future[None]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -87,12 +89,12 @@ class Broker:
         self.failed: BaseException | None = None
 
     def _schema(self, given: Schema | None) -> Schema:
-        stored = self.store.get("schema")
+        stored = self.store.get_meta("schema")
         if stored is None:
             if given is None:
                 raise BadRequest("a new broker needs a schema, e.g. --schema 'price:float,city:string'")
             with self.store.transaction():
-                self.store.keep("schema", given.to_json())
+                self.store.put_meta("schema", given.to_json())
             return given
         kept = Schema.from_json(stored)
         if given is not None and given != kept:
@@ -101,54 +103,56 @@ class Broker:
             )
         return kept
 
-    # ---- life
+    # ---- start and stop
 
     async def start(self) -> None:
-        """Begin; the pump takes first what a crash left unmatched. Waits for no write: the disk may be full."""
-        self.gate = Gate()
+        """Start. Events that a crash left unmatched are matched first. Waits for no write: the disk may be full."""
+        self.change_barrier = ChangeBarrier()
         pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
-        self.post = Post(self.store, self.writer, self.watch, self.settings)
+        self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings)
         if failed := self.store.failed():
-            rows, _ = await self.pump.run(self._read(failed))
-            again = list(self.pump.failed)
-            self._hand_over(self.writer.submit(lambda: self.store.record_failed(rows, again), must=True), len(rows))
+            rows, _ = await self.dispatcher.run(self._read(failed))
+            again = list(self.dispatcher.failed)
+            self._track_record(
+                self.writer.submit(lambda: self.store.record_failed(rows, again), mandatory=True), len(rows)
+            )
         last = self.store.events.next() - 1
         query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
-        ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.post.recorded,))
+        ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
-            await self.gate.enter(self.waiting)
-        self._tasks = [asyncio.create_task(self._pump(last)), asyncio.create_task(self._keep())]
+            await self.change_barrier.enter(self.waiting)
+        self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._housekeeping())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A part of the broker failed: take nothing more. What was accepted is in the store, and matched at restart."""
+        """A task failed: accept nothing more. Accepted events are in the store and are matched after a restart."""
         problem = None if task.cancelled() else task.exception()
         if problem is not None:
             self._fail(problem)
 
     def _fail(self, problem: BaseException) -> None:
         self.failed = problem
-        log.critical("the broker failed and takes no more events; restart it", exc_info=problem)
+        log.critical("the broker failed and accepts no more events; restart it", exc_info=problem)
 
-    def _unmatched(self) -> list[Accepted]:
-        """Events that were stored and not matched before a crash: some may have been delivered."""
-        rows = self.store.events_from(self.post.recorded + 1, BATCH)
+    def _unmatched(self) -> list[AcceptedEvent]:
+        """The next events that were stored but not matched before a crash; some may have been delivered."""
+        rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
         return [_accepted_before(*row) for row in rows]
 
-    def _read(self, seqs: Iterable[int]) -> list[Accepted]:
-        """Events that could not be matched before, as far as they are there."""
+    def _read(self, seqs: Iterable[int]) -> list[AcceptedEvent]:
+        """Those of the events that are still stored."""
         return [_accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
 
     async def stop(self) -> None:
-        """Take nothing more, finish what was accepted, save the index, close."""
+        """Accept nothing more, finish what was accepted, save the index and close."""
         self.closing = True
         if self.failed is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(30), self.gate.closed():
+                async with asyncio.timeout(30), self.change_barrier.exclusive():
                     pass
                 if self._changes:
                     await asyncio.wait(self._changes, timeout=30)
@@ -164,25 +168,25 @@ class Broker:
         self.store.close()
 
     async def snapshot(self) -> dict[str, int]:
-        """Save the index; the changes up to it need not be kept."""
+        """Save the index and drop the recorded changes that it contains."""
         saved = await asyncio.to_thread(self.registry.save)
 
         def remember() -> None:
-            self.store.keep("snapshot", saved)
+            self.store.put_meta("snapshot", saved)
             self.store.changes.delete_through(saved["change"])
 
         await self.writer.submit(remember)
-        self.watch.counts["snapshots"] += 1
+        self.statistics.counts["snapshots"] += 1
         return saved
 
     # ---- publishing
 
-    def check(self, items: Sequence[Item]) -> list[bytes]:
-        """The texts to store, or the error of the first event that does not fit; nothing is accepted then."""
+    def check(self, items: Sequence[PublishedEvent]) -> list[bytes]:
+        """The JSON texts to store. Raises the error of the first event that is invalid."""
         bodies = []
         for at, item in enumerate(items):
             try:
-                self.registry.checker.match(item.event, item.where)
+                self.registry.event_checker.match(item.event, item.where)
                 body = msgspec.json.encode(item)
             except (HitboxError, UnicodeEncodeError) as problem:
                 if not isinstance(problem, HitboxError):
@@ -195,8 +199,8 @@ class Broker:
             bodies.append(body)
         return bodies
 
-    async def publish(self, items: Sequence[Item]) -> int:
-        """Accept events; the number of the first, once all are durable."""
+    async def publish(self, items: Sequence[PublishedEvent]) -> int:
+        """Accept events; returns the number of the first one, once all are durable."""
         if not items:
             return self.store.events.next() - 1
         large = len(items) > MANY or any(item.where is not None for item in items)
@@ -207,7 +211,7 @@ class Broker:
         self.waiting_bytes += size
         entered = False
         try:
-            await self.gate.enter(len(items))
+            await self.change_barrier.enter(len(items))
             entered = True
             now = time.time_ns() // 1000
             started = time.perf_counter_ns()
@@ -223,22 +227,22 @@ class Broker:
         if self.closing or self.failed:
             raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
         if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
-            self.watch.counts["refused"] += count
-            rate = self.watch.history[-1]["published"] if self.watch.history else 0.0
+            self.statistics.counts["refused"] += count
+            rate = self.statistics.history[-1]["published"] if self.statistics.history else 0.0
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
 
-    async def _append(self, bodies: list[bytes], items: Sequence[Item], now: int, started: int) -> int:
-        """Store and hand to the pump; goes on even if the publisher has gone."""
+    async def _append(self, bodies: list[bytes], items: Sequence[PublishedEvent], now: int, started: int) -> int:
+        """Store events and queue them for matching. Completes even if the publisher has disconnected."""
         try:
             first: int = await self.writer.submit(lambda: self.store.append(bodies, now))
         except BaseException:
-            self.gate.leave(len(items))
+            self.change_barrier.leave(len(items))
             self._done(len(items), sum(map(len, bodies)))
             raise
-        self.watch.counts["published"] += len(items)
+        self.statistics.counts["published"] += len(items)
         for at, (item, body) in enumerate(zip(items, bodies, strict=True)):
-            self._accepted.append(Accepted(first + at, item.event, item.where, body, now, started))
+            self._accepted.append(AcceptedEvent(first + at, item.event, item.where, body, now, started))
         self._work.set()
         return first
 
@@ -246,9 +250,9 @@ class Broker:
         self.waiting -= count
         self.waiting_bytes -= size
 
-    async def _pump(self, left: int) -> None:
-        """Match what is accepted; first the events up to `left`, which an earlier run accepted."""
-        while self.post.recorded < left:
+    async def _dispatch(self, left: int) -> None:
+        """Match accepted events, beginning with those up to `left`, which an earlier run accepted."""
+        while self.tracker.recorded < left:
             await self._match([a for a in self._unmatched() if a.seq <= left])
         while True:
             while not self._accepted:
@@ -256,35 +260,35 @@ class Broker:
                 await self._work.wait()
             await self._match([self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))])
 
-    async def _match(self, batch: list[Accepted]) -> None:
+    async def _match(self, batch: list[AcceptedEvent]) -> None:
         try:
-            rows, matched = await self.pump.run(batch)
-            self.watch.counts["errors"] += len(self.pump.failed)
-            failed = self.pump.failed
+            rows, matched = await self.dispatcher.run(batch)
+            self.statistics.counts["errors"] += len(self.dispatcher.failed)
+            failed = self.dispatcher.failed
             await self._wait_for_store()
-            self._hand_over(self.post.record(rows, batch[-1].seq, failed), len(rows))
+            self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
-                self.watch.counts["matched" if matched[a.seq] else "unmatched"] += 1
-            self.watch.arrived(
+                self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
+            self.statistics.add_events(
                 {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
             )
         finally:
-            self.gate.leave(len(batch))
+            self.change_barrier.leave(len(batch))
             self._done(len(batch), sum(len(a.body) for a in batch))
 
     async def _wait_for_store(self) -> None:
-        """Deliveries must not pile up in memory. While the disk is full more of them may, as whoever wants to delete
-        something waits until what was accepted before is matched."""
+        """Wait while too many deliveries in memory are not stored yet. While the disk is full more are allowed: a
+        change that frees space has to wait until the events accepted before it are matched."""
         while len(self._ahead) >= RECORDS_AHEAD:
             if self.writer.full and sum(self._ahead.values()) < ROWS_AHEAD:
                 return
             await asyncio.wait(self._ahead, timeout=TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     def caught_up(self) -> bool:
-        """Whether all that was accepted is matched, and its deliveries are stored."""
+        """Whether all accepted events are matched and their deliveries are stored."""
         return not self.waiting and not self._ahead
 
-    def _hand_over(self, done: asyncio.Future[None], rows: int) -> None:
+    def _track_record(self, done: asyncio.Future[None], rows: int) -> None:
         self._ahead[done] = rows
         done.add_done_callback(self._recorded)
 
@@ -292,7 +296,7 @@ class Broker:
         del self._ahead[done]
         problem = None if done.cancelled() else done.exception()
         if problem is not None and self.failed is None and not self.closing:
-            self._fail(problem)  # or accepted events would miss their deliveries
+            self._fail(problem)  # accepted events would miss their deliveries
 
     # ---- subscribers and subscriptions
 
@@ -306,22 +310,22 @@ class Broker:
         return self.mailboxes[self.subscriber(name).number]
 
     async def _change(self, work: Coroutine[Any, Any, T]) -> T:
-        """A change of subscribers goes on to its end even if whoever asked for it has gone."""
+        """Run a change of subscribers to its end, even if the request that asked for it is cancelled."""
         task = asyncio.create_task(work)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
     async def put_subscriber(self, name: str, options: Options | None = None) -> Subscriber:
-        """Make a durable subscriber, or change its options."""
+        """Create a durable subscriber, or change its options."""
         known = self.registry.by_name.get(name)
         if known is not None and (options is None or options == known.options):
             return known
         return await self._change(self._put_subscriber(name, options))
 
     async def _put_subscriber(self, name: str, options: Options | None) -> Subscriber:
-        async with self.gate.closed():
-            subscriber, _ = self._known_or_draft(name)
+        async with self.change_barrier.exclusive():
+            subscriber, _ = self._known_or_new(name)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
@@ -331,14 +335,14 @@ class Broker:
             self._add(subscriber)
             return subscriber
 
-    def _known_or_draft(self, name: str) -> tuple[Subscriber, bool]:
-        """A subscriber, and whether it is new. With the gate closed, so that nobody makes or removes it meanwhile."""
+    def _known_or_new(self, name: str) -> tuple[Subscriber, bool]:
+        """The subscriber, and whether it is new. The caller holds the change barrier exclusively."""
         known = self.registry.by_name.get(name)
         if known is not None:
             return known, False
         if len(self.registry.by_name) >= self.settings.max_subscribers:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
-        return self.registry.draft(name, Options()), True
+        return self.registry.new_subscriber(name, Options()), True
 
     def _add(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
@@ -355,45 +359,47 @@ class Broker:
         await self._change(self._remove_subscriber(self.subscriber(name)))
 
     async def _remove_subscriber(self, subscriber: Subscriber) -> None:
-        async with self.gate.closed():
+        async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
-            await self._changes_stored()
+            await self.wait_for_stored_changes()
             await asyncio.to_thread(self.registry.clear, subscriber)
             self._forget(subscriber, "the subscriber was removed")
             if subscriber.ephemeral:
                 return
             number, name = subscriber.number, subscriber.name
-            stored = self.writer.submit(lambda: self.store.remove_subscriber(number, name), must=True, frees=True)
+            stored = self.writer.submit(
+                lambda: self.store.remove_subscriber(number, name), mandatory=True, frees_space=True
+            )
         await stored
 
-    async def _changes_stored(self) -> None:
-        """With the gate closed: wait until the store has what the index has."""
+    async def wait_for_stored_changes(self) -> None:
+        """Wait until every change of the index is in the store. The caller holds the change barrier exclusively."""
         if self._changing:
             await asyncio.wait(self._changing)
 
     async def subscribe(
         self, name: str, put: Sequence[Subscription], remove: Sequence[str] = (), strict: bool = False
     ) -> list[str]:
-        """Add or replace and remove subscriptions of a subscriber, all or none; warnings come back."""
+        """Add or replace and remove subscriptions of a subscriber, all or none; returns warnings."""
         check_name(name, "subscriber")
         for one in put:
             check_name(one.name, "subscription")
         put = list({one.name: one for one in put}.values())
         remove = list(dict.fromkeys(remove))
-        total = len(self.registry.index) + len(self.registry.live) + len(put)
+        total = len(self.registry.index) + len(self.registry.ephemeral_index) + len(put)
         if put and total > self.settings.max_subscriptions:
             raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
         return await self._change(self._subscribe(name, put, remove, strict))
 
     async def _subscribe(self, name: str, put: list[Subscription], remove: list[str], strict: bool) -> list[str]:
-        async with self.gate.closed():
-            subscriber, fresh = self._known_or_draft(name)
+        async with self.change_barrier.exclusive():
+            subscriber, fresh = self._known_or_new(name)
             if strict:
                 self._check_known(subscriber, remove)
-            told = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
+            warnings = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
             if subscriber.ephemeral:
-                return told
+                return warnings
             number, rows = subscriber.number, [one.row() for one in put]
             options = msgspec.json.encode(subscriber.options)
 
@@ -402,7 +408,7 @@ class Broker:
                     self.store.put_subscriber(number, name, options)
                 self.store.change(number, name, rows, remove)
 
-            stored = self.writer.submit(store, frees=not put and not fresh)
+            stored = self.writer.submit(store, frees_space=not put and not fresh)
             if fresh:
                 self._add(subscriber)
             self._changing.add(stored)
@@ -412,20 +418,22 @@ class Broker:
         except Exception:
             await self._undo(subscriber, [one.name for one in put] + remove)
             raise
-        return told
+        return warnings
 
     def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:
-        index = self.registry.live if subscriber.ephemeral else self.registry.index
+        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
         for name in names:
             if f"{subscriber.name}/{name}" not in index:
                 raise UnknownSubscription(f"subscriber {subscriber.name!r} has no subscription {name!r:.100}")
 
     async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
-        """The store refused a change: make the index say again what the store says."""
-        async with self.gate.closed():
-            await self._changes_stored()
+        """The store refused a change: make the index agree with the store again."""
+        async with self.change_barrier.exclusive():
+            await self.wait_for_stored_changes()
             stored = self.store.subscriptions_of(subscriber.number, names)
-            await asyncio.to_thread(self.registry.agree, subscriber, {name: stored.get(name) for name in names})
+            await asyncio.to_thread(
+                self.registry.copy_from_store, subscriber, {name: stored.get(name) for name in names}
+            )
             query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
             ((subscriber.subscriptions,),) = self.store.read(query, (subscriber.number,))
             known = self.store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
@@ -435,7 +443,7 @@ class Broker:
     # ---- connections
 
     async def attach(self, name: str, connection: Connection, window: int, options: Options | None) -> Mailbox:
-        """Connect a durable subscriber; a connection that it had is taken over."""
+        """Connect a durable subscriber. If it has a connection already, that one is closed."""
         mailbox = self.mailboxes.get((await self.put_subscriber(name, options)).number)
         if mailbox is None:
             raise Conflict(f"subscriber {name!r} was removed while it connected; connect again")
@@ -447,7 +455,7 @@ class Broker:
     def attach_ephemeral(self, name: str, connection: Connection, options: Options) -> Mailbox:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
-        subscriber = self.registry.draft(name, check_options(options, True), ephemeral=True)
+        subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True)
         self._add(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         mailbox.connect(connection, 0)
@@ -461,30 +469,30 @@ class Broker:
 
     # ---- housekeeping
 
-    async def _keep(self) -> None:
+    async def _housekeeping(self) -> None:
         turn = 0
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.calm]:
+            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.within_limit]:
                 try:
-                    await self.post.look_after(mailbox)
+                    await self.tracker.enforce_limits(mailbox)
                 except HitboxError as problem:
                     log.warning("housekeeping of subscriber %r: %s", mailbox.subscriber.name, problem)
                 except Exception:
-                    self.watch.counts["errors"] += 1
+                    self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             if turn % 10 == 0:
-                self.watch.tick()
+                self.statistics.tick()
             if turn % 50 == 0:
                 await self._trim()
 
     def _retain(self) -> int:
-        """Let go of old events; where the store's size is limited, before it is used up."""
+        """Remove old events; if the store's size is limited, early enough to stay below the limit."""
         s = self.settings
         most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
         gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most)
-        self.watch.counts["trimmed"] += gone
+        self.statistics.counts["trimmed"] += gone
         return gone
 
     async def _trim(self) -> None:
@@ -495,19 +503,21 @@ class Broker:
         except (HitboxError, OSError) as problem:
             log.warning("housekeeping: %s", problem)
         except Exception:
-            self.watch.counts["errors"] += 1
+            self.statistics.counts["errors"] += 1
             log.exception("housekeeping failed")
 
     def problems(self) -> list[str]:
-        """What was set aside at the start, could not be matched, or could not be written besides the store."""
+        """Everything that is wrong: parts set aside at start, events that could not be matched, failed maintenance."""
         failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self.store.failed()]
-        troubles = [f"the {name} could not be written: {problem}" for name, problem in self.store.troubles.items()]
-        return [*self.store.problems, *self.registry.problems, *failed, *troubles]
+        maintenance_errors = [
+            f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
+        ]
+        return [*self.store.problems, *self.registry.problems, *failed, *maintenance_errors]
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """For /healthz: what is wrong, if anything, and the HTTP status that says so.
+        """For /healthz: the state of the broker, and the HTTP status for it.
 
-        Anyone may ask, so it names no subscriber: the log and /v1/stats do.
+        It needs no token, so it names no subscriber: the log and /v1/stats do.
         """
         status, code, reason = "ok", 200, ""
         problems = self.problems()
@@ -527,7 +537,7 @@ class Broker:
         """Numbers for the page, the metrics and `hitbox admin stats`."""
         problems = self.problems()
         return {
-            "subscriptions": len(self.registry.index) + len(self.registry.live),
+            "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "subscribers": len(self.registry.by_name),
             "connections": sum(m.connected is not None for m in self.mailboxes.values()),
             "pending": sum(m.pending for m in self.mailboxes.values()),
@@ -538,11 +548,11 @@ class Broker:
             "store_full": self.writer.full,
             "problems": len(problems),
             "set_aside": problems[:100],
-            "way": self.pump.way,
+            "way": self.dispatcher.way,
             "matcher": self.registry.index.matcher,
-            "restored": self.registry.how,
-            "restore_seconds": self.registry.seconds,
-            **{name: self.watch.counts[name] for name in COUNTERS},
+            "restored": self.registry.restored_from,
+            "restore_seconds": self.registry.restore_seconds,
+            **{name: self.statistics.counts[name] for name in COUNTERS},
         }
 
 

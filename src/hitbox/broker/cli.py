@@ -63,7 +63,7 @@ def serve(
     from hitbox.broker import import_export
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
-    from hitbox.broker.http.auth import Guard, check_origin, is_loopback
+    from hitbox.broker.http.auth import AccessControl, check_origin, is_loopback
     from hitbox.broker.settings import read_settings
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -74,15 +74,17 @@ def serve(
             with progress("reading the snapshot", unit="subscriptions") as step:
                 given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
         broker = Broker(data, given, settings)
-        guard = Guard(broker.store.get("tokens", {}), is_loopback(host), origins)
+        access = AccessControl(broker.store.get_meta("tokens", {}), is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
         def ready(bound: int) -> None:
             count = len(broker.registry.index)
-            typer.echo(f"hitbox broker on http://{name}:{bound} ({count} subscriptions, from {broker.registry.how})")
+            typer.echo(
+                f"hitbox broker on http://{name}:{bound} ({count} subscriptions, from {broker.registry.restored_from})"
+            )
             sys.stdout.flush()
 
-        await serve(broker, guard, host, port, ready)
+        await serve(broker, access, host, port, ready)
 
     with plain_errors(), _folder_errors(data):
         if as_ and import_ is None:

@@ -1,24 +1,25 @@
-"""Talk to a broker.
+"""The client of a broker.
 
     async with hitbox.Client("http://127.0.0.1:8400") as client:
         await client.publish({"price": 12.5, "city": "Paris"})
         async with client.subscriber("ann") as ann:
             await ann.subscribe("cheap", "price < 20", priority=7)
-            async for delivery in ann:                 # acknowledged when the next one is asked for
+            async for delivery in ann:                 # acknowledged when the loop asks for the next one
                 print(delivery.event, delivery.subscriptions)
 
-`ann.run(callback)` calls a function for each delivery: acknowledged when it returns, refused when it raises, so that it
-comes again later. With `auto=False` nothing is acknowledged but by `await ann.ack(delivery)` or `ann.nack(delivery)`.
+`ann.run(callback)` calls a function for each delivery. The delivery is acknowledged when the function returns, and
+refused when it raises, so that it is sent again later. With `auto=False` the program itself must call
+`await ann.ack(delivery)` or `await ann.nack(delivery)`.
 
-The broker sends a delivery again that is not acknowledged within `visibility_seconds`. The client sees to it that only
-the handler's own time counts: a few times in that span it asks for more time (`extend`) for all deliveries that wait in
-it, and for those that are being worked on, these for `handler_seconds` at most. A client that is dead, or whose event
-loop is blocked, asks for nothing, and a handler that takes longer than `handler_seconds` gets no more time: the broker
-sends again. How many deliveries wait here follows the handler: about one second of its work, up to `window`.
+The broker sends a delivery again if it is not acknowledged within `visibility_seconds`. Several times within that span
+the client asks for more time (`extend`): for deliveries that wait in the client, and for those in the handler, the
+latter for at most `handler_seconds`. A client that has died, or whose event loop is blocked, asks for nothing, so the
+broker sends its deliveries again. The number of deliveries that wait in the client adapts to the handler: about one
+second of its work, up to `window`.
 
-A connection that breaks is made again, with growing pauses, and goes on from the last acknowledgement; subscriptions
-live in the broker (those of ephemeral subscribers are made again by the client). `Client.sync(...)` is the same for
-programs without an event loop.
+A lost connection is opened again, with growing pauses, and continues after the last acknowledgement. Subscriptions are
+stored in the broker (the client creates those of ephemeral subscribers again). `Client.sync(...)` is the same client
+for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
-from hitbox.broker.prefetch import PREFETCH_SECONDS, Pace
+from hitbox.broker.prefetch import PREFETCH_SECONDS, PrefetchWindow
 from hitbox.encoding.values import for_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
-BEATS = 4
-"""How many times within `visibility_seconds` the client asks for more time."""
-SHORTEST_BEAT = 0.02
+HEARTBEATS = 4
+"""How often the client asks for more time within `visibility_seconds`."""
+SHORTEST_HEARTBEAT = 0.02
 MOST_NUMBERS = 10_000
-"""In one message, as the broker takes it; and how many acknowledged deliveries are remembered."""
+"""Maximum of numbers in one message (a limit of the broker), and of acknowledged deliveries that are remembered."""
 T = TypeVar("T")
 log = logging.getLogger("hitbox.client")
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """An event for this subscriber, with all its subscriptions that matched; `redelivered`: it may have come before."""
+    """An event for this subscriber, with all its subscriptions that matched; `redelivered`: possibly sent before."""
 
     seq: int
     level: int
@@ -79,7 +80,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Refused(BrokerError):
-    """The broker said no; `kind` is its error's name, `position` the place in a predicate's text."""
+    """The broker refused a request. `kind`: name of the broker's error; `position`: place in a predicate's text."""
 
     def __init__(self, message: str, kind: str = "", status: int = 400, position: int | None = None):
         self.kind, self.status, self.position = kind, status, position
@@ -90,7 +91,7 @@ class Refused(BrokerError):
 
 
 class Client:
-    """A broker, by its address; `token` where it asks for one.
+    """A connection to the broker at `url`; `token` if the broker requires one.
 
     `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
     None means forever.
@@ -118,7 +119,7 @@ class Client:
         await self._http.aclose()
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """Any request of the interface; an error of the broker becomes an exception."""
+        """Send any request of the HTTP API; an error of the broker becomes an exception."""
         content = None if body is None else _encoded(body)
         headers = {"content-type": "application/json"} if body is not None else {}
         try:
@@ -130,18 +131,18 @@ class Client:
         found, status = _decoded(response.content), response.status_code
         if found is None and response.content:
             raise StoreFailed(
-                f"what answers at {self.url} is no broker: {method} {path} gave no JSON (status {status})"
+                f"the server at {self.url} is not a broker: {method} {path} returned no JSON (status {status})"
             )
         if status >= 400:
             raise _error(found, status)
         return found
 
     async def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
-        """Publish one event; its number, once it is durable."""
+        """Publish one event; returns its number once it is durable."""
         return await self.publish_many([event], [where])
 
     async def publish_many(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None] | None = None) -> int:
-        """Publish several, all or none; the number of the first. Where the broker is overloaded, wait and try again."""
+        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded."""
         items = [
             {"event": for_json(event)} if text is None else {"event": for_json(event), "where": text}
             for event, text in zip(events, where or [None] * len(events), strict=True)
@@ -151,7 +152,7 @@ class Client:
                 found = await self.request("POST", "/v1/events", items)
                 return int(found["first"])
             except (KeyError, TypeError, ValueError):
-                raise StoreFailed(f"what answers at {self.url} is no broker: it gave the events no number") from None
+                raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
             except Overloaded as problem:
                 if pause >= LONGEST_PAUSE / 2:
                     raise
@@ -169,11 +170,11 @@ class Client:
         subscriptions: Iterable[Mapping[str, Any]] = (),
         **options: Any,
     ) -> Subscriber:
-        """A subscriber to connect; `options` are those of a subscriber (policy, limit, visibility_seconds, ...).
+        """A subscriber; `async with` connects it. `options`: its options (policy, limit, visibility_seconds, ...).
 
-        `window`: the most deliveries that may be here unacknowledged. `handler_seconds`: how long the client asks for
-        more time for a delivery that is being worked on. `subscriptions` (name, where, priority, about) are made
-        together with the subscriber, all or none.
+        `window`: how many unacknowledged deliveries the client may have. `handler_seconds`: how long the client asks
+        for more time for a delivery in the handler. `subscriptions` (name, where, priority, about) are created together
+        with the subscriber, all or none.
         """
         hello: dict[str, Any] = {"type": "hello", "subscriber": name, "ephemeral": ephemeral}
         if options:
@@ -194,12 +195,12 @@ class Client:
 
     @classmethod
     def sync(cls, *args: Any, **named: Any) -> SyncClient:
-        """The same without an event loop of one's own."""
+        """A client for programs without an event loop."""
         return SyncClient(*args, **named)
 
 
 class Subscriber:
-    """A connection that outlives its sockets."""
+    """A connected subscriber; it reconnects when its connection is lost."""
 
     def __init__(
         self,
@@ -212,28 +213,28 @@ class Subscriber:
     ):
         self._client, self._hello, self.auto, self.handler_seconds = client, hello, auto, handler_seconds
         self._socket: ClientConnection | None = None
-        self._waiting: OrderedDict[int, Delivery] = OrderedDict()  # here, not handed out yet
-        self._working: dict[int, float] = {}  # handed out and neither acknowledged nor refused: since when
-        self._acked: OrderedDict[int, int] = OrderedDict()  # acknowledged on this connection: which attempt
+        self._waiting: OrderedDict[int, Delivery] = OrderedDict()  # received, not handed out yet
+        self._working: dict[int, float] = {}  # in the handler: since when
+        self._acked: OrderedDict[int, int] = OrderedDict()  # acknowledged on this connection: attempt
         self._arrived = asyncio.Event()
-        self._problem: BrokerError | None = None
-        self._pace = Pace(window)
-        self._beat_seconds = SHORTEST_BEAT
+        self._fatal_error: BrokerError | None = None
+        self._prefetch = PrefetchWindow(window)
+        self._heartbeat_seconds = SHORTEST_HEARTBEAT
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._requests = itertools.count(1)
-        self._mine = {one["name"]: one for one in subscriptions}
+        self._subscriptions = {one["name"]: one for one in subscriptions}
         self._acks: list[int] = []
         self._flush: asyncio.TimerHandle | None = None
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._trouble = ""
+        self._last_error = ""
         self.name = hello["subscriber"]
         self.warnings: list[str] = []
         self.connections = 0
 
     async def __aenter__(self) -> Subscriber:
         self._ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._stay())
+        self._task = asyncio.create_task(self._stay_connected())
         seconds = self._client.connect_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -241,8 +242,8 @@ class Subscriber:
         except TimeoutError:
             await self.__aexit__()
             raise StoreFailed(
-                f"no broker answers at {self._client.url} ({self._trouble or 'no answer'}); tried for {seconds:g} s. "
-                "Is `hitbox serve` running there? (connect_seconds sets how long to try)"
+                f"no broker answers at {self._client.url} ({self._last_error or 'no answer'}); tried for {seconds:g} s."
+                " Is `hitbox serve` running there? (connect_seconds sets how long to try)"
             ) from None
         except BaseException:
             await self.__aexit__()
@@ -257,24 +258,24 @@ class Subscriber:
         if self._socket is not None:
             await self._socket.close()
 
-    # ---- asking
+    # ---- requests
 
     async def subscribe(
         self, name: str, where: str, *, priority: int = 4, about: Mapping[str, Any] | None = None
     ) -> list[str]:
-        """Add or replace a subscription; warnings come back."""
+        """Add or replace a subscription; returns warnings."""
         one = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
-        found = await self._ask({"type": "subscribe", "put": [one]})
+        found = await self._request({"type": "subscribe", "put": [one]})
         if self._hello["ephemeral"]:
-            self._mine[name] = one
+            self._subscriptions[name] = one
         return list(found["warnings"])
 
     async def unsubscribe(self, name: str) -> None:
-        await self._ask({"type": "subscribe", "remove": [name]})
-        self._mine.pop(name, None)
+        await self._request({"type": "subscribe", "remove": [name]})
+        self._subscriptions.pop(name, None)
 
     async def ack(self, *deliveries: Delivery | int) -> None:
-        """Acknowledge; many go out in one message."""
+        """Acknowledge deliveries; several calls are sent as one message."""
         for one in deliveries:
             seq, attempt = (one, 1) if isinstance(one, int) else (one.seq, one.attempt)
             self._working.pop(seq, None)
@@ -287,31 +288,31 @@ class Subscriber:
             self._flush = asyncio.get_running_loop().call_later(0.005, lambda: asyncio.ensure_future(self._send_acks()))
 
     async def nack(self, *deliveries: Delivery | int) -> None:
-        """Refuse: the broker sends it again later, at last as a dead letter."""
+        """Refuse deliveries: the broker sends them again later; after `max_tries` they become dead letters."""
         seqs = _numbers(deliveries)
         for seq in seqs:
             self._working.pop(seq, None)
-        await self._say_numbers("nack", seqs)
+        await self._send_numbers("nack", seqs)
 
     async def extend(self, *deliveries: Delivery | int) -> None:
-        """Ask for more time: `visibility_seconds` and `handler_seconds` of these deliveries count from now on."""
+        """Ask for more time: `visibility_seconds` and `handler_seconds` of these deliveries start again now."""
         seqs, now = _numbers(deliveries), time.monotonic()
         self._working.update((seq, now) for seq in seqs if seq in self._working)
-        await self._say_numbers("extend", seqs)
+        await self._send_numbers("extend", seqs)
 
     async def _send_acks(self) -> None:
         self._flush = None
         seqs, self._acks = self._acks, []
-        if seqs and not await self._say_numbers("ack", seqs):
+        if seqs and not await self._send_numbers("ack", seqs):
             self._acks = seqs + self._acks  # sent again after the next hello
 
-    async def _say_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
+    async def _send_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
         for start in range(0, len(seqs), MOST_NUMBERS):
-            if not await self._say({"type": kind, "seqs": seqs[start : start + MOST_NUMBERS]}):
+            if not await self._send({"type": kind, "seqs": seqs[start : start + MOST_NUMBERS]}):
                 return False
         return True
 
-    async def _say(self, message: dict[str, Any]) -> bool:
+    async def _send(self, message: dict[str, Any]) -> bool:
         try:
             if self._socket is not None:
                 await self._socket.send(_encoded(message).decode())
@@ -320,23 +321,23 @@ class Subscriber:
             pass
         return False
 
-    async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A request and its answer; asked again on the next connection where this one breaks."""
+    async def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its answer; sent again on the next connection if this one is lost."""
         try:
             async with asyncio.timeout(self._client.timeout):
-                return await self._ask_until_answered(message)
+                return await self._request_until_answered(message)
         except TimeoutError:
-            why = f": {self._trouble}" if self._socket is None and self._trouble else ""
+            why = f": {self._last_error}" if self._socket is None and self._last_error else ""
             raise StoreFailed(
                 f"no answer from the broker at {self._client.url} within {self._client.timeout:g} s{why}"
             ) from None
 
-    async def _ask_until_answered(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _request_until_answered(self, message: dict[str, Any]) -> dict[str, Any]:
         while True:
             request = next(self._requests)
             answer = self._answers[request] = asyncio.get_running_loop().create_future()
             try:
-                if await self._say({**message, "request": request}):
+                if await self._send({**message, "request": request}):
                     found: dict[str, Any] = await answer
                     if found["type"] == "error":
                         raise _error(found, 400)
@@ -352,13 +353,13 @@ class Subscriber:
     # ---- receiving
 
     async def _next(self) -> Delivery:
-        """The next delivery, which counts as being worked on from now on."""
-        self._pace.asked(time.monotonic())
+        """The next delivery; it is in the handler from now on."""
+        self._prefetch.handler_ready(time.monotonic())
         while not self._waiting:
-            if self._problem is not None:
-                raise self._problem
+            if self._fatal_error is not None:
+                raise self._fatal_error
             if self._starved():
-                await self._grant()
+                await self._send_window()
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
@@ -366,19 +367,19 @@ class Subscriber:
         now = time.monotonic()
         if not self._hello["ephemeral"]:
             self._working[seq] = now
-        if self._pace.handed_out(now) and self._socket is not None:
-            await self._grant()
+        if self._prefetch.handed_out(now) and self._socket is not None:
+            await self._send_window()
         return found
 
     def _starved(self) -> bool:
-        """Does the window hold only deliveries that are in the handler's hands?"""
-        return self._socket is not None and self._pace.granted <= len(self._working) < self._pace.most
+        """Whether all deliveries of the window are in the handler."""
+        return self._socket is not None and self._prefetch.granted <= len(self._working) < self._prefetch.most
 
-    async def _grant(self) -> None:
-        """Say how many deliveries the broker may have on their way: those in hand, and as many as the pace allows."""
-        size = self._pace.grant(len(self._working))
+    async def _send_window(self) -> None:
+        """Tell the broker the window: the deliveries in the handler, plus those to fetch in advance."""
+        size = self._prefetch.grant(len(self._working))
         if not self._hello["ephemeral"]:
-            await self._say({"type": "window", "size": size})
+            await self._send({"type": "window", "size": size})
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         while True:
@@ -388,7 +389,7 @@ class Subscriber:
                 await self.ack(found)
 
     async def run(self, callback: Callable[[Delivery], Awaitable[None] | None]) -> None:
-        """Call `callback` for each delivery, until cancelled; what it raises is logged and refuses the delivery."""
+        """Call `callback` for each delivery until cancelled. An exception is logged, and the delivery is refused."""
         while True:
             found = await self._next()
             try:
@@ -405,70 +406,72 @@ class Subscriber:
                 if self.auto:
                     await self.ack(found)
 
-    def _claimed(self, seq: int, now: float) -> bool:
-        """Is it being worked on, for no longer than `handler_seconds`? At least one beat passes in any case."""
+    def _in_handler(self, seq: int, now: float) -> bool:
+        """Whether it is in the handler, for no longer than `handler_seconds` (or two heartbeats, if that is longer)."""
         since = self._working.get(seq)
-        return since is not None and now - since < max(self.handler_seconds, 2 * self._beat_seconds)
+        return since is not None and now - since < max(self.handler_seconds, 2 * self._heartbeat_seconds)
 
-    async def _beat(self) -> None:
-        """Ask for more time, again and again, for what is here; whoever is stuck does not come to it."""
+    async def _heartbeat(self) -> None:
+        """Ask for more time regularly for all deliveries here. Does not run while the event loop is blocked."""
         while not self._hello["ephemeral"]:
-            await asyncio.sleep(self._beat_seconds)
+            await asyncio.sleep(self._heartbeat_seconds)
             now = time.monotonic()
-            mine = [seq for seq in self._working if self._claimed(seq, now)]
-            mine += [
-                seq for seq in self._waiting if seq not in self._working
-            ]  # no copy of what a handler is stuck with
-            await self._say_numbers("extend", mine)
+            mine = [seq for seq in self._working if self._in_handler(seq, now)]
+            mine += [seq for seq in self._waiting if seq not in self._working]  # no second copy of one in the handler
+            await self._send_numbers("extend", mine)
 
-    def _take_in(self, delivery: Delivery) -> None:
-        """A delivery came; one that was sent again although it is here, or was acknowledged meanwhile, is left out."""
+    def _receive_delivery(self, delivery: Delivery) -> None:
+        """Queue a delivery, unless it is a repetition of one that is in the client or has just been acknowledged."""
         seq = delivery.seq
         if seq in self._waiting:
             self._waiting[seq] = delivery
         elif delivery.attempt > self._acked.get(seq, delivery.attempt):
-            pass  # its acknowledgement and its repetition have crossed
-        elif not self._claimed(seq, time.monotonic()):
-            self._acked.pop(seq, None)  # a replay, say: from now on its own attempts count
+            pass  # the broker sent it again before it got our acknowledgement
+        elif not self._in_handler(seq, time.monotonic()):
+            self._acked.pop(seq, None)  # a replay, for example: its attempts count from 1 again
             self._waiting[seq] = delivery
             self._arrived.set()
 
-    async def _stay(self) -> None:
-        """Be connected; come back where the connection breaks."""
+    async def _stay_connected(self) -> None:
+        """Connect, and reconnect when the connection is lost."""
         pauses = _pauses()
         while True:
             try:
                 async with self._client.open_socket() as socket:
                     await self._greet(socket)
                     pauses = _pauses()
-                    beat = asyncio.create_task(self._beat())
+                    beat = asyncio.create_task(self._heartbeat())
                     try:
                         await self._listen(socket)
                     finally:
                         beat.cancel()
             except (OSError, InvalidHandshake, ConnectionClosed, TimeoutError) as problem:
                 fatal = self._fatal(problem)
-                self._lost(problem)
+                self._connection_lost(problem)
                 if fatal is not None:
                     self._end(fatal)
                     return
             except BrokerError as problem:
-                if not (self.connections and _passes(problem)):
+                if not (self.connections and _is_temporary(problem)):
                     self._end(problem)
                     return
             except InvalidURI as problem:
                 self._end(BadRequest(f"{self._client.url!r} is not the address of a broker: {problem}"))
                 return
             except Exception as problem:
-                self._end(StoreFailed(f"what came from {self._client.url} is not what a broker sends: {problem!r}"))
+                self._end(
+                    StoreFailed(
+                        f"the server at {self._client.url} sent something that a broker does not send: {problem!r}"
+                    )
+                )
                 return
             await asyncio.sleep(next(pauses))
 
     async def _greet(self, socket: ClientConnection) -> None:
         ephemeral = self._hello["ephemeral"]
-        hello = {**self._hello, "window": self._pace.grant(len(self._working))}
-        if self._mine and (ephemeral or not self.connections):
-            hello["put"] = list(self._mine.values())
+        hello = {**self._hello, "window": self._prefetch.grant(len(self._working))}
+        if self._subscriptions and (ephemeral or not self.connections):
+            hello["put"] = list(self._subscriptions.values())
         await socket.send(_encoded(hello).decode())
         async with asyncio.timeout(self._client.connect_seconds):
             welcome = msgspec.json.decode(await socket.recv())
@@ -478,14 +481,14 @@ class Subscriber:
         for warning in self.warnings:
             log.warning("%s", warning)
         visible = welcome["options"]["visibility_seconds"]
-        self._beat_seconds = max(visible / BEATS, SHORTEST_BEAT)
-        self._pace.horizon = min(PREFETCH_SECONDS, visible / 2)
-        self._acked.clear()  # an acknowledgement may have been lost with the old connection
+        self._heartbeat_seconds = max(visible / HEARTBEATS, SHORTEST_HEARTBEAT)
+        self._prefetch.horizon = min(PREFETCH_SECONDS, visible / 2)
+        self._acked.clear()  # acknowledgements may have been lost with the old connection
         if not ephemeral:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
-        if self._trouble:
+        if self._last_error:
             log.warning("connected to the broker at %s", self._client.url)
-        self._socket, self._trouble = socket, ""
+        self._socket, self._last_error = socket, ""
         self.connections += 1
         await self._send_acks()
         if self._ready is not None and not self._ready.done():
@@ -496,7 +499,7 @@ class Subscriber:
             message = msgspec.json.decode(await socket.recv())
             if message["type"] == "deliveries":
                 for row in message["deliveries"]:
-                    self._take_in(msgspec.convert(row, Delivery))
+                    self._receive_delivery(msgspec.convert(row, Delivery))
             elif message["request"] in self._answers:
                 answer = self._answers[message["request"]]
                 if not answer.done():
@@ -511,23 +514,23 @@ class Subscriber:
             return NotAllowed(f"the broker refused the connection: {_text(problem)}")
         return None
 
-    def _lost(self, problem: BaseException) -> None:
+    def _connection_lost(self, problem: BaseException) -> None:
         self._socket = None
         text = _text(problem)
-        if not self._trouble:
+        if not self._last_error:
             log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
-        self._trouble = text
+        self._last_error = text
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(ConnectionClosed(None, None))
 
     def _end(self, problem: BrokerError) -> None:
-        self._socket, self._problem = None, problem
+        self._socket, self._fatal_error = None, problem
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(problem)
         if not self._hello["ephemeral"]:
-            self._waiting.clear()  # the broker has them still
+            self._waiting.clear()  # the broker still has them
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(problem)
         self._arrived.set()
@@ -537,7 +540,7 @@ def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
-        httpx.URL(url)  # and `port` below: what cannot be one is an error
+        httpx.URL(url)  # raises for an invalid URL, as does `port` below for an invalid port
         if good and parts.port != 0:
             return url.rstrip("/")
     except (ValueError, httpx.InvalidURL):
@@ -547,7 +550,7 @@ def _checked_url(url: str) -> str:
 
 def _checked_token(token: str | None) -> str | None:
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise BadRequest("a token has no characters but printable ASCII ones; is there a line break in it?")
+        raise BadRequest("a token consists of printable ASCII characters; does it contain a line break?")
     return token
 
 
@@ -555,13 +558,13 @@ def _encoded(message: Any) -> bytes:
     try:
         return msgspec.json.encode(message)
     except UnicodeEncodeError:
-        raise BadRequest("a text holds a lone surrogate, which cannot be sent: remove it") from None
+        raise BadRequest("a text contains a lone surrogate, which cannot be sent: remove it") from None
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise BadRequest(f"this cannot be sent as JSON: {problem}") from None
 
 
 def _decoded(content: bytes) -> Any:
-    """What JSON says; None where it is not JSON."""
+    """The decoded JSON; None if it is not JSON."""
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -569,7 +572,7 @@ def _decoded(content: bytes) -> Any:
 
 
 def _text(problem: BaseException) -> str:
-    """Why there is no connection: what the broker said instead of a handshake, or the problem itself."""
+    """Why there is no connection: the broker's answer to the handshake, or the error itself."""
     response = getattr(problem, "response", None)
     found = _decoded(response.body or b"") if response is not None else None
     error = found.get("error") if isinstance(found, dict) else None
@@ -577,8 +580,8 @@ def _text(problem: BaseException) -> str:
     return str(said or problem) or type(problem).__name__
 
 
-def _passes(problem: BrokerError) -> bool:
-    """Is it worth another try? A busy, full or closing broker, or a name that it has not noticed to be free yet."""
+def _is_temporary(problem: BrokerError) -> bool:
+    """Whether to try again: the broker is busy, full or closing, or the name of the lost connection is still taken."""
     kinds = ("Conflict", "StoreFailed", "StoreFull")
     return isinstance(problem, Overloaded) or (isinstance(problem, Refused) and problem.kind in kinds)
 
@@ -588,7 +591,7 @@ def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:
 
 
 class SyncClient:
-    """`Client` for programs without an event loop: one thread with a loop does the work."""
+    """`Client` for programs without an event loop: it runs an event loop in a thread."""
 
     def __init__(self, *args: Any, **named: Any):
         self._loop = asyncio.new_event_loop()
@@ -599,7 +602,7 @@ class SyncClient:
         except BaseException:
             self._end()
             raise
-        self._listening: weakref.WeakSet[Listening] = weakref.WeakSet()
+        self._subscribers: weakref.WeakSet[SyncSubscriber] = weakref.WeakSet()
 
     async def _make(self, *args: Any, **named: Any) -> Client:
         return Client(*args, **named)
@@ -612,9 +615,9 @@ class SyncClient:
         try:
             return found.result()
         except CancelledError:
-            raise StoreFailed("the client was closed meanwhile") from None
+            raise StoreFailed("the client was closed during the call") from None
         except BaseException:
-            found.cancel()  # after an interrupt nobody waits for it
+            found.cancel()  # after an interrupt nothing waits for it
             raise
 
     def __enter__(self) -> SyncClient:
@@ -624,10 +627,10 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Leave the broker; loops over deliveries, in other threads too, end."""
+        """Disconnect. Loops over deliveries end, also in other threads."""
         if self._loop.is_closed():
             return
-        for one in list(self._listening):
+        for one in list(self._subscribers):
             one.close()
         self._do(self._client.close())
         self._end()
@@ -649,32 +652,32 @@ class SyncClient:
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
-    ) -> Listening:
-        """Connect, subscribe, and iterate over deliveries (`count` of them); each is acknowledged when the next one is
-        asked for. With `auto=False` use `ack`, `nack` and `extend` of what comes back.
+    ) -> SyncSubscriber:
+        """Connect, subscribe, and iterate over `count` deliveries (None: forever). Each is acknowledged when the loop
+        asks for the next one. With `auto=False` use `ack`, `nack` and `extend` of the returned object.
 
             with client.listen("ann", auto=False) as ann:
                 for delivery in ann:
                     ann.ack(delivery)
         """
-        found = Listening(self, name, {"subscriptions": list(subscriptions), **options}, count)
-        self._listening.add(found)
+        found = SyncSubscriber(self, name, {"subscriptions": list(subscriptions), **options}, count)
+        self._subscribers.add(found)
         return found
 
 
-class Listening:
-    """The deliveries of a subscriber, for programs without an event loop. It connects when the first one is asked for,
-    and leaves at the end of the loop or of a `with`, or when another thread closes it."""
+class SyncSubscriber:
+    """The deliveries of a subscriber, for programs without an event loop. It connects when the loop asks for the first
+    one, and disconnects at the end of the loop or of a `with`, or when another thread closes it."""
 
     def __init__(self, client: SyncClient, name: str, options: dict[str, Any], count: int | None):
         self._do, self._thread = client._do, client._thread
-        self._subscriber = self._do(_made(client._client, name, options))
+        self._subscriber = self._do(_make_subscriber(client._client, name, options))
         self._left = count
         self._last: Delivery | None = None
         self._connected = self._closed = False
         self._asking: asyncio.Task[Any] | None = None
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> SyncSubscriber:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -705,7 +708,7 @@ class Listening:
         return found
 
     async def _advance(self) -> Delivery | None:
-        """Done with the last one; the next one, or None after `count` of them."""
+        """Acknowledge the last delivery and wait for the next one; None after `count` of them."""
         self._asking = asyncio.current_task()
         if not self._connected:
             await self._subscriber.__aenter__()
@@ -726,7 +729,7 @@ class Listening:
             self._do(self._leave())
 
     async def _leave(self) -> None:
-        if self._asking is not None and not self._asking.done():  # of another thread, or interrupted
+        if self._asking is not None and not self._asking.done():  # in another thread, or interrupted
             self._asking.cancel()
             await asyncio.wait([self._asking])
         if self._connected:
@@ -735,28 +738,28 @@ class Listening:
 
     @property
     def warnings(self) -> list[str]:
-        """What the broker said of the subscriptions."""
+        """Warnings of the broker about the subscriptions."""
         return list(self._subscriber.warnings)
 
     def ack(self, *deliveries: Delivery | int) -> None:
-        """Acknowledge."""
+        """Acknowledge deliveries."""
         self._do(self._subscriber.ack(*deliveries))
 
     def nack(self, *deliveries: Delivery | int) -> None:
-        """Refuse: the broker sends it again later, at last as a dead letter."""
+        """Refuse deliveries: the broker sends them again later; after `max_tries` they become dead letters."""
         self._do(self._subscriber.nack(*deliveries))
 
     def extend(self, *deliveries: Delivery | int) -> None:
-        """Ask for more time."""
+        """Ask for more time for deliveries."""
         self._do(self._subscriber.extend(*deliveries))
 
 
-async def _made(client: Client, name: str, options: dict[str, Any]) -> Subscriber:
+async def _make_subscriber(client: Client, name: str, options: dict[str, Any]) -> Subscriber:
     return client.subscriber(name, **options)
 
 
 async def _end_others() -> None:
-    """Cancel whatever else runs on this loop."""
+    """Cancel all other tasks of this loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

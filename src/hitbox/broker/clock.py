@@ -1,6 +1,6 @@
 """The broker's clock: `from hitbox.broker.clock import time` reads like the module `time`.
 
-The simulator replaces its functions, so that hours pass in an instant and a jump of the wall clock can be tried.
+The simulator replaces its functions, to skip waiting and to test jumps of the wall clock.
 """
 
 from __future__ import annotations

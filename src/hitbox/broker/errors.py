@@ -1,4 +1,4 @@
-"""What can go wrong in the broker, each with the HTTP status that says so."""
+"""The broker's errors, each with its HTTP status."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ class BrokerError(HitboxError):
 
 
 class BadRequest(BrokerError):
-    """A body, frame or parameter is not what the interface takes."""
+    """A body, frame or parameter is invalid."""
 
 
 class NotAllowed(BrokerError):
-    """The token is missing or wrong, or the request comes from a foreign page."""
+    """The token is missing or wrong."""
 
     status = 401
 
 
 class Forbidden(NotAllowed):
+    """The Host or Origin of the request is not allowed."""
+
     status = 403
 
 
 class Unknown(BrokerError):
-    """A subscriber, dead letter or path that is not there."""
+    """The subscriber, event or store does not exist."""
 
     status = 404
 
 
 class Conflict(BrokerError):
-    """The request contradicts what is stored."""
+    """The request conflicts with what is stored."""
 
     status = 409
 
 
 class TooLarge(BrokerError):
-    """A body, event or batch beyond the limits."""
+    """A body, event or batch exceeds its limit."""
 
     status = 413
 
 
 class Overloaded(BrokerError):
-    """More than the broker takes at the moment; nothing was accepted, try again after `retry_after` seconds."""
+    """The broker is busy; nothing was accepted. Try again after `retry_after` seconds."""
 
     status = 429
 
@@ -57,22 +59,22 @@ class Overloaded(BrokerError):
 
 
 class CannotListen(BrokerError):
-    """The address or port cannot be had; the broker does not start."""
+    """The broker cannot listen on the address or port, and does not start."""
 
 
 class StoreFailed(BrokerError):
-    """The store cannot be written to; nothing was accepted."""
+    """The store or the broker is not available; nothing was accepted."""
 
     status = 503
 
 
 class StoreFull(StoreFailed):
-    """The disk, or the size that the store may have, is used up; nothing was accepted."""
+    """The disk is full, or the store has reached its maximum size; nothing was accepted."""
 
     status = 507
 
 
 class StoreDamaged(BrokerError):
-    """What is on disk is not what was committed; the broker does not start on it."""
+    """The files differ from what was committed; the broker does not start."""
 
     status = 503

@@ -1,6 +1,6 @@
-"""Subscriptions in bulk: a snapshot that Spark built becomes a broker's, and the other way.
+"""Import a snapshot, such as one that Spark built, into a broker, and export a broker's subscriptions as a snapshot.
 
-Ids that are texts like "ann/cheap" name the subscriber; others belong to the subscriber that `--as` gives.
+An id like "ann/cheap" names the subscriber; other ids belong to the subscriber that `--as` names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Registry
+from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import with_named_ends
 from hitbox.index import state
@@ -30,12 +30,12 @@ CHUNK = 50_000
 def load(
     folder: Path, path: Path, owner: str = "", progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Schema:
-    """Put a snapshot's subscriptions into a store that has none; its schema. `progress` gets (done, total)."""
+    """Import a snapshot into a store without subscriptions; returns the schema. `progress` gets (done, total)."""
     stock = _named(state.read(path, verify=True), owner)
     schema = stock.keys.schema
     store = Store(folder)
     try:
-        kept = store.get("schema")
+        kept = store.get_meta("schema")
         if kept is not None and Schema.from_json(kept) != schema:
             raise Conflict("the snapshot's schema is not the broker's")
         if store.subscriptions.rows():
@@ -50,7 +50,7 @@ def load(
 
 
 def _named(stock: Stock, owner: str) -> Stock:
-    """The snapshot with ids as the broker has them, "subscriber/subscription"."""
+    """The snapshot with ids of the form "subscriber/subscription"."""
     slots = stock.catalog.living_slots()
     ids = stock.catalog.ids.take(slots).cast(pa.large_string())
     bare = pc.invert(pc.match_substring(ids, "/"))
@@ -69,11 +69,11 @@ def _named(stock: Stock, owner: str) -> Stock:
 
 
 def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> None:
-    """All in one transaction: either the whole snapshot is there, or nothing of it."""
+    """Store all subscriptions in the current transaction."""
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
     highest = max(numbers.values(), default=0)
     options = msgspec.json.encode(Options())
-    store.keep("schema", stock.keys.schema.to_json())
+    store.put_meta("schema", stock.keys.schema.to_json())
     rows, done, total = _rows(stock), 0, len(stock.catalog.living_slots())
     while chunk := list(islice(rows, CHUNK)):
         fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
@@ -88,25 +88,25 @@ def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> N
 def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
     for id, where, priority, about in stock.rows():
         owner, _, name = str(id).partition("/")
-        told = json.dumps(with_named_ends(about), sort_keys=True, default=str)
-        yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, told
+        about_json = json.dumps(with_named_ends(about), sort_keys=True, default=str)
+        yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, about_json
 
 
 def _adopt(store: Store, stock: Stock) -> None:
-    """The snapshot itself is the broker's first: it opens without building anything."""
+    """Save the index as the broker's first snapshot, so that its first start need not build one."""
     version = Index.of(stock).save(store.folder / "snapshots")
-    store.keep("snapshot", {"version": version, "change": store.changes.next() - 1})
+    store.put_meta("snapshot", {"version": version, "change": store.changes.next() - 1})
 
 
 def export(folder: Path, path: Path) -> int:
-    """Save a broker's subscriptions as a snapshot; its version."""
+    """Save a broker's subscriptions as a snapshot; returns its version."""
     if not (folder / "hitbox.db").is_file():
         raise BadRequest(f"{folder} holds no broker: there is no hitbox.db")
     store = Store(folder)
     try:
-        kept = store.get("schema")
+        kept = store.get_meta("schema")
         if kept is None:
             raise BadRequest(f"{folder} holds no broker")
-        return Registry(store, Schema.from_json(kept)).index.save(path)
+        return SubscriptionRegistry(store, Schema.from_json(kept)).index.save(path)
     finally:
         store.close()

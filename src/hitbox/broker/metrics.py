@@ -1,4 +1,4 @@
-"""/metrics for Prometheus, read from the broker when it is asked for."""
+"""/metrics for Prometheus, computed from the broker at each request."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from hitbox.broker.broker import COUNTERS, Broker
 
 GAUGES = {
     "subscriptions": "Subscriptions in the index",
-    "subscribers": "Subscribers known",
-    "connections": "Subscribers connected",
-    "pending": "Deliveries not acknowledged",
-    "waiting": "Events accepted and not matched yet",
-    "dead_letters": "Dead letters kept",
-    "store_full": "1 while the store has no room",
-    "problems": "Parts of the store that were set aside at the start; /healthz names them",
+    "subscribers": "Subscribers, connected or not",
+    "connections": "Subscribers with a connection",
+    "pending": "Deliveries not acknowledged yet",
+    "waiting": "Events accepted but not matched yet",
+    "dead_letters": "Dead letters stored",
+    "store_full": "1 while the store has no space left",
+    "problems": "Problems found at start or later; the log and /v1/stats list them",
 }
 MOST_SUBSCRIBERS = 1_000
 
 
-class _Broker(Collector):
+class _BrokerCollector(Collector):
     def __init__(self, broker: Broker):
         self.broker = broker
 
     def collect(self) -> Iterator[Metric]:
         found = self.broker.describe()
         for name in COUNTERS:
-            yield CounterMetricFamily(f"hitbox_{name}", f"How many were {name} since the start", found[name])
+            yield CounterMetricFamily(f"hitbox_{name}", f"Total {name} since start", found[name])
         for name, says in GAUGES.items():
             yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
-        watch = self.broker.watch
+        watch = self.broker.statistics
         latency = GaugeMetricFamily(
-            "hitbox_latency_ms", "Accepted to sent, latest live deliveries", labels=["quantile"]
+            "hitbox_latency_ms",
+            "Milliseconds from accepted to sent, over the latest live deliveries",
+            labels=["quantile"],
         )
         for quantile in (0.5, 0.99):
             latency.add_metric([str(quantile)], watch.percentile(quantile))
         yield latency
-        lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged", labels=["subscriber"])
+        lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged yet", labels=["subscriber"])
         busiest = sorted(self.broker.mailboxes.values(), key=lambda mailbox: -mailbox.pending)[:MOST_SUBSCRIBERS]
         for mailbox in busiest:
             lag.add_metric([mailbox.subscriber.name], mailbox.pending)
@@ -50,5 +52,5 @@ class _Broker(Collector):
 
 def exposition(broker: Broker) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Broker(broker))
+    registry.register(_BrokerCollector(broker))
     return generate_latest(registry)

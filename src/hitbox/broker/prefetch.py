@@ -1,4 +1,5 @@
-"""How many deliveries a client has in advance: enough to keep its handler busy, not so many that urgent ones wait."""
+"""How many deliveries a client fetches in advance: enough to keep its handler busy, but few enough that an urgent
+delivery does not wait long."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ PREFETCH_SECONDS = 1.0
 FIRST_WINDOW, LEAST_WINDOW = 4, 2
 
 
-class Pace:
-    """How many deliveries to have here: what the handler does within `horizon` seconds, found by doubling and halving.
+class PrefetchWindow:
+    """The number of deliveries to fetch: what the handler processes within `horizon` seconds, up to `most`.
 
-    A round is as many deliveries as the window held in advance. Only the time counts that the handler itself took.
+    `size` is doubled or halved after each `size` deliveries. Only time spent in the handler counts.
     """
 
     def __init__(self, most: int):
@@ -20,14 +21,14 @@ class Pace:
         self._since: float | None = None
         self._busy, self._count = 0.0, 0
 
-    def asked(self, now: float) -> None:
-        """The handler wants the next one: it is done with the last."""
+    def handler_ready(self, now: float) -> None:
+        """The handler asks for the next delivery: it has finished the last one."""
         if self._since is not None:
             self._busy += now - self._since
             self._since = None
 
     def handed_out(self, now: float) -> bool:
-        """One more; whether the size has changed."""
+        """The handler gets a delivery; returns whether the size has changed."""
         self._since = now
         self._count += 1
         if self._count <= self.size:
@@ -41,5 +42,6 @@ class Pace:
         return self.size != before
 
     def grant(self, working: int) -> int:
+        """The window to tell the broker while the handler works on `working` deliveries."""
         self.granted = min(self.most, self.size + max(working - 1, 0))
         return self.granted

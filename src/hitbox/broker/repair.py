@@ -1,12 +1,12 @@
-"""`hitbox admin check` and `hitbox admin repair`: what is wrong with a store, and a store made of what is right.
+"""`hitbox admin check` reports what is wrong with a store; `hitbox admin repair` builds a new one from readable rows.
 
-A repair copies the store to DIR/backup-TIME first. It then reads all rows that can be read, leaves out those whose CRC
-does not fit, those with a value of the wrong kind and those that belong to no subscriber or event, writes the rest into
-a new store and puts that in the old one's place. What was left out is in DIR/damaged-TIME.json. The index is built
+A repair first copies the store to DIR/backup-TIME. It then reads all readable rows and leaves out those with a wrong
+CRC, those with a value of the wrong type, and those that belong to no subscriber or event. It writes the rest to a new
+store, which replaces the old one. Rows that were left out are written to DIR/damaged-TIME.json. The index is built
 again at the next start.
 
-Events are numbered without a gap. Where one is missing, those before it leave the table; deliveries that wait for them
-get the event's text into their own row.
+Events must be numbered without a gap. If one is missing, the events before it are removed from their table, and their
+pending deliveries get a copy of the event's text.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ import msgspec
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
 from hitbox.broker.settings import Options, read_options
-from hitbox.broker.store.checked_table import LEDGER, Row, Shape, crc_of
+from hitbox.broker.store import commit_marker
+from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
-from hitbox.broker.store.store import TABLES, Level, Store, check_format, fact_fault
-from hitbox.broker.subscriptions import Registry
+from hitbox.broker.store.store import TABLES, Level, Store, check_format, meta_fault
+from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
-FILES = ("hitbox.db", "hitbox.db-wal", "beacon")
+FILES = ("hitbox.db", "hitbox.db-wal", commit_marker.FILE_NAME)
 ASK_FOR = {
-    "schema": "the schema cannot be read: give it at the next start, with --schema",
-    "tokens": "the tokens cannot be read: until `hitbox admin token` makes one, the broker asks for none",
+    "schema": "the schema cannot be read: give it at the next start with --schema",
+    "tokens": "the tokens cannot be read: until `hitbox admin token` creates one, the broker requires none",
 }
-CONTENT = Shape({"wanted": str, "priority": Level, "about": str})
-"""Of a subscription."""
+CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
+"""The columns that a subscription must have to be usable."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Repair:
 
 
 def check(folder: Path) -> list[str]:
-    """What is wrong with the store of a broker that does not run. A copy is looked at: nothing changes."""
+    """What is wrong with the store of a stopped broker. Works on a copy, so nothing changes."""
     unlock = _lock(folder)
     copy = folder / f"check-{os.getpid()}"
     try:
@@ -76,11 +77,11 @@ def _problems(copy: Path, folder: Path) -> Iterator[str]:
         return
     try:
         yield from store.problems
-        schema = store.get("schema")
+        schema = store.get_meta("schema")
         if schema is None:
             yield "there is no schema: start the broker with --schema"
         else:
-            yield from Registry(store, Schema.from_json(schema)).problems
+            yield from SubscriptionRegistry(store, Schema.from_json(schema)).problems
         yield from (f"event {seq} could not be matched" for seq in store.failed())
     except HitboxError as problem:
         yield str(problem)
@@ -89,7 +90,7 @@ def _problems(copy: Path, folder: Path) -> Iterator[str]:
 
 
 def repair(folder: Path) -> Repair:
-    """Make a store that opens of one that does not."""
+    """Replace a damaged store by a new one with all rows that can be used."""
     unlock = _lock(folder)
     draft = folder / f"repair-{os.getpid()}"
     try:
@@ -98,7 +99,7 @@ def repair(folder: Path) -> Repair:
         _copy(folder, done.backup)
         try:
             rows = _read(done.backup, done)
-        except StoreFailed:  # of another format
+        except StoreFailed:  # another format
             shutil.rmtree(done.backup)
             raise
         _fill(draft, rows, done)
@@ -107,7 +108,7 @@ def repair(folder: Path) -> Repair:
             _write(done.damaged, json.dumps(done.left_out, indent=1, default=_text))
         for name in ("hitbox.db-wal", "hitbox.db-shm"):
             (folder / name).unlink(missing_ok=True)
-        for name in ("beacon", "hitbox.db"):
+        for name in (commit_marker.FILE_NAME, "hitbox.db"):
             os.replace(draft / name, folder / name)
         _sync(folder)
         return done
@@ -156,13 +157,13 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-# ---- what can be read
+# ---- reading the damaged store
 
 
 def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
-    """The rows of every table whose CRC fits, without it."""
+    """The undamaged rows of every table, without their CRC."""
     scratch = folder.with_name(f"{folder.name}-read")
-    shutil.copytree(folder, scratch)  # reading replays the log into the database
+    shutil.copytree(folder, scratch)  # a copy, because reading copies the log into the database
     try:
         db = apsw.Connection(str(scratch / "hitbox.db"))
         try:
@@ -175,23 +176,23 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
         finally:
             db.close()
     except apsw.NotADBError:
-        raise StoreDamaged(f"nothing of {folder.parent / 'hitbox.db'} can be read: restore it from a backup") from None
+        raise StoreDamaged(f"{folder.parent / 'hitbox.db'} cannot be read at all: restore it from a backup") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
-    """From both ends, so that one page that cannot be read does not hide what is behind it."""
+    """Read forwards, then backwards, so that one unreadable page does not hide the rows behind it."""
     seen: set[Any] = set()
-    shape = TABLES.get(name, LEDGER)
+    columns = TABLES.get(name, LEDGER)
     for way in ("", " DESC"):
         try:
-            for *row, crc in _raw(db, name, shape, way):
-                key = tuple(row[: shape.keys])
+            for *row, crc in _raw(db, name, columns, way):
+                key = tuple(row[: columns.keys])
                 if key in seen:
                     continue
                 seen.add(key)
-                if fault := shape.fault(row, crc):
+                if fault := columns.fault(row, crc):
                     done.left_out.append({"table": name, "why": fault, "row": row})
                 else:
                     yield tuple(row)
@@ -200,15 +201,15 @@ def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
             done.notes.append(f"table {name}: not all of it can be read ({problem})")
 
 
-def _raw(db: apsw.Connection, name: str, shape: Shape, way: str) -> Iterator[Row]:
-    """Rows with their CRC, in order. A text that is no UTF-8 any more comes as bytes, and hides no other row."""
-    columns = [f"c{n}" for n in range(len(shape.names) + 1)]
-    is_text = ", ".join(f"typeof({c}) = 'text'" for c in columns)
-    plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in columns)
-    order = ", ".join(c + way for c in columns[: shape.keys])
-    query = f"WITH t({', '.join(columns)}) AS (SELECT * FROM {name}) SELECT {is_text}, {plain} FROM t ORDER BY {order}"
+def _raw(db: apsw.Connection, name: str, columns: Columns, way: str) -> Iterator[Row]:
+    """Rows with their CRC, in order. A damaged text that is not UTF-8 is returned as bytes."""
+    names = [f"c{n}" for n in range(len(columns.names) + 1)]
+    is_text = ", ".join(f"typeof({c}) = 'text'" for c in names)
+    plain = ", ".join(f"iif(typeof({c}) = 'text', CAST({c} AS BLOB), {c})" for c in names)
+    order = ", ".join(c + way for c in names[: columns.keys])
+    query = f"WITH t({', '.join(names)}) AS (SELECT * FROM {name}) SELECT {is_text}, {plain} FROM t ORDER BY {order}"
     for row in db.execute(query):
-        both = zip(row[: len(columns)], row[len(columns) :], strict=True)
+        both = zip(row[: len(names)], row[len(names) :], strict=True)
         yield tuple(_decoded(value) if text else value for text, value in both)
 
 
@@ -219,15 +220,15 @@ def _decoded(raw: bytes) -> str | bytes:
         return raw
 
 
-# ---- what is kept
+# ---- writing the new store
 
 
 def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     meta = {}
     for key, value in rows["meta"]:
-        if fault := fact_fault(key, value):
+        if fault := meta_fault(key, value):
             done.left_out.append({"table": "meta", "why": f"it cannot be read: {fault}", "row": (key, value)})
-        elif key not in ("snapshot", "format"):  # the index is built again, the format is this one's
+        elif key not in ("snapshot", "format"):  # the index is built again; the new store has its own format
             meta[key] = value
     lost_facts = {one["row"][0] for one in done.left_out if one["table"] == "meta"}
     done.notes += [note for key, note in ASK_FOR.items() if key in lost_facts]
@@ -235,7 +236,9 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     subscribers = []
     for number, name, settings in sorted(rows["subscribers"]):
         if name in names:
-            done.left_out.append({"table": "subscribers", "why": "two have this name", "row": (number, name, settings)})
+            done.left_out.append(
+                {"table": "subscribers", "why": "two subscribers have this name", "row": (number, name, settings)}
+            )
             continue
         names.add(name)
         subscribers.append((number, name, _settings(name, settings, done)))
@@ -251,35 +254,35 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     matched = _matched(meta, deliveries, run, last)
     for seq in sorted(events):
         if seq > matched and seq not in run:
-            why = "accepted and not matched, but a later event is lost: publish it again"
+            why = "accepted but not matched, and a later event is lost: publish it again"
             done.left_out.append({"table": "events", "why": why, "row": events[seq]})
     if gone := len(events) - len(run):
-        done.notes.append(f"{gone} events before {run.start} cannot be replayed any more: a later one is missing")
+        done.notes.append(f"{gone} events before {run.start} can no longer be replayed: a later one is missing")
     store = Store(folder)
     try:
         store.begin()
         store.meta.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
         store.subscribers.insert(subscribers)
         store.subscriptions.insert(_usable(_owned(rows, "subscriptions", 0, known, done), done))
-        account = store.ledger.touch("events")
-        account.first, account.last = run.start, run.start - 1
+        entry = store.ledger.changed_entry("events")
+        entry.first, entry.last = run.start, run.start - 1
         store.events.insert([events[seq] for seq in run])
-        store.ledger.touch("events").last = last
+        store.ledger.changed_entry("events").last = last
         if not len(run):
-            store.ledger.touch("events").first = last + 1
+            store.ledger.changed_entry("events").first = last + 1
         store.deliveries.insert(deliveries)
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
-        store.ledger.touch("dead").last = max([row[0] for row in dead], default=0)
+        store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)
         store.commit()
         done.kept = {name: table.rows() for name, table in store.tables.items() if name != "changes"}
-        problems = store.contradictions()
+        problems = store.inconsistencies()
     finally:
         store.rollback()
         store.close()
-    Store(folder).close()  # it opens: every check has passed
+    Store(folder).close()  # opening it runs every check
     if problems:
-        raise BrokerError(f"the repaired store is not whole: {problems[0]}")
+        raise BrokerError(f"the repaired store is inconsistent: {problems[0]}")
 
 
 def _settings(name: str, stored: Any, done: Repair) -> bytes:
@@ -292,7 +295,7 @@ def _settings(name: str, stored: Any, done: Repair) -> bytes:
 
 
 def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done: Repair) -> list[Row]:
-    """Rows of subscribers that exist."""
+    """The rows of existing subscribers; the others are left out."""
     kept = [row for row in rows[name] if row[at] in known]
     for row in rows[name]:
         if row[at] not in known:
@@ -301,7 +304,7 @@ def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done
 
 
 def _usable(subscriptions: list[Row], done: Repair) -> list[Row]:
-    """Those with the types that they should have; what they say is for whoever wrote them to correct."""
+    """The subscriptions whose columns have valid types. An invalid predicate is kept, for its owner to correct."""
     kept = []
     for row in subscriptions:
         if fault := CONTENT.fault(row[2:], crc_of(row[2:])):
@@ -312,17 +315,17 @@ def _usable(subscriptions: list[Row], done: Repair) -> list[Row]:
 
 
 def _last(rows: dict[str, list[Row]]) -> int:
-    """The highest number that an event ever had: numbers are never used twice. Where the ledger does not tell, as far
-    as anything else does."""
-    told = [row[4] for row in rows["ledger"] if row[0] == "events"]
+    """The highest number of any event so far, because numbers are never reused. Without the ledger it is estimated from
+    the other tables."""
+    known = [row[4] for row in rows["ledger"] if row[0] == "events"]
     seen = [row[0] for row in rows["events"]]
-    if not told:
+    if not known:
         seen += [*(row[2] for row in rows["deliveries"]), *(row[3] for row in rows["dead"])]
-    return max([*told, *seen], default=0)
+    return max([*known, *seen], default=0)
 
 
 def _last_run(events: dict[int, Row], last: int) -> range:
-    """The newest events that follow each other without a gap, up to the last one."""
+    """The newest events up to the last one, without a gap."""
     first = last + 1
     while first - 1 in events:
         first -= 1
@@ -336,7 +339,7 @@ def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
 
 
 def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:
-    """How far events are matched: at least as far as there are deliveries, which is also what is known where the store
-    does not tell, or tells of events that never were."""
-    told = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
-    return max(told if told <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))
+    """The number of the last matched event: the stored value if it is plausible, and at least the highest number of any
+    delivery."""
+    known = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
+    return max(known if known <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))

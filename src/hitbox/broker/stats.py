@@ -1,9 +1,8 @@
-"""What the broker did: counters, a line a second for the plots, and the trace of deliveries.
+"""Statistics: counters, one line per second for the plots, and the trace of deliveries.
 
-A trace row is (event, level, subscriber, accepted, determined, sent, live): when the event went to the store, when the
-matches of the level were known and when the delivery was handed to the connection, in nanoseconds of one clock. `live`
-is false for what was sent again, or from the spool; live ones of one event never go out with a higher level after a
-lower one.
+The times in a trace row are in nanoseconds of one clock: `accepted` when the event went to the store, `determined` when
+the matches of its level were known, `sent` when the delivery was handed to the connection. `live` is false for a
+delivery that was sent again or came from the spool. Live deliveries of one event are sent in descending order of level.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LATENCIES = 4096
 RECENT = 200
 
 
-class Sent(NamedTuple):
+class TraceRow(NamedTuple):
     seq: int
     level: int
     subscriber: str
@@ -29,36 +28,36 @@ class Sent(NamedTuple):
     live: bool
 
 
-class Watch:
+class Statistics:
     def __init__(self, trace: int = 10_000) -> None:
         self.counts: Counter[str] = Counter()
-        self.trace: deque[Sent] = deque(maxlen=trace)
+        self.trace: deque[TraceRow] = deque(maxlen=trace)
         self.latencies: deque[tuple[int, float]] = deque(maxlen=LATENCIES)
         self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)
         self.recent: deque[dict[str, object]] = deque(maxlen=RECENT)
-        self.seen = 0
+        self.event_count = 0
         self._before: Counter[str] = Counter()
         self._last = time.monotonic()
         self.started = time.time()
 
-    def arrived(self, events: Iterable[dict[str, object]]) -> None:
-        """Events, for the page's list of the latest ones; `seen` counts them."""
+    def add_events(self, events: Iterable[dict[str, object]]) -> None:
+        """Add events to the page's list of the latest events; `event_count` counts them."""
         for one in events:
-            self.seen += 1
+            self.event_count += 1
             self.recent.append(one)
 
-    def since(self, number: int, most: int) -> list[dict[str, object]]:
-        """The latest of those that came after `number` others, `most` at most."""
-        fresh = min(self.seen - number, len(self.recent), most)
+    def events_after(self, number: int, most: int) -> list[dict[str, object]]:
+        """The latest events after the first `number` ones, at most `most`."""
+        fresh = min(self.event_count - number, len(self.recent), most)
         return list(self.recent)[-fresh:] if fresh > 0 else []
 
     def percentile(self, share: float) -> float:
-        """Milliseconds from accepted to sent, of the latest live deliveries."""
+        """Milliseconds from accepted to sent, over the latest live deliveries."""
         found = sorted(value for _, value in self.latencies)
         return found[min(int(share * len(found)), len(found) - 1)] if found else 0.0
 
     def tick(self) -> dict[str, float]:
-        """One line for the plots: rates since the last one."""
+        """Add a line for the plots: rates since the last line."""
         now = time.monotonic()
         span = max(now - self._last, 1e-6)
         rates = {name: (self.counts[name] - self._before[name]) / span for name in ("published", "delivered", "acked")}

@@ -1,10 +1,10 @@
-"""Who wants what: the index of the subscriptions, derived from the store, and the subscribers by name.
+"""The index of the subscriptions, derived from the store, and the subscribers by name.
 
-In the index a subscription is called "subscriber/name", so that a match says whom it is for. Subscriptions of ephemeral
-subscribers live in an index of their own, `live`, which is never saved: a snapshot holds exactly what is durable.
+In the index the id of a subscription is "subscriber/name", so that a match tells the subscriber. Subscriptions of
+ephemeral subscribers are in a second index, `ephemeral_index`, which is never saved.
 
-    start:  snapshot at change n  +  what `changes` names after n, as the store has it now   =   the index
-            no snapshot, or a damaged one: everything from the store
+    at start:  snapshot at change n, plus the subscriptions that changed after n (table `changes`)
+               without a usable snapshot: everything from the store
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("hitbox.broker")
 
 
 class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As clients send it."""
+    """A subscription as clients send it."""
 
     name: str
     where: str
@@ -49,7 +49,7 @@ class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """`lowest` is the least urgent priority that any of its subscriptions ever had since the start."""
+    """`lowest`: the lowest priority that any of its subscriptions has had since the start."""
 
     number: int
     name: str
@@ -57,11 +57,11 @@ class Subscriber:
     ephemeral: bool = False
     lowest: int = LEVELS
     subscriptions: int = 0
-    live: set[str] = field(default_factory=set)
+    ephemeral_names: set[str] = field(default_factory=set)
 
 
-class Registry:
-    """`problems` are subscribers and subscriptions that cannot be used as they are stored: the rest works."""
+class SubscriptionRegistry:
+    """`problems`: stored subscribers and subscriptions that cannot be used. All others work."""
 
     def __init__(self, store: Store, schema: Schema):
         self.store, self.schema = store, schema
@@ -80,12 +80,12 @@ class Registry:
                     count(*) FROM subscriptions GROUP BY subscriber"""
         for number, lowest, count in store.db.execute(query):
             self._next = max(self._next, number + 1)
-            if number in self.by_number:  # the store has reported the others
+            if number in self.by_number:  # the store reports the others
                 self.by_number[number].lowest, self.by_number[number].subscriptions = lowest, count
-        self.how = "empty"
+        self.restored_from = "empty"
         started = time.monotonic()
         self.index = self._restore()
-        self.seconds = time.monotonic() - started
+        self.restore_seconds = time.monotonic() - started
         self.adopt(schema, self.index)
 
     # ---- start
@@ -106,20 +106,20 @@ class Registry:
         return self.store.folder / "snapshots"
 
     def _restore(self) -> Index:
-        saved = self.store.get("snapshot")
-        if saved and not self.store.problems:  # the snapshot may hold what is set aside
+        saved = self.store.get_meta("snapshot")
+        if saved and not self.store.problems:  # the snapshot may contain what is set aside
             try:
                 index = Index.open(self.path, saved["version"], verify=True)
                 if index.schema == self.schema:
                     tail = list(self.store.changes.scan("seq > ?", (saved["change"],)))
-                    self.how = f"snapshot {saved['version']} and {len(tail)} changes"
+                    self.restored_from = f"snapshot {saved['version']} and {len(tail)} changes"
                     self._replay(index, [(owner, name) for _, owner, name, _ in tail])
                     if len(index) == sum(s.subscriptions for s in self.by_number.values()):
                         return index
             except (SnapshotError, KeyError, TypeError):
-                pass  # it is derived: build it again
+                pass  # the index is derived data: build it from the store
         index = Index(self.schema)
-        self.how = "the store"
+        self.restored_from = "the store"
         query = f"SELECT subscriber, name, wanted, priority, about FROM subscriptions WHERE {READABLE}"
         rows = self.store.db.execute(query)
         while chunk := list(islice(rows, LOAD_ROWS)):
@@ -128,7 +128,7 @@ class Registry:
         return index
 
     def _load(self, index: Index, rows: Sequence[tuple[str, str, int, str]]) -> None:
-        """Many (id, where, priority, about) at once; those that do not fit are set aside."""
+        """Add rows (id, where, priority, about) to an index; those that do not fit are set aside."""
         if all(row[3] == "{}" for row in rows):
             try:
                 columns = {
@@ -136,45 +136,45 @@ class Registry:
                     "where": pa.array([row[1] for row in rows], pa.large_string()),
                     "priority": pa.array([row[2] for row in rows], pa.int64()),
                 }
-                _quiet(index.load, pa.table(columns))
+                _without_warnings(index.load, pa.table(columns))
             except (HitboxError, pa.ArrowException):
-                pass  # find out which
+                pass  # the rows one by one, to find which do not fit
             else:
                 return
         for id, where, priority, about in rows:
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=kept_about(about))
+                _without_warnings(index.subscribe, id, where, priority=priority, about=stored_about(about))
             except (HitboxError, ValueError, TypeError) as problem:
                 self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
 
     def _replay(self, index: Index, changed: Iterable[tuple[str, str]]) -> None:
-        """Bring an older index up to date: what the store says now of every (subscriber, name) that changed."""
-        for owner, names in _by_first(changed).items():
+        """Update an older index: copy every (subscriber, name) that changed from the store."""
+        for owner, names in _grouped(changed).items():
             subscriber = self.by_name.get(owner)
             stored = self.store.subscriptions_of(subscriber.number, names) if subscriber else {}
-            self._agree(index, owner, {name: stored.get(name) for name in names})
+            self._copy_from_store(index, owner, {name: stored.get(name) for name in names})
 
-    def _agree(self, index: Index, owner: str, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
-        """Make the index say what the store says of these subscriptions."""
+    def _copy_from_store(self, index: Index, owner: str, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+        """Make the index agree with the store for these subscriptions; None: the store does not have it."""
         if len(index):
             index.unsubscribe_many([f"{owner}/{name}" for name, row in stored.items() if row is None])
         rows = [(f"{owner}/{name}", *row) for name, row in stored.items() if row is not None]
         if rows:
             self._load(index, rows)
 
-    def agree(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
-        self._agree(self.index, subscriber.name, stored)
+    def copy_from_store(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+        self._copy_from_store(self.index, subscriber.name, stored)
 
     # ---- subscribers
 
-    def draft(self, name: str, options: Options, ephemeral: bool = False) -> Subscriber:
-        """A subscriber that is not known yet."""
+    def new_subscriber(self, name: str, options: Options, ephemeral: bool = False) -> Subscriber:
+        """A new subscriber with the next free number; `add` makes it known."""
         check_name(name, "subscriber")
         self._next += 1
         return Subscriber(self._next - 1, name, options, ephemeral)
 
     def add(self, subscriber: Subscriber) -> None:
-        """Know a subscriber, or its new options."""
+        """Add a subscriber, or apply its new options."""
         self.by_name[subscriber.name] = self.by_number[subscriber.number] = subscriber
         self.takes_unmatched.pop(subscriber.number, None)
         if subscriber.options.unmatched:
@@ -188,30 +188,30 @@ class Registry:
     # ---- changes, in a worker thread while no event is being matched
 
     def apply(self, subscriber: Subscriber, put: Sequence[Subscription], remove: Sequence[str]) -> list[str]:
-        """Change the index; warnings come back. Bad input changes nothing."""
-        index = self.live if subscriber.ephemeral else self.index
+        """Change the index; returns warnings. Invalid input changes nothing."""
+        index = self.ephemeral_index if subscriber.ephemeral else self.index
         ids = {f"{subscriber.name}/{s.name}": s for s in put}
         known = [name for name in remove if f"{subscriber.name}/{name}" in index]
         fresh = sum(id not in index for id in ids)
-        told: list[str] = []
+        messages: list[str] = []
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", NeverMatches)
             self._put(index, subscriber, put)
-        told += [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
+        messages += [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
         if known:
             index.unsubscribe_many([f"{subscriber.name}/{name}" for name in known])
         subscriber.subscriptions += fresh - len(known)
         subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
         if subscriber.ephemeral:
-            subscriber.live.update(s.name for s in put)
-            subscriber.live.difference_update(remove)
-        return told
+            subscriber.ephemeral_names.update(s.name for s in put)
+            subscriber.ephemeral_names.difference_update(remove)
+        return messages
 
     def clear(self, subscriber: Subscriber) -> None:
         """Remove all subscriptions of a subscriber from the index."""
-        index = self.live if subscriber.ephemeral else self.index
+        index = self.ephemeral_index if subscriber.ephemeral else self.index
         query = "SELECT name FROM subscriptions WHERE subscriber = ?"
-        names = subscriber.live or [name for (name,) in self.store.read(query, (subscriber.number,))]
+        names = subscriber.ephemeral_names or [name for (name,) in self.store.read(query, (subscriber.number,))]
         if names:
             index.unsubscribe_many([f"{subscriber.name}/{name}" for name in names])
 
@@ -224,7 +224,7 @@ class Registry:
             except (pa.ArrowInvalid, OverflowError) as problem:
                 raise BadRequest(f"the subscriptions do not make a table: {problem}") from None
             return
-        for at, s in enumerate(put):  # several with `about`: all are checked before the first is put
+        for at, s in enumerate(put):  # several with `about`: all are checked before the first is added
             if at == 0 and len(put) > 1:
                 trial = Index(self.schema, matcher="brute")
                 for one in put:
@@ -234,14 +234,14 @@ class Registry:
     # ---- matching
 
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
-        """(priority, ids) of both indexes, most urgent first, each priority once."""
+        """(priority, ids) of the matches in both indexes, most urgent first, each priority once."""
         durable: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
-        if not len(self.live):
+        if not len(self.ephemeral_index):
             return durable
-        return _together(durable, self.live.match_levels(event, where))
+        return _merge_levels(durable, self.ephemeral_index.match_levels(event, where))
 
-    def group(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
-        """Ids by subscriber."""
+    def by_subscriber(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
+        """The names of the subscriptions, grouped by subscriber."""
         found: dict[str, list[str]] = {}
         for id in ids:
             owner, _, name = id.partition("/")
@@ -251,17 +251,18 @@ class Registry:
     # ---- snapshots and schema
 
     def save(self) -> dict[str, int]:
-        """Save the index; what to remember of it. Changes that slip in meanwhile are replayed, which is harmless."""
+        """Save the index; returns the value of `snapshot` in table meta. A change that comes during the save is applied
+        again at start, which is harmless."""
         change = self.store.changes.next() - 1
         return {"version": self.index.save(self.path), "change": change}
 
     def adopt(self, schema: Schema, index: Index) -> None:
         self.schema, self.index = schema, index
-        self.live = Index(schema, matcher=index.matcher)
-        self.checker = Index(schema, matcher="brute")  # holds nothing: checks events
+        self.ephemeral_index = Index(schema, matcher=index.matcher)
+        self.event_checker = Index(schema, matcher="brute")  # stays empty: it only validates events
 
     def with_schema(self, schema: Schema) -> Index:
-        """The index under another schema; refused where a subscription contradicts it."""
+        """Build the index with another schema. Raises Conflict if a subscription does not fit the schema."""
         index = Index(schema)
         bad: list[str] = []
         query = f"SELECT subscriber, name, wanted, priority, about FROM subscriptions WHERE {READABLE}"
@@ -271,7 +272,7 @@ class Registry:
                 continue
             id = f"{self.by_number[number].name}/{name}"
             try:
-                _quiet(index.subscribe, id, where, priority=priority, about=kept_about(about))
+                _without_warnings(index.subscribe, id, where, priority=priority, about=stored_about(about))
             except HitboxError as problem:
                 bad.append(f"{id}: {problem}")
         if bad:
@@ -280,28 +281,28 @@ class Registry:
         return index
 
 
-def kept_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as the store has them; older stores hold an interval as a list of two."""
+def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode stored values: older stores hold an interval as a list of two."""
     return {
         name: {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
         for name, value in values.items()
     }
 
 
-def kept_about(stored: str) -> dict[str, Any]:
-    """The values that a subscription has, as the store has them."""
+def stored_about(stored: str) -> dict[str, Any]:
+    """Decode the stored `about` of a subscription."""
     try:
         found = json.loads(stored)
     except (ValueError, RecursionError) as problem:
         raise BadRequest(f"its `about` cannot be read: {problem}") from None
     if not isinstance(found, dict):
         raise BadRequest(f"its `about` is a JSON object, not {stored:.100}")
-    return kept_values(found)
+    return stored_values(found)
 
 
-def _together(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
-    """Several streams of (priority, ids) as one. A priority comes once: the deliveries of a batch are put in order
-    priority by priority, so those of a second helping would come behind later events."""
+def _merge_levels(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
+    """Merge streams of (priority, ids), each in descending order. Each priority comes once: if it came twice, its
+    second part would be delivered after later events."""
     heads = [(found, source) for source in sources if (found := next(source, None)) is not None]
     while heads:
         top = max(priority for (priority, _), _ in heads)
@@ -310,14 +311,14 @@ def _together(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, 
         heads = [(found, source) for found, source in ahead if found is not None]
 
 
-def _by_first(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for first, second in dict.fromkeys(pairs):
         found.setdefault(first, []).append(second)
     return found
 
 
-def _quiet(call: Any, *args: Any, **named: Any) -> None:
+def _without_warnings(call: Any, *args: Any, **named: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NeverMatches)
         call(*args, **named)

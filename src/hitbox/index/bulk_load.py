@@ -212,7 +212,7 @@ class Draft:
 
     def _encode_wide(self, keys: Keys) -> Encoded:
         """In pieces, so that the dense bounds of a wide schema never stand in memory all at once."""
-        parts = [self._encode_piece(keys, start) for start in range(0, self.table.num_rows, PIECE)]
+        parts = [self.encode_piece(keys, start) for start in range(0, self.table.num_rows, PIECE)]
         good = np.ones(self.table.num_rows, bool)
         good[list(self.errors)] = False
         boxes = Boxes.concat([boxes for boxes, _ in parts])
@@ -220,7 +220,7 @@ class Draft:
         ids = self.ids.filter(pa.array(good))
         return Encoded(ids, None, self.priority[good], count, np.ones(len(boxes), bool), boxes)
 
-    def _encode_piece(self, keys: Keys, start: int) -> tuple[Boxes, I64]:
+    def encode_piece(self, keys: Keys, start: int) -> tuple[Boxes, I64]:
         """The boxes of the good rows of one piece, and how many each row has: one, or none if it can never match."""
         piece = self.table.slice(start, PIECE)
         low = np.full((piece.num_rows, len(keys.schema)), MISSING, np.int64)

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.encoding import arrow_compute as pc
@@ -30,7 +31,7 @@ from hitbox.encoding.codecs import decoded, is_text, unsound
 from hitbox.encoding.events import Event
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.encoding.string_dictionary import Texts
+from hitbox.encoding.string_dictionary import Relabel, Texts
 from hitbox.encoding.values import brief, forbidden
 from hitbox.engine import Engine
 from hitbox.engine.event_encoder import EventEncoder
@@ -316,6 +317,21 @@ class Index:
         ids = pa.concat_arrays([ids for _, ids in parts])
         return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
 
+    def match_with_priorities(
+        self, events_: pa.Table, where: Sequence[str | None] | None, threads: int
+    ) -> tuple[Matches, NDArray[np.uint8]]:
+        """The matches of many events, and the priority of each match: for an index that is one part of several."""
+        catalog = self._catalog
+        offsets, ids, priority = [np.zeros(1, np.int64)], [], []
+        for ends, (some, levels) in self._match_slots(
+            events_, where, threads, lambda slots: (catalog.ids.take(slots), catalog.priority[slots])
+        ):
+            offsets.append(ends[1:] + offsets[-1][-1])
+            ids.append(some)
+            priority.append(levels)
+        whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
+        return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
+
     def _match_slots(
         self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I32], T]
     ) -> Iterator[tuple[I64, T]]:
@@ -499,6 +515,10 @@ class Index:
         with self._lock.prepare:
             self._commit(self._catalog.compact())
         return self._stock
+
+    def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
+        """Prepare the boxes for new keys of strings; calling the result makes the change."""
+        return self._stock.relabelling(relabels)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), *self._written())

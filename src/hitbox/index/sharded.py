@@ -110,7 +110,7 @@ class Shards:
         self, events: pa.Table, where: Sequence[str | None] | None = None, *, threads: int = 1
     ) -> tuple[Matches, NDArray[np.uint8]]:
         """The matches of many events, and the priority of each."""
-        found = [_found(part, events, where, threads) for part in self.parts]
+        found = [part.match_with_priorities(events, where, threads) for part in self.parts]
         if len(found) == 1:
             return found[0]
         return _merged(found, ID_TYPES[self.facts["id_type"]])
@@ -123,7 +123,7 @@ class Shards:
                 f"ids of type {come['id'].type} do not fit the {self.facts['id_type']} ids of the snapshot"
             )
         relabels, admit = self.keys.admitting(draft.strings(self.schema))
-        moves = [part._stock.relabelling(relabels) for part in self.parts] if relabels else []
+        moves = [part.relabelling(relabels) for part in self.parts] if relabels else []
         admit()
         for move in moves:
             move()
@@ -161,21 +161,6 @@ class Shards:
             "parts": names,
         }
         return meta, files
-
-
-def _found(
-    index: Index, events: pa.Table, where: Sequence[str | None] | None, threads: int
-) -> tuple[Matches, NDArray[np.uint8]]:
-    offsets, ids, priority = [np.zeros(1, np.int64)], [], []
-    catalog = index._catalog
-    for ends, (some, levels) in index._match_slots(
-        events, where, threads, lambda slots: (catalog.ids.take(slots), catalog.priority[slots])
-    ):
-        offsets.append(ends[1:] + offsets[-1][-1])
-        ids.append(some)
-        priority.append(levels)
-    whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
-    return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 
 
 def _merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:

@@ -1,4 +1,4 @@
-"""Who does what while the broker is up: publish, change, connect and go, and everything at bad moments."""
+"""The simulated publishers, subscribers and operators that use the broker while it runs, at random moments."""
 
 from __future__ import annotations
 
@@ -10,42 +10,57 @@ from typing import Any
 from hitbox.broker import admin
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BrokerError, Conflict, StoreFailed, StoreFull, Unknown
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 from hitbox.simulator.checks import Checks
-from hitbox.simulator.model import NOBODYS, Broken, Client, Model, Outcome, Parcel, Person, Published, Version, Want
-from hitbox.simulator.stage import ROOMY, Stage
+from hitbox.simulator.environment import ROOMY, Environment
+from hitbox.simulator.model import (
+    NOBODYS,
+    BrokenPromise,
+    Model,
+    ModelConnection,
+    ModelDelivery,
+    ModelEvent,
+    ModelSubscriber,
+    ModelSubscription,
+    Outcome,
+    Version,
+)
 
 DOMAIN = 20
 NAMES = ("ann", "bob", "cid", "dot")
 HABITS = ("calm", "calm", "calm", "refusing", "idle")
-"""What a client does with its deliveries: acknowledge most, refuse most, or nothing at all."""
+"""What a client does with its deliveries: acknowledge most, refuse most, or neither."""
 
 
 class Actors:
-    def __init__(self, stage: Stage, model: Model, checks: Checks):
-        self.stage, self.model, self.checks = stage, model, checks
-        self.random = stage.random
+    """Tasks that use the broker, update the model, and have the results checked."""
+
+    def __init__(self, environment: Environment, model: Model, checks: Checks):
+        self.environment, self.model, self.checks = environment, model, checks
+        self.random = environment.random
 
     def all(self) -> list[Any]:
         clients = [self._subscriber(name) for name in NAMES]
-        return [self._publisher(), self._publisher(), self._changer(), self._racer(), self._weather(), *clients,
+        return [self._publisher(), self._publisher(), self._changer(), self._racer(), self._disturb(), *clients,
                 self._ephemeral()]  # fmt: skip
 
     # ---- events
 
     async def _publisher(self) -> None:
-        while self.stage.up():
-            await self.stage.pause(2.0)
+        while self.environment.up():
+            await self.environment.pause(2.0)
             count = self.random.choice([1, 1, 2, 5, 40])
-            events = [self.model.event(self.random.randrange(DOMAIN), self.stage.world.time()) for _ in range(count)]
-            pad = "x" * self.random.choice([0, 500, 2000]) if self.stage.capacity != ROOMY else ""
-            items = [Item({"n": e.number, "a": e.value, "pad": pad}) for e in events]
+            events = [
+                self.model.event(self.random.randrange(DOMAIN), self.environment.clock.time()) for _ in range(count)
+            ]
+            pad = "x" * self.random.choice([0, 500, 2000]) if self.environment.capacity != ROOMY else ""
+            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}) for e in events]
             try:
-                first = await self.stage.broker.publish(items)
+                first = await self.environment.broker.publish(items)
             except StoreFull:
                 self._published(events, "refused")
             except StoreFailed:
@@ -53,94 +68,98 @@ class Actors:
             except BrokerError:
                 self._published(events, "refused")
             else:
-                if self.stage.disk.dead:
+                if self.environment.disk.dead:
                     return
                 for at, event in enumerate(events):
                     self.model.numbered(event, first + at)
                 self._published(events, "accepted")
 
-    def _published(self, events: list[Published], state: str) -> None:
-        self.stage.note(state, len(events))
-        self.stage.counts[f"events {state}"] += len(events)
+    def _published(self, events: list[ModelEvent], state: str) -> None:
+        self.environment.note(state, len(events))
+        self.environment.counts[f"events {state}"] += len(events)
         for event in events:
             event.state = state
             if state == "accepted":
                 self.model.close(event)
 
-    async def _weather(self) -> None:
-        """The wall clock jumps, disks are filled and emptied by others."""
-        stage = self.stage
-        while stage.up():
-            await stage.pause(10.0)
-            if stage.chance(0.5):
-                stage.world.jump(self.random.choice([-86_400.0, -1.0, 5.0, 3600.0, 30 * 86_400.0]))
-                stage.faults.counts["clock jump"] += 1
+    async def _disturb(self) -> None:
+        """The wall clock jumps; other programs fill the disk and free it again."""
+        environment = self.environment
+        while environment.up():
+            await environment.pause(10.0)
+            if environment.chance(0.5):
+                environment.clock.jump(self.random.choice([-86_400.0, -1.0, 5.0, 3600.0, 30 * 86_400.0]))
+                environment.faults.counts["clock jump"] += 1
                 for event in self.model.events.values():
                     if event.state == "asked":
-                        event.wall = min(event.wall, stage.world.time())
-            elif stage.capacity != ROOMY:
-                stage.disk.capacity = ROOMY if stage.disk.capacity != ROOMY else max(stage.disk.used(), stage.capacity)
+                        event.wall = min(event.wall, environment.clock.time())
+            elif environment.capacity != ROOMY:
+                environment.disk.capacity = (
+                    ROOMY if environment.disk.capacity != ROOMY else max(environment.disk.used(), environment.capacity)
+                )
 
     # ---- changes
 
     async def _changer(self) -> None:
-        """Subscribers come, change and go, one change at a time; dead letters and old events are sent again."""
-        while self.stage.up() and not self.stage.disk.dead:
-            await self.stage.pause(3.0)
+        """Creates, changes and removes subscribers, one change at a time; replays dead letters and old events."""
+        while self.environment.up() and not self.environment.disk.dead:
+            await self.environment.pause(3.0)
             name = self.random.choice(NAMES)
-            person = self.model.people.get(name)
+            subscriber = self.model.subscribers.get(name)
             drawn = self.random.random()
-            if person is None or drawn < 0.45:
-                await self._change(name, person)
+            if subscriber is None or drawn < 0.45:
+                await self._change(name, subscriber)
             elif drawn < 0.6:
-                await self._set_options(person)
+                await self._set_options(subscriber)
             elif drawn < 0.7:
-                await self._remove(person)
+                await self._remove(subscriber)
             elif drawn < 0.82:
-                await self._replay(person)
+                await self._replay(subscriber)
             elif drawn < 0.92:
-                await self._revive(person)
+                await self._revive(subscriber)
             elif drawn < 0.96:
                 await self._widen_schema()
             else:
                 with contextlib.suppress(HitboxError, OSError):
-                    await self.stage.broker.snapshot()
+                    await self.environment.broker.snapshot()
 
-    async def _change(self, name: str, person: Person | None) -> None:
-        person = person or self.model.people.setdefault(name, Person(name))
-        after = dict(person.now.wants)
+    async def _change(self, name: str, subscriber: ModelSubscriber | None) -> None:
+        subscriber = subscriber or self.model.subscribers.setdefault(name, ModelSubscriber(name))
+        after = dict(subscriber.now.wants)
         put: list[str] = []
         remove: list[str] = []
         for _ in range(self.random.choice([1, 1, 3])):
             one = f"w{self.random.randrange(4)}"
             if one in put or one in remove:
                 continue
-            if one in person.now.wants and self.stage.chance(0.3):
+            if one in subscriber.now.wants and self.environment.chance(0.3):
                 del after[one]
                 remove.append(one)
             else:
                 low = self.random.randrange(DOMAIN)
-                after[one] = Want(low, low + self.random.randrange(8), self.random.choice([0, 4, 4, 9]))
+                after[one] = ModelSubscription(low, low + self.random.randrange(8), self.random.choice([0, 4, 4, 9]))
                 put.append(one)
         wanted = [Subscription(one, after[one].where, after[one].priority) for one in put]
-        await self._try(person, Version(after, person.now.options), self.stage.broker.subscribe(name, wanted, remove))
+        await self._try(
+            subscriber, Version(after, subscriber.now.options), self.environment.broker.subscribe(name, wanted, remove)
+        )
 
-    async def _set_options(self, person: Person) -> None:
-        old = person.now.options
+    async def _set_options(self, subscriber: ModelSubscriber) -> None:
+        old = subscriber.now.options
         options = Options(
             limit=self.random.choice([100_000, 1_000_000]),
             visibility_seconds=self.random.choice([0.5, 2.0, 30.0]),
             backoff_seconds=self.random.choice([0.1, 1.0]),
             max_tries=self.random.choice([2, 3, 1000]) if old.max_tries == Options().max_tries else old.max_tries,
-            unmatched=self.stage.chance(0.3),
+            unmatched=self.environment.chance(0.3),
         )
-        after = Version(person.now.wants, options)
-        await self._try(person, after, self.stage.broker.put_subscriber(person.name, options))
+        after = Version(subscriber.now.wants, options)
+        await self._try(subscriber, after, self.environment.broker.put_subscriber(subscriber.name, options))
 
-    async def _try(self, person: Person, after: Version, change: Awaitable[Any]) -> None:
-        """Ask for a change: afterwards it is in force, refused, or unknown until the next start."""
-        before = person.now
-        person.versions.append(after)
+    async def _try(self, subscriber: ModelSubscriber, after: Version, change: Awaitable[Any]) -> None:
+        """Make a change: afterwards it is in force, refused, or unknown until the next start."""
+        before = subscriber.now
+        subscriber.versions.append(after)
         try:
             await change
         except StoreFull:
@@ -148,127 +167,131 @@ class Actors:
         except StoreFailed:
             return
         except HitboxError as problem:
-            if self.stage.disk.dead:
+            if self.environment.disk.dead:
                 return
-            raise Broken(f"a change of {person.name} failed: {problem!r}") from problem
+            raise BrokenPromise(f"a change of {subscriber.name} failed: {problem!r}") from problem
         else:
             result = "accepted"
-        if self.stage.disk.dead:
+        if self.environment.disk.dead:
             return
-        self.stage.note("change", person.name, result)
-        self.stage.counts[f"changes {result}"] += 1
+        self.environment.note("change", subscriber.name, result)
+        self.environment.counts[f"changes {result}"] += 1
         if result == "refused":
-            person.versions.append(before)
-            if person.state == "making":
-                self.model.removed(person.name)
+            subscriber.versions.append(before)
+            if subscriber.state == "making":
+                self.model.removed(subscriber.name)
                 return
-        person.settle()
+        subscriber.settle()
 
-    async def _remove(self, person: Person) -> None:
-        person.state = "going"
+    async def _remove(self, subscriber: ModelSubscriber) -> None:
+        subscriber.state = "going"
         self.model.removals += 1
         try:
-            await self.stage.broker.remove_subscriber(person.name)
+            await self.environment.broker.remove_subscriber(subscriber.name)
         except StoreFailed:
             return
-        if self.stage.disk.dead:
+        if self.environment.disk.dead:
             return
-        self.stage.note("removed", person.name)
-        self.stage.counts["removals"] += 1
-        self.model.removed(person.name)
+        self.environment.note("removed", subscriber.name)
+        self.environment.counts["removals"] += 1
+        self.model.removed(subscriber.name)
 
     async def _widen_schema(self) -> None:
-        """One more attribute; nobody uses it, so that no subscription and no old event contradicts."""
+        """Add an attribute that nothing uses, so that no subscription and no old event contradicts the schema."""
         wider = Schema({**self.model.schemas[-1], f"more{len(self.model.schemas[-1])}": "int"})
         self.model.schemas.append(wider)
         try:
-            await admin.put_schema(self.stage.broker, wider)
+            await admin.put_schema(self.environment.broker, wider)
         except (StoreFull, Conflict):
             self.model.schemas.pop()
         except StoreFailed:
             return
         else:
-            if not self.stage.disk.dead:
+            if not self.environment.disk.dead:
                 self.model.schemas = [wider]
-                self.stage.counts["schema changes"] += 1
+                self.environment.counts["schema changes"] += 1
 
-    async def _replay(self, person: Person) -> None:
-        """Old events again: those that are wanted now and not pending must come, and no others."""
-        store = self.stage.broker.store
+    async def _replay(self, subscriber: ModelSubscriber) -> None:
+        """Replay old events: those that match now and are not pending must be delivered, and no others."""
+        store = self.environment.broker.store
         first = max(store.events.first(), store.events.next() - self.random.choice([5, 50, 50, 500]))
-        must: dict[Parcel, Outcome] = {}
+        must: dict[ModelDelivery, Outcome] = {}
         may = 0
         for event in [e for e in self.model.events.values() if e.seq >= first or e.state in ("asked", "unknown")]:
-            parcel = person.parcels.get(event) or Parcel(event)
-            now = self._wanted_now(event, person)
+            delivery = subscriber.deliveries.get(event) or ModelDelivery(event)
+            now = self._wanted_now(event, subscriber)
             may += now != {None}
-            came = parcel.arrivals or parcel.replayed
-            gone = parcel.done if came else self.model.outcomes(event, person) == {None}
-            sure = event.state == "accepted" and gone and not parcel.loose and event.seq <= self._recorded()
+            came = delivery.arrivals or delivery.replayed
+            gone = delivery.done if came else self.model.outcomes(event, subscriber) == {None}
+            sure = event.state == "accepted" and gone and not delivery.maybe_pending and event.seq <= self._recorded()
             if sure and len(now) == 1 and (outcome := next(iter(now))) is not None:
-                must[parcel] = outcome
+                must[delivery] = outcome
             if now != {None}:
-                person.parcels[event] = parcel
-                parcel.loose = True
-                parcel.low = parcel.sure = 0
+                subscriber.deliveries[event] = delivery
+                delivery.maybe_pending = True
+                delivery.low = delivery.sure = 0
         try:
-            count = await admin.replay(self.stage.broker, person.name, first)
+            count = await admin.replay(self.environment.broker, subscriber.name, first)
         except (StoreFull, StoreFailed, Unknown):
-            return  # Unknown: the first ones were let go meanwhile
-        if self.stage.disk.dead:
+            return  # Unknown: the first events have been removed in the meantime
+        if self.environment.disk.dead:
             return
-        left = {parcel: outcome for parcel, outcome in must.items() if parcel.seq >= store.events.first()}
-        self.stage.note("replayed", person.name, count)
-        self.stage.counts["replayed"] += count
+        left = {delivery: outcome for delivery, outcome in must.items() if delivery.seq >= store.events.first()}
+        self.environment.note("replayed", subscriber.name, count)
+        self.environment.counts["replayed"] += count
         if not len(left) <= count <= may:
-            raise Broken(f"{count} events from {first} on were replayed for {person.name}, not {len(left)} to {may}")
-        for parcel, outcome in left.items():
-            if parcel.loose and not parcel.hand:  # or it has come meanwhile
-                parcel.reset(surely=True)
-                parcel.loose, parcel.must = False, True
-                parcel.replayed.add(outcome)
+            raise BrokenPromise(
+                f"{count} events from {first} on were replayed for {subscriber.name}, not {len(left)} to {may}"
+            )
+        for delivery, outcome in left.items():
+            if delivery.maybe_pending and not delivery.connection:  # otherwise it has been delivered in the meantime
+                delivery.reset(surely=True)
+                delivery.maybe_pending, delivery.must_come = False, True
+                delivery.replayed.add(outcome)
 
     def _recorded(self) -> int:
-        return self.stage.broker.post.recorded
+        return self.environment.broker.tracker.recorded
 
-    def _wanted_now(self, event: Published, person: Person) -> set[Outcome | None]:
-        mine = person.now.outcome(event.value)
-        if mine is not None or not person.now.options.unmatched:
+    def _wanted_now(self, event: ModelEvent, subscriber: ModelSubscriber) -> set[Outcome | None]:
+        mine = subscriber.now.outcome(event.value)
+        if mine is not None or not subscriber.now.options.unmatched:
             return {mine}
-        everybody = self.model.people.values()
+        everybody = self.model.subscribers.values()
         if any(one.now.outcome(event.value) for one in everybody if one.state == "made" and not one.ephemeral):
             return {None}
         return {NOBODYS, None}
 
-    async def _revive(self, person: Person) -> None:
-        broker = self.stage.broker
-        letters = await admin.dead_letters(broker, person.name, 5)
+    async def _revive(self, subscriber: ModelSubscriber) -> None:
+        broker = self.environment.broker
+        letters = await admin.dead_letters(broker, subscriber.name, 5)
         for letter in letters:
-            self.checks.letter(person, letter["seq"], letter["tries"], letter["reason"])
-            parcel = person.parcel(self.model.of(letter["seq"]))
-            if parcel.late(self.stage.world.now):
-                parcel.fail(surely=False)
-                parcel.let_go()
-            if parcel.hand is None or parcel.refused:  # or it is with the client, after a replay
-                parcel.reset(surely=False)
+            self.checks.letter(subscriber, letter["seq"], letter["tries"], letter["reason"])
+            delivery = subscriber.delivery(self.model.of(letter["seq"]))
+            if delivery.late(self.environment.clock.now):
+                delivery.fail(surely=False)
+                delivery.release()
+            if delivery.connection is None or delivery.refused:  # otherwise it is with the client, after a replay
+                delivery.reset(surely=False)
         try:
-            count = await admin.revive(broker, [letter["number"] for letter in letters])
+            count = await admin.replay_dead_letters(broker, [letter["number"] for letter in letters])
         except (StoreFull, StoreFailed):
             return
-        if self.stage.disk.dead:
+        if self.environment.disk.dead:
             return
-        self.stage.note("revived", person.name, count)
-        self.stage.counts["revived"] += count
+        self.environment.note("revived", subscriber.name, count)
+        self.environment.counts["revived"] += count
         for letter in letters if count == len(letters) else ():
-            parcel = person.parcel(self.model.of(letter["seq"]))
-            if not parcel.loose and parcel.hand is None:  # or it has come meanwhile
-                parcel.reset(surely=True)
+            delivery = subscriber.delivery(self.model.of(letter["seq"]))
+            if (
+                not delivery.maybe_pending and delivery.connection is None
+            ):  # otherwise it has been delivered in the meantime
+                delivery.reset(surely=True)
 
     async def _racer(self) -> None:
-        """Changes of one subscriber all at once: whatever comes of it, it must fit together."""
-        name, broker = "race", self.stage.broker
-        while self.stage.up():
-            await self.stage.pause(4.0)
+        """Concurrent changes of one subscriber: whatever the result is, it must be consistent."""
+        name, broker = "race", self.environment.broker
+        while self.environment.up():
+            await self.environment.pause(4.0)
             acts: list[Any] = [
                 broker.subscribe(name, [Subscription("x", "a > 100")]),
                 broker.remove_subscriber(name) if name in broker.registry.by_name else asyncio.sleep(0),
@@ -277,132 +300,138 @@ class Actors:
             ]
             self.random.shuffle(acts)
             for found in await asyncio.gather(*acts, return_exceptions=True):
-                if isinstance(found, Exception) and not isinstance(found, HitboxError) and not self.stage.disk.dead:
-                    raise Broken(f"a race gave {found!r}") from found
-            self.stage.counts["races"] += 1
+                if (
+                    isinstance(found, Exception)
+                    and not isinstance(found, HitboxError)
+                    and not self.environment.disk.dead
+                ):
+                    raise BrokenPromise(f"a race gave {found!r}") from found
+            self.environment.counts["races"] += 1
 
     # ---- clients
 
     async def _subscriber(self, name: str) -> None:
-        """Connects, gets, acknowledges (late, in any order, twice), refuses, and goes."""
-        broker = self.stage.broker
-        while self.stage.up():
-            await self.stage.pause(3.0)
-            person = self.model.people.get(name)
-            if person is None or person.state != "made" or name not in broker.registry.by_name:
+        """Connects, receives, acknowledges (late, in any order, twice), refuses, and disconnects."""
+        broker = self.environment.broker
+        while self.environment.up():
+            await self.environment.pause(3.0)
+            subscriber = self.model.subscribers.get(name)
+            if subscriber is None or subscriber.state != "made" or name not in broker.registry.by_name:
                 continue
-            client = Client(self.random.choice([1, 5, 100]))
+            client = ModelConnection(self.random.choice([1, 5, 100]))
             try:
                 mailbox = await broker.attach(name, client, client.window, None)
             except HitboxError:
                 continue
-            if self.model.people.get(name) is not person:
+            if self.model.subscribers.get(name) is not subscriber:
                 await broker.detach(mailbox, client)
                 continue
-            self.stage.counts["connections"] += 1
+            self.environment.counts["connections"] += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.random.uniform(0, 8)):
-                    await self._listen(person, mailbox, client, self.random.choice(HABITS))
+                    await self._listen(subscriber, mailbox, client, self.random.choice(HABITS))
             self.checks.disconnected(client)
             await broker.detach(mailbox, client)
 
-    async def _listen(self, person: Person, mailbox: Mailbox, client: Client, habit: str) -> None:
-        post = self.stage.broker.post
-        waiting = self.checks.waiting(person)
+    async def _listen(self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection, habit: str) -> None:
+        post = self.environment.broker.tracker
+        waiting = self.checks.waiting(subscriber)
         late: list[int] = []
         while not client.closed and (found := await post.next(mailbox, client)):
-            if self.stage.disk.dead:
+            if self.environment.disk.dead:
                 return
             post.sent(mailbox, found)
-            self.checks.arrived(person, client, found, waiting)
+            self.checks.arrived(subscriber, client, found, waiting)
             waiting = {}
             seqs = [d.seq for d in found]
-            if self.stage.chance(0.1):
+            if self.environment.chance(0.1):
                 return  # the subscriber dies: nothing is acknowledged
-            if self.stage.chance(0.1) or habit == "refusing":
-                seqs = self._refuse(person, mailbox, client, seqs, 0.5)
-            if self.stage.chance(0.1):
-                self._extend(person, mailbox, client)
-            if self.stage.chance(0.1):
+            if self.environment.chance(0.1) or habit == "refusing":
+                seqs = self._refuse(subscriber, mailbox, client, seqs, 0.5)
+            if self.environment.chance(0.1):
+                self._extend(subscriber, mailbox, client)
+            if self.environment.chance(0.1):
                 mailbox.window = client.window = self.random.choice([1, 3, 100])
                 mailbox.wake.set()
             late += seqs
-            if habit == "idle" or not self.stage.chance(0.7):
+            if habit == "idle" or not self.environment.chance(0.7):
                 continue
             self.random.shuffle(late)
-            self.stage.faults.counts["acks late and reordered"] += 1
-            if self.stage.chance(0.1):
+            self.environment.faults.counts["acks late and reordered"] += 1
+            if self.environment.chance(0.1):
                 late += late[:3]
-                self.stage.faults.counts["acks doubled"] += 1
-            await self.stage.pause(1.0)
-            if self.stage.disk.dead or mailbox.connected is not client:
+                self.environment.faults.counts["acks doubled"] += 1
+            await self.environment.pause(1.0)
+            if self.environment.disk.dead or mailbox.connected is not client:
                 return
-            self._acknowledge(person, mailbox, late)
+            self._acknowledge(subscriber, mailbox, late)
             late = []
 
-    def _acknowledge(self, person: Person, mailbox: Mailbox, seqs: list[int]) -> None:
-        self.stage.broker.post.acknowledge(mailbox, seqs)
-        self.model.acknowledged((person.parcel(self.model.of(seq)) for seq in seqs), self.stage.world.now)
+    def _acknowledge(self, subscriber: ModelSubscriber, mailbox: Mailbox, seqs: list[int]) -> None:
+        self.environment.broker.tracker.acknowledge(mailbox, seqs)
+        self.model.acknowledged((subscriber.delivery(self.model.of(seq)) for seq in seqs), self.environment.clock.now)
 
-    def _refuse(self, person: Person, mailbox: Mailbox, client: Client, seqs: list[int], share: float) -> list[int]:
-        """Refuse some; the others."""
-        refused = [seq for seq in seqs if self.stage.chance(share)]
-        self.stage.counts["nacks"] += len(refused)
-        self.stage.broker.post.refuse(mailbox, refused + refused[:1])
+    def _refuse(
+        self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection, seqs: list[int], share: float
+    ) -> list[int]:
+        """Refuse some deliveries; returns the others."""
+        refused = [seq for seq in seqs if self.environment.chance(share)]
+        self.environment.counts["nacks"] += len(refused)
+        self.environment.broker.tracker.refuse(mailbox, refused + refused[:1])
         for seq in refused:
-            self.checks.refused(person, client.hand[seq])
+            self.checks.refused(subscriber, client.in_flight[seq])
         return [seq for seq in seqs if seq not in refused]
 
-    def _extend(self, person: Person, mailbox: Mailbox, client: Client) -> None:
-        """Ask for more time, for what is not too late for sure."""
-        now = self.stage.world.now
-        parcels = [p for p in client.hand.values() if not p.refused and now < p.earliest]
-        mailbox.extend([parcel.seq for parcel in parcels])
-        for parcel in parcels:
-            self.checks.extended(person, parcel)
+    def _extend(self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection) -> None:
+        """Ask for more time for the deliveries that are certainly not late yet."""
+        now = self.environment.clock.now
+        deliveries = [p for p in client.in_flight.values() if not p.refused and now < p.earliest]
+        mailbox.extend([delivery.seq for delivery in deliveries])
+        for delivery in deliveries:
+            self.checks.extended(subscriber, delivery)
 
     async def _ephemeral(self) -> None:
-        """A subscriber that lives as long as its connection, and misses nothing meanwhile."""
-        broker, turn = self.stage.broker, 0
-        while self.stage.up():
-            await self.stage.pause(6.0)
+        """A subscriber that exists as long as its connection, and must miss nothing during that time."""
+        broker, turn = self.environment.broker, 0
+        while self.environment.up():
+            await self.environment.pause(6.0)
             turn += 1
-            person = self.model.people[f"live{turn}"] = Person(f"live{turn}", ephemeral=True)
-            client, low = Client(), self.random.randrange(DOMAIN)
-            options = Options("drop_oldest", 10_000, unmatched=self.stage.chance(0.3))
-            want = Want(low, low + self.random.randrange(8), self.random.choice([0, 4, 9]))
-            person.versions.append(Version({}, options))
-            mailbox = broker.attach_ephemeral(person.name, client, options)
-            person.versions.append(Version({"w": want}, options))
-            await broker.subscribe(person.name, [Subscription("w", want.where, want.priority)])
-            person.settle()
-            self.stage.counts["ephemeral connections"] += 1
+            subscriber = self.model.subscribers[f"live{turn}"] = ModelSubscriber(f"live{turn}", ephemeral=True)
+            client, low = ModelConnection(), self.random.randrange(DOMAIN)
+            options = Options("drop_oldest", 10_000, unmatched=self.environment.chance(0.3))
+            want = ModelSubscription(low, low + self.random.randrange(8), self.random.choice([0, 4, 9]))
+            subscriber.versions.append(Version({}, options))
+            mailbox = broker.attach_ephemeral(subscriber.name, client, options)
+            subscriber.versions.append(Version({"w": want}, options))
+            await broker.subscribe(subscriber.name, [Subscription("w", want.where, want.priority)])
+            subscriber.settle()
+            self.environment.counts["ephemeral connections"] += 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.random.uniform(0, 8)):
-                    while found := await broker.post.next(mailbox, client):
-                        self.checks.arrived(person, client, found, {})
-            if self.stage.disk.dead or not self.stage.up():
+                    while found := await broker.tracker.next(mailbox, client):
+                        self.checks.arrived(subscriber, client, found, {})
+            if self.environment.disk.dead or not self.environment.up():
                 return
-            if not broker.waiting and not mailbox.ready and (missed := list(self.model.all_owed(person))):
-                lost = [event.seq for event in missed if event not in person.parcels]
+            if not broker.waiting and not mailbox.ready and (missed := list(self.model.all_owed(subscriber))):
+                lost = [event.seq for event in missed if event not in subscriber.deliveries]
                 if lost:
-                    raise Broken(f"{person.name} was connected and did not get {lost}")
-            person.state = "going"
+                    raise BrokenPromise(f"{subscriber.name} was connected and did not get {lost}")
+            subscriber.state = "going"
             self.model.removals += 1
             await broker.detach(mailbox, client)
-            self.model.removed(person.name)
+            self.model.removed(subscriber.name)
 
-    # ---- the end
+    # ---- the last life
 
-    async def patient(self, person: Person, mailbox: Mailbox, client: Client) -> None:
-        """Takes all that is left. A few are refused or left lying at first: they come again, or are dead letters."""
-        post = self.stage.broker.post
-        waiting = self.checks.waiting(person)
+    async def drain(self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection) -> None:
+        """Receive everything that is left. A few are refused or ignored at first."""
+        post = self.environment.broker.tracker
+        waiting = self.checks.waiting(subscriber)
         while found := await post.next(mailbox, client):
             post.sent(mailbox, found)
-            self.checks.arrived(person, client, found, waiting)
+            self.checks.arrived(subscriber, client, found, waiting)
             waiting = {}
             again = [d.seq for d in found if d.tries]
             seqs = [d.seq for d in found if not d.tries]
-            seqs = self._refuse(person, mailbox, client, seqs, 0.05)
-            self._acknowledge(person, mailbox, again + [seq for seq in seqs if self.stage.chance(0.97)])
+            seqs = self._refuse(subscriber, mailbox, client, seqs, 0.05)
+            self._acknowledge(subscriber, mailbox, again + [seq for seq in seqs if self.environment.chance(0.97)])

@@ -1,11 +1,11 @@
-"""A disk in memory that fails as real ones do, for SQLite (as a VFS) and for the store's other files.
+"""A disk in memory that fails as real disks do, for SQLite (as a VFS) and for the store's other files.
 
-A write is seen at once by whoever reads the file, and is safe when the file was synced. A crash comes in two kinds:
+A write is visible to readers at once, and is safe after the file was synced. There are two kinds of crash:
 
-    killed       the process ends: everything that was written is there
-    power cut    of what was not synced any part may be missing, down to single sectors, in any order
+    killed       the process ends: everything that was written is kept
+    power cut    any part of what was not synced may be lost, down to single sectors, in any order
 
-Each write, cut and sync asks `Faults` first, which decides by a seeded generator.
+Each write, truncation and sync asks `Faults` first, which decides with a seeded random generator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KILLED, POWER_CUT = "killed", "power cut"
 
 @dataclass
 class Faults:
-    """How likely each fault is at a write or sync; `counts` says how many there were."""
+    """The probability of each fault per write or sync; `counts`: how many there were."""
 
     random: random.Random
     crash: float = 0.0
@@ -38,7 +38,7 @@ class Faults:
     counts: Counter[str] = field(default_factory=Counter)
 
     def next(self) -> str | None:
-        """The fault of this step, if any."""
+        """The fault of this write or sync, if any."""
         if not (self.crash or self.eio or self.short):
             return None
         drawn = self.random.random()
@@ -50,7 +50,7 @@ class Faults:
 
 
 class Content:
-    """A file: what is seen, what is safe, and what was written since the last sync."""
+    """A file: its visible data, its safe data, and what was written since the last sync."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.data, self.safe = bytearray(data), bytearray(data)
@@ -78,7 +78,7 @@ class Content:
                     _resize(left, at)
                 continue
             begin = lost = 0
-            while begin < len(data):  # to the next border of a sector
+            while begin < len(data):  # up to the next sector boundary
                 end = min(begin + SECTOR - (at + begin) % SECTOR, len(data))
                 if rng.random() < share:
                     _put(left, data[begin:end], at + begin)
@@ -104,7 +104,7 @@ def _resize(data: bytearray, size: int) -> None:
 
 
 class SimulatedDisk(Disk):
-    """All files of one store. After `crash` it is dead: `reboot` gives the disk as the next process finds it."""
+    """All files of one store. After `crash` it is dead; `reboot` returns the disk as the next process finds it."""
 
     shared = False
 
@@ -124,7 +124,7 @@ class SimulatedDisk(Disk):
     def used(self) -> int:
         return sum(len(content.data) for content in self.files.values())
 
-    # ---- the steps that may fail
+    # ---- operations that may fail
 
     def crash(self, kind: str) -> None:
         self.faults.counts[kind] += 1
@@ -132,7 +132,7 @@ class SimulatedDisk(Disk):
         self._crashed()
 
     def step(self, name: str, size: int, grow: int) -> int:
-        """Before a write of `size` bytes that makes a file longer by `grow`: how many bytes may be written."""
+        """Before a write of `size` bytes that extends a file by `grow`: returns how many bytes may be written."""
         if self.off:
             return size
         if self.dead:
@@ -155,7 +155,7 @@ class SimulatedDisk(Disk):
         return size
 
     def reboot(self, crashed: Callable[[], None], power_cut: bool) -> SimulatedDisk:
-        """What is left, as a disk of its own; this one takes whatever still comes, and forgets it."""
+        """A new disk with what is left. This one still accepts writes, and ignores them."""
         rng = self.faults.random
         files = {
             name: content.after_power_cut(rng, self.faults.counts) if power_cut else bytes(content.data)
@@ -185,7 +185,7 @@ class SimulatedDisk(Disk):
 
 
 class _File:
-    """A file for the store, and with the methods beginning with x one for SQLite."""
+    """A file for the store; the methods beginning with x make it a file for SQLite."""
 
     def __init__(self, disk: SimulatedDisk, name: str):
         self._disk, self._name = disk, name
@@ -282,7 +282,7 @@ class _Vfs(apsw.VFS):
             raise apsw.exception_for(apsw.SQLITE_IOERR_DELETE_NOENT)
 
     def excepthook(self, kind: Any, problem: Any, trace: Any) -> bool:
-        """SQLite could not report an error, because it was cleaning up after another one."""
+        """SQLite cannot report this error, because it is cleaning up after another one."""
         return True
 
     def xFullPathname(self, name: str) -> str:

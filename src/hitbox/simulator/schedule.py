@@ -1,4 +1,4 @@
-"""One schedule: a broker lives through publishes, changes, connections and faults, and a model holds it to its word."""
+"""One schedule: a broker runs and crashes several times under load and faults, and is compared with the model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hitbox.errors import HitboxError
 from hitbox.simulator.actors import Actors
 from hitbox.simulator.checks import Checks
 from hitbox.simulator.disk import KILLED, POWER_CUT, SimulatedDisk
-from hitbox.simulator.model import Broken, Client, Model
-from hitbox.simulator.stage import ROOMY, Stage
-from hitbox.simulator.world import Loop, writer_of
+from hitbox.simulator.environment import ROOMY, Environment
+from hitbox.simulator.model import BrokenPromise, Model, ModelConnection
+from hitbox.simulator.runtime import Loop, writer_of
 
 SCHEMA = Schema({"n": "int", "a": "int", "pad": "string"})
 LIFE_SECONDS = 30.0
@@ -31,58 +31,63 @@ TRIM_SECONDS = 6.0
 
 
 class Schedule:
-    """`faults` were injected, `counts` is what happened, `trace` a number that is the same for the same seed."""
+    """`faults`: injected faults. `counts`: what happened. `trace`: a number that is equal for equal seeds."""
 
     def __init__(self, seed: int):
-        self.stage = Stage(seed)
-        self.random = rng = self.stage.random
+        self.environment = Environment(seed)
+        self.random = rng = self.environment.random
         self.rates = {
             "crash": rng.choice([0.0, 0.002, 0.01, 0.03]),
             "eio": rng.choice([0.0, 0.0, 0.002]),
             "short": rng.choice([0.0, 0.0, 0.005]),
         }
         self.model = Model(SCHEMA)
-        self.checks = Checks(self.stage, self.model)
-        self.actors = Actors(self.stage, self.model, self.checks)
-        self.writer = writer_of(self.stage.world, self.stage.slow, self.stage.faults.counts, self._written)
+        self.checks = Checks(self.environment, self.model)
+        self.actors = Actors(self.environment, self.model, self.checks)
+        self.writer = writer_of(
+            self.environment.clock, self.environment.slow, self.environment.faults.counts, self._written
+        )
         self.problem: Exception | None = None
 
     @property
     def faults(self) -> Counter[str]:
-        return self.stage.faults.counts
+        return self.environment.faults.counts
 
     @property
     def counts(self) -> Counter[str]:
-        return self.stage.counts
+        return self.environment.counts
 
     @property
     def trace(self) -> int:
-        return self.stage.trace
+        return self.environment.trace
 
     def run(self) -> None:
-        """Raise `Broken` where a promise was not kept."""
+        """Run the schedule. Raises BrokenPromise if the broker does not keep a promise."""
         log = logging.getLogger("hitbox.broker")
         before = log.disabled
         log.disabled = True
-        hook, sys.unraisablehook = sys.unraisablehook, lambda problem: None  # SQLite cleaning up after a crash
-        # snapshots of the index are real files; in memory, where there is such a place
+        hook, sys.unraisablehook = (
+            sys.unraisablehook,
+            lambda problem: None,
+        )  # raised by SQLite when it cleans up after a crash
+        # snapshots of the index are real files, in memory if possible
         self.folder = Path(tempfile.mkdtemp(prefix="hitbox-torture-", dir="/dev/shm" if _in_memory() else None))
-        self.stage.disk = SimulatedDisk(self.stage.faults, self.stage.capacity, self._crashed)
+        self.environment.disk = SimulatedDisk(self.environment.faults, self.environment.capacity, self._crashed)
         try:
-            with self.stage.world.clock(), self.stage.small_memory():
+            with self.environment.clock.installed(), self.environment.small_memory():
                 lives = self.random.randint(2, 5)
                 for life in range(lives):
                     self._live(last=life == lives - 1)
         finally:
             log.disabled, sys.unraisablehook = before, hook
-            self.stage.disk.close()
+            self.environment.disk.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _crashed(self) -> None:
         self.over.set()
 
     def _written(self) -> None:
-        """Called by the loop, which has nobody to raise to."""
+        """Called by the event loop, so an exception is kept for later."""
         try:
             self.checks.written()
         except Exception as problem:
@@ -90,30 +95,30 @@ class Schedule:
             self.over.set()
 
     def _live(self, last: bool) -> None:
-        """From a start of the broker to its end."""
-        loop = Loop(self.stage.world)
+        """One life: from a start of the broker to its end."""
+        loop = Loop(self.environment.clock)
         asyncio.set_event_loop(loop)
         self.over = asyncio.Event()
         broker = None
         try:
             self._arm(not last)
             if last:
-                self.stage.disk.capacity = ROOMY
+                self.environment.disk.capacity = ROOMY
             broker = self._open()
             if broker is None and last:
-                raise Broken("the store does not open on a healthy disk")
+                raise BrokenPromise("the store does not open on a healthy disk")
             if broker is not None:
                 loop.run_until_complete(self._life(broker, last))
         finally:
             self._arm(False)
             for task in asyncio.all_tasks(loop):
                 task.cancel()
-            self.stage.disk.dead = True
+            self.environment.disk.dead = True
             with contextlib.suppress(RuntimeError):
                 loop.run_until_complete(asyncio.sleep(0))
             asyncio.set_event_loop(None)
             loop.close()
-            dead = self.stage.disk
+            dead = self.environment.disk
             self._reboot()
             if broker is not None:
                 broker.store.close()
@@ -121,27 +126,29 @@ class Schedule:
 
     def _arm(self, on: bool) -> None:
         for name, rate in self.rates.items():
-            setattr(self.stage.faults, name, rate if on else 0.0)
+            setattr(self.environment.faults, name, rate if on else 0.0)
 
     def _reboot(self) -> None:
-        disk = self.stage.disk
-        power = self.stage.chance(0.5) if disk.ended is None else disk.ended == POWER_CUT
-        self.stage.disk = disk.reboot(self._crashed, power)
-        self.model.crashed(self.stage.world.now)
-        if self.stage.chance(0.3):
-            shutil.rmtree(self.folder / "snapshots", ignore_errors=True)  # it is derived: nobody may miss it
-        self.stage.note("reboot", power)
+        disk = self.environment.disk
+        power = self.environment.chance(0.5) if disk.ended is None else disk.ended == POWER_CUT
+        self.environment.disk = disk.reboot(self._crashed, power)
+        self.model.crashed(self.environment.clock.now)
+        if self.environment.chance(0.3):
+            shutil.rmtree(
+                self.folder / "snapshots", ignore_errors=True
+            )  # snapshots are derived data: the broker must work without them
+        self.environment.note("reboot", power)
 
     def _open(self) -> Broker | None:
-        """Open the store; where a fault hinders it, there is another start."""
-        disk = self.stage.disk
+        """Open the store; None if a fault prevents it, then the next life tries again."""
+        disk = self.environment.disk
         schema = None if disk.size(self.folder / "hitbox.db") > 0 and self.counts["lives"] else SCHEMA
         try:
-            return Broker(self.folder, schema, self.stage.settings, disk, self.writer)
+            return Broker(self.folder, schema, self.environment.settings, disk, self.writer)
         except StoreDamaged as problem:
             if disk.dead:
                 return None
-            raise Broken(f"the store does not open: {problem}") from problem
+            raise BrokenPromise(f"the store does not open: {problem}") from problem
         except StoreFull:
             disk.capacity = ROOMY
             self.counts["starts on a full disk"] += 1
@@ -150,18 +157,18 @@ class Schedule:
             return None
 
     async def _life(self, broker: Broker, last: bool) -> None:
-        stage = self.stage
-        stage.broker = broker
+        environment = self.environment
+        environment.broker = broker
         starting = asyncio.create_task(self._start(broker))
         await self._until_over(starting, 60 if last else 20)
-        if not starting.done() or stage.disk.dead or broker.writer.broken is not None:
+        if not starting.done() or environment.disk.dead or broker.writer.broken is not None:
             if last:
-                raise Broken(f"the broker does not start on a healthy disk: {broker.health()}")
+                raise BrokenPromise(f"the broker does not start on a healthy disk: {broker.health()}")
             return
         starting.result()
         self.checks.started()
         self.counts["lives"] += 1
-        stage.note("life", last)
+        environment.note("life", last)
         if last:
             await self._drain()
             return
@@ -169,32 +176,32 @@ class Schedule:
         tasks = [asyncio.create_task(actor) for actor in self.actors.all()]
         await self._until_over(asyncio.gather(*tasks), self.random.uniform(1, LIFE_SECONDS))
         self._judge(tasks, errors)
-        if not stage.disk.dead and stage.chance(0.3):
+        if not environment.disk.dead and environment.chance(0.3):
             self.counts["clean stops"] += 1
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._arm(False)
             await broker.stop()
-        elif not stage.disk.dead:
-            stage.disk.crash(self.random.choice([KILLED, POWER_CUT]))
+        elif not environment.disk.dead:
+            environment.disk.crash(self.random.choice([KILLED, POWER_CUT]))
 
     async def _start(self, broker: Broker) -> None:
-        """Until the store has all deliveries of what an earlier life accepted."""
+        """Start, and wait until all deliveries of earlier accepted events are stored."""
         await broker.start()
         while not broker.caught_up():
             await asyncio.sleep(0.01)
 
     def _judge(self, tasks: list[asyncio.Task[None]], errors: int) -> None:
-        """Nobody may fail, unless the disk did."""
-        broker = self.stage.broker
+        """No task may fail, unless the disk did."""
+        broker = self.environment.broker
         broken = broker.writer.broken
-        if self.stage.disk.dead:
+        if self.environment.disk.dead:
             return
         if broken is not None and self.faults["I/O error"] == errors:
-            raise Broken(f"the store failed for no reason: {broken!r}") from broken
+            raise BrokenPromise(f"the store failed for no reason: {broken!r}") from broken
         if broken is None and broker.failed is not None:
-            raise Broken(f"the broker failed: {broker.failed!r}") from broker.failed
+            raise BrokenPromise(f"the broker failed: {broker.failed!r}") from broker.failed
         for task in tasks:
             problem = task.exception() if task.done() and not task.cancelled() else None
             if problem is not None and not (broken is not None and isinstance(problem, HitboxError)):
@@ -208,14 +215,14 @@ class Schedule:
             raise self.problem
 
     async def _drain(self) -> None:
-        """All is well again: everybody gets all that is left, and then there is nothing left."""
-        broker, world = self.stage.broker, self.stage.world
+        """Without faults: all subscribers receive what is left, and then nothing may be pending."""
+        broker, clock = self.environment.broker, self.environment.clock
         tasks = []
-        for name, person in self.model.people.items():
-            client = Client(100)
+        for name, subscriber in self.model.subscribers.items():
+            client = ModelConnection(100)
             mailbox = await broker.attach(name, client, client.window, None)
-            tasks.append(asyncio.create_task(self.actors.patient(person, mailbox, client)))
-        until = world.now + DRAIN_SECONDS
+            tasks.append(asyncio.create_task(self.actors.drain(subscriber, mailbox, client)))
+        until = clock.now + DRAIN_SECONDS
         while broker.store.deliveries.rows() or broker.waiting or broker.writer.full:
             await asyncio.sleep(0.5)
             for task in tasks:
@@ -223,12 +230,12 @@ class Schedule:
                     task.result()
             if self.problem is not None:
                 raise self.problem
-            if world.now > until:
+            if clock.now > until:
                 rows = list(broker.store.deliveries.scan())[:5]
-                raise Broken(f"something stays pending: {rows}, {broker.health()}")
-        await asyncio.sleep(10 * self.stage.slow)
+                raise BrokenPromise(f"deliveries stay pending: {rows}, {broker.health()}")
+        await asyncio.sleep(10 * self.environment.slow)
         self.checks.drained()
-        await asyncio.sleep(TRIM_SECONDS + 10 * self.stage.slow)
+        await asyncio.sleep(TRIM_SECONDS + 10 * self.environment.slow)
         self.checks.let_go()
         await broker.stop()
         for task in tasks:

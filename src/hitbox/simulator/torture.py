@@ -1,4 +1,4 @@
-"""Many schedules, one after the other, for a while: what was done to the broker, and where it broke its word."""
+"""Run many schedules one after the other; report the injected faults and the broken promises."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """`faults` by kind, `counts` of what the broker did meanwhile; `trace` is the same for the same schedules."""
+    """`faults`: injected faults by kind. `counts`: what the broker did. `trace`: equal for equal schedules."""
 
     first: int
     schedules: int = 0
@@ -55,7 +55,7 @@ def torture(
     schedules: int | None = None,
     progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Run schedules with the seeds `seed`, `seed` + 1 and so on, until the time is up or there were enough."""
+    """Run schedules with the seeds `seed`, `seed` + 1 and so on, for `minutes` or until there were `schedules`."""
     report = Report(seed)
     began = time.monotonic()
     for one in _seeds(seed, schedules):
@@ -63,8 +63,8 @@ def torture(
         try:
             schedule.run()
         except Exception as problem:
-            told = f"{type(problem).__name__}: {problem}".replace(str(schedule.folder), "DIR")
-            report.failures.append(Failure(one, told, traceback.format_exc()))
+            text = f"{type(problem).__name__}: {problem}".replace(str(schedule.folder), "DIR")
+            report.failures.append(Failure(one, text, traceback.format_exc()))
         report.schedules += 1
         report.faults += schedule.faults
         report.counts += schedule.counts

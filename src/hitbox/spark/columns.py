@@ -80,7 +80,7 @@ def check_subscriptions(subscriptions: DataFrame, schema: Schema) -> str:
     try:
         draft.encode(Keys(schema), DEFAULT_LIMITS)
         if draft.where is None:
-            draft._encode_piece(Keys(schema), 0)
+            draft.encode_piece(Keys(schema), 0)
     except HitboxError as problem:
         raise TableError(f"subscriptions: {problem}") from None
     return "int" if pa.types.is_integer(empty["id"].type) else "string"

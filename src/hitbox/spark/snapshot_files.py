@@ -56,7 +56,7 @@ def current(path: str) -> int:
         some = f", though there are versions {', '.join(map(str, there))}: give one (version=...)" if there else ""
         raise SnapshotError(f"cannot open a snapshot at {without_passwords(path)}: there is no CURRENT{some}")
     try:
-        return snapshot._parse_current(text)
+        return snapshot.parse_current(text)
     except SnapshotError as problem:
         raise SnapshotError(f"the snapshot at {without_passwords(path)} cannot be opened: {problem}") from None
 
@@ -251,7 +251,7 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, 
         lease.check()
         write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
         lease.check()
-        write_text(join(path, "CURRENT"), snapshot._current_text(number))
+        write_text(join(path, "CURRENT"), snapshot.current_text(number))
         _retire(path, number, before)
         _sweep(path)
     return number
@@ -316,7 +316,7 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     if not is_remote(path):
         snapshot.pin(path, name, version, batch=batch)
         return
-    write_text(join(path, "pins", f"{name}.json"), snapshot._pin_text({"version": version, "batch": batch}))
+    write_text(join(path, "pins", f"{name}.json"), snapshot.pin_text({"version": version, "batch": batch}))
     facts(path, version)
 
 
@@ -376,7 +376,7 @@ def _read_json(address: str) -> dict[str, Any] | None:
 def _pin(address: str) -> dict[str, Any] | None:
     """The content of a pin; None if there is none, an error if it is damaged."""
     text = _read_text(address)
-    return None if text is None else snapshot._parse_pin(without_passwords(address), text)
+    return None if text is None else snapshot.parse_pin(without_passwords(address), text)
 
 
 def names(folder: str) -> list[str]:
@@ -404,7 +404,7 @@ def _current_if_any(path: str) -> int | None:
     """The current version; None where CURRENT is missing or damaged, but not where the store does not answer."""
     text = _read_text(join(path, "CURRENT"))
     try:
-        return None if text is None else snapshot._parse_current(text)
+        return None if text is None else snapshot.parse_current(text)
     except SnapshotError:
         return None
 

@@ -135,7 +135,7 @@ def make_current(path: str | os.PathLike[str], version: int | None = None) -> in
                     raise
                 continue
             with _naming_folder(root):
-                replace(root / "CURRENT", _current_text(number))
+                replace(root / "CURRENT", current_text(number))
             return number
     raise SnapshotError(f"there is no intact version at {path}")
 
@@ -148,31 +148,31 @@ def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> 
         with _pinning(root):  # or it might be removed between the look and the pin
             if version not in versions(root):
                 raise no_version(root, version, versions(root), _current_if_any(root))
-            replace(root / "pins" / f"{name}.json", _pin_text({"version": version, **facts}))
+            replace(root / "pins" / f"{name}.json", pin_text({"version": version, **facts}))
 
 
 def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
     """What `name` pinned."""
     file = local_folder(path) / "pins" / f"{name}.json"
     try:
-        return _parse_pin(str(file), array_files.read_small(file).decode(errors="replace"))
+        return parse_pin(str(file), array_files.read_small(file).decode(errors="replace"))
     except FileNotFoundError:
         return None
     except OSError as problem:
         raise SnapshotError(f"cannot read the pin {file}: {problem.strerror or problem}") from None
 
 
-def _pin_text(facts: Mapping[str, Any]) -> str:
+def pin_text(facts: Mapping[str, Any]) -> str:
     """What the file of a pin holds: the facts and a checksum of them."""
     return json.dumps({**facts, "crc32": zlib.crc32(json.dumps(facts, sort_keys=True).encode())})
 
 
-def _parse_pin(file: str, text: str) -> dict[str, Any]:
-    """The facts of a pin; anything that `_pin_text` would not write is an error."""
+def parse_pin(file: str, text: str) -> dict[str, Any]:
+    """The facts of a pin; anything that `pin_text` would not write is an error."""
     try:
         found: dict[str, Any] = json.loads(text)
         del found["crc32"]
-        if isinstance(found["version"], int) and text == _pin_text(found):
+        if isinstance(found["version"], int) and text == pin_text(found):
             return found
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -219,22 +219,22 @@ def current(path: str | os.PathLike[str]) -> int:
         reason = "there is none" if isinstance(problem, FileNotFoundError) else (problem.strerror or problem)
         raise SnapshotError(f"cannot open a snapshot at {path}: {reason}") from None
     try:
-        return _parse_current(text)
+        return parse_current(text)
     except SnapshotError as problem:
         raise SnapshotError(f"the snapshot at {path} cannot be opened: {problem}") from None
 
 
-def _current_text(number: int) -> str:
+def current_text(number: int) -> str:
     """What CURRENT holds: the number of a version and a checksum of it."""
     digits = f"{number:08d}"
     return f"{digits} {zlib.crc32(digits.encode()):08x}\n"
 
 
-def _parse_current(text: str) -> int:
-    """The number of the version that CURRENT names; anything that `_current_text` would not write is an error."""
+def parse_current(text: str) -> int:
+    """The number of the version that CURRENT names; anything that `current_text` would not write is an error."""
     digits = text.partition(" ")[0].strip()
     plain = digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS
-    if plain and text == _current_text(int(digits)):
+    if plain and text == current_text(int(digits)):
         return int(digits)
     if plain and text.strip() == digits:
         raise SnapshotError(f"CURRENT holds {digits} without a checksum: an older hitbox wrote it; build it again")
@@ -337,7 +337,7 @@ def _make_current(root: Path, folder: Path, number: int) -> None:
     os.rename(folder, place)
     try:
         _sync(root / "versions")
-        replace(root / "CURRENT", _current_text(number))
+        replace(root / "CURRENT", current_text(number))
     except BaseException:
         if _current_if_any(root) != number:
             _hide(place)

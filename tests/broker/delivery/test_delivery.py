@@ -18,8 +18,9 @@ from websockets.exceptions import ConnectionClosed
 
 from hitbox.broker import admin
 from hitbox.broker.client import Client, Delivery
-from hitbox.broker.delivery.mailbox import MEMORY, Mailbox
-from hitbox.broker.prefetch import FIRST_WINDOW, Pace
+from hitbox.broker.delivery.mailbox import MEMORY_ROWS, Mailbox
+from hitbox.broker.delivery.mailbox import Delivery as MailboxDelivery
+from hitbox.broker.prefetch import FIRST_WINDOW, PrefetchWindow
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscriber
 from support.broker_kit import Listener, item, running, serving, sub, until
@@ -75,7 +76,7 @@ def test_a_slow_handler_gets_everything_once(tmp_path: Path, way: str) -> None:
                     await until(lambda: broker.describe()["pending"] == 0)
                 task.cancel()
             assert seen == list(range(1, 101))
-            assert broker.watch.counts["dead"] == 0
+            assert broker.statistics.counts["dead"] == 0
 
     run(scenario())
 
@@ -159,7 +160,7 @@ def test_a_stuck_handler_of_the_sync_client_loses_its_delivery(tmp_path: Path) -
                 )
             first = asyncio.create_task(asyncio.to_thread(work))
             try:
-                await until(lambda: broker.watch.counts["dead"] == 1)  # after three tries
+                await until(lambda: broker.statistics.counts["dead"] == 1)  # after three tries
                 assert broker.mailbox("ann").pending == 1
                 letters = broker.store.read("SELECT seq, tries, reason FROM dead")
                 assert letters == [(1, 3, "not acknowledged in time")]
@@ -184,7 +185,7 @@ def test_who_only_acknowledges_has_the_time_out_from_sending(tmp_path: Path) -> 
                 await socket.send(json.dumps({"type": "extend", "seqs": [2, 77]}))
             again = json.loads(await socket.recv())["deliveries"]
             assert [(d["seq"], d["attempt"], d["redelivered"]) for d in again] == [(1, 2, True)]
-            assert set(broker.mailbox("ann").held) == {1, 2}
+            assert set(broker.mailbox("ann").in_flight) == {1, 2}
             await until(lambda: broker.mailbox("ann").resent >= 3)  # without more of it the second is late, too
 
     run(scenario())
@@ -198,9 +199,9 @@ def test_the_time_out_begins_when_a_delivery_is_written(tmp_path: Path) -> None:
             options = Options(visibility_seconds=0.05, backoff_seconds=0.01)
             ann = await Listener(broker, slow=blocked).attach("ann", options=options)
             await broker.publish([item(qty=1)])
-            await until(lambda: ann.mailbox.held)
+            await until(lambda: ann.mailbox.in_flight)
             await asyncio.sleep(0.3)  # the connection does not take it
-            assert ann.mailbox.held[1].tries == 0
+            assert ann.mailbox.in_flight[1].tries == 0
             blocked.set()
             await until(lambda: broker.describe()["pending"] == 0)
 
@@ -211,13 +212,13 @@ def test_the_time_out_begins_when_a_delivery_is_written(tmp_path: Path) -> None:
 
 
 def test_the_window_follows_the_handler() -> None:
-    fast, slow, now = Pace(256), Pace(256), 0.0
+    fast, slow, now = PrefetchWindow(256), PrefetchWindow(256), 0.0
     for _ in range(2000):
         for pace, seconds in ((fast, 0.001), (slow, 0.25)):
-            pace.asked(now)
+            pace.handler_ready(now)
             pace.handed_out(now)
             now += seconds
-            pace.asked(now)
+            pace.handler_ready(now)
             now += 100  # waiting for the next event says nothing of the handler
     assert fast.size == 256
     assert FIRST_WINDOW <= slow.size <= 8
@@ -258,10 +259,10 @@ def test_failures_that_wait_for_their_next_try_take_no_place_in_the_window(tmp_p
             await broker.publish([item(qty=n) for n in range(1, 7)])
             for seen in (2, 4, 6):
                 await until(lambda seen=seen: len(ann.got) == seen)
-                broker.post.refuse(ann.mailbox, ann.seqs()[-2:])
-            assert (ann.mailbox.paused, ann.mailbox.room()) == (6, 2)
-            broker.post.acknowledge(ann.mailbox, ann.seqs())
-            assert (ann.mailbox.paused, ann.mailbox.room()) == (0, 2)
+                broker.tracker.refuse(ann.mailbox, ann.seqs()[-2:])
+            assert (ann.mailbox.paused, ann.mailbox.window_left()) == (6, 2)
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs())
+            assert (ann.mailbox.paused, ann.mailbox.window_left()) == (0, 2)
 
     run(scenario())
 
@@ -289,10 +290,10 @@ def test_an_acknowledgement_waits_for_no_other(tmp_path: Path) -> None:
             ann = await Listener(broker, auto=False).attach("ann")
             await broker.publish([item(qty=1), item(qty=1)])
             await until(lambda: len(ann.got) == 2 and broker.store.deliveries.rows() == 2)
-            broker.post.recorded = 1
-            broker.post.acknowledge(ann.mailbox, [2, 1])
+            broker.tracker.recorded = 1
+            broker.tracker.acknowledge(ann.mailbox, [2, 1])
             await until(lambda: broker.store.read("SELECT seq FROM deliveries") == [(2,)])
-            broker.post.record([], 2)
+            broker.tracker.record([], 2)
             await until(lambda: broker.store.deliveries.rows() == 0 and ann.mailbox.pending == 0)
 
     run(scenario())
@@ -317,13 +318,12 @@ def test_a_delivery_may_fail_any_number_of_times() -> None:
     async def scenario() -> None:
         mailbox = Mailbox(Subscriber(1, "ann", Options(max_tries=5000)))
         mailbox.connected, mailbox.window = object(), 1  # type: ignore[assignment]
-        from hitbox.broker.delivery.mailbox import Delivery as Sent
 
-        delivery = Sent(1, 4, ["s"], 0, b"{}")
+        delivery = MailboxDelivery(1, 4, ["s"], 0, b"{}")
         for attempt in range(1, 3000):
-            mailbox.held[1], delivery.deadline = delivery, 1.0
-            assert mailbox.failed(delivery, 0.0)
-            assert mailbox._due.pop()[0] == min(2.0 ** min(attempt - 1, 10), 60)
+            mailbox.in_flight[1], delivery.deadline = delivery, 1.0
+            assert mailbox.try_failed(delivery, 0.0)
+            assert mailbox._retry_heap.pop()[0] == min(2.0 ** min(attempt - 1, 10), 60)
 
     run(scenario())
 
@@ -337,7 +337,7 @@ def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: 
             await hello(socket, window=1, put=[{"name": "s", "where": "qty > 0"}])
             for _ in range(3):
                 await broker.publish([item(qty=1)] * 1000)  # one held, some ready, the others on the disk
-            await until(lambda: broker.mailbox("ann").held and broker.store.deliveries.rows() == 3000)
+            await until(lambda: broker.mailbox("ann").in_flight and broker.store.deliveries.rows() == 3000)
             assert broker.mailbox("ann").ready > 0
             deleted: list[int] = []
             delete = broker.store.acknowledge
@@ -349,13 +349,13 @@ def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: 
 
             monkeypatch.setattr(broker.store, "acknowledge", count)
             numbers = [*range(10**6, 10**6 + 9_990), 0, -5, 2**70, 3, 3, 2500, 1]
-            before = MEMORY * len(numbers)
+            before = MEMORY_ROWS * len(numbers)
             looked = Counting(broker.mailbox("ann"))
             await socket.send(json.dumps({"type": "ack", "seqs": numbers}))
             await until(lambda: broker.mailbox("ann").pending == 2997)
             assert deleted == [3]  # in memory, on the disk, and held: what is pending, and no more
             assert looked.count * 100 < before
-            assert broker.watch.counts["acked"] == 3
+            assert broker.statistics.counts["acked"] == 3
             await socket.send(json.dumps({"type": "ack", "seqs": [*range(1, 10_002)]}))
             frames = await until_closed(socket)
             assert "10000" in frames[-1]["error"]["message"]
@@ -415,12 +415,12 @@ def test_a_dead_letter_whose_event_is_pending_anyway_does_not_come_twice(tmp_pat
             ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=1))
             await broker.publish([item(qty=1)] * 3)
             await until(lambda: len(ann.got) == 3)
-            broker.post.refuse(ann.mailbox, [1, 2, 3])
+            broker.tracker.refuse(ann.mailbox, [1, 2, 3])
             await until(lambda: broker.store.dead.rows() == 3)
             await ann.leave()
             await broker.subscribe("ann", [sub("x", "qty > 0", 7)])
             assert await admin.replay(broker, "ann", 2) == 2
-            assert await admin.revive(broker, [1, 2, 3]) == 1
+            assert await admin.replay_dead_letters(broker, [1, 2, 3]) == 1
             assert (broker.mailbox("ann").pending, broker.store.deliveries.rows()) == (3, 3)
             assert broker.store.dead.rows() == 2, "those that are pending anyway stay letters"
             again = await Listener(broker).attach("ann")
@@ -448,10 +448,10 @@ def test_a_replay_of_what_was_acknowledged_comes_and_comes_again(tmp_path: Path)
                 await ann.subscribe("s", "qty > 0")
                 task = asyncio.create_task(ann.run(handle))
                 await client.publish({"qty": 1})
-                await until(lambda: broker.watch.counts["acked"] == 1)
-                ann._take_in(Delivery(1, 4, 0, ["s"], {"qty": 1}, attempt=2, redelivered=True))
+                await until(lambda: broker.statistics.counts["acked"] == 1)
+                ann._receive_delivery(Delivery(1, 4, 0, ["s"], {"qty": 1}, attempt=2, redelivered=True))
                 await client.request("POST", "/v1/subscribers/ann/replay", {"first": 1})
-                await until(lambda: broker.watch.counts["acked"] == 2)
+                await until(lambda: broker.statistics.counts["acked"] == 2)
                 assert seen == [1, 1, 2]
                 task.cancel()
 
@@ -472,7 +472,7 @@ def test_a_handler_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptur
                 await ann.subscribe("s", "qty > 0")
                 task = asyncio.create_task(ann.run(handle))
                 await client.publish({"qty": 1})
-                await until(lambda: broker.watch.counts["dead"] == 1)
+                await until(lambda: broker.statistics.counts["dead"] == 1)
                 task.cancel()
 
     with caplog.at_level(logging.ERROR, "hitbox.client"):

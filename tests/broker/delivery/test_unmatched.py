@@ -33,7 +33,7 @@ def test_what_nobody_wants_goes_to_who_asked_for_it(tmp_path: Path, way: str) ->
                 three = delivery["event"]["qty"] == 3
                 assert (delivery["level"], delivery["subscriptions"]) == (0, ["zero"] if three else [])
             assert {d["event"]["qty"] for d in live.got} == {0, 1, 2, 4}
-            assert broker.watch.counts["unmatched"] == 40
+            assert broker.statistics.counts["unmatched"] == 40
             await broker.put_subscriber("lost", Options())
             await broker.publish([item(qty=1), item(qty=3)])
             await until(lambda: len(lost.got) == 51)
@@ -54,8 +54,8 @@ def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) ->
             lost = await Listener(broker, auto=False).attach("lost")
             await until(lambda: len(lost.got) == 2)
             assert [(d["seq"], d["subscriptions"]) for d in lost.got] == [(1, []), (3, [])]
-            broker.post.refuse(lost.mailbox, [3])
-            broker.post.acknowledge(lost.mailbox, [1])
+            broker.tracker.refuse(lost.mailbox, [3])
+            broker.tracker.acknowledge(lost.mailbox, [1])
             await until(lambda: broker.store.dead.rows() == 1 and lost.mailbox.pending == 0)
             (letter,) = await admin.dead_letters(broker, "lost", 10)
             assert (letter["seq"], letter["subscriptions"]) == (3, [])

@@ -75,7 +75,7 @@ def test_callbacks_that_fail_get_it_again(tmp_path: Path) -> None:
                 await ann.subscribe("s", "qty > 0")
                 task = asyncio.create_task(ann.run(handle))
                 await client.publish_many([{"qty": 1}, {"qty": 2}])
-                await until(lambda: broker.watch.counts["dead"] == 1)
+                await until(lambda: broker.statistics.counts["dead"] == 1)
                 assert seen == [(1, 1), (2, 1), (1, 2)]
                 found = await client.request("GET", "/v1/dead")
                 letter = found["letters"][0]
@@ -111,7 +111,7 @@ def test_reconnect_resumes(tmp_path: Path) -> None:
                 await subscriber._socket.close()
             await client.publish({"qty": 2})
             assert [d.seq for d in await take(ann, 1)] == [2]
-            await until(lambda: eve.connections == 2 and len(broker.registry.live) == 1)
+            await until(lambda: eve.connections == 2 and len(broker.registry.ephemeral_index) == 1)
             await client.publish({"qty": 3})
             while (await take(eve, 1))[0].seq != 3:
                 pass

@@ -23,7 +23,7 @@ from hitbox.broker.client import Client, Refused
 from hitbox.broker.errors import BadRequest, CannotListen, Forbidden, Overloaded, StoreFailed
 from hitbox.broker.http import connections
 from hitbox.broker.http.app import serve
-from hitbox.broker.http.auth import Guard
+from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.settings import Settings, read_settings
 from support.broker_kit import SCHEMA, Listener, item, serving, sub, until
@@ -95,7 +95,7 @@ def test_a_websocket_without_a_hello_is_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, **SHORT) as (_, url):
             async with connect("ws" + url.removeprefix("http") + "/v1/connect", proxy=None) as silent:
-                assert "no hello came within 0.3 seconds" in json.loads(await silent.recv())["error"]["message"]
+                assert "no hello arrived within 0.3 seconds" in json.loads(await silent.recv())["error"]["message"]
                 await silent.wait_closed()
                 assert silent.close_code == 1008
             async with Client(url) as client, client.subscriber("ann") as ann:  # once it has said hello it may be quiet
@@ -180,11 +180,11 @@ def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
             connections.listen("127.0.0.1", port)
         broker = Broker(tmp_path, SCHEMA)
         with pytest.raises(CannotListen):
-            run(serve(broker, Guard({}, True), "127.0.0.1", port, lambda _: None, asyncio.Event()))
+            run(serve(broker, AccessControl({}, True), "127.0.0.1", port, lambda _: None, asyncio.Event()))
     Broker(tmp_path).store.close()  # it was closed
     with pytest.raises(CannotListen, match="cannot be resolved"):
         connections.listen("no such host", 0)
-    with pytest.raises(CannotListen, match="no address of this machine"):
+    with pytest.raises(CannotListen, match="not an address of this machine"):
         connections.listen("192.0.2.1", 0)
     with pytest.raises(CannotListen, match="0 to 65535"):
         connections.listen("127.0.0.1", 70_000)
@@ -199,25 +199,25 @@ def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
     with pytest.raises(Forbidden):
-        Guard({}, True).check_page({"host": host})
+        AccessControl({}, True).check_page({"host": host})
     with pytest.raises(Forbidden):
-        Guard({}, True).check_page({"host": "127.0.0.1", "origin": f"http://{host}"})
+        AccessControl({}, True).check_page({"host": "127.0.0.1", "origin": f"http://{host}"})
 
 
 def test_hosts_and_origins_that_are_good() -> None:
-    guard = Guard({}, True, frozenset(["https://friend.example"]))
+    access = AccessControl({}, True, frozenset(["https://friend.example"]))
     for host in ("127.0.0.1", "127.0.0.1:8400", "localhost:1", "LOCALHOST", "[::1]:8400", "[0:0::1]", "127.0.0.2"):
-        guard.check_page({"host": host})
-        guard.check_page({"host": host, "origin": f"http://{host}"})
-    guard.check_page({"host": "localhost", "origin": "https://friend.example"})
-    guard.check_page({"host": "localhost:443", "origin": "https://localhost"})  # behind a proxy
+        access.check_page({"host": host})
+        access.check_page({"host": host, "origin": f"http://{host}"})
+    access.check_page({"host": "localhost", "origin": "https://friend.example"})
+    access.check_page({"host": "localhost:443", "origin": "https://localhost"})  # behind a proxy
     for origin in ("null", "", "http://", "file://localhost", "http://localhost:1", "http://x@localhost", "localhost"):
         with pytest.raises(Forbidden):
-            guard.check_page({"host": "localhost:8400", "origin": origin})
-    Guard({"a": "b"}, False).check_page({"host": "any.example:8400"})
-    Guard({"a": "b"}, False).check_page({})
+            access.check_page({"host": "localhost:8400", "origin": origin})
+    AccessControl({"a": "b"}, False).check_page({"host": "any.example:8400"})
+    AccessControl({"a": "b"}, False).check_page({})
     with pytest.raises(Forbidden):
-        Guard({"a": "b"}, False).check_page({"host": "evil@any.example"})
+        AccessControl({"a": "b"}, False).check_page({"host": "evil@any.example"})
 
 
 def test_strict_hosts_through_a_socket(tmp_path: Path) -> None:
@@ -298,7 +298,12 @@ def test_a_bad_predicate_makes_no_subscriber(tmp_path: Path) -> None:
             with pytest.raises(Refused, match="visibility"):
                 await client.subscriber("ann", subscriptions=good, visibility_seconds=0.0).__aenter__()
             assert (await http.get("/v1/subscribers")).json()["count"] == 0
-            assert broker.store.subscribers.rows() == len(broker.registry.index) == len(broker.registry.live) == 0
+            assert (
+                broker.store.subscribers.rows()
+                == len(broker.registry.index)
+                == len(broker.registry.ephemeral_index)
+                == 0
+            )
             async with client.subscriber("ann", subscriptions=good, limit=7) as ann:
                 assert broker.subscriber("ann").options.limit == 7
                 assert broker.registry.index.where("ann/s") == "qty > 1"
@@ -348,7 +353,7 @@ def test_long_looks_leave_the_loop_free(tmp_path: Path, monkeypatch: pytest.Monk
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             ann = await Listener(broker).attach("ann")
             monkeypatch.setattr(admin, "explain", stuck)
-            monkeypatch.setattr(admin, "attempt", stuck)
+            monkeypatch.setattr(admin, "try_event", stuck)
             why = {"event": {"qty": 1}, "id": "ann/s"}
             looks = [
                 asyncio.create_task(http.post("/v1/explain", json=why)),

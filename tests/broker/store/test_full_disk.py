@@ -160,7 +160,7 @@ class NoRoom(Writer):
     room = False
 
     def _commit(self, group: list[Job]) -> None:
-        if not self.room and not all(job.frees for job in group if job.error is None):
+        if not self.room and not all(job.frees_space for job in group if job.error is None):
             raise apsw.FullError("no room")
         super()._commit(group)
 
@@ -248,17 +248,17 @@ class Failing:
         self._file.write(data, at)
 
 
-def test_a_beacon_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+def test_a_commit_marker_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
     """The commit before it is durable: whoever is told that it failed would be told a lie."""
 
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            assert broker.store.beacon is not None
-            broker.store.beacon._file = failing = Failing(broker.store.beacon._file)
+            assert broker.store.commit_marker is not None
+            broker.store.commit_marker._file = failing = Failing(broker.store.commit_marker._file)
             assert await broker.publish([item(qty=1)]) == 1
             found, status = broker.health()
             assert (found["status"], status) == ("degraded", 200)
-            assert "beacon" in broker.describe()["set_aside"][0]
+            assert "commit marker" in broker.describe()["set_aside"][0]
             failing.fails = False
             assert await broker.publish([item(qty=1)]) == 2
             assert broker.health()[0]["status"] == "ok"
@@ -295,7 +295,7 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
             try:
                 store.begin()
                 first = store.append([b'{"event":{}}' + b" " * 1500] * 8, turn)
-                store.keep("matched", first)
+                store.put_meta("matched", first)
                 store.commit()
             except (apsw.Error, OSError):
                 failed += 1
@@ -312,7 +312,7 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
         # what was confirmed is there; of the one that a crash cut short, the whole or nothing
         whole = [*committed, *range(len(committed) + 1, len(committed) + 9)]
         assert found in ([committed, whole] if disk.dead else [committed])
-        assert again.get("matched") == found[-1] - 7
+        assert again.get_meta("matched") == found[-1] - 7
         for one in (again, store):
             one.close()
         after.close()

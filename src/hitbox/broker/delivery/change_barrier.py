@@ -1,8 +1,8 @@
-"""Events pass, changes close the gate: each event is matched against exactly the subscriptions made before it.
+"""A barrier between events and changes: each event is matched against exactly the subscriptions made before it.
 
-An event is inside from before it is stored until its matches are known. A change of subscriptions waits until nobody is
-inside, and events that come meanwhile wait outside. As the store commits in the same order, a crash cannot leave an
-event unmatched behind a change that came after it.
+An event is inside from before it is stored until its matches are known. A change of subscriptions waits until no event
+is inside; events that arrive during a change wait until it ends. The store commits in the same order, so after a crash
+no event is left unmatched that is older than a stored change.
 """
 
 from __future__ import annotations
@@ -12,27 +12,32 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Gate:
+class ChangeBarrier:
+    """Many events may be inside at once, or one change."""
+
     def __init__(self) -> None:
-        self.inside = 0
+        self.events_inside = 0
         self._turn = asyncio.Lock()
         self._open, self._empty = asyncio.Event(), asyncio.Event()
         self._open.set()
         self._empty.set()
 
     async def enter(self, count: int) -> None:
+        """Admit `count` events; waits while a change is waiting or running."""
         while not self._open.is_set():
             await self._open.wait()
-        self.inside += count
+        self.events_inside += count
         self._empty.clear()
 
     def leave(self, count: int) -> None:
-        self.inside -= count
-        if not self.inside:
+        """`count` events have been matched, or were not stored."""
+        self.events_inside -= count
+        if not self.events_inside:
             self._empty.set()
 
     @asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Make a change while no event is inside."""
         async with self._turn:
             self._open.clear()
             try:

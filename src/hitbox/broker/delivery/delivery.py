@@ -1,7 +1,7 @@
-"""The way to the subscribers and back: what is sent next, acknowledged, refused, too late, or too much.
+"""Deliveries from sending to acknowledgement: what to send next, acknowledgements, refusals, time-outs and limits.
 
-A delivery is a row of the store from `record` on, which follows the sending of its event's first level: what happens to
-a delivery before that (a quick acknowledgement, say) waits for the row.
+Sending may begin before a delivery is in the store: `record` stores it. Whatever happens to a delivery before that,
+such as a quick acknowledgement, is applied to the store right after `record`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
 from hitbox.broker.delivery.mailbox import Connection, Delivery, Mailbox
 from hitbox.broker.settings import Settings
-from hitbox.broker.stats import Sent, Watch
+from hitbox.broker.stats import Statistics, TraceRow
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
 
-FETCH = 1_000
+FETCH_ROWS = 1_000
 
 
-class Post:
-    def __init__(self, store: Store, writer: Writer, watch: Watch, settings: Settings):
-        self.store, self.writer, self.watch, self.settings = store, writer, watch, settings
-        self.recorded: int = store.get("matched", 0)
-        self._early: list[Callable[[], object]] = []
+class DeliveryTracker:
+    """Records what happens to deliveries. `recorded`: the deliveries of events up to this number are stored."""
+
+    def __init__(self, store: Store, writer: Writer, watch: Statistics, settings: Settings):
+        self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
+        self.recorded: int = store.get_meta("matched", 0)
+        self._after_next_record: list[Callable[[], object]] = []
 
     def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
-        done = self.writer.submit(lambda: self.store.record(rows, matched, failed), must=True)
+        done = self.writer.submit(lambda: self.store.record(rows, matched, failed), mandatory=True)
         self.recorded = matched
-        early, self._early = self._early, []
+        early, self._after_next_record = self._after_next_record, []
         for step in early:
             step()
         return done
 
     def _after_record(self, seq: int, step: Callable[[], object]) -> None:
-        """Do it now, or, where the deliveries of this event are not in the store yet, right after they are."""
+        """Run `step` now, or right after `record` if the deliveries of this event are not in the store yet."""
         if seq <= self.recorded:
             step()
         else:
-            self._early.append(step)
+            self._after_next_record.append(step)
 
     async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
-        """Wait for what the connection should send next; empty when it is no longer the one."""
+        """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
         while mailbox.connected is connection:
-            if mailbox.over:
-                connection.close(1013, "too slow: more deliveries wait than the subscriber's limit")
+            if mailbox.over_limit:
+                connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
                 return []
             found = mailbox.take()
             if found:
                 return found
-            if mailbox.wants_spool():
+            if mailbox.needs_refill():
                 await self._refill(mailbox, connection)
                 continue
             mailbox.idle.set()
@@ -60,15 +62,15 @@ class Post:
         return []
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
-        skip, spills, number = set(mailbox.held), mailbox.spills, mailbox.subscriber.number
-        unrecorded = mailbox.newest > self.recorded  # then there may be more in a moment
-        rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH), must=True)
+        skip, spills, number = set(mailbox.in_flight), mailbox.spills, mailbox.subscriber.number
+        unrecorded = mailbox.newest > self.recorded  # then more rows may follow
+        rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH_ROWS), mandatory=True)
         if mailbox.connected is connection:
             mailbox.fill(rows)
             mailbox.spilled = more or mailbox.spills != spills or unrecorded
 
     def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
-        """A connection has written these: their time-out begins."""
+        """These were written to the connection: their time-out begins."""
         if not mailbox.subscriber.ephemeral:
             mailbox.extend([d.seq for d in deliveries])
         now = time.perf_counter_ns()
@@ -76,14 +78,15 @@ class Post:
         count = 0
         for d in deliveries:
             count += 1
-            self.watch.trace.append(Sent(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
+            self.statistics.trace.append(TraceRow(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
             if d.live and d.accepted:
-                self.watch.latencies.append((d.level, (now - d.accepted) / 1e6))
-        self.watch.counts["delivered"] += count
+                self.statistics.latencies.append((d.level, (now - d.accepted) / 1e6))
+        self.statistics.counts["delivered"] += count
 
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
-        """Done with these. Where memory knows some of the numbers not, what comes back is done when the disk was asked
-        for them (an acknowledgement may come late, on another connection): wait for it before more of them."""
+        """Delete acknowledged deliveries. An acknowledgement may come late, on another connection; then its number is
+        not in memory, and the returned future is done when it was looked up on disk: wait for it before the next call.
+        """
         if mailbox.subscriber.ephemeral:
             return None
         number, last = mailbox.subscriber.number, self.store.events.next() - 1
@@ -96,11 +99,13 @@ class Post:
             return self.store.acknowledge((number, level, seq) for level, seq in keys + found)
 
         def step(keys: list[tuple[int, int]], numbers: list[int], last: bool) -> None:
-            gone = self._gone(mailbox, self.writer.submit(lambda: delete(keys, numbers), must=True), "acked")
+            gone = self._count_removed(
+                mailbox, self.writer.submit(lambda: delete(keys, numbers), mandatory=True), "acked"
+            )
             if last:
                 gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
 
-        # Those in the store are deleted at once, whatever the others wait for: or the next fetch would find them again.
+        # Rows in the store are deleted now, or the next fetch would find them again; the others after `record`.
         early = {seq for seq in [*(seq for _, seq in known), *unknown] if self.recorded < seq <= mailbox.newest}
         for later in (False, True):
             keys = [key for key in known if (key[1] in early) is later]
@@ -109,67 +114,71 @@ class Post:
                 self._after_record(max(early) if later else 0, partial(step, keys, numbers, later or not early))
         return asked_for if unknown else None
 
-    def _gone(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
-        """Count deliveries that left the store, when they have."""
+    def _count_removed(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
+        """Update the counters when the deliveries have been deleted from the store."""
 
         def settle(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
                 mailbox.pending -= done.result()
                 for name in counters:
-                    self.watch.counts[name] += done.result()
+                    self.statistics.counts[name] += done.result()
 
         done.add_done_callback(settle)
         return done
 
     def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
-        """The subscriber could not handle these: again later, or dead letters."""
+        """The subscriber could not handle these deliveries: they are sent again later, or become dead letters."""
         for seq in seqs:
-            delivery = mailbox.held.get(seq)
+            delivery = mailbox.in_flight.get(seq)
             if delivery is not None and delivery.deadline:
-                self._failed(mailbox, delivery, "refused by the subscriber")
+                self._try_failed(mailbox, delivery, "refused by the subscriber")
 
-    def _failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
+    def _try_failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
         number, seq, level = mailbox.subscriber.number, d.seq, d.level
-        if mailbox.failed(d, time.monotonic()):
+        if mailbox.try_failed(d, time.monotonic()):
             tries = d.tries
             retry = partial(self.store.retry, number, level, seq, tries)
-            self._after_record(seq, lambda: self.writer.submit(retry, must=True))
+            self._after_record(seq, lambda: self.writer.submit(retry, mandatory=True))
         else:
             mailbox.dead += 1
-            self._after_record(seq, lambda: self._bury(mailbox, [(level, seq)], d.tries, reason))
+            self._after_record(seq, lambda: self._make_dead_letters(mailbox, [(level, seq)], d.tries, reason))
 
-    def _bury(self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str) -> asyncio.Future[int]:
+    def _make_dead_letters(
+        self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str
+    ) -> asyncio.Future[int]:
         number, most = mailbox.subscriber.number, self.settings.max_dead_letters
-        done = self.writer.submit(lambda: self.store.bury(number, keys, tries, reason, most), must=True)
-        return self._gone(mailbox, done, "dead")
+        done = self.writer.submit(
+            lambda: self.store.add_dead_letters(number, keys, tries, reason, most), mandatory=True
+        )
+        return self._count_removed(mailbox, done, "dead")
 
     # ---- time and limits
 
-    async def look_after(self, mailbox: Mailbox) -> None:
-        """Called ten times a second: what was not acknowledged in time, and what is more than the limit."""
+    async def enforce_limits(self, mailbox: Mailbox) -> None:
+        """Handle time-outs and the limit of pending deliveries; called ten times per second."""
         if mailbox.connected is not None:
             for delivery in mailbox.expired(time.monotonic()):
-                self._failed(mailbox, delivery, "not acknowledged in time")
+                self._try_failed(mailbox, delivery, "not acknowledged in time")
         if mailbox.pending <= mailbox.subscriber.options.limit:
-            mailbox.calm = True
+            mailbox.within_limit = True
         elif not mailbox.subscriber.ephemeral and not self.writer.full:
-            await self._enforce(mailbox)
+            await self._enforce_pending_limit(mailbox)
 
-    async def _enforce(self, mailbox: Mailbox) -> None:
-        """A durable subscriber has more pending than its limit."""
+    async def _enforce_pending_limit(self, mailbox: Mailbox) -> None:
+        """A durable subscriber has more pending deliveries than its limit: apply its policy."""
         options, number = mailbox.subscriber.options, mailbox.subscriber.number
         if options.policy == "disconnect":
-            if mailbox.calm and mailbox.connected is not None:
-                mailbox.over, mailbox.calm = True, False
+            if mailbox.within_limit and mailbox.connected is not None:
+                mailbox.over_limit, mailbox.within_limit = True, False
                 mailbox.wake.set()
             return
         over = mailbox.pending - options.limit
-        keys = await self.writer.submit(lambda: self.store.oldest(number, over), must=True)
+        keys = await self.writer.submit(lambda: self.store.oldest(number, over), mandatory=True)
         mailbox.drop(seq for _, seq in keys)
         if options.policy == "spool":
             mailbox.dead += len(keys)
-            await self._bury(mailbox, keys, 0, "more pending than the subscriber's limit")
+            await self._make_dead_letters(mailbox, keys, 0, "more pending than the subscriber's limit")
         else:
             mailbox.dropped += len(keys)
-            gone = self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), must=True)
-            await self._gone(mailbox, gone, "dropped")
+            gone = self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), mandatory=True)
+            await self._count_removed(mailbox, gone, "dropped")

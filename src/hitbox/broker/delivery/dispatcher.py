@@ -1,20 +1,20 @@
-"""Match and send: accepted events in, deliveries out, one level of priority after the other.
+"""Match accepted events and send the deliveries, one priority level after the other.
 
-    serial       all levels are determined, then sent
-    alternate    a level is determined, then sent until it is on its way, then the next one is determined
-    concurrent   a level is determined and handed to the connections, which send while the next one is determined
+    serial       all levels are matched, then all are sent
+    alternate    a level is matched and sent, then the next level is matched
+    concurrent   a level is matched and handed to the connections, which send it while the next level is matched
 
-Events that queued up meanwhile go through together: the level 9 of all of them, then the level 8 and so on, so that a
-connection gets one frame for many.
+Events that have queued up are processed as a batch: level 9 of all of them, then level 8 and so on, so that a
+connection sends many deliveries in one frame.
 
-A subscriber gets one delivery an event, naming all of its subscriptions that matched. One with subscriptions of several
-priorities is served with its most urgent one, which therefore waits until its least urgent one is determined; levels
-stay in order, so the levels behind wait too. Where every subscriber keeps to one priority nobody waits.
+A subscriber gets one delivery per event, which names all of its subscriptions that matched. If its subscriptions have
+several priorities, the delivery has the highest of them, but cannot be sent before the lowest level is matched. Levels
+stay in order, so lower levels wait too. If every subscriber uses one priority, nothing waits.
 
-An event that nobody wants goes, with level 0, to the subscribers that asked for such.
+An event without matches is delivered, with level 0, to the subscribers with the option `unmatched`.
 
-Matching runs on the event loop itself: handing it to a thread costs more than it takes. Large events are the exception,
-as a LIKE has to look through their texts: they are matched in a thread, and so is everything of a size that took long.
+Matching runs on the event loop, because handing an event to a thread takes longer than matching it. Large events, whose
+texts a LIKE has to search, are matched in a thread, and so are smaller ones if events of their size took long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.settings import Way
-from hitbox.broker.subscriptions import Registry, Subscriber
+from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
 
 BATCH = 64
@@ -37,12 +37,12 @@ TURN_SECONDS = 0.005
 ALTERNATE_SECONDS = 0.05
 log = logging.getLogger("hitbox.broker")
 LARGE = 4096
-"""Bytes of an event from which it is matched in a thread."""
+"""Events of at least this many bytes are matched in a thread."""
 Row = tuple[int, int, int, str, int]
 
 
 @dataclass(slots=True)
-class Accepted:
+class AcceptedEvent:
     """An event that is in the store."""
 
     seq: int
@@ -52,14 +52,14 @@ class Accepted:
     time: int
     accepted: int
     again: bool = False
-    """After a crash: it may have been delivered before."""
+    """It is matched after a restart, so it may have been delivered before."""
     slowest: float = 0.0
-    """Seconds that finding one of its levels took."""
+    """The longest time that matching one of its levels took, in seconds."""
 
 
 @dataclass(slots=True)
 class Level:
-    """The deliveries of one level; `lowest` is the least urgent priority that anyone among them subscribes with."""
+    """The deliveries of one level; `lowest`: the lowest priority of any subscription of their subscribers."""
 
     level: int
     lowest: int
@@ -67,16 +67,18 @@ class Level:
 
 
 @dataclass(slots=True)
-class Pump:
-    registry: Registry
+class Dispatcher:
+    """Matches batches of events and offers the deliveries to the mailboxes."""
+
+    registry: SubscriptionRegistry
     mailboxes: Mapping[int, Mailbox]
     way: Way
     failed: list[int] = field(default_factory=list)
-    """Events of the last run that could not be matched, or not at every level."""
+    """Events of the last run that could not be matched completely."""
     large: int = LARGE
 
-    async def run(self, batch: list[Accepted]) -> tuple[list[Row], dict[int, int]]:
-        """Send a batch; the rows to record, and how many subscriptions each event matched."""
+    async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
+        """Match and send a batch; returns the rows to store, and the number of matches of each event."""
         rows: list[Row] = []
         self.failed = []
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
@@ -102,9 +104,11 @@ class Pump:
             ]
         return rows, {seq: sum(len(d.ids) for d in found.values()) for seq, found in made.items()}
 
-    async def _levels(self, batch: list[Accepted], made: dict[int, dict[Subscriber, Delivery]]) -> AsyncIterator[Level]:
-        """Level by level over all events of the batch, each determined when it is asked for."""
-        heads: list[tuple[Accepted, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
+    async def _levels(
+        self, batch: list[AcceptedEvent], made: dict[int, dict[Subscriber, Delivery]]
+    ) -> AsyncIterator[Level]:
+        """The levels of all events of the batch, in descending order; each is matched when the caller asks for it."""
+        heads: list[tuple[AcceptedEvent, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
         next_of: dict[int, tuple[int, list[str]] | None] = {}
         turn = time.monotonic()
         while True:
@@ -121,23 +125,23 @@ class Pump:
                 if found is None and level.level == 0 and not made[a.seq] and a.seq not in self.failed:
                     self._collect(a, {one: [] for one in self.registry.takes_unmatched.values()}, level, made[a.seq])
                 elif found is not None and found[0] == level.level:
-                    self._collect(a, self.registry.group(found[1]), level, made[a.seq])
+                    self._collect(a, self.registry.by_subscriber(found[1]), level, made[a.seq])
                     del next_of[a.seq]
             if left or level.deliveries:
                 yield level
             if not left:
                 return
 
-    def _found(self, a: Accepted) -> Iterator[tuple[int, list[str]]]:
-        """An event that cannot be matched harms no other."""
+    def _found(self, a: AcceptedEvent) -> Iterator[tuple[int, list[str]]]:
+        """The levels of one event. An error is logged and does not affect other events."""
         try:
             yield from self.registry.levels(a.event, a.where)
         except Exception:
-            log.exception("event %d could not be matched; it is kept, and tried again at the next start", a.seq)
+            log.exception("event %d could not be matched; it is kept and tried again at the next start", a.seq)
             self.failed.append(a.seq)
 
-    async def _next(self, a: Accepted, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
-        """The next level of an event, found on the loop or in a thread; how that went decides for the others."""
+    async def _next(self, a: AcceptedEvent, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
+        """The next level of an event, matched on the event loop or in a thread. Adjusts `large` to the time it took."""
         size, started = len(a.body), time.monotonic()
         threaded = size >= self.large
         found = await asyncio.to_thread(next, levels, None) if threaded else next(levels, None)
@@ -149,7 +153,7 @@ class Pump:
         return found
 
     def _collect(
-        self, a: Accepted, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
+        self, a: AcceptedEvent, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
     ) -> None:
         now = time.perf_counter_ns()
         for subscriber, names in found.items():
@@ -164,7 +168,7 @@ class Pump:
             level.lowest = min(level.lowest, subscriber.lowest)
 
     async def _send(self, level: Level) -> list[Mailbox]:
-        """Hand a level over and let the connections run."""
+        """Offer a level to the mailboxes and let the connections run."""
         touched = []
         for subscriber, delivery in level.deliveries:
             mailbox = self.mailboxes.get(subscriber.number)
@@ -176,7 +180,7 @@ class Pump:
         return touched
 
     async def _send_and_wait(self, level: Level) -> None:
-        """The same, and wait for the connections to have written it; one that is stuck is not waited for."""
+        """The same, and wait until the connections have written it, but at most ALTERNATE_SECONDS."""
         busy = [asyncio.ensure_future(m.idle.wait()) for m in await self._send(level) if not m.idle.is_set()]
         if busy:
             _, stuck = await asyncio.wait(busy, timeout=ALTERNATE_SECONDS)

@@ -1,14 +1,14 @@
-"""What waits for one subscriber.
+"""The pending deliveries of one subscriber.
 
-    offer ->  ready[9] ... ready[0]  -> take ->  held (sent, not acknowledged)  -> ack
-                  ^   in memory, bounded             |  timeout or refusal: a pause, or a dead letter
-    spool --------+   on disk, in the same order     +-> ready, at the front, after the pause
+    offer ->  ready[9] ... ready[0]  -> take ->  in_flight (sent, not acknowledged)  -> acknowledge
+                  ^   in memory, bounded             |  time-out or refusal: a pause, or a dead letter
+    spool --------+   on disk, in the same order     +-> front of ready, after the pause
 
-The time-out of a delivery counts from the moment it was written to the connection, and again from each `extend`.
+The time-out of a delivery starts when it is written to the connection, and starts again at each `extend`.
 
-A durable subscriber's deliveries are rows of the store; memory holds only the next ones of a subscriber that is
-connected. Where memory does not suffice (or nobody is connected) the mailbox is `spilled`: what comes goes to the disk
-alone, and is fetched in order once `ready` is empty. An ephemeral subscriber has memory only.
+A durable subscriber's deliveries are rows of the store. Only the next ones are in memory, and only while it is
+connected. If memory is full, or there is no connection, the mailbox is `spilled`: new deliveries go to disk only, and
+are fetched in order once `ready` is empty. An ephemeral subscriber's deliveries are in memory only.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Protocol
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.store.store import Stored
+from hitbox.broker.store.store import StoredDelivery
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
 
-MEMORY = 1_000
+MEMORY_ROWS = 1_000
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
-MOST_DOUBLINGS = 60  # of a pause; more would overflow at some point, and all of them are beyond any limit
+MOST_DOUBLINGS = 60  # of a pause: more would overflow, and every limit is reached earlier
 
 
 class Connection(Protocol):
-    """Where deliveries go; closing it must not block."""
+    """A connection that sends deliveries. `close` must not block."""
 
     def close(self, code: int, reason: str) -> None: ...
 
@@ -57,7 +57,7 @@ class Delivery:
     deadline: float = 0.0
 
     def encode(self) -> bytes:
-        """JSON; the event's own text is taken over as it is."""
+        """As JSON; the event's text is copied unchanged."""
         names = msgspec.json.encode(self.ids)
         again = b"true" if self.sent else b"false"
         head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
@@ -65,9 +65,11 @@ class Delivery:
 
 
 class Mailbox:
+    """The queue of one subscriber. `window`: how many deliveries may be in flight."""
+
     def __init__(self, subscriber: Subscriber, pending: int = 0):
         self.subscriber = subscriber
-        self.pending = pending  # of a durable subscriber: rows in the store, counted as they come and go there
+        self.pending = pending  # durable subscriber: number of its rows in the store
         self.dropped = self.dead = self.resent = 0
         self.connected: Connection | None = None
         self.window = 0
@@ -77,22 +79,24 @@ class Mailbox:
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
-        self.held: dict[int, Delivery] = {}  # by deadline, those without one (being sent, in a pause) anywhere
-        self.paused = 0  # of the held ones, those that failed and wait for their next try
-        self._due: list[tuple[float, int]] = []
-        self._latest = 0.0  # deadline of a held one
-        self.over = False  # to be disconnected
-        self.calm = True  # was within its limit
+        self.in_flight: dict[
+            int, Delivery
+        ] = {}  # in order of deadline, except those without one (being sent, or in a pause)
+        self.paused = 0  # how many in flight failed and wait for their next try
+        self._retry_heap: list[tuple[float, int]] = []
+        self._latest_deadline = 0.0  # of any delivery in flight
+        self.over_limit = False  # to be disconnected
+        self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
     # ---- in
 
     def offer(self, delivery: Delivery) -> bool:
-        """Take a delivery; whether it may be sent from memory right away."""
+        """Add a delivery; returns whether it will be sent from memory (otherwise from disk, or not at all)."""
         self.pending += 1
-        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order
+        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order of number
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
-        if self.connected is None or self.spilled or self.ready >= MEMORY:
+        if self.connected is None or self.spilled or self.ready >= MEMORY_ROWS:
             self.spilled = True
             self.spills += 1
             self.wake.set()
@@ -107,7 +111,7 @@ class Mailbox:
         self._push(delivery)
         if self.ready > self.subscriber.options.limit:
             if self.subscriber.options.policy == "disconnect":
-                self.over = True
+                self.over_limit = True
             oldest = min((queue for queue in self._ready if queue), key=lambda queue: queue[0].seq)
             oldest.popleft()
             self.ready -= 1
@@ -121,13 +125,13 @@ class Mailbox:
         self.idle.clear()
         self.wake.set()
 
-    def fill(self, stored: Iterable[Stored]) -> None:
-        """What was fetched from the disk."""
+    def fill(self, stored: Iterable[StoredDelivery]) -> None:
+        """Add deliveries that were fetched from disk."""
         for s in stored:
             self._push(Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False))
 
-    def respool(self, count: int) -> None:
-        """Deliveries were added on disk, behind our back."""
+    def rows_added(self, count: int) -> None:
+        """Deliveries were added to the store directly (a replay)."""
         self.pending += count
         self.spilled = self.spilled or count > 0
         self.spills += 1
@@ -135,15 +139,15 @@ class Mailbox:
 
     # ---- out
 
-    def room(self) -> int:
-        """How many more may be sent; a delivery in its pause is not with the client, so it takes no place there."""
-        return self.window - len(self.held) + min(self.paused, MEMORY)
+    def window_left(self) -> int:
+        """How many more may be sent. A delivery in its pause is not with the client, so it does not count."""
+        return self.window - len(self.in_flight) + min(self.paused, MEMORY_ROWS)
 
     def take(self) -> list[Delivery]:
-        """The next deliveries for one frame, most urgent first, within the window; they count as held from now on."""
+        """The next deliveries for one frame, most urgent first, within the window. They are in flight from now on."""
         found: list[Delivery] = []
         size = 0
-        most = min(FRAME_COUNT, self.room()) if not self.subscriber.ephemeral else FRAME_COUNT
+        most = min(FRAME_COUNT, self.window_left()) if not self.subscriber.ephemeral else FRAME_COUNT
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
@@ -154,30 +158,30 @@ class Mailbox:
         if self.subscriber.ephemeral:
             self.pending -= len(found)
         else:
-            self.held.update((d.seq, d) for d in found)
+            self.in_flight.update((d.seq, d) for d in found)
         return found
 
-    def wants_spool(self) -> bool:
-        return self.spilled and not self.ready and self.room() > 0 and not self.subscriber.ephemeral
+    def needs_refill(self) -> bool:
+        return self.spilled and not self.ready and self.window_left() > 0 and not self.subscriber.ephemeral
 
     def extend(self, seqs: Iterable[int]) -> None:
-        """The time-out of these deliveries counts from now on; what is not with the client stays as it is."""
+        """Restart the time-out of these deliveries. Those that are not with the client are ignored."""
         deadline = time.monotonic() + self.subscriber.options.visibility_seconds
         for seq in seqs:
-            delivery = self.held.get(seq)
+            delivery = self.in_flight.get(seq)
             if delivery is not None and delivery.deadline:
-                del self.held[seq]  # to the end: held is in the order of deadlines
+                del self.in_flight[seq]  # move it to the end: in_flight is in order of deadline
                 delivery.deadline = deadline
-                self.held[seq] = delivery
-        if deadline < self._latest:  # visibility_seconds became shorter: some have more time than these
-            self.held = dict(sorted(self.held.items(), key=lambda one: one[1].deadline))
-        self._latest = max(self._latest, deadline)
+                self.in_flight[seq] = delivery
+        if deadline < self._latest_deadline:  # visibility_seconds became shorter: some have more time than these
+            self.in_flight = dict(sorted(self.in_flight.items(), key=lambda one: one[1].deadline))
+        self._latest_deadline = max(self._latest_deadline, deadline)
 
     def acknowledge(self, seqs: Iterable[int]) -> tuple[list[tuple[int, int]], list[int]]:
-        """(level, seq) of what is done, and the numbers of which memory knows nothing: they may be on the disk."""
+        """Remove deliveries; returns (level, seq) of those in memory, and the other numbers, which may be on disk."""
         known, unknown = [], []
         for seq in dict.fromkeys(seqs):
-            delivery = self._unhold(seq)
+            delivery = self._remove_in_flight(seq)
             if delivery is not None:
                 known.append((delivery.level, seq))
             else:
@@ -186,14 +190,14 @@ class Mailbox:
         self.wake.set()
         return known, unknown
 
-    def _unhold(self, seq: int) -> Delivery | None:
-        delivery = self.held.pop(seq, None)
+    def _remove_in_flight(self, seq: int) -> Delivery | None:
+        delivery = self.in_flight.pop(seq, None)
         if delivery is not None and not delivery.deadline:
             self.paused -= 1
         return delivery
 
     def _discard(self, seqs: Iterable[int]) -> None:
-        """Take these out of the queues, in one pass."""
+        """Remove these from the queues, in one pass."""
         gone = set(seqs)
         if not gone or not self.ready:
             return
@@ -203,46 +207,46 @@ class Mailbox:
         self.ready = sum(map(len, self._ready))
 
     def drop(self, seqs: Iterable[int]) -> None:
-        """Forget deliveries that the store has let go."""
+        """Forget deliveries that were deleted from the store."""
         seqs = list(seqs)
         for seq in seqs:
-            self._unhold(seq)
+            self._remove_in_flight(seq)
         self._discard(seqs)
 
     # ---- time
 
     def expired(self, now: float) -> list[Delivery]:
-        """Held deliveries whose time is up; those whose pause is over go back to the front of their queue."""
-        while self._due and self._due[0][0] <= now:
-            delivery = self.held.get(heapq.heappop(self._due)[1])
+        """The deliveries in flight that are past their time-out. Those whose pause is over return to their queue."""
+        while self._retry_heap and self._retry_heap[0][0] <= now:
+            delivery = self.in_flight.get(heapq.heappop(self._retry_heap)[1])
             if delivery is not None and not delivery.deadline:
-                self._unhold(delivery.seq)
+                self._remove_in_flight(delivery.seq)
                 delivery.sent, delivery.live = True, False
                 self._ready[delivery.level].appendleft(delivery)
                 self.ready += 1
                 self.resent += 1
                 self.wake.set()
         late = []
-        for delivery in self.held.values():
+        for delivery in self.in_flight.values():
             if now < delivery.deadline < math.inf:
                 break
             if 0 < delivery.deadline <= now:
                 late.append(delivery)
         return late
 
-    def failed(self, delivery: Delivery, now: float) -> bool:
-        """Count a try; whether there is another one, after a pause."""
+    def try_failed(self, delivery: Delivery, now: float) -> bool:
+        """Count a failed try; returns whether there will be another one, after a pause."""
         options = self.subscriber.options
         delivery.tries += 1
         self.wake.set()
         if delivery.tries >= options.max_tries:
-            self._unhold(delivery.seq)
+            self._remove_in_flight(delivery.seq)
             return False
         delivery.deadline = 0.0
         self.paused += 1
         doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
         pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
-        heapq.heappush(self._due, (now + pause, delivery.seq))
+        heapq.heappush(self._retry_heap, (now + pause, delivery.seq))
         return True
 
     # ---- connections
@@ -253,17 +257,17 @@ class Mailbox:
         self.wake.set()
 
     def disconnect(self, connection: Connection | None) -> None:
-        """Forget what was in memory: a durable subscriber's is on disk."""
+        """Forget what is in memory; a durable subscriber's deliveries are on disk."""
         if self.connected is not connection or connection is None:
             return
         self.connected = None
         for queue in self._ready:
             queue.clear()
         self.ready = 0
-        self.held.clear()
+        self.in_flight.clear()
         self.paused = 0
-        self._due.clear()
-        self.over = False
+        self._retry_heap.clear()
+        self.over_limit = False
         if self.subscriber.ephemeral:
             self.pending = 0
         else:
@@ -271,8 +275,8 @@ class Mailbox:
         self.idle.set()
         self.wake.set()
 
-    def lag(self) -> dict[str, object]:
-        """For the page and the metrics."""
+    def describe(self) -> dict[str, object]:
+        """State of the subscriber for the API and the page."""
         s = self.subscriber
         return {
             "name": s.name,
@@ -280,7 +284,7 @@ class Mailbox:
             "connected": self.connected is not None,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
-            "held": len(self.held),
+            "held": len(self.in_flight),
             "spooled": self.spilled,
             "dropped": self.dropped,
             "dead": self.dead,

@@ -1,7 +1,7 @@
-"""The broker on the network: HTTP and JSON, WebSockets, Server-Sent Events, metrics, and the page.
+"""The broker's web application: HTTP and JSON, WebSockets, Server-Sent Events, metrics, and the page.
 
-application(broker, guard)     an ASGI application
-serve(...)                     with uvicorn, until a signal
+application(broker, access)    an ASGI application
+serve(...)                     runs it with uvicorn until a signal
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from hitbox.broker import metrics
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
 from hitbox.broker.http import connections, openapi, request_bodies, routes
-from hitbox.broker.http.auth import Buckets, Guard
+from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.websocket import Session
 from hitbox.errors import HitboxError
 
 PAGE = Path(__file__).parent.parent / "page"
-OPEN = ("/", "/healthz")
+PUBLIC_PATHS = ("/", "/healthz")
 LIVE_SECONDS = 1.0
 LATEST = 20
-"""Events that the page lists."""
+"""Number of events that the page lists."""
 SWITCH_SECONDS = 0.0005
-"""How long the writer's thread waits for the interpreter while the event loop is busy; the default is 0.005."""
-SAFETY = {
+"""How long the writer thread waits for Python's interpreter lock while the event loop is busy; the default is 0.005."""
+SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -56,11 +56,11 @@ SAFETY = {
 log = logging.getLogger("hitbox.broker")
 
 
-class Door:
-    """Checks Host, Origin and token of every request before anything else sees it."""
+class AccessMiddleware:
+    """Checks Host, Origin and token of every request before any handler runs."""
 
-    def __init__(self, app: ASGIApp, guard: Guard):
-        self.app, self.guard = app, guard
+    def __init__(self, app: ASGIApp, access: AccessControl):
+        self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -69,17 +69,17 @@ class Door:
         path = scope["path"]
         try:
             headers = _headers(scope["headers"])
-            self.guard.check_page(headers)
-            public = path in OPEN or path.startswith("/page/")
-            scope["principal"] = "" if public else self.guard.principal(headers, scope.get("subprotocols", ()))
+            self.access.check_page(headers)
+            public = path in PUBLIC_PATHS or path.startswith("/page/")
+            scope["principal"] = "" if public else self.access.principal(headers, scope.get("subprotocols", ()))
         except HitboxError as problem:
-            await refusal(problem)(scope, receive, send)  # of a WebSocket too: instead of its handshake
+            await error_response(problem)(scope, receive, send)  # for a WebSocket this replaces the handshake
             return
         await self.app(scope, receive, send)
 
 
 def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """By name; those that decide who may come in must not come twice, as others may read the other one."""
+    """Headers by name. Those that decide about access must not come twice: a proxy might have checked the other one."""
     found: dict[str, str] = {}
     for name, value in raw:
         key = name.decode("latin-1")
@@ -89,66 +89,66 @@ def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return found
 
 
-def answer(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     body = b"" if status == 204 else msgspec.json.encode(found)
     kind = None if status == 204 else "application/json"
-    return Response(body, status, {**SAFETY, **(headers or {})}, kind)
+    return Response(body, status, {**SECURITY_HEADERS, **(headers or {})}, kind)
 
 
-def refusal(problem: HitboxError) -> Response:
+def error_response(problem: HitboxError) -> Response:
     headers = {"retry-after": str(math.ceil(problem.retry_after))} if isinstance(problem, Overloaded) else {}
-    return answer(describe(problem), status_of(problem), headers)
+    return json_response(describe(problem), status_of(problem), headers)
 
 
-def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
-    buckets = Buckets(broker.settings.publish_rate)
+def application(broker: Broker, access: AccessControl, version: str = "1") -> Starlette:
+    rate_limiter = RateLimiter(broker.settings.publish_rate)
     lookups = Lookups(broker.settings.max_lookups)
     connected: Counter[str] = Counter()
 
     def endpoint(by_method: dict[str, routes.Route]) -> Any:
         async def run(request: Request) -> Response:
             route = by_method["GET" if request.method == "HEAD" else request.method]
-            call = routes.Call(broker, guard, buckets, lookups, request, request.scope["principal"])
+            call = routes.Call(broker, access, rate_limiter, lookups, request, request.scope["principal"])
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if request_bodies.kind_of(request) != "application/json":
-                    raise BadRequest("the content type is application/json")
+                    raise BadRequest("the content type must be application/json")
                 data = await request_bodies.read(request, broker.settings.max_body_bytes)
                 call.body = request_bodies.decode(data, route.body)
-            return answer(await route.run(call), route.status)
+            return json_response(await route.run(call), route.status)
 
         return run
 
     async def connect(socket: WebSocket) -> None:
         principal = socket.scope["principal"]
         if broker.closing:
-            await socket.send_denial_response(refusal(StoreFailed("the broker is shutting down")))
+            await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
             return
         if connected[principal] >= broker.settings.max_connections:
-            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the most")
-            await socket.send_denial_response(refusal(problem))
+            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the maximum")
+            await socket.send_denial_response(error_response(problem))
             return
         connected[principal] += 1
         try:
-            await Session(socket, broker, buckets, principal).run()
+            await Session(socket, broker, rate_limiter, principal).run()
         finally:
             connected[principal] -= 1
 
     async def live(request: Request) -> Response:
-        return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SAFETY)
+        return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SECURITY_HEADERS)
 
     async def health(request: Request) -> Response:
         found, status = broker.health()
-        return answer(found, status)
+        return json_response(found, status)
 
     async def prometheus(request: Request) -> Response:
-        return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SAFETY)
+        return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
 
     async def description(request: Request) -> Response:
-        return answer(openapi.describe(version))
+        return json_response(openapi.describe(version))
 
     async def page(request: Request) -> Response:
-        return FileResponse(PAGE / "index.html", headers=SAFETY)
+        return FileResponse(PAGE / "index.html", headers=SECURITY_HEADERS)
 
     by_path: dict[str, dict[str, routes.Route]] = {}
     for route in routes.ROUTES:
@@ -164,8 +164,8 @@ def application(broker: Broker, guard: Guard, version: str = "1") -> Starlette:
             Route("/", page),
             Mount("/page", StaticFiles(directory=PAGE)),
         ],
-        middleware=[Middleware(Door, guard=guard)],
-        exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _surprise},  # type: ignore[dict-item]
+        middleware=[Middleware(AccessMiddleware, access=access)],
+        exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _unexpected_error},  # type: ignore[dict-item]
     )
 
 
@@ -173,30 +173,30 @@ def _query(request: Request, shape: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(dict(request.query_params), shape, strict=False)
     except msgspec.ValidationError as problem:
-        raise BadRequest(f"a parameter is wrong: {problem}") from None
+        raise BadRequest(f"invalid query parameter: {problem}") from None
 
 
 async def _problem(request: Request, problem: HitboxError) -> Response:
-    return refusal(problem)
+    return error_response(problem)
 
 
 async def _http_problem(request: Request, problem: HTTPException) -> Response:
     found = {"error": {"type": "HTTPError", "message": problem.detail}}
-    return answer(found, problem.status_code, dict(problem.headers or {}))
+    return json_response(found, problem.status_code, dict(problem.headers or {}))
 
 
-async def _surprise(request: Request, problem: Exception) -> Response:
-    log.error("unexpected", exc_info=problem)
-    return answer({"error": {"type": "InternalError", "message": "unexpected; see the broker's log"}}, 500)
+async def _unexpected_error(request: Request, problem: Exception) -> Response:
+    log.error("unexpected error in a request", exc_info=problem)
+    return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
 
 
 async def _live(broker: Broker) -> AsyncIterator[bytes]:
-    """Server-Sent Events for the page: a line of figures a second, and the latest events."""
+    """Server-Sent Events for the page: once per second the figures and the latest events."""
     seen = 0
     while not broker.closing:
-        line = broker.watch.history[-1] if broker.watch.history else {}
-        fresh = broker.watch.since(seen, LATEST)
-        seen = broker.watch.seen
+        line = broker.statistics.history[-1] if broker.statistics.history else {}
+        fresh = broker.statistics.events_after(seen, LATEST)
+        seen = broker.statistics.event_count
         state = {key: value for key, value in broker.describe().items() if key != "history"}
         data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh, "arrived": seen})
         yield b"data: " + data + b"\n\n"
@@ -204,7 +204,7 @@ async def _live(broker: Broker) -> AsyncIterator[bytes]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to us: the broker closes after it."""
+    """uvicorn without its signal handlers: `serve` handles signals, because the broker must stop after uvicorn."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -212,12 +212,17 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    broker: Broker, guard: Guard, host: str, port: int, ready: Callable[[int], None], stop: asyncio.Event | None = None
+    broker: Broker,
+    access: AccessControl,
+    host: str,
+    port: int,
+    ready: Callable[[int], None],
+    stop: asyncio.Event | None = None,
 ) -> None:
-    """Run until SIGTERM, SIGINT or `stop`, then finish what was accepted and close; `ready` gets the port."""
+    """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port."""
     listening: list[socket.socket] = []
     try:
-        guard.check_address()
+        access.check_address()
         most = connections.most_sockets(broker.settings)
         listening = connections.listen(host, port)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -228,7 +233,7 @@ async def serve(
         broker.store.close()
         raise
     config = connections.Config(
-        application(broker, guard),
+        application(broker, access),
         broker.settings,
         most,
         ws_max_size=broker.settings.max_body_bytes,
@@ -240,18 +245,18 @@ async def serve(
     )
     server = _Server(config)
 
-    def leave() -> None:
+    def shut_down() -> None:
         broker.closing = server.should_exit = True
 
-    async def until_told() -> None:
+    async def wait_for_stop() -> None:
         if stop is not None:
             await stop.wait()
-            leave()
+            shut_down()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
-        loop.add_signal_handler(number, leave)
-    told = asyncio.create_task(until_told())
+        loop.add_signal_handler(number, shut_down)
+    stop_task = asyncio.create_task(wait_for_stop())
     running = asyncio.create_task(server.serve(listening))
     try:
         while not server.started and not running.done():
@@ -260,5 +265,5 @@ async def serve(
             ready(listening[0].getsockname()[1])
         await running
     finally:
-        told.cancel()
+        stop_task.cancel()
         await broker.stop()

@@ -1,12 +1,12 @@
-"""Who may come in: tokens, the Host and Origin of a request, and how much one principal may take.
+"""Access control: tokens, the Host and Origin of a request, and the rate limit per principal.
 
-A token is 256 random bits; the store keeps its SHA-256 only (a random token needs no slow hash). Bound to the loopback
-address and with no token made, the broker lets everyone on this machine in as "local". Any other address needs tokens,
-and once there is one it is asked for everywhere but on the page's own files and /healthz.
+A token is 256 random bits; the store keeps only its SHA-256 (a random token needs no slow hash). A broker on the
+loopback address without tokens accepts everyone on this machine as the principal "local". Any other address requires a
+token. Once there is a token, every request needs one, except for /healthz and the files of the page.
 
-A browser sends Origin with whatever a foreign page makes it send, and the name that it looked up as Host: a loopback
-broker answers to loopback names only, and an Origin must be the broker's own or one that was allowed. Both are read
-strictly, name and port and nothing else: what another program reads differently is refused.
+A browser sends the page's Origin with every request that a foreign page makes, and as Host the name it resolved. A
+loopback broker therefore accepts loopback names only as Host, and an Origin must be the broker's own or an allowed one.
+Both are parsed strictly as a name and a port, so that no other program can read them differently.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ BEARER = "bearer."
 
 
 def make_token(store: Store, name: str) -> str:
-    """A new token of a principal; only its hash is kept, so it is shown once. Runs in a transaction."""
+    """Create the token of a principal. Only its hash is stored, so it can be shown only now. Needs a transaction."""
     check_name(name, "principal")
     token = secrets.token_urlsafe(32)
-    tokens: dict[str, str] = store.get("tokens", {})
+    tokens: dict[str, str] = store.get_meta("tokens", {})
     if name in tokens:
         raise Conflict(f"{name!r} has a token already; remove it first")
-    store.keep("tokens", {**tokens, name: _hash(token)})
+    store.put_meta("tokens", {**tokens, name: _hash(token)})
     return token
 
 
 def remove_token(store: Store, name: str) -> None:
-    tokens: dict[str, str] = store.get("tokens", {})
+    tokens: dict[str, str] = store.get_meta("tokens", {})
     if name not in tokens:
         raise BadRequest(f"{name!r} has no token")
-    store.keep("tokens", {kept: hash for kept, hash in tokens.items() if kept != name})
+    store.put_meta("tokens", {kept: hash for kept, hash in tokens.items() if kept != name})
 
 
 def _hash(token: str) -> str:
@@ -63,7 +63,7 @@ def parse_address(text: str, header: str, port: int) -> tuple[str, int]:
     found = ADDRESS.fullmatch(text)
     number = int(found["port"] or port) if found else 0
     if found is None or not 0 < number <= 65535:
-        raise Forbidden(f"the header {header} is a name or an address with a port, not {text!r:.100}")
+        raise Forbidden(f"the header {header} must be a name or an address, with an optional port, not {text!r:.100}")
     name = found["name"].lower()
     if name.startswith("["):
         try:
@@ -74,15 +74,17 @@ def parse_address(text: str, header: str, port: int) -> tuple[str, int]:
 
 
 def check_origin(text: str) -> str:
-    """An origin that is to be allowed, as browsers send it."""
+    """Check an origin given with --allow-origin: it must be as browsers send it."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme not in PORTS or ADDRESS.fullmatch(rest) is None or text != text.lower():
-        raise BadRequest(f"an origin is like http://name or https://name:8443 (no path, lower case), not {text!r:.100}")
+        raise BadRequest(
+            f"an origin must be like http://name or https://name:8443 (no path, lower case), not {text!r:.100}"
+        )
     return text
 
 
 def is_loopback(host: str) -> bool:
-    """Does it name this machine to itself?
+    """Whether the host is the loopback name or a loopback address.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1"), is_loopback("127.evil.example")
     (True, True, True, False)
@@ -94,8 +96,8 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(slots=True)
-class Guard:
-    """Checks requests; headers are lower-case."""
+class AccessControl:
+    """Checks requests. Names of headers are in lower case."""
 
     tokens: Mapping[str, str]
     loopback: bool
@@ -103,12 +105,12 @@ class Guard:
 
     def check_address(self) -> None:
         if not self.loopback and not self.tokens:
-            raise NotAllowed("any address but the loopback one needs a token: `hitbox admin token NAME --data DIR`")
+            raise NotAllowed("an address other than loopback needs a token: `hitbox admin token NAME --data DIR`")
 
     def check_page(self, headers: Mapping[str, str]) -> None:
-        """Host and Origin."""
+        """Check Host and Origin."""
         host = headers.get("host", "")
-        if self.loopback or "host" in headers:  # HTTP/1.0, which some health checks speak, has none
+        if self.loopback or "host" in headers:  # HTTP/1.0, which some health checks use, has no Host
             name, _ = parse_address(host, "Host", 80)
             if self.loopback and not is_loopback(name):
                 raise Forbidden(f"this broker answers on the loopback address only, not as {host!r:.100}")
@@ -123,7 +125,7 @@ class Guard:
             raise Forbidden(f"requests from the page {origin!r:.100} are not allowed (--allow-origin)")
 
     def principal(self, headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:
-        """Who it is, by the Authorization header or, for a browser's WebSocket, by a subprotocol."""
+        """The principal of the token in the Authorization header or, for a browser's WebSocket, in a subprotocol."""
         if not self.tokens:
             return "local"
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -137,8 +139,8 @@ class Guard:
 
 
 @dataclass(slots=True)
-class Buckets:
-    """Events a second and principal, saved up for one second at most."""
+class RateLimiter:
+    """Limits events per second and principal; unused rate is saved for at most one second."""
 
     rate: float
     _levels: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -150,5 +152,7 @@ class Buckets:
         level, then = self._levels.get(principal, (self.rate, now))
         level = min(level + (now - then) * self.rate, self.rate)
         if level <= 0:
-            raise Overloaded(f"{principal} publishes more than {self.rate:g} events a second", -level / self.rate + 0.1)
+            raise Overloaded(
+                f"{principal} publishes more than {self.rate:g} events per second", -level / self.rate + 0.1
+            )
         self._levels[principal] = (level - count, now)

@@ -1,13 +1,13 @@
-"""Sockets: listening, how many there may be, and how long each may keep the broker waiting.
+"""Sockets: listening, the number of connections, and time limits for each.
 
-uvicorn bounds only the pause between two requests of a connection. Here a connection is also closed where
+uvicorn limits only the pause between two requests on a connection. Here a connection is also closed if
 
-    no request, or only a part of its head, came within `request_seconds` of the connection (or of its first byte)
+    the head of a request is not complete `request_seconds` after the connection opened (or after its first byte)
     a body is not complete `body_seconds` after its head
-    nothing of what is sent was taken for `stall_seconds`
-    there are `max_sockets` of them already (status 503)
+    the client has read nothing of what is sent to it for `stall_seconds`
+    there are `max_sockets` connections already (status 503)
 
-A WebSocket that says no hello is closed by its session (sockets.py); one that answers no ping, here and at once.
+A WebSocket that sends no hello is closed by its session (websocket.py); one that answers no ping is closed here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from hitbox.broker.errors import CannotListen
 from hitbox.broker.settings import Settings
 
 OTHER_FILES = 100
-"""Open files that are no connections: the store, snapshots, libraries."""
+"""Open files other than connections: the store, snapshots, libraries."""
 READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 256 * 1024
-"""What is read of a connection at a time, asyncio's own being 256 KB. That is 40,000 chunks of a body with one byte
-each, or as many headers, which keep the parser busy for seconds while all others wait; frames are read quickly."""
+"""Bytes read from a connection at a time. asyncio's default of 256 KB may hold 40,000 one-byte chunks of a body, or as
+many headers, which block the event loop for seconds; WebSocket frames are parsed quickly."""
 BACKLOG = 2048
-"""Connections that wait until the broker has started."""
+"""Connections that may queue until the broker has started."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 CROWDED = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 log = logging.getLogger("hitbox.broker")
@@ -43,9 +43,9 @@ log = logging.getLogger("hitbox.broker")
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to all addresses that a host has, with one port; 0 is any free one."""
+    """Sockets bound to all addresses of a host, on one port; 0 is any free port."""
     if not 0 <= port <= 65535:
-        raise CannotListen(f"a port is 0 to 65535, not {port}")
+        raise CannotListen(f"a port must be 0 to 65535, not {port}")
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as problem:
@@ -59,7 +59,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.bind((address[0], port, *address[2:]))
-            one.listen(BACKLOG)  # already here: on a port that someone else listens on, bind alone may work
+            one.listen(BACKLOG)  # listen now: bind alone may succeed on a port that is in use
         except OSError as problem:
             one.close()
             problems.append(CannotListen(_why(problem, host, port)))
@@ -69,7 +69,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             bound.append(one)
             port = one.getsockname()[1]
     else:
-        if bound:  # a name may have addresses that this machine has not, ::1 without IPv6, say
+        if bound:  # a name may have addresses that this machine lacks, such as ::1 without IPv6
             return bound
     for one in bound:
         one.close()
@@ -82,12 +82,12 @@ def _why(problem: OSError, host: str, port: int) -> str:
     if problem.errno == errno.EACCES:
         return f"no permission to listen on port {port} of {host}; choose one above 1023 with --port"
     if problem.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine; see --host"
+        return f"{host} is not an address of this machine; see --host"
     return f"cannot listen on port {port} of {host}: {problem.strerror or problem}"
 
 
 def most_sockets(settings: Settings) -> int:
-    """How many connections there may be: the setting, as far as the process may open files (raised where it may)."""
+    """The maximum number of connections: the setting, or less if the limit of open files cannot be raised enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.max_sockets + OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -98,7 +98,7 @@ def most_sockets(settings: Settings) -> int:
     if soft <= OTHER_FILES:
         raise CannotListen(f"this process may open {soft} files, which is too few: raise the limit (ulimit -n)")
     log.warning(
-        "this process may open %d files, so the broker takes %d connections, not max_sockets=%d; "
+        "this process may open %d files, so the broker accepts %d connections, not max_sockets=%d; "
         "raise the limit (ulimit -n) or lower the setting",
         soft, soft - OTHER_FILES, settings.max_sockets,
     )  # fmt: skip
@@ -109,15 +109,15 @@ def most_sockets(settings: Settings) -> int:
 
 
 class Config(uvicorn.Config):
-    """uvicorn's, with the broker's limits for the two protocols below."""
+    """uvicorn's configuration, with the broker's limits for the two protocols below."""
 
     def __init__(self, app: Any, limits: Settings, most: int, **named: Any):
         self.limits, self.most_sockets = limits, most
-        super().__init__(app, http=Requests, ws=Frames, **named)
+        super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, **named)
 
 
-class _Stalling(asyncio.Protocol):
-    """Cuts a connection that takes nothing for a while; comes before the protocol whose pauses it sees."""
+class _StallTimeout(asyncio.Protocol):
+    """Aborts a connection whose client reads nothing for `stall_seconds`. A mixin: it comes before the protocol."""
 
     config: Config
     loop: asyncio.AbstractEventLoop
@@ -143,7 +143,7 @@ class _Stalling(asyncio.Protocol):
             self._stalled = None
 
 
-class Requests(_Stalling, H11Protocol):
+class HttpProtocol(_StallTimeout, H11Protocol):
     """HTTP/1.1 with limits."""
 
     config: Config
@@ -182,7 +182,7 @@ class Requests(_Stalling, H11Protocol):
         super().connection_lost(exc)
 
     def _look(self, came: bool) -> None:
-        """What is the other side to send now, after something came (if only a line break) or an answer went out?"""
+        """Set the time limit for what the client has to send next. `came`: it has begun to send something."""
         theirs = self.conn.their_state
         if self._upgraded:
             return
@@ -191,10 +191,10 @@ class Requests(_Stalling, H11Protocol):
         elif theirs is h11.IDLE and came:
             self._await("head")
         else:
-            self._await("")  # it waits for our answer, or rests between two requests, which uvicorn bounds
+            self._await("")  # it waits for our answer, or is idle between requests, which uvicorn limits
 
     def _await(self, what: str) -> None:
-        """Give the other side time for the head or the body of a request, counted once for each."""
+        """Start the time limit for the head or the body of a request; once for each."""
         if what == self._awaited:
             return
         self._awaited = what
@@ -214,7 +214,7 @@ class Requests(_Stalling, H11Protocol):
         self.transport.close()
 
 
-class Frames(_Stalling, WebSocketsSansIOProtocol):
+class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
     """A WebSocket with limits."""
 
     config: Config
@@ -222,14 +222,14 @@ class Frames(_Stalling, WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True  # it was refused, as it should be; uvicorn would log an error
+            self.handshake_complete = True  # refused on purpose; otherwise uvicorn would log an error
 
     def handle_ping(self) -> None:
         if self.writable.is_set():
             super().handle_ping()
         else:
-            self.conn.data_to_send()  # who takes nothing gets no pongs: they would pile up here
+            self.conn.data_to_send()  # drop pongs for a client that does not read: they would fill memory
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self.transport.abort()  # closing alone would wait until someone who takes nothing has taken what is left
+        self.transport.abort()  # close() would wait until the client has read everything

@@ -1,4 +1,4 @@
-"""Errors as JSON: what, where in the text, and what it looks like with a caret under it."""
+"""Errors as JSON: the type, the message and, for a predicate, the position in its text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Long looks at the index, in a thread and two at a time, so that events go on meanwhile.
+"""Slow lookups in the index run in threads, two at a time.
 
-To try out or explain an event may mean a look at every subscription. On the event loop that would hold up every
-publisher and delivery; many at once, in threads, would take the processor from it.
+To try or explain an event may visit every subscription. On the event loop that would delay all publishers and
+deliveries; many lookups at once in threads would compete with it for the processor.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ T = TypeVar("T")
 
 
 class Lookups:
+    """At most `most` lookups are running or waiting."""
+
     def __init__(self, most: int):
         self.most = most
         self.waiting = 0
         self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, look: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """What `look` returns; refused where too many wait already."""
+        """The result of `look`. Raises Overloaded if too many are waiting already."""
         if self.waiting >= self.most:
-            raise Overloaded(f"{self.waiting} requests to try out or explain something wait already", 1)
+            raise Overloaded(f"{self.waiting} requests to try or explain an event are waiting already", 1)
         self.waiting += 1
         try:
             async with self._turn:
-                # shielded: the thread goes on where its requester has gone, and the turn is its own until it ends
+                # shielded: if the request is cancelled the thread still runs, and must count until it ends
                 work = asyncio.ensure_future(asyncio.to_thread(look, *args, **named))
                 try:
                     return await asyncio.shield(work)

@@ -27,15 +27,15 @@ PROBLEM = {
     },
 }
 PROBLEMS = {
-    "400": "what was sent is wrong; the message says where",
-    "401": "a token is needed",
-    "403": "a foreign page or host",
-    "404": "there is no such thing",
+    "400": "the request is invalid; the message says where",
+    "401": "a valid token is required",
+    "403": "the Host or Origin is not allowed",
+    "404": "it does not exist",
     "408": "the request took too long to arrive",
-    "409": "it contradicts what is there",
+    "409": "it conflicts with what is stored",
     "413": "too large",
-    "429": "too much at the moment; see Retry-After",
-    "503": "the store cannot be written to",
+    "429": "the broker is busy; see Retry-After",
+    "503": "the store cannot be written, or the broker is shutting down",
     "507": "the disk is full",
 }
 
@@ -79,7 +79,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
         content: dict[str, Any] = {"application/json": {"schema": one}}
         if route.raw:
             content["application/json"] = {"schema": {"anyOf": [one, {"type": "array", "items": one}]}}
-            content[request_bodies.LINES[0]] = {"schema": {"type": "string", "description": "a value a line"}}
+            content[request_bodies.LINES[0]] = {"schema": {"type": "string", "description": "one JSON value per line"}}
             content[request_bodies.ARROW] = {"schema": {"type": "string", "format": "binary"}}
         found["requestBody"] = {"required": True, "content": content}
     return found

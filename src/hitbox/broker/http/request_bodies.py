@@ -1,4 +1,4 @@
-"""Bodies of requests: one JSON value, JSON lines, or an Arrow stream; each within the limits."""
+"""Read and decode request bodies within the limits: one JSON value, JSON lines, or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect, Request
 
 from hitbox.broker.errors import BadRequest, TooLarge
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
@@ -27,21 +27,21 @@ PLAIN = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_timestamp, pa.types.is_date,
 )  # fmt: skip
 LEAST_BYTES = 8
-"""What a value of a table counts at least, as in JSON it would take about so much."""
+"""Every value of a table counts as at least this many bytes, about what it takes in JSON."""
 T = TypeVar("T")
 
 
 async def read(request: Request, most: int) -> bytes:
-    """The whole body, given up as soon as it is too large."""
+    """The whole body. Raises TooLarge as soon as it exceeds `most` bytes."""
     parts, size = [], 0
     try:
         async for part in request.stream():
             size += len(part)
             if size > most:
-                raise TooLarge(f"a body has at most {most} bytes")
+                raise TooLarge(f"a body may have at most {most} bytes")
             parts.append(part)
     except ClientDisconnect:
-        raise BadRequest("the connection ended before the body did") from None  # nobody is there to read it
+        raise BadRequest("the connection ended before the body did") from None  # the client will not see it
     return b"".join(parts)
 
 
@@ -53,22 +53,22 @@ def decode(data: bytes | str, type: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise BadRequest(f"the body is not what this takes: {problem}") from None
+        raise BadRequest(f"the body is invalid: {problem}") from None
 
 
 def many(data: bytes, kind: str, type: type[T], most: int) -> list[T]:
-    """Several values: a JSON value or a list of them, or a value a line."""
+    """Several values: one JSON value, a list of values, or one value per line."""
     if kind in LINES:
         lines = [line for line in data.split(b"\n") if line.strip()]
         if len(lines) > most:
-            raise TooLarge(f"a batch has at most {most} lines")
+            raise TooLarge(f"a batch may have at most {most} lines")
         return [decode(line, type) for line in lines]
     if kind != "application/json":
-        raise BadRequest(f"content type {kind!r:.80}: application/json, {LINES[0]} or {ARROW}")
+        raise BadRequest(f"content type {kind!r:.80}: it must be application/json, {LINES[0]} or {ARROW}")
     if data.lstrip()[:1] == b"[":
         found = decode(data, list[type])  # type: ignore[valid-type]
         if len(found) > most:
-            raise TooLarge(f"a batch has at most {most} values")
+            raise TooLarge(f"a batch may have at most {most} values")
         return found
     return [decode(data, type)]
 
@@ -76,8 +76,8 @@ def many(data: bytes, kind: str, type: type[T], most: int) -> list[T]:
 def table(data: bytes, limits: Settings) -> list[dict[str, Any]]:
     """The rows of an Arrow stream; nulls are left out.
 
-    A few bytes of Arrow can stand for gigabytes of values. So nothing is unpacked before it is known how much it is:
-    compressed streams and columns of nested types are refused, and texts count as often as rows name them.
+    A few bytes of Arrow can expand to gigabytes of values. So the size is computed before anything is unpacked:
+    compressed streams and columns of nested types are refused, and a text counts once per row that refers to it.
     """
     rows: list[dict[str, Any]] = []
     size = 0
@@ -88,11 +88,13 @@ def table(data: bytes, limits: Settings) -> list[dict[str, Any]]:
             _check_columns(reader.schema)
             for batch in reader:
                 if len(rows) + batch.num_rows > limits.max_batch:
-                    raise TooLarge(f"a batch has at most {limits.max_batch} rows")
+                    raise TooLarge(f"a batch may have at most {limits.max_batch} rows")
                 batch.validate(full=True)
                 size += sum(map(_unpacked_bytes, batch.columns))
                 if size > limits.max_body_bytes:
-                    raise TooLarge(f"the rows have more than {limits.max_body_bytes} bytes, each text counted per row")
+                    raise TooLarge(
+                        f"the rows have more than {limits.max_body_bytes} bytes (a text counts once per row)"
+                    )
                 rows += batch.to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError, UnicodeDecodeError, struct.error) as problem:
         raise BadRequest(f"the body is not an Arrow stream: {problem}") from None
@@ -106,7 +108,7 @@ def _check_columns(schema: pa.Schema) -> None:
             raise BadRequest(f"the column {column.name!r:.80} is of type {column.type}, which no attribute has")
     name, count = max(Counter(schema.names).items(), key=lambda found: found[1], default=("", 0))
     if count > 1:
-        raise BadRequest(f"the column {name!r:.80} comes twice")
+        raise BadRequest(f"the column {name!r:.80} appears twice")
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -116,12 +118,12 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _unpacked_bytes(column: pa.Array) -> int:
-    """At least what the values take outside of Arrow."""
+    """A lower bound of the size of the values outside of Arrow."""
     if pa.types.is_struct(column.type):
         return sum(_unpacked_bytes(column.field(n)) for n in range(column.type.num_fields))
     size = LEAST_BYTES * len(column)
     texts = column.dictionary if pa.types.is_dictionary(column.type) else column
-    if pa.types.is_string_view(texts.type):  # of 16 bytes each, with the length in front
+    if pa.types.is_string_view(texts.type):  # 16 bytes each, beginning with the length
         views = np.frombuffer(texts.buffers()[1] or b"", np.int32)
         lengths = pa.array(views[::4][texts.offset : texts.offset + len(texts)])
     elif pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
@@ -134,11 +136,11 @@ def _unpacked_bytes(column: pa.Array) -> int:
 
 
 def _compressed(message: pa.ipc.Message) -> bool:
-    """Are the values of this message compressed? pyarrow does not say, so its FlatBuffers header is read here."""
+    """Whether the values of this message are compressed. pyarrow does not tell, so its FlatBuffers header is read."""
     data = message.metadata.to_pybytes()
 
     def field(table: int, number: int) -> int:
-        """Where a field of a table is; 0 where it is left out."""
+        """The position of a field of a FlatBuffers table; 0 if it is absent."""
         layout = table - struct.unpack_from("<i", data, table)[0]
         place = 4 + 2 * number
         if layout < 0 or place >= struct.unpack_from("<H", data, layout)[0]:
@@ -156,10 +158,10 @@ def _compressed(message: pa.ipc.Message) -> bool:
     return message.type in ("dictionary", "record batch") and field(batch, 3) != 0
 
 
-def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> list[Item]:
-    """Events; in a table a column an attribute, or its two ends, and `where`."""
+def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> list[PublishedEvent]:
+    """Events. A table has one column per attribute (or two, NAME_low and NAME_high) and optionally `where`."""
     if kind != ARROW:
-        return many(data, kind, Item, limits.max_batch)
+        return many(data, kind, PublishedEvent, limits.max_batch)
     found = []
     for row in table(data, limits):
         where = None if "where" in attributes else row.pop("where", None)
@@ -167,21 +169,23 @@ def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> li
             ends = f"{name}_low", f"{name}_high"
             if name not in row and all(end in row and end not in attributes for end in ends):
                 row[name] = row.pop(ends[0]), row.pop(ends[1])
-        found.append(Item(for_json(row), where))
+        found.append(PublishedEvent(for_json(row), where))
     return found
 
 
 def subscriptions(data: bytes, kind: str, limits: Settings) -> list[Subscription]:
-    """Subscriptions; in a table the columns id (or name), where, priority; other columns are `about`."""
+    """Subscriptions. A table has the columns id (or name), where and priority; other columns are `about`."""
     if kind != ARROW:
         return many(data, kind, Subscription, limits.max_batch)
     found = []
     for row in table(data, limits):
         name, where = row.pop("name", row.pop("id", None)), row.pop("where", None)
         if where is None or name is None:
-            raise BadRequest("a table of subscriptions has the columns id (or name) and where")
+            raise BadRequest("a table of subscriptions needs the columns id (or name) and where")
         priority = row.pop("priority", DEFAULT_PRIORITY)
-        if not isinstance(priority, (int, float)) or priority != priority // 1:  # a column with nulls may be of floats
-            raise BadRequest(f"the priority of {str(name)!r:.80} is a whole number, not {priority!r:.80}")
+        if (
+            not isinstance(priority, (int, float)) or priority != priority // 1
+        ):  # a column with nulls may have become floats
+            raise BadRequest(f"the priority of {str(name)!r:.80} must be a whole number, not {priority!r:.80}")
         found.append(Subscription(str(name), str(where), int(priority), for_json(row)))
     return found

@@ -1,4 +1,4 @@
-"""The HTTP interface, a function a request; the application and its OpenAPI description are made from ROUTES."""
+"""The HTTP interface, one function per route; the application and its OpenAPI description are made from ROUTES."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from starlette.requests import Request
 from hitbox.broker import admin
 from hitbox.broker.broker import Broker
 from hitbox.broker.http import request_bodies
-from hitbox.broker.http.auth import Buckets, Guard
+from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.lookups import Lookups
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
 
 LARGE = 64 * 1024
-"""Bytes of a body from which it is read in a thread, as others may not wait so long."""
+"""A body of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
@@ -30,11 +30,11 @@ Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
 
 @dataclass(slots=True)
 class Call:
-    """One request, with what it may touch."""
+    """One request, and the objects that its handler may use."""
 
     broker: Broker
-    guard: Guard
-    buckets: Buckets
+    access: AccessControl
+    rate_limiter: RateLimiter
     lookups: Lookups
     request: Request
     principal: str
@@ -110,7 +110,7 @@ class Route:
     query: type[msgspec.Struct] = NoQuery
     status: int = 200
     raw: bool = False
-    """The handler reads the body itself: it comes in several forms, of `body` values."""
+    """The handler reads the body itself, because it has several forms; `body` is the type of one value."""
 
 
 async def get_schema(call: Call) -> Any:
@@ -123,11 +123,11 @@ async def put_schema(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    return {**call.broker.describe(), "history": list(call.broker.watch.history)}
+    return {**call.broker.describe(), "history": list(call.broker.statistics.history)}
 
 
 async def trace(call: Call) -> Any:
-    rows = [row._asdict() for row in call.broker.watch.trace if row.seq >= call.query.first]
+    rows = [row._asdict() for row in call.broker.statistics.trace if row.seq >= call.query.first]
     return {"rows": rows[: call.query.limit]}
 
 
@@ -137,7 +137,7 @@ async def publish(call: Call) -> Any:
     given = data, request_bodies.kind_of(call.request), s, call.broker.registry.schema.names
     large = len(data) > LARGE
     items = await asyncio.to_thread(request_bodies.items, *given) if large else request_bodies.items(*given)
-    call.buckets.take(call.principal, len(items))
+    call.rate_limiter.take(call.principal, len(items))
     first = await call.broker.publish(items)
     return {"first": first, "count": len(items)}
 
@@ -150,17 +150,17 @@ async def list_subscribers(call: Call) -> Any:
     q, mailboxes = call.query, call.broker.mailboxes
     found = [m for m in mailboxes.values() if q.q in m.subscriber.name and q.subscriber in ("", m.subscriber.name)]
     first = heapq.nsmallest(q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
-    return {"count": len(mailboxes), "subscribers": [m.lag() for m in first]}
+    return {"count": len(mailboxes), "subscribers": [m.describe() for m in first]}
 
 
 async def get_subscriber(call: Call) -> Any:
-    return call.broker.mailbox(call.path("subscriber")).lag()
+    return call.broker.mailbox(call.path("subscriber")).describe()
 
 
 async def put_subscriber(call: Call) -> Any:
     name = check_name(call.path("subscriber"), "subscriber")
     await call.broker.put_subscriber(name, call.body)
-    return call.broker.mailbox(name).lag()
+    return call.broker.mailbox(name).describe()
 
 
 async def delete_subscriber(call: Call) -> Any:
@@ -198,18 +198,20 @@ async def post_replay(call: Call) -> Any:
 
 
 async def check(call: Call) -> Any:
-    """The predicate in normal form, or an error with its place."""
+    """The predicate in normal form, or an error with its position."""
     predicate = await call.lookups.run(call.broker.registry.index.parse, call.body.where)
     return {"predicate": str(predicate)}
 
 
 async def attempt(call: Call) -> Any:
     b = call.body
-    return await call.lookups.run(admin.attempt, call.broker, Item(b.event, b.where), b.limit, b.misses)
+    return await call.lookups.run(admin.try_event, call.broker, PublishedEvent(b.event, b.where), b.limit, b.misses)
 
 
 async def explain(call: Call) -> Any:
-    return await call.lookups.run(admin.explain, call.broker, Item(call.body.event, call.body.where), call.body.id)
+    return await call.lookups.run(
+        admin.explain, call.broker, PublishedEvent(call.body.event, call.body.where), call.body.id
+    )
 
 
 async def dead(call: Call) -> Any:
@@ -218,7 +220,7 @@ async def dead(call: Call) -> Any:
 
 
 async def revive(call: Call) -> Any:
-    return {"count": await admin.revive(call.broker, call.body.numbers)}
+    return {"count": await admin.replay_dead_letters(call.broker, call.body.numbers)}
 
 
 async def snapshot(call: Call) -> Any:
@@ -227,26 +229,40 @@ async def snapshot(call: Call) -> Any:
 
 OWNER = "/v1/subscribers/{subscriber}"
 ROUTES = [
-    Route("GET", "/v1/schema", get_schema, "The attributes that events and subscriptions may speak of"),
-    Route("PUT", "/v1/schema", put_schema, "Change the schema; refused where subscriptions contradict it", Attributes),
-    Route("GET", "/v1/stats", stats, "Counters, sizes, and a line a second of rates and latencies"),
+    Route("GET", "/v1/schema", get_schema, "The attributes that events and subscriptions may use"),
+    Route("PUT", "/v1/schema", put_schema, "Change the schema; refused if subscriptions contradict it", Attributes),
+    Route("GET", "/v1/stats", stats, "Counters, sizes, and one line per second of rates and latencies"),
     Route("GET", "/v1/trace", trace, "The latest deliveries: event, level, determined, sent", query=Tail),
-    Route("POST", "/v1/events", publish, "Publish: durable when answered", Item, status=201, raw=True),
+    Route(
+        "POST",
+        "/v1/events",
+        publish,
+        "Publish events; they are durable when the answer arrives",
+        PublishedEvent,
+        status=201,
+        raw=True,
+    ),
     Route("GET", "/v1/events", list_events, "Stored events", query=From),
-    Route("GET", "/v1/subscribers", list_subscribers, "Subscribers with lag and policy", query=Search),
+    Route(
+        "GET",
+        "/v1/subscribers",
+        list_subscribers,
+        "Subscribers with their pending deliveries and options",
+        query=Search,
+    ),
     Route("GET", OWNER, get_subscriber, "One subscriber"),
-    Route("PUT", OWNER, put_subscriber, "Make a durable subscriber, or change its options", Options),
-    Route("DELETE", OWNER, delete_subscriber, "Remove a subscriber and all that is its own", status=204),
-    Route("GET", "/v1/subscriptions", list_subscriptions, "Look for subscriptions", query=Search),
+    Route("PUT", OWNER, put_subscriber, "Create a durable subscriber, or change its options", Options),
+    Route("DELETE", OWNER, delete_subscriber, "Remove a subscriber with its subscriptions and deliveries", status=204),
+    Route("GET", "/v1/subscriptions", list_subscriptions, "Search subscriptions", query=Search),
     Route("PUT", OWNER + "/subscriptions/{name}", put_subscription, "Add or replace a subscription", Wanted),
     Route("DELETE", OWNER + "/subscriptions/{name}", delete_subscription, "Remove a subscription", status=204),
     Route(
         "POST", OWNER + "/subscriptions", post_subscriptions, "Add or replace many, all or none", Subscription, raw=True
     ),
-    Route("POST", OWNER + "/replay", post_replay, "Deliver stored events again, from a number on", Replay),
+    Route("POST", OWNER + "/replay", post_replay, "Deliver stored events again, starting at a number", Replay),
     Route("POST", "/v1/check", check, "Check a predicate", Text),
-    Route("POST", "/v1/try", attempt, "Which subscriptions an event would reach, without publishing it", Trial),
-    Route("POST", "/v1/explain", explain, "Why a subscription wants an event, or why not", Why),
+    Route("POST", "/v1/try", attempt, "Which subscriptions an event would match, without publishing it", Trial),
+    Route("POST", "/v1/explain", explain, "Why a subscription matches an event, or why not", Why),
     Route("GET", "/v1/dead", dead, "Dead letters, newest first", query=Search),
     Route("POST", "/v1/dead/replay", revive, "Deliver dead letters again", Numbers),
     Route("POST", "/v1/snapshot", snapshot, "Save the index now"),

@@ -6,19 +6,19 @@
     {"type": "publish", "request": 2, "items": [...]}          {"type": "done", "request": 2, "first": 7}
                                                                {"type": "deliveries", "deliveries": [...]}
     {"type": "ack", "seqs": [7, 8]}
-    {"type": "nack", "seqs": [9]}                              comes again later, at last as a dead letter
-    {"type": "extend", "seqs": [10, 11]}                       their time-out counts from now on
+    {"type": "nack", "seqs": [9]}                              sent again later; after max_tries a dead letter
+    {"type": "extend", "seqs": [10, 11]}                       their time-out starts again
     {"type": "window", "size": 1000}
                                                                {"type": "error", "request": 1, "error": {...}}
 
-"put" in a hello makes subscriptions together with the subscriber, all or none; the welcome has "warnings" about them.
-Flow control: at most `window` deliveries are on their way unacknowledged; "window" changes it at any time. A delivery
-that is not acknowledged within the subscriber's `visibility_seconds` comes again; they count from the moment it was
-written to the connection, and from each "extend" that names it, which may be sent any number of times: for deliveries
-that still wait in the client, and for the one that is being worked on. With "ephemeral": true the subscriber and its
-subscriptions live as long as the connection, get live events only, and acknowledge nothing. Without a name an ephemeral
-subscriber is given one. A browser, which cannot set headers, sends its token as the subprotocol "bearer.TOKEN" next to
-"hitbox.v1".
+"put" in a hello creates subscriptions together with the subscriber, all or none; the welcome has "warnings" about
+them. Flow control: at most `window` deliveries are sent and not yet acknowledged; a "window" message changes this at
+any time. A delivery that is not acknowledged within the subscriber's `visibility_seconds` is sent again. That time
+starts when the delivery is written to the connection, and starts again at each "extend" that names it. A client may
+extend as often as needed: deliveries that still wait in the client, and those that it works on. With "ephemeral": true
+the subscriber and its subscriptions exist as long as the connection, get live events only, and acknowledge nothing. An
+ephemeral subscriber without a name is given one. A browser cannot set headers, so it sends its token as the subprotocol
+"bearer.TOKEN" next to "hitbox.v1".
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
-from hitbox.broker.http.auth import PROTOCOL, Buckets
+from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
 
 MOST = 10_000
 MANY = 100
-"""Numbers in a frame after which the other connections have their turn."""
+"""After a message with more numbers than this, other connections get a turn."""
 Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Seqs = Annotated[list[int], msgspec.Meta(max_length=MOST)]
 log = logging.getLogger("hitbox.broker")
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
-    """Common to all."""
+    """Base of all messages of the client."""
 
 
 class Hello(_Message, tag="hello"):
@@ -71,7 +71,7 @@ class Subscribe(_Message, tag="subscribe"):
 
 
 class Publish(_Message, tag="publish"):
-    items: list[Item]
+    items: list[PublishedEvent]
     request: int = 0
 
 
@@ -97,14 +97,14 @@ Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
 class Session:
     """One connection of a subscriber."""
 
-    def __init__(self, socket: WebSocket, broker: Broker, buckets: Buckets, principal: str):
-        self.socket, self.broker, self.buckets, self.principal = socket, broker, buckets, principal
-        self._goodbye: tuple[int, str] | None = None
+    def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, principal: str):
+        self.socket, self.broker, self.rate_limiter, self.principal = socket, broker, rate_limiter, principal
+        self._close_with: tuple[int, str] | None = None
         self._ended = asyncio.Event()
 
     def close(self, code: int, reason: str) -> None:
-        """Asked for by the broker; done by `run`."""
-        self._goodbye = self._goodbye or (code, reason)
+        """Ask for the connection to be closed, without waiting; `run` closes it."""
+        self._close_with = self._close_with or (code, reason)
         self._ended.set()
 
     async def run(self) -> None:
@@ -130,7 +130,7 @@ class Session:
                     await self._fail(result)
                 elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
                     log.error("a connection of subscriber %r failed", mailbox.subscriber.name, exc_info=result)
-                    self.close(1011, "unexpected; see the broker's log")
+                    self.close(1011, "unexpected error; see the broker's log")
             await self._close()
 
     async def _hello(self) -> Mailbox:
@@ -139,9 +139,9 @@ class Session:
             async with asyncio.timeout(seconds):
                 hello = _decode(await self._text())
         except TimeoutError:
-            raise BadRequest(f"no hello came within {seconds:g} seconds") from None
+            raise BadRequest(f"no hello arrived within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
-            raise BadRequest('the first message is {"type": "hello", "subscriber": ...}')
+            raise BadRequest('the first message must be {"type": "hello", "subscriber": ...}')
         self._batch(len(hello.put))
         warnings: list[str] = []
         if hello.ephemeral:
@@ -150,14 +150,14 @@ class Session:
         else:
             name = check_name(hello.subscriber, "subscriber")
             if hello.options is not None:
-                check_options(hello.options, False)  # before the subscriptions, which make the subscriber
+                check_options(hello.options, False)  # check first: storing the subscriptions creates the subscriber
             if hello.put:
                 warnings = await self.broker.subscribe(name, hello.put)
             mailbox = await self.broker.attach(name, self, hello.window, hello.options)
         try:
             if hello.ephemeral and hello.put:
                 warnings = await self.broker.subscribe(name, hello.put)
-            await self._tell({"type": "welcome", **mailbox.lag(), "warnings": warnings})
+            await self._send_message({"type": "welcome", **mailbox.describe(), "warnings": warnings})
         except BaseException:
             await self.broker.detach(mailbox, self)
             raise
@@ -178,35 +178,35 @@ class Session:
             message: Any = _decode(await self._text())
             match message:
                 case Ack() | Nack() | Extend():
-                    await self._acted(mailbox, message)
+                    await self._handle_delivery_message(mailbox, message)
                 case SetWindow():
                     mailbox.window = message.size
                     mailbox.wake.set()
                 case Hello():
-                    raise BadRequest("hello comes once")
+                    raise BadRequest("a second hello: it may be sent only once")
                 case _:
                     await self._answer(message.request, acts[type(message)](mailbox, message))
 
-    async def _acted(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
-        """What a client did with deliveries. Numbers that are not with it cost their sender time, nobody else."""
+    async def _handle_delivery_message(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
+        """Apply an ack, nack or extend. Looking up unknown numbers delays only the connection that sent them."""
         match message:
             case Ack():
-                asked = self.broker.post.acknowledge(mailbox, message.seqs)
+                asked = self.broker.tracker.acknowledge(mailbox, message.seqs)
                 if asked is not None:
                     await asked
             case Nack():
-                self.broker.post.refuse(mailbox, message.seqs)
+                self.broker.tracker.refuse(mailbox, message.seqs)
             case Extend():
                 mailbox.extend(message.seqs)
         if len(message.seqs) > MANY:
             await asyncio.sleep(0)
 
     async def _answer(self, request: int, work: Any) -> None:
-        """What a request gave, or its error; the connection goes on."""
+        """Send the result of a request, or its error; the connection stays open."""
         try:
-            await self._tell({"type": "done", "request": request, **await work})
+            await self._send_message({"type": "done", "request": request, **await work})
         except HitboxError as problem:
-            await self._tell({"type": "error", "request": request, **describe(problem)})
+            await self._send_message({"type": "error", "request": request, **describe(problem)})
 
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
         self._batch(len(message.put) + len(message.remove))
@@ -215,25 +215,25 @@ class Session:
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         self._batch(len(message.items))
-        self.buckets.take(self.principal, len(message.items))
+        self.rate_limiter.take(self.principal, len(message.items))
         return {"first": await self.broker.publish(message.items), "count": len(message.items)}
 
     def _batch(self, count: int) -> None:
         if count > self.broker.settings.max_batch:
-            raise TooLarge(f"a batch has at most {self.broker.settings.max_batch} values")
+            raise TooLarge(f"a batch may have at most {self.broker.settings.max_batch} values")
 
     async def _send(self, mailbox: Mailbox) -> None:
-        while deliveries := await self.broker.post.next(mailbox, self):
+        while deliveries := await self.broker.tracker.next(mailbox, self):
             await self.socket.send_text(frame(deliveries))
-            self.broker.post.sent(mailbox, deliveries)
+            self.broker.tracker.sent(mailbox, deliveries)
 
-    async def _tell(self, message: dict[str, Any]) -> None:
+    async def _send_message(self, message: dict[str, Any]) -> None:
         await self.socket.send_text(msgspec.json.encode(message).decode())
 
     async def _fail(self, problem: HitboxError) -> None:
-        """Say what is wrong, then close: for good where the client is to blame, or else so that it comes back."""
+        """Send the error, then close: with code 1008 if the client must not try again, otherwise with 1013."""
         try:
-            await self._tell({"type": "error", "request": 0, **describe(problem)})
+            await self._send_message({"type": "error", "request": 0, **describe(problem)})
         except (WebSocketDisconnect, RuntimeError):
             return
         status = status_of(problem)
@@ -241,7 +241,7 @@ class Session:
         await self._close()
 
     async def _close(self) -> None:
-        code, reason = self._goodbye or (1000, "")
+        code, reason = self._close_with or (1000, "")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
             await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
 

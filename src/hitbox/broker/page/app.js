@@ -1,5 +1,5 @@
-// The broker's page: figures and plots from /v1/live, the rest by request. Whatever comes from clients is put in as text,
-// never as HTML. A token stays in this tab (sessionStorage) and goes out in a header, never in an address.
+// The broker's page: figures and plots from /v1/live, the rest by requests. Data from clients is inserted as text, never
+// as HTML. The token stays in this tab (sessionStorage) and is sent in a header, never in a URL.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -13,7 +13,7 @@ function make(tag, text, className) {
 }
 
 // ---- JSON without loss: JavaScript's numbers are doubles, so 9007199254740993 would become ...992. A number that a double
-// cannot say stays text behind a mark that nobody can guess, and `print` writes it as it came.
+// cannot represent is kept as text behind a random mark, and `print` writes it unchanged.
 
 const MARK = `\u0001${Math.random().toString(36)}${Math.random().toString(36)}:`;
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
@@ -25,7 +25,7 @@ function exact(text) {
 }
 
 function parse(text) {
-  JSON.parse(text); // its errors speak of the text as it is
+  JSON.parse(text); // for its errors, which refer to the original text
   return JSON.parse(text.replace(TOKEN, (token) => (token[0] === '"' || exact(token) ? token : JSON.stringify(MARK + token))));
 }
 
@@ -33,7 +33,7 @@ const print = (value, indent) => JSON.stringify(value, null, indent).replace(MAR
 
 const counted = (count, one, many) => `${count} ${count === 1 ? one : many}`;
 
-// ---- asking
+// ---- requests
 
 function headers(more) {
   const token = sessionStorage.getItem("hitbox-token");
@@ -44,7 +44,7 @@ async function ask(method, path, body) {
   const options = { method, headers: headers(body === undefined ? {} : { "content-type": "application/json" }) };
   if (body !== undefined) options.body = typeof body === "string" ? body : print(body);
   const response = await fetch(path, options);
-  if (response.status === 401) { $("token-form").hidden = false; $("state").textContent = "a token is needed"; }
+  if (response.status === 401) { $("token-form").hidden = false; $("state").textContent = "a token is required"; }
   const found = response.status === 204 ? null : parse(await response.text());
   if (!response.ok) throw Object.assign(new Error(found.error.message), found.error, { status: response.status });
   return found;
@@ -56,7 +56,7 @@ $("token-form").addEventListener("submit", (event) => {
   location.reload();
 });
 
-// An error of a predicate: the message, and the text with its place marked.
+// An error in a predicate: the message, and the text with the position marked.
 function showError(place, error) {
   place.replaceChildren();
   if (!error) return;
@@ -69,8 +69,8 @@ function showError(place, error) {
 // ---- live figures
 
 const FIGURES = [
-  ["subscriptions", "subscriptions"], ["connections", "connected"], ["published", "events/s"], ["delivered", "deliveries/s"],
-  ["p50", "p50 ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched"], ["refused", "refused"],
+  ["subscriptions", "subscriptions"], ["connections", "connections"], ["published", "events/s"], ["delivered", "deliveries/s"],
+  ["p50", "median ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched events"], ["refused", "refused events"],
   ["dead_letters", "dead letters"], ["last", "last event"], ["way", "way"],
 ];
 const lines = [[], [], [], [], []]; // time, published, delivered, p50, p99
@@ -90,7 +90,7 @@ function drawPlots() {
   plots.forEach((p) => p.destroy());
   plots = [
     plot($("rates"), [["events/s", color("--accent")], ["deliveries/s", color("--good")]]),
-    plot($("latency"), [["p50", color("--accent")], ["p99", color("--bad")]]),
+    plot($("latency"), [["median", color("--accent")], ["p99", color("--bad")]]),
   ];
   feedPlots();
 }
@@ -136,7 +136,7 @@ async function watch() {
     const response = await fetch("/v1/live", { headers: headers() });
     if (!response.ok) { if (response.status === 401) $("token-form").hidden = false; throw new Error(response.statusText); }
     $("state").textContent = "live";
-    $("arrivals").replaceChildren(); // the latest come again
+    $("arrivals").replaceChildren(); // the server sends the latest again
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -152,14 +152,14 @@ async function watch() {
       }
       feedPlots();
     }
-  } catch { /* said below */ }
+  } catch { /* reported below */ }
   if ($("token-form").hidden) $("state").textContent = "no connection, trying again…";
   setTimeout(watch, 2000);
 }
 
-// ---- trying an event
+// ---- try an event
 
-// The event goes out as it was typed: numbers, and what is an error only for the broker, stay as they are.
+// The event is sent as typed: numbers stay exact, and the broker reports its errors.
 function request(more) {
   const text = $("event").value, where = $("event-where").value.trim();
   try { JSON.parse(text); } catch (problem) { throw new Error(`The event is not JSON: ${problem.message}`); }
@@ -252,7 +252,7 @@ $("add-form").addEventListener("submit", async (event) => {
   try {
     const found = await ask("PUT", subscriptionPath(owner, name), { where: $("where").value, priority: Number($("priority").value) });
     markWhere();
-    $("add-done").textContent = [`${owner}/${name} is subscribed`, ...found.warnings].join("; ");
+    $("add-done").textContent = [`${owner}/${name} is saved`, ...found.warnings].join("; ");
     listSubscriptions();
   } catch (error) { markWhere(error); }
 });
@@ -295,7 +295,7 @@ async function listSubscribers() {
   const found = await ask("GET", "/v1/subscribers?limit=100");
   $("who-count").textContent = `${found.subscribers.length} of ${found.count} shown, most pending first`;
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "away") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", takes unmatched" : ""),
+    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : ""),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead))));
 }
 
@@ -316,9 +316,9 @@ async function listDead() {
 
 $("revive").addEventListener("click", async () => {
   const numbers = [...document.querySelectorAll("#dead input:checked")].map((box) => Number(box.value));
-  if (!numbers.length) { $("dead-done").textContent = "Select some first"; return; }
+  if (!numbers.length) { $("dead-done").textContent = "Select at least one first"; return; }
   const found = await ask("POST", "/v1/dead/replay", { numbers });
-  $("dead-done").textContent = `${found.count} on their way again`;
+  $("dead-done").textContent = `${found.count} sent again`;
   listDead();
 });
 

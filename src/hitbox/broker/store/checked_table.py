@@ -1,13 +1,13 @@
-"""Tables that know what they should hold: a CRC a row, and a ledger of the number of rows and the sum of their CRCs.
+"""Tables that detect damage: one CRC per row, and a ledger with the number of rows and the sum of CRCs per table.
 
     ledger:  name        rows   sum of CRCs   first   last
-             events        812     ...           189   1000     first and last: rows number first..last without a gap
+             events        812     ...           189   1000     rows are numbered first..last without a gap
              deliveries   4711     ...             0      0
-             commits     12345                                  one more with every commit; the beacon repeats it
+             commits     12345                                  plus one per commit; compared with the commit marker
 
-A flipped byte breaks the CRC of its row, a lost or doubled row breaks count and sum, a lost transaction breaks the
-count of commits. The ledger is written in the transaction whose rows it counts. A CRC says nothing of who wrote the
-row, and SQLite takes any value in any column: the types are checked too, so that nobody else has to.
+A flipped byte changes the CRC of its row, a lost or doubled row changes count and sum, and a lost transaction changes
+the count of commits. The ledger is written in the transaction whose rows it counts. A valid CRC does not prove that the
+broker wrote the row, and SQLite accepts any value in any column, so the types are checked here too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import apsw
 import msgspec
 
 from hitbox.broker.errors import StoreDamaged
-from hitbox.broker.item import Item
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import MOST
 
 Row = tuple[Any, ...]
 _encode = msgspec.msgpack.Encoder().encode
-WRAP = 2**62
+SUM_MODULUS = 2**62
 Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
@@ -34,7 +34,7 @@ def _json(rows: list[Any]) -> str:
     return msgspec.json.encode(rows).decode()
 
 
-def _textual(row: Row) -> Row:
+def _with_text_body(row: Row) -> Row:
     return (*row[:-2], row[-2].decode(), row[-1]) if isinstance(row[-2], bytes) else row
 
 
@@ -42,13 +42,14 @@ def crc_of(row: Sequence[Any]) -> int:
     return zlib.crc32(_encode(row))
 
 
-_decode_item = msgspec.json.Decoder(Item).decode
+_decode_item = msgspec.json.Decoder(PublishedEvent).decode
 
 
-class Shape:
-    """The columns of a table by name, with their types; the first `keys` of them are the key, the CRC comes after them.
+class Columns:
+    """The columns of a table by name, with their types. The first `keys` columns are the key; a column `crc` follows.
 
-    A `bulk` table is filled with JSON (see Table). A column called body is the last one, and holds an event's text.
+    A `bulk` table is filled with JSON (see CheckedTable). A column called body is always the last one and holds the
+    JSON text of an event.
     """
 
     def __init__(self, columns: dict[str, Any], keys: int = 1, bulk: bool = False):
@@ -56,7 +57,7 @@ class Shape:
         self._decode = msgspec.msgpack.Decoder(tuple[tuple(columns.values())]).decode  # type: ignore[misc]
 
     def fault(self, row: Sequence[Any], crc: Any) -> str:
-        """Why a row is not what was written, or could not have been written; empty if it is fine."""
+        """Why a row is damaged or invalid; empty if it is fine."""
         try:
             data = _encode(row)
             if type(crc) is not int or crc != zlib.crc32(data):
@@ -72,21 +73,29 @@ class Shape:
         return ""
 
 
-LEDGER = Shape(
-    {"name": str, "rows": Number, "sum": Annotated[int, msgspec.Meta(ge=0, lt=WRAP)], "first": Number, "last": Number}
+LEDGER = Columns(
+    {
+        "name": str,
+        "rows": Number,
+        "sum": Annotated[int, msgspec.Meta(ge=0, lt=SUM_MODULUS)],
+        "first": Number,
+        "last": Number,
+    }
 )
 
 
 def rows_of(db: apsw.Connection, table: str) -> Iterator[Row]:
-    """Every row of a table. SQLite takes any bytes for a text; those that are none are damage."""
+    """Every row of a table. SQLite accepts any bytes as text; bytes that are not UTF-8 are damage."""
     try:
         yield from db.execute(f"SELECT * FROM {table}")
     except UnicodeDecodeError as problem:
-        raise StoreDamaged(f"table {table}: a text in it is no text any more ({problem.reason})") from None
+        raise StoreDamaged(f"table {table}: it contains a text that is not UTF-8 ({problem.reason})") from None
 
 
 @dataclass(slots=True)
-class Account:
+class LedgerEntry:
+    """What the ledger holds for one table; `first` and `last` only for a numbered table."""
+
     rows: int = 0
     sum: int = 0
     first: int = 1
@@ -94,65 +103,67 @@ class Account:
 
 
 class Ledger:
-    """The accounts of all tables: read at start, written at commit, read again after a rollback."""
+    """The entries of all tables: read at start, written at commit, read again after a rollback."""
 
     def __init__(self, db: apsw.Connection):
         self._db = db
         db.execute(
             "CREATE TABLE IF NOT EXISTS ledger(name TEXT PRIMARY KEY, rows, sum, first, last, crc) WITHOUT ROWID"
         )
-        self._accounts: dict[str, Account] = {}
-        self._touched: dict[str, None] = {}  # in order, so that a run can be repeated exactly
+        self._entries: dict[str, LedgerEntry] = {}
+        self._changed: dict[str, None] = {}  # a dict keeps the order, so that simulated runs are repeatable
         self._stale = False
         self.reload()
 
     def reload(self) -> None:
-        """Forget what was counted and not committed."""
-        self._stale = True  # until it has been read: reading may fail
-        found: dict[str, Account] = {}
+        """Read the entries again, and forget what was not committed."""
+        self._stale = True  # until reading has succeeded
+        found: dict[str, LedgerEntry] = {}
         for *row, crc in rows_of(self._db, "ledger"):
             if fault := LEDGER.fault(row, crc):
                 raise StoreDamaged(f"the ledger's row of {row[0]!r} is damaged ({fault})")
-            found[row[0]] = Account(*row[1:])
-        self._accounts = found  # at once: other threads look at it
-        self._touched.clear()
+            found[row[0]] = LedgerEntry(*row[1:])
+        self._entries = found  # in one assignment: other threads read it
+        self._changed.clear()
         self._stale = False
 
     def refresh(self) -> None:
-        """Read it, if that failed the last time."""
+        """Read the entries again if that failed the last time."""
         if self._stale:
             self.reload()
 
-    def look(self, name: str) -> Account:
-        return self._accounts.get(name) or Account()
+    def entry(self, name: str) -> LedgerEntry:
+        """The entry of a table, to be read only."""
+        return self._entries.get(name) or LedgerEntry()
 
-    def touch(self, name: str) -> Account:
-        self._touched[name] = None
-        return self._accounts.setdefault(name, Account())
+    def changed_entry(self, name: str) -> LedgerEntry:
+        """The entry of a table, to be changed: `flush` will write it."""
+        self._changed[name] = None
+        return self._entries.setdefault(name, LedgerEntry())
 
     def flush(self) -> int:
-        """Write what changed, and count the commit."""
-        commits = self.touch("commits")
+        """Write the changed entries and count the commit; returns the number of commits."""
+        commits = self.changed_entry("commits")
         commits.rows += 1
-        for name in self._touched:
-            a = self._accounts[name]
+        for name in self._changed:
+            a = self._entries[name]
             row = (name, a.rows, a.sum, a.first, a.last)
             self._db.execute("INSERT OR REPLACE INTO ledger VALUES(?,?,?,?,?,?)", (*row, crc_of(row)))
-        self._touched.clear()
+        self._changed.clear()
         return commits.rows
 
 
-class Table:
-    """One table.
+class CheckedTable:
+    """A table whose rows have CRCs and are counted in the ledger.
 
-    A `bulk` table takes its rows as one JSON value: SQLite then works through all of them without asking for the
-    interpreter's lock in between, which an event loop that is busy gives away only every few milliseconds. Its texts
-    must be free of NUL characters, and a column called body, its last, holds UTF-8 bytes.
+    A `bulk` table gets its rows as one JSON value. SQLite then inserts all of them without taking Python's interpreter
+    lock in between, which a busy event loop releases only every few milliseconds. Its texts must not contain NUL
+    characters, and its last column, if it is called body, holds UTF-8 bytes.
     """
 
-    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, shape: Shape):
-        self.name, self._db, self._ledger, self.shape, self._bulk = name, db, ledger, shape, shape.bulk
-        names, keys = shape.names, shape.keys
+    def __init__(self, db: apsw.Connection, ledger: Ledger, name: str, columns: Columns):
+        self.name, self._db, self._ledger, self.columns, self._bulk = name, db, ledger, columns, columns.bulk
+        names, keys = columns.names, columns.keys
         self.numbered = names[0] == "seq"
         primary = ", ".join(names[:keys])
         kind = "INTEGER PRIMARY KEY" if self.numbered else ""
@@ -173,83 +184,83 @@ class Table:
         self._insert_all = f"INSERT INTO {name} SELECT {', '.join(parts)} FROM json_each(?)"
 
     def insert(self, rows: Iterable[Row]) -> None:
-        """Rows that are not there yet; of a numbered table the next ones."""
-        account = self._ledger.touch(self.name)
+        """Insert rows with new keys; in a numbered table, the next numbers."""
+        entry = self._ledger.changed_entry(self.name)
         made = [(*row, crc_of(row)) for row in rows]
         if self._bulk:
-            self._db.execute(self._insert_all, (_json([_textual(row) for row in made]),))
+            self._db.execute(self._insert_all, (_json([_with_text_body(row) for row in made]),))
         else:
             self._db.executemany(self._insert, made)
-        account.rows += len(made)
-        account.sum = (account.sum + sum(row[-1] for row in made)) % WRAP
+        entry.rows += len(made)
+        entry.sum = (entry.sum + sum(row[-1] for row in made)) % SUM_MODULUS
         if self.numbered and made:
-            account.last = made[-1][0]
+            entry.last = made[-1][0]
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Rows that replace those with the same keys."""
+        """Insert rows, and replace those with the same keys."""
         self.delete(row[: self.keys] for row in rows)
         self.insert(rows)
 
     def delete(self, keys: Iterable[Row]) -> int:
-        """How many of the keys were there."""
+        """Delete rows by key; returns how many existed."""
         if self._bulk:
             chosen = (_json(list(keys)),)
             ((count, total),) = self._db.execute(self._count_all, chosen)
             if count:
                 self._db.execute(self._delete_all, chosen)
-            return self._less(count, total)
-        return self._gone([crc for (crc,) in self._db.executemany(self._delete, keys)])
+            return self._subtract(count, total)
+        return self._subtract_crcs([crc for (crc,) in self._db.executemany(self._delete, keys)])
 
     def delete_where(self, condition: str, values: Row = ()) -> int:
-        return self._gone(
+        return self._subtract_crcs(
             [crc for (crc,) in self._db.execute(f"DELETE FROM {self.name} WHERE {condition} RETURNING crc", values)]
         )
 
     def delete_through(self, last: int) -> int:
-        """The rows of a numbered table up to `last`."""
+        """Delete the rows of a numbered table up to `last`; returns how many."""
         gone = self.delete_where("seq <= ?", (last,))
-        account = self._ledger.touch(self.name)
-        account.first = max(account.first, min(last, account.last) + 1)
+        entry = self._ledger.changed_entry(self.name)
+        entry.first = max(entry.first, min(last, entry.last) + 1)
         return gone
 
-    def _gone(self, crcs: list[int]) -> int:
-        return self._less(len(crcs), sum(crcs))
+    def _subtract_crcs(self, crcs: list[int]) -> int:
+        return self._subtract(len(crcs), sum(crcs))
 
-    def _less(self, count: int, total: int) -> int:
+    def _subtract(self, count: int, total: int) -> int:
         if count:
-            account = self._ledger.touch(self.name)
-            account.rows -= count
-            account.sum = (account.sum - total) % WRAP
+            entry = self._ledger.changed_entry(self.name)
+            entry.rows -= count
+            entry.sum = (entry.sum - total) % SUM_MODULUS
         return count
 
     def next(self) -> int:
-        return self._ledger.look(self.name).last + 1
+        return self._ledger.entry(self.name).last + 1
 
     def first(self) -> int:
-        return self._ledger.look(self.name).first
+        return self._ledger.entry(self.name).first
 
     def rows(self) -> int:
-        return self._ledger.look(self.name).rows
+        return self._ledger.entry(self.name).rows
 
     def scan(self, condition: str = "TRUE", values: Row = ()) -> Iterator[Row]:
         return iter(self._db.execute(f"SELECT * FROM {self.name} WHERE {condition}", values))
 
     def check(self) -> Iterator[str]:
-        """Read every row; what is damaged, missing or too many."""
-        account = self._ledger.look(self.name)
+        """Read every row; yields what is damaged, missing or superfluous."""
+        entry = self._ledger.entry(self.name)
         count = total = 0
-        expected = account.first
+        expected = entry.first
         for *row, crc in rows_of(self._db, self.name):
-            if fault := self.shape.fault(row, crc):
+            if fault := self.columns.fault(row, crc):
                 yield f"table {self.name}: the row {row[: self.keys]} is damaged ({fault})"
             if self.numbered:
                 if row[0] != expected:
                     yield f"table {self.name}: number {expected} is missing (found {row[0]})"
                 expected = row[0] + 1
             count, total = count + 1, total + crc
-        if count == account.rows and total % WRAP != account.sum:
+        if count == entry.rows and total % SUM_MODULUS != entry.sum:
             yield f"table {self.name}: its rows are not those that the ledger counted"
-        if count != account.rows:
-            yield f"table {self.name} holds {count} rows, the ledger says {account.rows}"
-        if self.numbered and expected != account.last + 1:
-            yield f"table {self.name} ends at {expected - 1}, the ledger says {account.last}"
+        if count != entry.rows:
+            yield f"table {self.name} holds {count} rows, the ledger says {entry.rows}"
+        if self.numbered and expected != entry.last + 1:
+            yield f"table {self.name} ends at {expected - 1}, the ledger says {entry.last}"

@@ -1,13 +1,14 @@
-"""The last-commit beacon: a 64-byte file that says how far the store had come.
+"""The commit marker: a 64-byte file that holds the number of the last commit.
 
-SQLite drops the tail of a damaged write-ahead log without a word, because it cannot tell it from a crash in the middle
-of a commit. The beacon can: it is written after every commit, so a store that knows fewer commits has lost some. Two
-slots are written in turn, so that a torn write leaves the other one whole; a write that failed is tried again in place.
+SQLite silently drops the tail of a damaged write-ahead log, because it cannot distinguish damage from a crash in the
+middle of a commit. The marker can: it is written after every commit, so a store with fewer commits has lost some. Two
+slots are written alternately, so that a torn write leaves the other slot whole. A failed write is tried again in the
+same slot.
 
     slot:  "HITBEACN" | commits (u64) | zero (u64) | CRC-32 (u32) | padding      32 bytes
 
-It is synced at most once a second, not once a commit: it survives the death of the process at once, and after a power
-cut it may be behind the store, which is harmless.
+The marker is synced at most once per second, not once per commit. Written bytes survive the death of the process. After
+a power cut the marker may be behind the store, which is harmless.
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ from hitbox.broker.clock import time
 from hitbox.broker.errors import StoreDamaged
 from hitbox.broker.store.disk import Disk
 
+FILE_NAME = "beacon"
+"""In the store's folder. The name and MAGIC belong to format 1 of the store."""
 MAGIC = b"HITBEACN"
 SLOT = struct.Struct("<8sQQI4x")
 
 
-class Beacon:
+class CommitMarker:
     def __init__(self, path: Path, disk: Disk):
         self.path = path
         self._file = disk.open(path)
         self._synced = 0.0
-        self._next = 0  # the slot to write: never the one that was written last, so that one of them is whole
+        self._next = 0  # the slot to write: never the one written last, so that one is always whole
 
     def read(self) -> int | None:
-        """The last commit that the beacon knows; None if it was never written."""
+        """The number of the last commit; None if the marker was never written."""
         data = self._file.read(2 * SLOT.size, 0)
         if not any(data):
             return None
         slots = [self._slot(data[at : at + SLOT.size]) for at in (0, SLOT.size)]
         known = [commits for commits in slots if commits is not None]
         if not known:
-            raise StoreDamaged(f"the beacon {self.path} is damaged: neither of its slots can be read")
+            raise StoreDamaged(f"the commit marker {self.path} is damaged: neither of its slots can be read")
         self._next = 1 - slots.index(max(known))
         return max(known)
 
@@ -50,7 +53,7 @@ class Beacon:
         return int(commits) if magic == MAGIC and crc == zlib.crc32(data[:24]) else None
 
     def begin(self) -> None:
-        """Before the first commit: from now on one of the slots can always be read."""
+        """Initialise both slots before the first commit: from now on one of them can always be read."""
         for slot in (0, 1):
             self._file.write(SLOT.pack(MAGIC, 0, 0, zlib.crc32(SLOT.pack(MAGIC, 0, 0, 0)[:24])), slot * SLOT.size)
         self._file.sync()

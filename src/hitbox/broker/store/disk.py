@@ -1,4 +1,4 @@
-"""The files of a store besides SQLite's own, behind an interface that the simulator implements in memory."""
+"""Access to the files of a store; the simulator implements the same interface in memory."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def resize(self, size: int) -> None:
-        """Cut the file, or make it longer with bytes that are set apart on the disk."""
+        """Truncate the file, or extend it with bytes that are allocated on disk."""
 
     def close(self) -> None: ...
 
 
 class Disk:
-    """The real one."""
+    """The real disk."""
 
     vfs: str | None = None
-    """SQLite's name of it; None for its default."""
+    """Name of the SQLite VFS; None for the default."""
     shared = True
     """Whether a second connection may read while the first one writes."""
 
     def lock(self, folder: Path) -> Callable[[], None]:
-        """Make the folder, if need be, and take its lock; call what comes back to give the lock away."""
+        """Create the folder if it does not exist, and lock it; the returned function unlocks it."""
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -51,7 +51,7 @@ class Disk:
         return lambda: os.close(file)
 
     def size(self, path: Path) -> int:
-        """Bytes of a file; -1 if there is none."""
+        """Size of a file in bytes; -1 if it does not exist."""
         try:
             return path.stat().st_size
         except FileNotFoundError:
@@ -61,11 +61,11 @@ class Disk:
         return _RealFile(path)
 
     def protect(self, path: Path) -> None:
-        """Let nobody else read a file."""
+        """Make a file readable for its owner only."""
         os.chmod(path, 0o600)
 
     def space(self, folder: Path) -> tuple[int, int]:
-        """(bytes of the whole filesystem, bytes that are free)."""
+        """(size of the filesystem, free space), in bytes."""
         found = os.statvfs(folder)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
@@ -80,7 +80,7 @@ class _RealFile:
 
     def write(self, data: bytes, at: int) -> None:
         if os.pwrite(self._file, data, at) != len(data):
-            raise OSError(errno.ENOSPC, f"only a part of {len(data)} bytes could be written", str(self.path))
+            raise OSError(errno.ENOSPC, f"only part of {len(data)} bytes could be written", str(self.path))
 
     def sync(self) -> None:
         os.fdatasync(self._file)
@@ -99,10 +99,10 @@ class _RealFile:
 
 
 class Reserve:
-    """A file that only takes up space. It is given away when the disk is full, so that deletes can still be written.
+    """A file that reserves disk space. It is released when the disk is full, so that deletes can still be written.
 
-    SQLite writes deletes to its log first, and moves the log into the database later: both need room. Half of it is for
-    deletes alone; the other half is also for what must be written though it takes space.
+    SQLite writes deletes to its log first and copies the log into the database later: both need space. Half of the
+    reserve is for deletes only; the other half is also for mandatory writes, such as the deliveries of accepted events.
     """
 
     def __init__(self, disk: Disk, path: Path):
@@ -111,8 +111,8 @@ class Reserve:
         self._disk, self._folder = disk, path.parent
         self._file = disk.open(path)
 
-    def hold(self) -> bool:
-        """Take the space, as far as it is there; whether the disk has room, also beside the reserve."""
+    def allocate(self) -> bool:
+        """Allocate the reserve; returns whether it is complete and the disk has some more free space."""
         for wanted in (self.bytes, self.bytes // 2):
             try:
                 if self._file.size() < wanted:
@@ -121,11 +121,12 @@ class Reserve:
                 if problem.errno == errno.ENOSPC:
                     continue
                 self.release(all=True)
-                self.bytes = 0  # a limit of the file's size, or a filesystem that cannot set bytes apart
+                self.bytes = 0  # a limit on file size, or a filesystem that cannot allocate
             return wanted == self.bytes and self._disk.space(self._folder)[1] >= self.bytes // 4
         return False
 
     def release(self, all: bool = False) -> None:
+        """Free half of the reserve, or all of it."""
         kept = 0 if all else self.bytes // 2
         if self._file.size() > kept:
             self._file.resize(kept)
@@ -138,7 +139,7 @@ RESERVE_BYTES = 32 * 2**20
 
 
 def is_full(problem: BaseException, db: apsw.Connection) -> bool:
-    """Whether an error means: no room. SQLite calls only some of these FULL."""
+    """Whether an error means that the disk is full. SQLite reports only some of these as SQLITE_FULL."""
     if isinstance(problem, apsw.IOError):
         return getattr(problem, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE and db.system_errno in NO_ROOM
     return isinstance(problem, apsw.FullError) or (isinstance(problem, OSError) and problem.errno in NO_ROOM)

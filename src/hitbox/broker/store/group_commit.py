@@ -1,13 +1,13 @@
-"""One thread that writes: whatever has queued up while the last commit was synced goes into the next one.
+"""Group commit: one writer thread commits all operations together that queued up during the last commit.
 
-    submit(op) -> future        op(db) runs inside a transaction, together with the others of its group
+    submit(op) -> future        op() runs in a transaction, together with the other operations of its group;
                                 the future is done when the group is durable
 
-A disk that is full fails the operations that may fail; those that must not be lost (acknowledgements, the matches of an
-event that was accepted) stay at the head of the queue and are tried again until there is room. What only frees space
-goes ahead of them. The store keeps a reserve for this. Any other failure of the store ends it: nothing is known of what
-is on the disk then, and a restart finds out. An operation checks before it changes anything: a HitboxError fails it
-alone; what nobody foresaw fails it alone too, and is logged.
+When the disk is full, ordinary operations fail. Mandatory ones (acknowledgements, the deliveries of an accepted event)
+stay at the head of the queue and are tried again until there is space. Operations that only free space go ahead of
+them. The store has a reserve of disk space for this. After any other failure of the store the writer stops for good:
+what is on disk is unknown until a restart reads it. An operation must check everything before its first change: a
+HitboxError makes that operation fail alone. So does an unexpected exception, which is logged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ RETRY_SECONDS = 0.2
 log = logging.getLogger("hitbox.broker")
 
 
-class Transaction(Protocol):
-    """What the writer needs of a store."""
+class TransactionalStore(Protocol):
+    """What the writer needs from a store."""
 
-    room: bool
+    has_room: bool
 
     def begin(self) -> None: ...
 
@@ -45,38 +45,48 @@ class Transaction(Protocol):
 
     def release(self, all: bool = False) -> None: ...
 
-    def settle(self) -> bool: ...
+    def restore_reserve(self) -> bool: ...
 
 
 @dataclass(slots=True)
 class Job:
     op: Callable[[], Any]
     future: asyncio.Future[Any]
-    must: bool
-    frees: bool
+    mandatory: bool
+    frees_space: bool
     result: Any = None
     error: BaseException | None = field(default=None)
 
 
 class Writer:
-    def __init__(self, store: Transaction, loop: asyncio.AbstractEventLoop, relief: Callable[[], Any] | None = None):
-        self._store, self._loop, self._relief = store, loop, relief
+    """The writer thread. `full`: the disk is full. `broken`: the error after which nothing can be written.
+
+    `free_space` is called in a transaction while the disk is full, to delete what may be deleted.
+    """
+
+    def __init__(
+        self, store: TransactionalStore, loop: asyncio.AbstractEventLoop, free_space: Callable[[], Any] | None = None
+    ):
+        self._store, self._loop, self._free_space = store, loop, free_space
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self.broken: BaseException | None = None
-        self.full = not store.room
+        self.full = not store.has_room
         self.reason = "the disk is full" if self.full else ""
-        self.commits = self.surprises = 0
+        self.commits = self.unexpected_errors = 0
         self._begin()
 
     def _begin(self) -> None:
         self._thread = threading.Thread(target=self._run, name="hitbox-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, op: Callable[[], Any], *, must: bool = False, frees: bool = False) -> asyncio.Future[Any]:
-        """Queue an operation from the event loop; `must` ones outlive a full disk, `frees` ones need no room."""
-        job = Job(op, self._loop.create_future(), must, frees)
+    def submit(
+        self, op: Callable[[], Any], *, mandatory: bool = False, frees_space: bool = False
+    ) -> asyncio.Future[Any]:
+        """Queue an operation, on the event loop. `mandatory`: keep it while the disk is full. `frees_space`: it only
+        deletes, and runs even then."""
+        job = Job(op, self._loop.create_future(), mandatory, frees_space)
         with self._wake:
             if self._closing or self.broken:
                 job.future.set_exception(
@@ -91,11 +101,11 @@ class Writer:
         return len(self._jobs)
 
     def problem(self) -> str:
-        """Why nothing can be written, if so."""
+        """Why nothing can be written; empty if writing works."""
         return f"the store failed: {self.broken!r}" if self.broken is not None else self.reason
 
     async def close(self) -> None:
-        """Finish what is queued and end."""
+        """Finish the queue and end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -108,12 +118,12 @@ class Writer:
                     self._wake.wait()
                 if not self._jobs and self._closing:
                     return
-            if self.turn():
+            if self.commit_group():
                 with self._wake:
                     self._wake.wait(RETRY_SECONDS)
 
-    def turn(self) -> bool:
-        """Commit what has queued up; whether to wait a moment before the next turn."""
+    def commit_group(self) -> bool:
+        """Commit what has queued up; returns whether to pause before the next group."""
         with self._wake:
             group = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
         left: list[Job] = []
@@ -125,11 +135,11 @@ class Writer:
             self._break(problem)
         if self.broken is not None:
             with self._wake:
-                group += self._jobs  # nothing that waits will ever be done
+                group += self._jobs  # nothing in the queue can be written any more
                 self._jobs.clear()
             left = []
             self._fail(group, StoreFailed(self.problem()))
-        if left and self._closing:  # no room and no time: deliveries are derived again at the next start
+        if left and self._closing:  # shutting down without space: the next start computes these deliveries again
             self._fail(left, StoreFull(self.reason))
             left = []
         waiting = {id(job) for job in left}
@@ -141,10 +151,10 @@ class Writer:
         return self.full
 
     def _answer(self, jobs: list[Job]) -> None:
-        self._loop.call_soon_threadsafe(settle, jobs)
+        self._loop.call_soon_threadsafe(resolve_futures, jobs)
 
     def _work(self, group: list[Job]) -> list[Job]:
-        """Commit a group; what is left for later."""
+        """Commit a group; returns the jobs to try again later."""
         if self.broken is not None or not group:
             return []
         if self.full:
@@ -171,10 +181,10 @@ class Writer:
 
     def _refuse(self, group: list[Job]) -> None:
         problem = StoreFull(f"{self.reason}; nothing was accepted, make room and try again")
-        self._fail([job for job in group if not job.must and not job.frees], problem)
+        self._fail([job for job in group if not job.mandatory and not job.frees_space], problem)
 
     def _no_room(self, group: list[Job], problem: BaseException) -> list[Job]:
-        """Fail what may fail, and do the rest with the store's reserve, as far as it goes."""
+        """The disk is full: fail ordinary jobs, and write the others with the reserve. Returns those left."""
         busy = isinstance(problem, apsw.BusyError)
         self.reason = f"the store is locked by another program ({problem})" if busy else f"the disk is full ({problem})"
         if not self.full:
@@ -185,10 +195,10 @@ class Writer:
         wanted = [job for job in group if job.error is None]
         left: list[Job] = []
         if wanted and not self._fits(wanted):
-            for job in wanted:  # in order, but what only frees goes ahead of what waits for room
-                if job.frees:
+            for job in wanted:  # in order, but jobs that only free space go ahead of those that wait
+                if job.frees_space:
                     self._store.release(all=True)
-                if (left and not job.frees) or not self._fits([job]):
+                if (left and not job.frees_space) or not self._fits([job]):
                     left.append(job)
         return left
 
@@ -202,23 +212,23 @@ class Writer:
         return True
 
     def _recover(self, waiting: bool) -> None:
-        """Let retention make room, if it can, and see whether there is some."""
-        if self._relief is not None:
+        """Try to free space, and check whether there is enough."""
+        if self._free_space is not None:
             try:
                 self._store.begin()
-                self._relief()
+                self._free_space()
                 self._store.commit()
             except Exception as problem:
                 if not self._temporary(problem):
                     raise
             finally:
                 self._store.rollback()
-        if self._store.settle() and not waiting:
+        if self._store.restore_reserve() and not waiting:
             self.full, self.reason = False, ""
             log.warning("the store has room again")
 
     def _commit(self, group: list[Job]) -> None:
-        """Run and commit a group; an operation that fails unexpectedly is taken out and the others run again."""
+        """Run and commit a group. If an operation fails unexpectedly, the others run again without it."""
         while any(job.error is None for job in group):
             try:
                 self._store.begin()
@@ -226,7 +236,7 @@ class Writer:
                     if job.error is None:
                         self._try(job)
                 self._store.commit()
-            except _Culprit:
+            except _UnexpectedError:
                 self._store.rollback()
             except BaseException:
                 self._store.rollback()
@@ -241,20 +251,20 @@ class Writer:
         except HitboxError as problem:
             job.error = problem
         except (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.BusyError, OSError, MemoryError):
-            raise  # not the operation's fault
+            raise  # a failure of the store, not of the operation
         except Exception as problem:
             job.error = problem
-            self.surprises += 1
+            self.unexpected_errors += 1
             log.error("an operation of the store failed unexpectedly", exc_info=problem)
-            raise _Culprit from problem
+            raise _UnexpectedError from problem
 
 
-class _Culprit(Exception):
-    """An operation failed in a way that nobody foresaw."""
+class _UnexpectedError(Exception):
+    """An operation raised an exception that is neither a HitboxError nor a failure of the store."""
 
 
-def settle(jobs: list[Job]) -> None:
-    """Tell those who wait; on the event loop."""
+def resolve_futures(jobs: list[Job]) -> None:
+    """Set results and errors of the futures; on the event loop."""
     for job in jobs:
         if job.future.done():
             continue

@@ -1,21 +1,21 @@
-"""What the broker must not lose, in SQLite: subscriptions, events, pending deliveries, dead letters, schema, tokens.
+"""The broker's durable data in SQLite: subscriptions, events, pending deliveries, dead letters, schema, tokens.
 
-    DIR/hitbox.db      write-ahead log, synchronous=FULL: a commit is on the disk when it returns
-    DIR/beacon         how many commits there were (see beacon.py)
-    DIR/reserve        space to delete with when the disk is full (see disk.py)
-    DIR/snapshots/     the index, derived: read at start, brought up to date from the table `changes`
+    DIR/hitbox.db      write-ahead log, synchronous=FULL: a commit is on disk when it returns
+    DIR/beacon         the commit marker: how many commits there were (see commit_marker.py)
+    DIR/reserve        reserved disk space, so that deletes work when the disk is full (see disk.py)
+    DIR/snapshots/     the index (derived data): read at start, then updated from the table `changes`
 
     meta           key                                    value
     subscribers    number                                 name, settings
     subscriptions  subscriber, name                       where, priority, about
-    changes        seq                                    subscriber's name, name: since the last snapshot of the index
+    changes        seq                                    subscriber's name, name: changed since the last snapshot
     events         seq                                    time, body
-    deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only where the event is gone)
+    deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only if the event is gone)
     dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
 
-An event is stored first and matched then; `matched` in meta says how far, and is written together with the deliveries,
-so after a crash the rest is matched again. A delivery is deleted when it is acknowledged. Deliveries are read in the
-order of their key: the most urgent first, then by age.
+An event is stored first and matched afterwards. `matched` in meta is the number of the last matched event; it is
+written together with the deliveries, so after a crash the rest is matched again. A delivery is deleted when it is
+acknowledged. Deliveries are read in the order of their key: the most urgent first, then by age.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ import msgspec
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull, Unknown
 from hitbox.broker.settings import NAME
-from hitbox.broker.store.checked_table import Ledger, Number, Row, Shape, Table, crc_of
-from hitbox.broker.store.commit_marker import Beacon
+from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Number, Row, crc_of
+from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
 from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
@@ -51,25 +51,27 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME.pattern})\Z")]
 Level = Annotated[int, msgspec.Meta(ge=0, le=TOP)]
 Flag = Literal[0, 1]
 Text = bytes | None
-TABLES = {  # Any: what only one subscriber or subscription needs; it is set aside where it is wrong
-    "meta": Shape({"key": str, "value": bytes}),
-    "subscribers": Shape({"number": Number, "name": Name, "settings": Any}),
-    "subscriptions": Shape({"subscriber": Number, "name": Name, "wanted": Any, "priority": Any, "about": Any}, keys=2),
-    "changes": Shape({"seq": Number, "owner": str, "name": str}),
-    "events": Shape({"seq": Number, "time": Number, "body": bytes}, bulk=True),
-    "deliveries": Shape({
+TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set aside
+    "meta": Columns({"key": str, "value": bytes}),
+    "subscribers": Columns({"number": Number, "name": Name, "settings": Any}),
+    "subscriptions": Columns({
+        "subscriber": Number, "name": Name, "wanted": Any, "priority": Any, "about": Any,
+    }, keys=2),
+    "changes": Columns({"seq": Number, "owner": str, "name": str}),
+    "events": Columns({"seq": Number, "time": Number, "body": bytes}, bulk=True),
+    "deliveries": Columns({
         "subscriber": Number, "urgency": Level, "seq": Number,
         "ids": str, "sent": Flag, "tries": Number, "body": Text,
     }, keys=3, bulk=True),
-    "dead": Shape({
+    "dead": Columns({
         "number": Number, "subscriber": Number, "level": Level, "seq": Number,
         "ids": str, "tries": Number, "reason": str, "time": Number, "body": Text,
     }),
 }  # fmt: skip
 READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
-"""The subscriptions whose columns have the types that they should have."""
-FACTS: dict[str, Any] = {
+"""SQL condition: the columns of the subscription have valid types."""
+META_TYPES: dict[str, Any] = {
     "format": int,
     "matched": Number,
     "failed": list[Number],
@@ -77,14 +79,14 @@ FACTS: dict[str, Any] = {
     "snapshot": dict[str, Number] | None,
     "schema": list[dict[str, Any]],
 }
-"""What the table `meta` may say under these keys."""
+"""Types of the values in table `meta`, by key."""
 CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
-"""Errors of SQLite that speak of what a file holds; the other I/O errors speak of the disk."""
+"""SQLite errors that mean damaged content; other I/O errors mean a failing disk."""
 NOUNS = {"subscriptions": "subscriptions", "deliveries": "pending deliveries", "dead": "dead letters"}
 log = logging.getLogger("hitbox.broker")
 
 
-class Stored(NamedTuple):
+class StoredDelivery(NamedTuple):
     """A delivery as it comes back from the store."""
 
     seq: int
@@ -97,10 +99,10 @@ class Stored(NamedTuple):
 
 
 class Store:
-    """Opened and checked in the caller's thread; after that only the writer's thread changes it.
+    """Opened and checked in the caller's thread; afterwards only the writer's thread changes it.
 
-    `problems` are parts that contradict the rest, without anything being lost: they are set aside, and `hitbox admin
-    repair` removes them. `troubles` are what failed after a commit and will be tried again: by name, with the reason.
+    `problems`: parts that contradict the rest although nothing is lost. They are set aside, and `hitbox admin repair`
+    removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
@@ -108,11 +110,11 @@ class Store:
         self.disk = disk or Disk()
         self._release_lock = self.disk.lock(self.folder)
         self.path = self.folder / "hitbox.db"
-        self.beacon: Beacon | None = None
+        self.commit_marker: CommitMarker | None = None
         self.reserve: Reserve | None = None
         self.db = self._reader = None  # type: ignore[assignment]
         self.problems: list[str] = []
-        self.troubles: dict[str, str] = {}
+        self.maintenance_errors: dict[str, str] = {}
         try:
             self._open(max_bytes)
         except (apsw.Error, StoreDamaged, OSError, UnicodeDecodeError) as problem:
@@ -141,11 +143,11 @@ class Store:
         )
 
     def _little_space(self) -> bool:
-        """Whether the disk is so full that SQLite cannot make its index of the log; it then fails in various ways."""
+        """Whether the disk is so full that SQLite cannot create its log index, which fails with various errors."""
         return self.disk.space(self.folder)[1] < SMALL_BYTES
 
     def _use_reserve(self) -> None:
-        """Before anything is opened: a disk that is full has too little space even for reading."""
+        """Release the reserve before opening, if the disk is too full even for reading."""
         path = self.folder / "reserve"
         if self._little_space() and self.disk.size(path) > 0:
             file = self.disk.open(path)
@@ -163,7 +165,7 @@ class Store:
         self.disk.protect(self.path)
         if not self.disk.shared:
             self.db.pragma("locking_mode", "exclusive")
-        if not existed:  # so that deleted pages can be given back to a disk that is full; it is a write
+        if not existed:  # so that deleted pages can be returned to a full disk; this writes
             self.db.execute("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=0", "cache_size=-65536"):
             self.db.execute(f"PRAGMA {pragma}")
@@ -173,7 +175,7 @@ class Store:
                 raise StoreDamaged("; ".join(found))
         self.db.execute("BEGIN IMMEDIATE")
         self.ledger = Ledger(self.db)
-        self.tables = {name: Table(self.db, self.ledger, name, shape) for name, shape in TABLES.items()}
+        self.tables = {name: CheckedTable(self.db, self.ledger, name, columns) for name, columns in TABLES.items()}
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:])
         self.db.execute("COMMIT")
@@ -187,37 +189,37 @@ class Store:
         if self.disk.shared:
             self._reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
             self._reader.set_busy_timeout(BUSY_MILLISECONDS)
-        self.limit(max_bytes)
-        self.room = self.settle()
+        self.set_max_bytes(max_bytes)
+        self.has_room = self.restore_reserve()
 
-    def limit(self, max_bytes: int | None) -> None:
-        """How large the database may become."""
+    def set_max_bytes(self, max_bytes: int | None) -> None:
+        """Set the maximum size of the database; None: no limit."""
         self._limit = MOST_PAGES if max_bytes is None else min(max(max_bytes // self._page, 1), MOST_PAGES)
         self.db.pragma("max_page_count", self._limit)
 
     def _check(self, existed: bool) -> None:
         for problem in self.check():
             raise StoreDamaged(problem)
-        if not existed or not self.ledger.look("commits").rows:
+        if not existed or not self.ledger.entry("commits").rows:
             with self.transaction():
-                self.keep("format", FORMAT)
-        self.problems += self.contradictions()
+                self.put_meta("format", FORMAT)
+        self.problems += self.inconsistencies()
         for text in self.problems:
             log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
 
     def check(self) -> Iterator[str]:
-        """What is damaged or lost; reads everything."""
-        yield from self._check_beacon(self.ledger.look("commits").rows)
+        """Read everything; yields what is damaged or lost."""
+        yield from self._check_commit_marker(self.ledger.entry("commits").rows)
         for table in self.tables.values():
             yield from table.check()
         for key, value, _ in self.meta.scan():
-            if fault := fact_fault(key, value):
-                yield f"table meta: what it says of {key!r} cannot be read ({fault})"
+            if fault := meta_fault(key, value):
+                yield f"table meta: the value of {key!r} cannot be read ({fault})"
         yield from self._check_numbers()
 
     def _check_numbers(self) -> Iterator[str]:
-        """Numbers that are given out again, or events that are taken for matched, would collide or be lost later."""
-        matched, last = self.get("matched", 0), self.events.next() - 1
+        """Check the counters: a wrong one would reuse a number, or skip events that are not matched."""
+        matched, last = self.get_meta("matched", 0), self.events.next() - 1
         if matched > last:
             yield f"events are matched up to {matched}, but the last event is {last}"
         ((newest,),) = self.db.execute("SELECT max(seq) FROM deliveries")
@@ -225,16 +227,16 @@ class Store:
             yield f"events are matched up to {matched}, but there is a delivery of event {newest}"
         ((highest,),) = self.db.execute("SELECT max(number) FROM dead")
         if highest is not None and highest >= self.dead.next():
-            yield f"table dead: there is number {highest}, the ledger says that {self.dead.next() - 1} is the last"
+            yield f"table dead contains number {highest}, but the ledger says that {self.dead.next() - 1} is the last"
 
-    def _check_beacon(self, known: int) -> Iterator[str]:
-        path = self.folder / "beacon"
+    def _check_commit_marker(self, known: int) -> Iterator[str]:
+        path = self.folder / FILE_NAME
         if known and self.disk.size(path) <= 0:
-            yield f"the store has {known} commits, but its beacon file is missing"
+            yield f"the store has {known} commits, but its commit marker {path} is missing"
             return
-        self.beacon = Beacon(path, self.disk)
+        self.commit_marker = CommitMarker(path, self.disk)
         try:
-            promised = self.beacon.read()
+            promised = self.commit_marker.read()
         except StoreDamaged as problem:
             if known:
                 yield str(problem)
@@ -242,14 +244,14 @@ class Store:
             promised = None  # the very first write was cut short
         if promised is None:
             if known:
-                yield f"the store has {known} commits, but its beacon is empty"
+                yield f"the store has {known} commits, but its commit marker {path} is empty"
             else:
-                self.beacon.begin()
+                self.commit_marker.begin()
         elif promised > known:
-            yield f"{promised} commits were made, only the first {known} are there: the end is lost"
+            yield f"{promised} commits were made, but the store has only the first {known}: the last ones are lost"
 
-    def contradictions(self) -> list[str]:
-        """Rows that nobody damaged, but that belong to no subscriber or event, or that cannot be used."""
+    def inconsistencies(self) -> list[str]:
+        """Rows that are not damaged, but belong to no subscriber or event, or cannot be used."""
         found = []
         for name in ("subscriptions", "deliveries", "dead"):
             query = (
@@ -274,34 +276,36 @@ class Store:
         self.ledger.refresh()
 
     def commit(self) -> None:
-        """Make durable what was done since `begin`, or raise; what fails after that is only a trouble."""
+        """Make durable what was done since `begin`, or raise. Failures after that go to `maintenance_errors`."""
         commits = self.ledger.flush()
         self.db.execute("COMMIT")
-        with self._trouble("beacon"):
-            if self.beacon is not None:
-                self.beacon.write(commits)
+        with self._maintenance("commit marker"):
+            if self.commit_marker is not None:
+                self.commit_marker.write(commits)
         if self._pages * self._page > self._next_checkpoint:
-            with self._trouble("checkpoint"):
+            with self._maintenance("checkpoint"):
                 self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            late = self._pages * self._page if "checkpoint" in self.troubles else 0  # then not at every commit
+            late = (
+                self._pages * self._page if "checkpoint" in self.maintenance_errors else 0
+            )  # do not try again at every commit
             self._next_checkpoint = self._checkpoint_bytes + late
             self._pages = 0
 
     @contextlib.contextmanager
-    def _trouble(self, name: str) -> Iterator[None]:
-        """Something that may fail without harm, and is tried again later."""
+    def _maintenance(self, name: str) -> Iterator[None]:
+        """Run work that may fail without harm and is tried again later."""
         try:
             yield
         except (apsw.Error, OSError) as problem:
-            if name not in self.troubles:
+            if name not in self.maintenance_errors:
                 log.warning("%s: the %s could not be written: %s", self.folder, name, problem)
-            self.troubles[name] = str(problem)
+            self.maintenance_errors[name] = str(problem)
         else:
-            self.troubles.pop(name, None)
+            self.maintenance_errors.pop(name, None)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, where there is no writer: before the broker starts, or in a command."""
+        """A transaction outside of the writer: before the broker starts, or in a command."""
         try:
             self.begin()
             yield
@@ -315,39 +319,39 @@ class Store:
             raise
 
     def _try_rollback(self) -> None:
-        """After a failure, which is the one to report: what cannot be read now is read again by `begin`."""
+        """Roll back after an error. A second error is ignored: `begin` reads the ledger again."""
         with contextlib.suppress(apsw.Error, OSError):
             self.rollback()
 
     def rollback(self) -> None:
-        """Undo what was not committed, if anything."""
+        """Undo what was not committed."""
         try:
             if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
                 self.db.execute("ROLLBACK")
         finally:
             self.ledger.reload()
 
-    # ---- a disk that is full
+    # ---- a full disk
 
     def release(self, all: bool = False) -> None:
-        """Use the reserve: half of it for what must be written, all of it for deletes."""
+        """Release the reserve: half of it for mandatory writes, all of it for deletes."""
         assert self.reserve is not None
-        with self._trouble("reserve"):
+        with self._maintenance("reserve"):
             self.reserve.release(all)
         self.db.pragma("max_page_count", min(self._limit + self._limit // 16 + 8, MOST_PAGES))
         self._shrink()
 
-    def settle(self) -> bool:
-        """Take the reserve back; whether there is room again for everything."""
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve again; returns whether there is space for all writes again."""
         assert self.reserve is not None
-        while not self.reserve.hold():
-            with self._trouble("reserve"):
+        while not self.reserve.allocate():
+            with self._maintenance("reserve"):
                 self.reserve.release()
             if not self._shrink():
                 return False
-        if "checkpoint" in self.troubles:
+        if "checkpoint" in self.maintenance_errors:
             self._shrink()
-            if "checkpoint" in self.troubles:
+            if "checkpoint" in self.maintenance_errors:
                 return False
         pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
         if pages > self._limit - self._limit // 16:
@@ -356,11 +360,11 @@ class Store:
         return True
 
     def _shrink(self) -> bool:
-        """Give to the disk what the log and some of the deleted pages take up; whether there may be more."""
+        """Return the space of the log and of some deleted pages to the disk; returns whether there may be more."""
         assert self.reserve is not None
         free = self.db.pragma("freelist_count")
-        with self._trouble("checkpoint"):
-            if free:  # a little at a time: moving pages goes through the log too
+        with self._maintenance("checkpoint"):
+            if free:  # a little at a time: moving pages is written to the log too
                 list(self.db.execute(f"PRAGMA incremental_vacuum({max(self.reserve.bytes // 8 // self._page, 16)})"))
             self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         return bool(self.db.pragma("freelist_count") < free)
@@ -369,7 +373,7 @@ class Store:
         return is_full(problem, self.db)
 
     def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
-        """What is committed, from any thread."""
+        """Read committed data; from any thread."""
         with self._reading:
             return list(self._reader.execute(query, values))
 
@@ -379,25 +383,25 @@ class Store:
 
     def close(self) -> None:
         try:
-            if self.beacon is not None:
-                with self._trouble("beacon"):
-                    self.beacon.write(self.ledger.look("commits").rows, sync=True)
+            if self.commit_marker is not None:
+                with self._maintenance("commit marker"):
+                    self.commit_marker.write(self.ledger.entry("commits").rows, sync=True)
         finally:
             self._release()
 
     def _release(self) -> None:
-        for part in (self._reader, self.db, self.beacon, self.reserve):
+        for part in (self._reader, self.db, self.commit_marker, self.reserve):
             if part is not None:
                 with contextlib.suppress(apsw.Error, OSError):
                     part.close()
         self._release_lock()
 
-    def used(self) -> int:
-        """Bytes of the database that hold something."""
+    def used_bytes(self) -> int:
+        """Bytes of the database that are in use."""
         pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
         return int(pages * self.db.pragma("page_size"))
 
-    # ---- small facts
+    # ---- table meta
 
     def failed(self) -> list[int]:
         """Events that could not be matched."""
@@ -405,12 +409,12 @@ class Store:
             return list(msgspec.json.decode(value))
         return []
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get_meta(self, key: str, default: Any = None) -> Any:
         for _, value, _ in self.meta.scan("key = ?", (key,)):
             return msgspec.json.decode(value)
         return default
 
-    def keep(self, key: str, value: Any) -> None:
+    def put_meta(self, key: str, value: Any) -> None:
         self.meta.put([(key, msgspec.json.encode(value))])
 
     # ---- subscribers and subscriptions
@@ -418,13 +422,13 @@ class Store:
     def put_subscriber(self, number: int, name: str, settings: bytes) -> None:
         self.subscribers.put([(number, name, settings)])
 
-    def existing(self, numbers: Iterable[int]) -> set[int]:
-        """Those of the subscribers that exist, as this transaction sees it."""
+    def existing_subscribers(self, numbers: Iterable[int]) -> set[int]:
+        """Those of the subscribers that exist in this transaction."""
         query = "SELECT number FROM subscribers WHERE number IN (SELECT value FROM json_each(?))"
         return {number for (number,) in self.db.execute(query, (msgspec.json.encode(sorted(numbers)).decode(),))}
 
     def remove_subscriber(self, number: int, owner: str) -> None:
-        if not self.existing([number]):
+        if not self.existing_subscribers([number]):
             return
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
         self.change(number, owner, [], names)
@@ -435,9 +439,9 @@ class Store:
     def change(
         self, subscriber: int, owner: str, put: Sequence[tuple[str, str, int, str]], remove: Sequence[str]
     ) -> None:
-        """Add or replace (name, where, priority, about) and remove names; the changes are numbered."""
-        if not self.existing([subscriber]):
-            raise Unknown(f"there is no subscriber {owner!r}: it was removed meanwhile")
+        """Add or replace (name, where, priority, about), remove names, and add the names to table `changes`."""
+        if not self.existing_subscribers([subscriber]):
+            raise Unknown(f"there is no subscriber {owner!r}: it was removed in the meantime")
         self.subscriptions.put([(subscriber, *row) for row in put])
         self.subscriptions.delete((subscriber, name) for name in remove)
         names = [row[0] for row in put] + list(remove)
@@ -452,43 +456,46 @@ class Store:
     # ---- events and deliveries
 
     def append(self, bodies: Sequence[bytes], now: int) -> int:
-        """Store events; the number of the first."""
+        """Store events; returns the number of the first one."""
         first = self.events.next()
         self.events.insert((seq, now, body) for seq, body in enumerate(bodies, first))
         return first
 
     def record(self, rows: Sequence[tuple[int, int, int, str, int]], matched: int, failed: Sequence[int] = ()) -> None:
-        """The deliveries (subscriber, level, seq, ids, sent) of all events up to `matched`; of `failed` not all."""
-        known = self.existing({row[0] for row in rows})  # one may have been removed, where the disk was full meanwhile
+        """Store the deliveries (subscriber, level, seq, ids, sent) of the events up to `matched`. `failed` lists events
+        that could not be matched completely."""
+        known = self.existing_subscribers(
+            {row[0] for row in rows}
+        )  # while the disk was full, one may have been removed
         self.deliveries.insert(
             (subscriber, TOP - level, seq, ids, sent, 0, None)
             for subscriber, level, seq, ids, sent in rows
             if subscriber in known
         )
-        self.keep("matched", matched)
+        self.put_meta("matched", matched)
         if failed:
-            self.keep("failed", [*self.get("failed", []), *failed])
+            self.put_meta("failed", [*self.get_meta("failed", []), *failed])
 
     def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> None:
-        """Another attempt at the events that failed: deliveries that are not there yet, and what still fails."""
+        """After another attempt at the failed events: store the new deliveries, and which events still fail."""
         for subscriber, level, seq, ids, sent in rows:
-            if self.existing([subscriber]) and not self.pending_levels(subscriber, [seq]):
+            if self.existing_subscribers([subscriber]) and not self.pending_levels(subscriber, [seq]):
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
-        self.keep("failed", list(failed))
+        self.put_meta("failed", list(failed))
 
     def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> int:
-        """Delete deliveries (subscriber, level, seq)."""
+        """Delete deliveries (subscriber, level, seq); returns how many existed."""
         return self.deliveries.delete((subscriber, TOP - level, seq) for subscriber, level, seq in keys)
 
     def pending_levels(self, subscriber: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
-        """(level, seq) of those of the numbers that are pending."""
+        """(level, seq) of those of the events that are pending."""
         query = """SELECT urgency, seq FROM deliveries WHERE subscriber = ?1
                    AND seq IN (SELECT value FROM json_each(?2)) AND urgency IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"""
         rows = self.db.execute(query, (subscriber, msgspec.json.encode(seqs).decode()))
         return [(TOP - urgency, seq) for urgency, seq in rows]
 
-    def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[Stored], bool]:
-        """The next deliveries in order, marked as sent from now on; and whether there are more."""
+    def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[StoredDelivery], bool]:
+        """The next deliveries in order, which are marked as sent, and whether there are more."""
         query = """SELECT d.*, e.time, e.body FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
                    WHERE d.subscriber = ? AND (d.body IS NOT NULL OR e.seq IS NOT NULL)
                    ORDER BY d.urgency, d.seq LIMIT ?"""
@@ -497,47 +504,53 @@ class Store:
         more, fresh = len(fresh) > limit, fresh[:limit]
         self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in fresh if not row[4]])
         found = [
-            Stored(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body)
+            StoredDelivery(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body)
             for _, urgency, seq, ids, sent, tries, own, _, when, body in fresh
         ]
         return found, more
 
     def retry(self, subscriber: int, level: int, seq: int, tries: int) -> None:
-        for *row, _ in list(self.deliveries.scan(*_one(subscriber, level, seq))):
+        for *row, _ in list(self.deliveries.scan(*_delivery_key(subscriber, level, seq))):
             self.deliveries.put([(*row[:4], 1, tries, row[6])])
 
-    def bury(self, subscriber: int, keys: Iterable[tuple[int, int]], tries: int, reason: str, most: int) -> int:
-        """Move deliveries (level, seq) to the dead letters, of which the newest `most` stay; how many were moved."""
-        account = self.ledger.touch("dead")
-        before = account.last
+    def add_dead_letters(
+        self, subscriber: int, keys: Iterable[tuple[int, int]], tries: int, reason: str, most: int
+    ) -> int:
+        """Turn deliveries (level, seq) into dead letters; returns how many. Only the newest `most` letters are kept."""
+        entry = self.ledger.changed_entry("dead")
+        before = entry.last
         for level, seq in keys:
-            for *row, _ in list(self.deliveries.scan(*_one(subscriber, level, seq))):
+            for *row, _ in list(self.deliveries.scan(*_delivery_key(subscriber, level, seq))):
                 body = row[6] if row[6] is not None else self.body(seq)
-                account.last += 1
-                kept = (account.last, subscriber, level, seq, row[3], tries, reason, time.time_ns() // 1000, body)
+                entry.last += 1
+                kept = (entry.last, subscriber, level, seq, row[3], tries, reason, time.time_ns() // 1000, body)
                 self.dead.insert([kept])
                 self.deliveries.delete([tuple(row[:3])])
         over = self.dead.rows() - most
         self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
-        return account.last - before
+        return entry.last - before
 
-    def revive(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Make dead letters deliveries again; their (number, subscriber, seq). An event that is pending anyway is not
-        made pending twice, and one without a text cannot be sent: its letter stays."""
+    def replay_dead_letters(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Turn dead letters into deliveries again; returns their (number, subscriber, seq). A letter is skipped if its
+        event is pending for the subscriber already, or if it has no text to send."""
         revived = []
         for number in numbers:
             for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
-                if body is None or not self.existing([subscriber]) or self.pending_levels(subscriber, [seq]):
+                if (
+                    body is None
+                    or not self.existing_subscribers([subscriber])
+                    or self.pending_levels(subscriber, [seq])
+                ):
                     continue
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, body)])
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
 
-    def again(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
-        """Deliveries (level, seq, ids) of old events, unless they are pending anyway or were let go meanwhile; how many
-        were added."""
-        if not self.existing([subscriber]):
+    def add_replayed(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
+        """Add deliveries (level, seq, ids) of old events, except those pending already and those whose event has been
+        removed; returns how many were added."""
+        if not self.existing_subscribers([subscriber]):
             return 0
         pending = {seq for _, _, seq, *_ in self.deliveries.scan("subscriber = ?", (subscriber,))}
         wanted = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
@@ -555,7 +568,7 @@ class Store:
         return self.read("SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
 
     def pending(self) -> dict[int, int]:
-        """How many deliveries wait for each subscriber, before anything runs."""
+        """The number of pending deliveries of each subscriber; called before the writer runs."""
         query = "SELECT subscriber, count(*) FROM deliveries WHERE body IS NOT NULL OR seq >= ? GROUP BY subscriber"
         return dict(self.db.execute(query, (self.events.first(),)))
 
@@ -567,24 +580,25 @@ class Store:
     # ---- retention
 
     def trim(self, before: int, most_bytes: int, batch: int = 20_000) -> int:
-        """Let go of events older than `before` (microseconds) or beyond `most_bytes`, but of none that is pending."""
-        last = min([self.get("matched", 0), *(seq - 1 for seq in self.get("failed", []))])
-        excess = self.used() - most_bytes
+        """Remove events older than `before` (microseconds), and the oldest ones while the database is larger than
+        `most_bytes`, but none that is pending."""
+        last = min([self.get_meta("matched", 0), *(seq - 1 for seq in self.get_meta("failed", []))])
+        excess = self.used_bytes() - most_bytes
         gone = 0
         query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
         for seq, when, size in self.db.execute(query, (last, batch)):
             if when >= before and excess <= 0:
                 break
             gone, excess = seq, excess - size - 32
-        if gone:  # mostly there is nothing to let go, and then nobody needs to be asked
-            ((pinned,),) = self.db.execute(_PINNED, (self.events.first(),))
+        if gone:  # usually there is nothing to remove, and the query is not needed
+            ((pinned,),) = self.db.execute(_OLDEST_NEEDED, (self.events.first(),))
             gone = gone if pinned is None else min(gone, pinned - 1)
         return self.events.delete_through(gone) if gone >= self.events.first() else 0
 
 
-# The oldest event that somebody still needs: jumps from subscriber to subscriber in the order of the key, and looks at
-# the first row of every level, so that it takes a few steps for each subscriber with deliveries, none for the others.
-_PINNED = f"""
+# The oldest event that a pending delivery needs. Jumps from subscriber to subscriber in key order and reads the first
+# row of each level: a few steps per subscriber with pending deliveries, none for the others.
+_OLDEST_NEEDED = f"""
     WITH RECURSIVE owner(n) AS (
         SELECT min(subscriber) FROM deliveries
         UNION ALL SELECT (SELECT min(subscriber) FROM deliveries WHERE subscriber > n) FROM owner WHERE n IS NOT NULL
@@ -594,13 +608,13 @@ _PINNED = f"""
 
 
 def check_format(db: apsw.Connection, folder: Path) -> None:
-    """Refuse a store of another format, before anything else looks at it or changes it. Every format has this row."""
+    """Refuse a store of another format before anything else reads or changes it. Every format has this row."""
     try:
         rows = list(db.execute("SELECT * FROM meta WHERE key = 'format'"))
     except (apsw.Error, UnicodeDecodeError):
-        return  # a new store, or a damaged one: the other checks say so
+        return  # a new store, or a damaged one, which the other checks report
     for *row, crc in rows:
-        if len(row) == 2 and crc == crc_of(row) and not fact_fault(*row):
+        if len(row) == 2 and crc == crc_of(row) and not meta_fault(*row):
             version = msgspec.json.decode(row[1])
             if version != FORMAT:
                 db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -610,10 +624,10 @@ def check_format(db: apsw.Connection, folder: Path) -> None:
                 )
 
 
-def fact_fault(key: str, value: bytes) -> str:
-    """Why a value of the table `meta` is not what its key is for; empty if it is."""
+def meta_fault(key: str, value: bytes) -> str:
+    """Why a value of table `meta` is invalid for its key; empty if it is valid."""
     try:
-        found = msgspec.json.decode(value, type=FACTS.get(key, Any))
+        found = msgspec.json.decode(value, type=META_TYPES.get(key, Any))
         if key == "schema":
             Schema.from_json(found)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, HitboxError) as problem:
@@ -621,5 +635,5 @@ def fact_fault(key: str, value: bytes) -> str:
     return ""
 
 
-def _one(subscriber: int, level: int, seq: int) -> tuple[str, tuple[int, int, int]]:
+def _delivery_key(subscriber: int, level: int, seq: int) -> tuple[str, tuple[int, int, int]]:
     return "subscriber = ? AND urgency = ? AND seq = ?", (subscriber, TOP - level, seq)

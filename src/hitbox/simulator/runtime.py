@@ -1,4 +1,4 @@
-"""One thread and a clock that jumps: what waits for a time is run at once, in the order of the times."""
+"""Simulated time: one thread, and a clock that jumps to the next timer instead of waiting."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hitbox.broker import clock as broker_clock
-from hitbox.broker.store.group_commit import RETRY_SECONDS, Job, Writer, settle
+from hitbox.broker.store.group_commit import RETRY_SECONDS, Job, Writer, resolve_futures
 
 START = 1_700_000_000.0
 
 
-class World:
-    """Time. The wall clock may jump, the other one never does."""
+class SimulatedClock:
+    """Simulated time. The wall clock may jump; the monotonic clock never does."""
 
     def __init__(self, rng: random.Random):
         self.random = rng
@@ -26,11 +26,11 @@ class World:
         self._latest = START
 
     def time(self) -> float:
-        """Of the wall clock."""
+        """The wall clock."""
         return self.now + self.wall
 
     def latest(self) -> float:
-        """The latest time that the wall clock ever showed."""
+        """The latest time that the wall clock has shown."""
         self._latest = max(self._latest, self.time())
         return self._latest
 
@@ -39,44 +39,44 @@ class World:
         self.wall += seconds
 
     @contextlib.contextmanager
-    def clock(self) -> Iterator[None]:
-        """The broker goes by this clock meanwhile."""
-        clock = broker_clock.time
-        before = dict(vars(clock))
-        clock.monotonic = lambda: self.now
-        clock.perf_counter_ns = lambda: int(self.now * 1e9)
-        clock.time = self.time
-        clock.time_ns = lambda: int(self.time() * 1e6) * 1000
+    def installed(self) -> Iterator[None]:
+        """Make the broker use this clock."""
+        broker_time = broker_clock.time
+        before = dict(vars(broker_time))
+        broker_time.monotonic = lambda: self.now
+        broker_time.perf_counter_ns = lambda: int(self.now * 1e9)
+        broker_time.time = self.time
+        broker_time.time_ns = lambda: int(self.time() * 1e6) * 1000
         try:
             yield
         finally:
-            vars(clock).update(before)
+            vars(broker_time).update(before)
 
 
 class _Selector(selectors.SelectSelector):
-    """Nothing ever comes from outside: waiting is moving the clock."""
+    """There is no input or output: to wait means to advance the clock."""
 
-    def __init__(self, world: World):
+    def __init__(self, clock: SimulatedClock):
         super().__init__()
-        self._world = world
+        self._clock = clock
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
-            raise RuntimeError("everything waits, and for nothing")
-        self._world.now += max(timeout, 0)
+            raise RuntimeError("deadlock: all tasks wait, and there is no timer")
+        self._clock.now += max(timeout, 0)
         return []
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop on simulated time; threads run on the spot."""
+    """An event loop on simulated time; work for a thread runs immediately."""
 
-    def __init__(self, world: World):
-        self._world = world
-        super().__init__(_Selector(world))
+    def __init__(self, clock: SimulatedClock):
+        self._clock = clock
+        super().__init__(_Selector(clock))
         self.set_exception_handler(lambda loop, context: None)
 
     def time(self) -> float:
-        return self._world.now
+        return self._clock.now
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         return self.call_soon(callback, *args, context=context)
@@ -90,10 +90,10 @@ class Loop(asyncio.SelectorEventLoop):
         return future
 
 
-def writer_of(world: World, slow: float, counts: Counter[str], written: Callable[[], None]) -> type[Writer]:
-    """The broker's writer, run by the loop: a group takes up to `slow` seconds to be synced and answered.
+def writer_of(clock: SimulatedClock, slow: float, counts: Counter[str], written: Callable[[], None]) -> type[Writer]:
+    """The broker's writer, run by the event loop instead of a thread: a commit takes up to `slow` seconds.
 
-    `written` is called when all that was asked of it is in the store.
+    `written` is called when all submitted operations are in the store.
     """
 
     class SimulatedWriter(Writer):
@@ -103,9 +103,11 @@ def writer_of(world: World, slow: float, counts: Counter[str], written: Callable
             if self.full:
                 self._plan(RETRY_SECONDS)
 
-        def submit(self, op: Callable[[], Any], *, must: bool = False, frees: bool = False) -> asyncio.Future[Any]:
-            future = super().submit(op, must=must, frees=frees)
-            self._plan(world.random.choice([0.0, 0.0, 0.001, slow]))
+        def submit(
+            self, op: Callable[[], Any], *, mandatory: bool = False, frees_space: bool = False
+        ) -> asyncio.Future[Any]:
+            future = super().submit(op, mandatory=mandatory, frees_space=frees_space)
+            self._plan(clock.random.choice([0.0, 0.0, 0.001, slow]))
             return future
 
         def _plan(self, delay: float) -> None:
@@ -114,10 +116,10 @@ def writer_of(world: World, slow: float, counts: Counter[str], written: Callable
                 self._loop.call_later(delay, self._step)
 
         def _step(self) -> None:
-            wait = self.turn()
+            wait = self.commit_group()
             if not self._jobs and self.broken is None:
                 written()
-            pause = world.random.uniform(0, slow)
+            pause = clock.random.uniform(0, slow)
             counts["slow sync"] += pause > 1
             self._loop.call_later(pause, self._synced, wait)
 
@@ -132,12 +134,12 @@ def writer_of(world: World, slow: float, counts: Counter[str], written: Callable
 
         def _tell(self) -> None:
             answers, self._answers = self._answers, []
-            settle(answers)
+            resolve_futures(answers)
 
         async def close(self) -> None:
             self._closing = True
             while self._jobs:
-                self.turn()
+                self.commit_group()
             self._tell()
 
     return SimulatedWriter

@@ -1,4 +1,4 @@
-"""What a schedule is played on: chance, time, the disk, and the broker of the present life."""
+"""What a schedule runs on: the random generator, the clock, the disk, and the current broker."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.delivery import delivery, mailbox
 from hitbox.broker.settings import Settings
 from hitbox.simulator.disk import Faults, SimulatedDisk
-from hitbox.simulator.world import World
+from hitbox.simulator.runtime import SimulatedClock
 
 ROOMY = 8 * 2**20
 
 
-class Stage:
+class Environment:
+    """Shared by the actors and the checks of one schedule; all random choices come from `seed`."""
+
     def __init__(self, seed: int):
         self.random = rng = random.Random(seed)
-        self.world = World(rng)
+        self.clock = SimulatedClock(rng)
         self.faults = Faults(rng)
         self.counts: Counter[str] = Counter()
         self.trace = 0
@@ -48,15 +50,15 @@ class Stage:
         return self.random.random() < share
 
     def note(self, *what: object) -> None:
-        """Remember what happened, as a number: two runs of one seed must give the same."""
-        self.trace = zlib.crc32(repr((round(self.world.now, 6), *what)).encode(), self.trace)
+        """Add what happened to `trace`, a checksum: two runs of one seed must give the same."""
+        self.trace = zlib.crc32(repr((round(self.clock.now, 6), *what)).encode(), self.trace)
 
     @contextlib.contextmanager
     def small_memory(self) -> Iterator[None]:
-        """Few deliveries are in memory and fetched at a time meanwhile, so that the order on the disk shows."""
-        before = mailbox.MEMORY, delivery.FETCH
-        mailbox.MEMORY = delivery.FETCH = self.memory
+        """Keep and fetch few deliveries at a time, so that the order on disk matters."""
+        before = mailbox.MEMORY_ROWS, delivery.FETCH_ROWS
+        mailbox.MEMORY_ROWS = delivery.FETCH_ROWS = self.memory
         try:
             yield
         finally:
-            mailbox.MEMORY, delivery.FETCH = before
+            mailbox.MEMORY_ROWS, delivery.FETCH_ROWS = before
