@@ -210,6 +210,7 @@ class Checks:
         for event in self.model.events.values():
             if event.state in ("asked", "unknown"):
                 event.state = "accepted" if event.seq else "unknown"
+            if event.seq or event.state == "unknown":
                 self.model.close(event)
         self._trimmed()
         for subscriber in self.model.subscribers.values():

@@ -202,6 +202,14 @@ class Model:
                 event.since.setdefault(name, (subscriber, 0))
             event.until = {name: len(subscriber.versions) - 1 for name, (subscriber, _) in event.since.items()}
 
+    def reopen(self, matched: int) -> None:
+        """A start matches the events after `matched` again, with the subscriptions of now. While the disk is full, a
+        removal of subscriptions goes ahead of the deliveries of earlier events, so these may be fewer than before."""
+        for event in self.events.values():
+            if event.seq > matched:
+                event.until = None
+                event.known.clear()
+
     def _unwanted(self, event: ModelEvent) -> bool | None:
         known: bool | None = True if event.removals == self.removals else None
         everybody = {name: (subscriber, 0) for name, subscriber in self.subscribers.items()} | event.since

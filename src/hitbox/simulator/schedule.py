@@ -188,6 +188,7 @@ class Schedule:
 
     async def _start(self, broker: Broker) -> None:
         """Start, and wait until all deliveries of earlier accepted events are stored."""
+        self.model.reopen(broker.store.get_meta("matched", 0))
         await broker.start()
         while not broker.caught_up():
             await asyncio.sleep(0.01)

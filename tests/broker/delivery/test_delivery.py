@@ -281,6 +281,31 @@ def test_a_shorter_time_out_acts_while_longer_ones_run(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_replayed_delivery_keeps_its_own_pause(tmp_path: Path) -> None:
+    """The pause of a delivery that was acknowledged meanwhile does not end the pause of its replay."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.put_subscriber("ann", Options(backoff_seconds=30.0))
+            ann = await Listener(broker, auto=False).attach("ann")
+            await broker.publish([item(qty=1)])
+            await until(lambda: len(ann.got) == 1 and broker.store.deliveries.rows() == 1)
+            broker.tracker.refuse(ann.mailbox, [1])
+            broker.tracker.acknowledge(ann.mailbox, [1])
+            await until(lambda: broker.store.deliveries.rows() == 0)
+            await broker.put_subscriber("ann", Options(backoff_seconds=60.0, max_backoff_seconds=60.0))
+            await admin.replay(broker, "ann", 1)
+            await until(lambda: len(ann.got) == 2)
+            broker.tracker.refuse(ann.mailbox, [1])
+            ann.mailbox.expired(time.monotonic() + 45)
+            assert (ann.mailbox.paused, ann.mailbox.ready) == (1, 0)
+            ann.mailbox.expired(time.monotonic() + 90)
+            assert (ann.mailbox.paused, ann.mailbox.ready) == (0, 1)
+
+    run(scenario())
+
+
 def test_an_acknowledgement_waits_for_no_other(tmp_path: Path) -> None:
     """Of two that are acknowledged together one is not in the store yet: the other one is deleted all the same."""
 

@@ -55,6 +55,7 @@ class Delivery:
     determined: int = 0
     live: bool = True
     deadline: float = 0.0
+    retry_at: float = 0.0
 
     def encode(self) -> bytes:
         """As JSON; the event's text is copied unchanged."""
@@ -218,8 +219,10 @@ class Mailbox:
     def expired(self, now: float) -> list[Delivery]:
         """The deliveries in flight that are past their time-out. Those whose pause is over return to their queue."""
         while self._retry_heap and self._retry_heap[0][0] <= now:
-            delivery = self.in_flight.get(heapq.heappop(self._retry_heap)[1])
-            if delivery is not None and not delivery.deadline:
+            at, seq = heapq.heappop(self._retry_heap)
+            delivery = self.in_flight.get(seq)
+            # An entry with another time belongs to an earlier delivery of this event, acknowledged and then replayed.
+            if delivery is not None and not delivery.deadline and delivery.retry_at == at:
                 self._remove_in_flight(delivery.seq)
                 delivery.sent, delivery.live = True, False
                 self._ready[delivery.level].appendleft(delivery)
@@ -246,7 +249,8 @@ class Mailbox:
         self.paused += 1
         doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
         pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
-        heapq.heappush(self._retry_heap, (now + pause, delivery.seq))
+        delivery.retry_at = now + pause
+        heapq.heappush(self._retry_heap, (delivery.retry_at, delivery.seq))
         return True
 
     # ---- connections
