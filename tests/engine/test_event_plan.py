@@ -283,7 +283,7 @@ def test_an_event_that_changes_while_it_is_read() -> None:
 @pytest.mark.parametrize("late", [0, 1, 30])
 def test_strings_with_and_without_labels(frozen: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A string has the same key natively: with a label in the base or in the overlay, or in a gap of either."""
-    monkeypatch.setattr(codecs, "MEMO", 50)
+    monkeypatch.setattr(codecs, "MAX_MEMO", 50)
     random = Random(frozen + late)
 
     def words(count: int) -> list[str]:

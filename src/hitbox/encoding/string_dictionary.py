@@ -40,7 +40,7 @@ MAX_OVERLAY = 20_000
 MAX_MEMO = 100_000
 MAX_GAP_SEARCHES = 64
 """Up to this many new strings each look for a gap; more are merged into the base."""
-NO_TEXTS = pa.array([], pa.large_binary())
+NO_TEXTS = pa.nulls(0, pa.large_binary())  # pa.array would import pandas
 
 Texts: TypeAlias = Collection[str] | pa.Array
 """Strings, or an Arrow array of them without nulls."""

@@ -184,9 +184,9 @@ class Draft:
         for row, predicate in sorted(self.others.items()):
             if row in self.errors:
                 continue
-            place = known.get(id(predicate))
+            about = self._about(keys.schema, row)
+            place = None if about else known.get(id(predicate))
             if place is None:
-                about = self._about(keys.schema, row)
                 try:
                     made.append(subscription_boxes(keys, predicate, about, limits))
                     place = len(made) - 1

@@ -13,7 +13,7 @@ Work goes in pieces, so that an interrupt is noticed between two of them.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -68,8 +68,8 @@ class PredicateColumn:
                 min(limits.text, PIECE_BYTES),
                 limits.depth,
                 limits.values,
-                secrets.randbits(64),
-                secrets.randbits(64),
+                int.from_bytes(os.urandom(8), "little"),
+                int.from_bytes(os.urandom(8), "little"),
             )
             self._pieces = [self._read(*piece) for piece in _pieces(texts, wanted)]
             self.read = np.concatenate([piece.read().view(bool) for piece in self._pieces])
