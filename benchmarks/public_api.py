@@ -30,7 +30,7 @@ from hitbox.encoding.events import from_table
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.index.bulk_load import Encoded
-from hitbox.index.state import Stock
+from hitbox.index.state import IndexState
 
 ROUNDS = 7
 BATCH = 4096
@@ -154,10 +154,10 @@ def indexed(workload: Any, kind: str) -> Index:
     ids = pa.array(np.arange(len(boxes)) if kind == "row" else np.random.default_rng(3).permutation(len(boxes)))
     if kind == "str":
         ids = pa.array([f"subscriber-{n}" for n in ids.to_pylist()], pa.large_string())
-    stock = Stock.empty(keys, "auto", {})
+    state_ = IndexState.empty(keys, "auto", {})
     one = np.ones(len(boxes), np.int64)
-    stock.add(Encoded(ids, pa.nulls(len(boxes), pa.large_string()), boxes.priority, one, one.astype(bool), boxes))
-    return Index.of(stock)
+    state_.add(Encoded(ids, pa.nulls(len(boxes), pa.large_string()), boxes.priority, one, one.astype(bool), boxes))
+    return Index.of(state_)
 
 
 def keys_of(index: Index, table: pa.Table) -> Points:

@@ -69,7 +69,7 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
     run("admin", "token", "ops", "--remove", *data)
 
 
-def test_a_bad_start_is_told(tmp_path: Path) -> None:
+def test_a_bad_start_is_reported(tmp_path: Path) -> None:
     assert "needs a schema" in run("serve", "--data", str(tmp_path), status=2)
     assert "unknown type" in run("serve", "--data", str(tmp_path), "--schema", "a:money", status=2)
     assert "max_wating" in run("serve", "--data", str(tmp_path), "--schema", "a:int", "--set", "max_wating=1", status=2)

@@ -312,7 +312,7 @@ def test_a_server_that_is_no_broker_is_named(body: bytes, status: int) -> None:
 
 
 @pytest.mark.parametrize("event", [{"city": "\ud800"}, {"qty": object()}, {"city": "a", "qty": {1: {2: 3j}}}])
-def test_what_cannot_be_sent_is_told(event: dict[str, Any]) -> None:
+def test_what_cannot_be_sent_is_reported(event: dict[str, Any]) -> None:
     async def scenario() -> None:
         async with Client("http://127.0.0.1:1") as client:
             with pytest.raises(BadRequest, match="cannot be sent"):
@@ -321,7 +321,7 @@ def test_what_cannot_be_sent_is_told(event: dict[str, Any]) -> None:
     run(scenario())
 
 
-def test_a_subscription_that_cannot_be_sent_is_told_and_the_connection_stays(tmp_path: Path) -> None:
+def test_a_subscription_that_cannot_be_sent_is_reported_and_the_connection_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as (_, url), Client(url) as client, client.subscriber("ann") as ann:
             with pytest.raises(BadRequest, match="lone surrogate"):

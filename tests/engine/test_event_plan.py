@@ -329,7 +329,7 @@ def test_lists_longer_than_a_piece() -> None:
 @pytest.fixture(autouse=True)
 def _frozen_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small loads freeze their ids, as large ones do."""
-    monkeypatch.setattr(catalog, "FEW", 10)
+    monkeypatch.setattr(catalog, "MIN_ARROW_ROWS", 10)
 
 
 def filled(kind: type, matcher: str = "auto", frozen: int = 300, late: int = 40) -> tuple[Index, dict[Any, Any]]:

@@ -38,7 +38,7 @@ GRIDS = hitbox.Schema(
 
 @pytest.fixture(autouse=True)
 def read_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predicate_column, "FEW", 0)
+    monkeypatch.setattr(predicate_column, "MAX_PARSED_ROWS", 0)
 
 
 def one_by_one(
@@ -430,7 +430,7 @@ def test_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_rows_are_not_worth_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predicate_column, "FEW", 2)
+    monkeypatch.setattr(predicate_column, "MAX_PARSED_ROWS", 2)
     assert check(["i = 1", "s LIKE 'a%'"], SCHEMA) == 0
     assert check(["i = 1", "s LIKE 'a%'", "nonsense", ""], SCHEMA) == 0.5
 

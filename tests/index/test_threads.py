@@ -319,7 +319,7 @@ def test_strings_match_while_the_index_is_saved(tmp_path: Path) -> None:
 def test_near_misses_give_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change gets in while they are looked for, even one that moves every slot, and the answer is that of the end."""
     monkeypatch.setattr(explain, "PIECE_SLOTS", 10)
-    monkeypatch.setattr(index_module, "SLICE", 0)
+    monkeypatch.setattr(index_module, "SLICE_SECONDS", 0)
     monkeypatch.setattr(catalog, "MANY_DEAD", 20)
     index = Index(SCHEMA)
     for i in range(200):

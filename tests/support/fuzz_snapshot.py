@@ -324,7 +324,7 @@ def use(rng: np.random.Generator, path: Path, again: Path) -> None:
     ids = list(index)
     for id in ids[:20]:
         index.where(id), index.about(id), index.priority(id)
-    list(index._stock.rows())
+    list(index._state.rows())
     number = isinstance(ids[0], int) if ids else True
     index.unsubscribe_many(ids[::3])
     text = next(iter(f"{name} IS NULL" for name, one in index.schema.items() if one.role != "information"))

@@ -22,7 +22,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import with_named_ends
 from hitbox.index import state
 from hitbox.index.index import Index
-from hitbox.index.state import Stock
+from hitbox.index.state import IndexState
 
 CHUNK = 50_000
 
@@ -31,8 +31,8 @@ def load(
     folder: Path, path: Path, owner: str = "", progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Schema:
     """Import a snapshot into a store without subscriptions; returns the schema. `progress` gets (done, total)."""
-    stock = _named(state.read(path, verify=True), owner)
-    schema = stock.keys.schema
+    contents = _named(state.read(path, verify=True), owner)
+    schema = contents.keys.schema
     store = Store(folder)
     try:
         kept = store.get_meta("schema")
@@ -41,21 +41,21 @@ def load(
         if store.subscriptions.rows():
             raise Conflict(f"{folder} holds subscriptions already; --import is for a new broker")
         with store.transaction():
-            _fill(store, stock, progress)
+            _fill(store, contents, progress)
         with store.transaction():
-            _adopt(store, stock)
+            _adopt(store, contents)
     finally:
         store.close()
     return schema
 
 
-def _named(stock: Stock, owner: str) -> Stock:
+def _named(contents: IndexState, owner: str) -> IndexState:
     """The snapshot with ids of the form "subscriber/subscription"."""
-    slots = stock.catalog.living_slots()
-    ids = stock.catalog.ids.take(slots).cast(pa.large_string())
+    slots = contents.catalog.living_slots()
+    ids = contents.catalog.ids.take(slots).cast(pa.large_string())
     bare = pc.invert(pc.match_substring(ids, "/"))
     if not pc.any(bare, min_count=0).as_py():
-        return stock
+        return contents
     if not owner:
         id = ids.filter(bare)[0].as_py()
         raise BadRequest(f"the id {id!r} names no subscriber (like 'ann/cheap'); say whose it is: --as NAME")
@@ -65,16 +65,16 @@ def _named(stock: Stock, owner: str) -> Stock:
     twice = counts.filter(pc.greater(counts.field("counts"), 1))
     if len(twice):
         raise BadRequest(f"with --as {owner} two subscriptions are called {twice[0]['values'].as_py()!r}")
-    return stock.renamed(names)
+    return contents.renamed(names)
 
 
-def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> None:
+def _fill(store: Store, contents: IndexState, progress: Callable[[int, int], None]) -> None:
     """Store all subscriptions in the current transaction."""
     numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
     highest = max(numbers.values(), default=0)
     options = msgspec.json.encode(Options())
-    store.put_meta("schema", stock.keys.schema.to_json())
-    rows, done, total = _rows(stock), 0, len(stock.catalog.living_slots())
+    store.put_meta("schema", contents.keys.schema.to_json())
+    rows, done, total = _rows(contents), 0, len(contents.catalog.living_slots())
     while chunk := list(islice(rows, CHUNK)):
         fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
         numbers.update(zip(fresh, range(highest + 1, highest + 1 + len(fresh)), strict=True))
@@ -85,16 +85,16 @@ def _fill(store: Store, stock: Stock, progress: Callable[[int, int], None]) -> N
         progress(done, total)
 
 
-def _rows(stock: Stock) -> Iterator[tuple[str, str, str, int, str]]:
-    for id, where, priority, about in stock.rows():
+def _rows(contents: IndexState) -> Iterator[tuple[str, str, str, int, str]]:
+    for id, where, priority, about in contents.rows():
         owner, _, name = str(id).partition("/")
         about_json = json.dumps(with_named_ends(about), sort_keys=True, default=str)
         yield check_name(owner, "subscriber"), check_name(name, "subscription"), where, priority, about_json
 
 
-def _adopt(store: Store, stock: Stock) -> None:
+def _adopt(store: Store, contents: IndexState) -> None:
     """Save the index as the broker's first snapshot, so that its first start need not build one."""
-    version = Index.of(stock).save(store.folder / "snapshots")
+    version = Index.of(contents).save(store.folder / "snapshots")
     store.put_meta("snapshot", {"version": version, "change": store.changes.next() - 1})
 
 

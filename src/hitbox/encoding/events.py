@@ -86,7 +86,7 @@ def _interval(codec: Codec, low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
-    """A column an attribute; columns that are no attributes are left alone. Errors count rows from `first_row`."""
+    """One column per attribute; other columns are left alone. Errors count rows from `first_row`."""
     check_columns(keys, table.column_names)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     low = _blank(keys, table.num_rows)
@@ -214,7 +214,7 @@ def _cell(codec: Codec, column: Any, row: int) -> Any:
     return None if key == MISSING else codec.value(key)
 
 
-def told(keys: Keys, box: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
+def about_values(keys: Keys, box: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
     """What a subscription says about itself, read back from its box; an open end is the extreme value of the type."""
     found: dict[str, Any] = {}
     for number in keys.space.information:

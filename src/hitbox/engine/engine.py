@@ -47,7 +47,7 @@ NOWHERE = (1 << 32) - 1
 KINDS = ("bitmap", "postings")
 CHECKED = 128 * BLOCK
 """Positions checked per task."""
-FEW = 32
+MAX_SCALAR_BOXES = 32
 """Boxes that are looked at one by one."""
 DEAD_SHARE = 0.2
 """Share of deleted boxes from which a segment is rebuilt."""
@@ -345,7 +345,7 @@ class Engine(Matcher):
 
     def _any_used(self, numbers: I64, freed: I64) -> bool:
         """Whether some of the numbers are in use and not freed."""
-        if len(numbers) <= FEW:
+        if len(numbers) <= MAX_SCALAR_BOXES:
             where, end = self._where, len(self._where)
             taken = {number for number in numbers.tolist() if number < end and where[number] != NOWHERE}
             return bool(taken) and not taken.issubset(freed.tolist())
@@ -438,7 +438,7 @@ def _ends(values: NDArray[Any]) -> tuple[int, int]:
     """The least and the greatest; (0, -1) of none. NumPy takes longer for a few than Python does."""
     if not len(values):
         return 0, -1
-    if len(values) <= FEW:
+    if len(values) <= MAX_SCALAR_BOXES:
         listed = values.tolist()
         return min(listed), max(listed)
     return int(values.min()), int(values.max())

@@ -113,7 +113,7 @@ class Draft:
                     found |= column.is_valid().to_numpy()
         return found
 
-    def _told(self, keys: Keys) -> tuple[I64, I64, NDArray[np.bool_]]:
+    def _about_keys(self, keys: Keys) -> tuple[I64, I64, NDArray[np.bool_]]:
         """The keys of what rows say about themselves, (rows, information attributes) of low and high; and which rows
         need a look of their own, because something is nested or does not fit."""
         schema, information = keys.schema, keys.space.information
@@ -148,7 +148,7 @@ class Draft:
         """The boxes of the rows without an error; rows that prove wrong now join `errors`."""
         if self.column is None or self.where is None:
             return self._encode_wide(keys)
-        low, high, strange = self._told(keys)
+        low, high, strange = self._about_keys(keys)
         counts, exact, boxes = _joined(self.column.boxes(keys, low, high), self.table.num_rows)
         taken = self.column.read & self._good()
         sure = taken & (counts >= 0) & ~strange
@@ -320,9 +320,9 @@ def subscription_boxes(
 ) -> tuple[list[Box], list[bool]]:
     """The boxes of one subscription, what it says about itself included, and whether each is exact."""
     compiled = language.compile(predicate, keys, limits)
-    told: Box = dict.fromkeys(keys.space.information, (MISSING, MISSING))
-    told |= event_keys(keys, about, role="information")
-    return [box | told for box in compiled.boxes], list(compiled.exact)
+    information: Box = dict.fromkeys(keys.space.information, (MISSING, MISSING))
+    information |= event_keys(keys, about, role="information")
+    return [box | information for box in compiled.boxes], list(compiled.exact)
 
 
 def about_strings(schema: Schema, about: dict[str, Any]) -> Strings:

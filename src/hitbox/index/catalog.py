@@ -37,7 +37,7 @@ from hitbox.index.columns import Ids, Numbers, Values
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
-FEW = 1000
+MIN_ARROW_ROWS = 1000
 """Rows up to which a bulk load joins those that came later, instead of freezing everything again."""
 
 
@@ -302,7 +302,7 @@ class Catalog:
     def _named(self, gone: I64, come: Rows) -> Callable[[], None]:
         """Prepare what a change does to ids and texts."""
         late, start = [self.ids[slot] for slot in gone[gone >= len(self.ids.base)].tolist()], len(self.ids)
-        if isinstance(come.ids, pa.Array) and len(come) > FEW:
+        if isinstance(come.ids, pa.Array) and len(come) > MIN_ARROW_ROWS:
             return self._frozen(come.ids, pa.nulls(len(come), pa.large_string()) if come.where is None else come.where)
         ids = come.ids.to_pylist() if isinstance(come.ids, pa.Array) else come.ids
         texts = come.where.to_pylist() if isinstance(come.where, pa.Array) else come.where or [None] * len(ids)
@@ -384,7 +384,7 @@ class Catalog:
         if self.living == len(self._alive) and not self.ids.late:
             return None
         slots = self.living_slots()
-        moved = np.full(len(self._alive) + 1, -1, np.int64)  # one more, for the numbers that nobody owns
+        moved = np.full(len(self._alive) + 1, -1, np.int64)  # one more, for numbers without an owner
         moved[slots] = np.arange(len(slots))
         columns = {
             "_owner": moved[self._owner.array],

@@ -4,10 +4,10 @@
     match       event -> keys -> matcher.match -> box numbers -> slots -> ids
                               each slot once, residual predicates checked, most urgent first
 
-Threads: any number may match while one changes. A change has two parts (locks.py). What takes long or may fail comes
-first, while matching goes on: parsing, compiling, new segments, new columns. Then all of it is committed in one short
-section that is alone and that no signal handler can interrupt. So a change is seen whole or not at all, and an
-interrupt or a lack of memory leaves the index as it was or as it was to be.
+Threads: any number may match while one changes. A change has two parts (read_write_lock.py). What takes long or may
+fail comes first, while matching goes on: parsing, compiling, new segments, new columns. Then all of it is committed in
+one short section that is alone and that no signal handler can interrupt. So a change is seen whole or not at all, and
+an interrupt or a lack of memory leaves the index as it was or as it was to be.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from hitbox.index.matches import Matches
 from hitbox.index.predicate_cache import PredicateCache
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
-from hitbox.index.state import Stock
+from hitbox.index.state import IndexState
 from hitbox.language import DEFAULT_LIMITS, Explanation, Limits, Predicate
 from hitbox.storage import snapshot
 
@@ -51,13 +51,14 @@ CHUNK = 16_384
 """Events that are matched under one lock at most,"""
 FIRST_CHUNK = 4096
 """and before it is known how long that takes."""
-SLICE = 0.25
+SLICE_SECONDS = 0.25
 """Seconds for which a long reader holds the lock at a time, so that a change need not wait for all of it."""
-FEW = 64
+MIN_SLICE = 64
+"""Events of the smallest slice; and strings up to which a change asks first whether they are known."""
 MOST = 2**62
 """More than any limit on the number of matches."""
 MANY_WORDS = 50_000
-"""Strings that a dictionary takes before it is worth looking for those that nobody uses any more."""
+"""Strings that a dictionary takes before it is worth looking for unused ones."""
 MOST_THREADS = 10_000
 NO_BOXES = Boxes.of([])
 
@@ -100,24 +101,26 @@ class Index:
         **options: object,
     ):
         keys = Keys(schema if isinstance(schema, Schema) else Schema(schema))
-        self._hold(Stock.empty(keys, matcher, options), limits, options)
+        self._set_state(IndexState.empty(keys, matcher, options), limits, options)
 
     @classmethod
-    def of(cls, stock: Stock, limits: Limits = DEFAULT_LIMITS, options: Mapping[str, object] | None = None) -> Self:
+    def of(
+        cls, contents: IndexState, limits: Limits = DEFAULT_LIMITS, options: Mapping[str, object] | None = None
+    ) -> Self:
         """An index on what is there already; `options` are those that its matcher was made with."""
         index = cls.__new__(cls)
-        index._hold(stock, limits, options or {})
+        index._set_state(contents, limits, options or {})
         return index
 
-    def _hold(self, stock: Stock, limits: Limits, options: Mapping[str, object]) -> None:
+    def _set_state(self, contents: IndexState, limits: Limits, options: Mapping[str, object]) -> None:
         if not isinstance(limits, Limits):
             raise ValueProblem(f"limits are hitbox.Limits, not {brief(limits)}")
-        self.schema, self.matcher, self.limits = stock.keys.schema, stock.name, limits
+        self.schema, self.matcher, self.limits = contents.keys.schema, contents.name, limits
         self._options = dict(options)
-        self._stock = stock
-        self._keys, self._catalog, self._matcher = stock.keys, stock.catalog, stock.matcher
-        self._engine = stock.matcher if isinstance(stock.matcher, Engine) else None
-        self._encoder = EventEncoder(stock.keys)
+        self._state = contents
+        self._keys, self._catalog, self._matcher = contents.keys, contents.catalog, contents.matcher
+        self._engine = contents.matcher if isinstance(contents.matcher, Engine) else None
+        self._encoder = EventEncoder(contents.keys)
         self._many_words: dict[str, int] = {}
         self._parsed = PredicateCache(self.parse)
         self._changes = 0
@@ -138,16 +141,16 @@ class Index:
         predicate = self.parse(where)
         if about is not None and not isinstance(about, Mapping):
             raise ValueProblem(f"about is a mapping of attribute to value, not {type(about).__name__}")
-        told = dict(about or {})
+        values = dict(about or {})
         with self._lock.prepare:
-            events.event_keys(self._keys, told, role="information")  # checks names and values before anything changes
+            events.event_keys(self._keys, values, role="information")  # checks names and values before anything changes
             self._catalog.check_kind(kind)
             strings = language.strings(predicate)
-            bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, told))
+            bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, values))
             self._admit(strings)
-            boxes, exact = bulk_load.subscription_boxes(self._keys, predicate, told, self.limits)
+            boxes, exact = bulk_load.subscription_boxes(self._keys, predicate, values, self.limits)
             if not boxes:
-                lost = ", and what it says about itself is not kept" if told else ""
+                lost = ", and what it says about itself is not kept" if values else ""
                 _warn_never(f"{self.noun} {id!r} can never match{lost}: {where[:200]}")
             old = self._catalog.slot(id)
             count, levels = len(boxes), [priority] * len(boxes)
@@ -200,7 +203,7 @@ class Index:
         return LoadReport(len(encoded.ids), sorted(draft.errors.items()))
 
     def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
-        """Some slots go, some rows come: all at once, or not at all. The caller prepares (locks.py)."""
+        """Some slots go, some rows come: all at once, or not at all. The caller prepares (read_write_lock.py)."""
         change = self._catalog.change(gone, come)
         switch = self._matcher.change(change.gone, change.come, boxes)
         # the matcher first: where memory runs out in its commit, nothing else has changed
@@ -216,7 +219,7 @@ class Index:
         """Take prepared steps while nobody matches and no signal handler runs. Each is short."""
         if any(steps):
             with self._lock.commit:
-                self._changes += 1  # whoever reads in several goes will notice
+                self._changes += 1  # readers that work in several slices notice it
                 for step in steps:
                     if step is not None:
                         step()
@@ -226,14 +229,14 @@ class Index:
 
     def _admit(self, strings: Mapping[int, Texts]) -> None:
         """Give labels to strings; where labels move, move the boxes. No answer changes by it."""
-        if sum(map(len, strings.values())) <= FEW and self._keys.knows(strings):
+        if sum(map(len, strings.values())) <= MIN_SLICE and self._keys.knows(strings):
             return
         relabels, admit = self._keys.admitting(strings)
-        self._commit(self._stock.relabelling(relabels) if relabels else None, admit)
+        self._commit(self._state.relabelling(relabels) if relabels else None, admit)
 
     def _forget_words(self) -> None:
         """Take strings that no box speaks of any more out of the dictionaries; no label moves."""
-        for name, used in self._stock.labels_in_use().items():
+        for name, used in self._state.labels_in_use().items():
             words = self._keys.dictionaries[name]
             self._commit(words.retaining(used))
             self._many_words[name] = max(MANY_WORDS, 2 * len(words))
@@ -352,7 +355,7 @@ class Index:
                 taken = time.perf_counter() - begun
             yield found
             start = end if len(points) else start + size
-            size = min(CHUNK, max(FEW, int(len(points) * min(SLICE / taken, 8))))
+            size = min(CHUNK, max(MIN_SLICE, int(len(points) * min(SLICE_SECONDS / taken, 8))))
 
     def _filters(self, where: str | Sequence[str | None] | None, count: int) -> Filters:
         """What each event asks of the subscriptions."""
@@ -401,7 +404,7 @@ class Index:
                     slots = self._resolver().one(points, event, filters, None)
                     matched = self._catalog.id_list(slots)
                     near = NearMisses(misses, slots, self._catalog.compactions)
-                until = time.perf_counter() + SLICE / 25
+                until = time.perf_counter() + SLICE_SECONDS / 25
                 while near.look(self._matcher, self._catalog, points) and time.perf_counter() < until:
                     pass
                 if near.done(self._catalog):
@@ -507,18 +510,18 @@ class Index:
         """Write a snapshot version under `path` and make it the current one; its number."""
         with self._lock.prepare:
             self._commit(self._catalog.compact())
-            stock = self._stock
-            return snapshot.write(path, stock.facts(), stock.arrays() | self._keys.arrays())
+            contents = self._state
+            return snapshot.write(path, contents.facts(), contents.arrays() | self._keys.arrays())
 
-    def compacted(self) -> Stock:
+    def compacted(self) -> IndexState:
         """What the index holds, ready to be written; nobody may change the index meanwhile."""
         with self._lock.prepare:
             self._commit(self._catalog.compact())
-        return self._stock
+        return self._state
 
     def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
         """Prepare the boxes for new keys of strings; calling the result makes the change."""
-        return self._stock.relabelling(relabels)
+        return self._state.relabelling(relabels)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), *self._written())
@@ -534,9 +537,9 @@ class Index:
         """What a snapshot would hold, as arrays that nobody else changes; the limits; the matcher's options."""
         with self._lock.prepare:
             self._commit(self._catalog.compact())
-            arrays = self._stock.arrays() | self._keys.arrays()
+            arrays = self._state.arrays() | self._keys.arrays()
             own = {name: np.array(array) for name, array in arrays.items()}
-            return self._stock.facts(), own, self.limits, self._options
+            return self._state.facts(), own, self.limits, self._options
 
     @classmethod
     def open(
@@ -574,7 +577,7 @@ class _Encoded:
             known = self._points = self._encode(start)
             taken = time.perf_counter() - begun
             self._start, self._changes = start, changes
-            self._size = min(CHUNK, max(FEW, int(self._size * min(SLICE / 4 / max(taken, 1e-9), 8))))
+            self._size = min(CHUNK, max(MIN_SLICE, int(self._size * min(SLICE_SECONDS / 4 / max(taken, 1e-9), 8))))
         at = start - self._start
         return known if not at and len(known) <= size else known[at : at + size]
 
@@ -597,8 +600,8 @@ def _restored(
 ) -> T:
     """The index that was pickled or copied."""
     keys = Keys.from_arrays(Schema.from_json(facts["schema"]), arrays)
-    stock = state.part(facts, keys, arrays, "", None, options)
-    return cls.of(stock, limits, options)  # type: ignore[attr-defined,no-any-return]
+    contents = state.part(facts, keys, arrays, "", None, options)
+    return cls.of(contents, limits, options)  # type: ignore[attr-defined,no-any-return]
 
 
 def _check_priority(priority: object) -> None:

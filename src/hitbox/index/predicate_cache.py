@@ -37,7 +37,7 @@ class PredicateCache:
         return found
 
     def _forget(self) -> None:
-        # whoever adds to the old dict meanwhile has parsed for himself alone
+        # a thread that adds to the old dict meanwhile has only parsed for itself
         kept = {text: found for text, found in self._known.copy().items() if random.getrandbits(1)}
         self._known, self._taken = kept, sum(map(_size, kept))
 

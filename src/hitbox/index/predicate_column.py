@@ -31,7 +31,7 @@ from hitbox.language import Leaf, Limits, Pattern
 from hitbox.language.patterns import successor
 from hitbox.language.tree import without_not
 
-FEW = 8
+MAX_PARSED_ROWS = 8
 """Rows up to which the reader is not worth it."""
 PIECE_ROWS = 20_000
 PIECE_BYTES = 2**21
@@ -61,7 +61,7 @@ class PredicateColumn:
         self.read: Mask = np.zeros(len(texts), bool)
         """Which rows were read; the others are for `language`."""
         self._strings: list[int] = []
-        if np.count_nonzero(wanted) > FEW:
+        if np.count_nonzero(wanted) > MAX_PARSED_ROWS:
             self._strings = [number for number, of in enumerate(schema.values()) if of.type == "string"]
             self._reader = _kernels.Reader(
                 [_described(codec) for codec in Keys(schema).codecs],

@@ -157,7 +157,7 @@ class Resolver:
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""
         numbers = self.catalog.boxes_of(np.array([slot]))[:1]
-        return events.told(self.keys, self.matcher.boxes(numbers)[0]) if len(numbers) else {}
+        return events.about_values(self.keys, self.matcher.boxes(numbers)[0]) if len(numbers) else {}
 
     def _values(self, chunk: Any, event: int) -> dict[str, Any]:
         """One event of a chunk as the predicate language takes it."""

@@ -32,7 +32,7 @@ from hitbox.index import bulk_load, state
 from hitbox.index.catalog import ID_TYPES
 from hitbox.index.index import Index, LoadReport
 from hitbox.index.matches import Matches
-from hitbox.index.state import Stock
+from hitbox.index.state import IndexState
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.storage import snapshot
 
@@ -58,9 +58,9 @@ def part_name(number: int) -> str:
 
 def index_of(keys: Keys, encoded: bulk_load.Encoded, matcher: str = "auto") -> Index:
     """An index of subscriptions that are already encoded as boxes; each id occurs once."""
-    stock = Stock.empty(keys, matcher, {})
-    stock.add(encoded)
-    return Index.of(stock)
+    contents = IndexState.empty(keys, matcher, {})
+    contents.add(encoded)
+    return Index.of(contents)
 
 
 def write_part(folder: Path, index: Index, name: str) -> snapshot.Files:

@@ -1,6 +1,6 @@
 """The content of an index, to the files of a snapshot and back: whole, or in parts that share their dictionaries.
 
-Stock is the plain data behind an index: keys, catalog and matcher, without locks. See sharded.py for parts.
+IndexState is the plain data behind an index: keys, catalog and matcher, without locks. See sharded.py for parts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BOXES_DIFFER = "the boxes of the catalog are not those of the matcher"
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class IndexState:
     keys: Keys
     catalog: Catalog
     matcher: Matcher
@@ -42,7 +42,7 @@ class Stock:
     """The matcher's name in the registry."""
 
     @classmethod
-    def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> Stock:
+    def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> IndexState:
         name = resolve_name(matcher)
         return cls(keys, Catalog(), make(name, keys.space, **options), name)
 
@@ -94,11 +94,11 @@ class Stock:
             self.matcher.boxes(numbers),
         )
 
-    def renamed(self, ids: pa.Array) -> Stock:
+    def renamed(self, ids: pa.Array) -> IndexState:
         """The same subscriptions, in the same order, with other ids; each id occurs once."""
-        stock = Stock.empty(self.keys, self.name, {})
-        stock.add(replace(self.everything(), ids=ids))
-        return stock
+        state = IndexState.empty(self.keys, self.name, {})
+        state.add(replace(self.everything(), ids=ids))
+        return state
 
     def rows(self) -> Iterator[tuple[Id, str, int, dict[str, Any]]]:
         """(id, where, priority, about) of all living subscriptions: much faster than asking for them one by one."""
@@ -120,7 +120,7 @@ class Stock:
                 if texts[at] is None:
                     texts[at] = describe_box(self.keys, boxes[box]) if count else "FALSE"
                 if count:
-                    about[at] = events.told(self.keys, boxes[box])
+                    about[at] = events.about_values(self.keys, boxes[box])
         return texts, about
 
     def facts(self) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def read(
     matcher: str | None = None,
     verify: bool = True,
     options: Mapping[str, object] | None = None,
-) -> Stock:
-    """A snapshot as one stock: memory-mapped where it has one part, joined in memory where it has several."""
+) -> IndexState:
+    """A snapshot as one state: memory-mapped where it has one part, joined in memory where it has several."""
     if version is None:
         return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
     meta, found = snapshot.read(path, version, verify)
@@ -154,7 +154,7 @@ def read(
     parts = [part(meta, keys, found, name, matcher, options, folder) for name in meta.get("parts", [""])]
     if len(parts) == 1:
         return parts[0]
-    whole = Stock.empty(keys, parts[0].name, options or {})
+    whole = IndexState.empty(keys, parts[0].name, options or {})
     for one in parts:
         whole.add(one.everything())
     return whole
@@ -178,7 +178,7 @@ def part(
     matcher: str | None = None,
     options: Mapping[str, object] | None = None,
     folder: Path = IN_MEMORY,
-) -> Stock:
+) -> IndexState:
     """One part of a snapshot (the whole, where it has no parts), which lies in `folder`."""
     folder = folder / name
     prefix = f"{name}/" if name else ""
@@ -195,4 +195,4 @@ def part(
         restored = restore(meta["matcher"], boxes, wanted, keys.space, options or {})
     with snapshot.naming(folder, "catalog."):
         array_checks.require(np.array_equal(restored.numbers(), owned), "owner", BOXES_DIFFER)
-    return Stock(keys, catalog, restored, wanted)
+    return IndexState(keys, catalog, restored, wanted)

@@ -192,7 +192,7 @@ def test_try_explain_check_replay_schema(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_limits_are_told(tmp_path: Path) -> None:
+def test_limits_are_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = {"max_body_bytes": 2000, "max_batch": 5, "publish_rate": 0.1, "max_waiting": 8}
         async with serving(tmp_path, **settings) as (_, url), httpx.AsyncClient(base_url=url) as http:

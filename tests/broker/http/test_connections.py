@@ -239,7 +239,7 @@ def test_strict_hosts_through_a_socket(tmp_path: Path) -> None:
 # ---- clients without a broker, and bad predicates
 
 
-def test_no_broker_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_broker_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -252,7 +252,7 @@ def test_no_broker_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "no connection to the broker" in caplog.text
 
 
-def test_a_server_that_says_nothing_is_told() -> None:
+def test_a_server_that_says_nothing_is_reported() -> None:
     async def scenario() -> None:
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
@@ -264,7 +264,7 @@ def test_a_server_that_says_nothing_is_told() -> None:
     run(scenario())
 
 
-def test_a_broker_that_went_away_is_told(tmp_path: Path) -> None:
+def test_a_broker_that_went_away_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Client("http://127.0.0.1:1", timeout=0.5) as client:
             async with serving(tmp_path) as (_, url):
