@@ -416,9 +416,10 @@ def sanitized() -> dict[str, str]:
     folder = ROOT / "build" / "sanitized"
     # GCC 12 takes variables of unrolled loops for ones that are out of scope
     flags = "-fsanitize=address -fno-sanitize-address-use-after-scope -fno-omit-frame-pointer -g1"
-    make = ["cmake", "-S", ROOT, "-B", folder, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_CXX_FLAGS={flags}"]
+    cmake = str(Path(sys.executable).with_name("cmake"))  # that of the environment, which is new enough
+    make = [cmake, "-S", ROOT, "-B", folder, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_CXX_FLAGS={flags}"]
     subprocess.run([*make, f"-DPython_EXECUTABLE={sys.executable}"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", folder, "-j", "2"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([cmake, "--build", folder, "-j", "2"], check=True, stdout=subprocess.DEVNULL)
     cxx = os.environ.get("CXX", "c++")
     names = ("libasan.so", "libstdc++.so")  # the second, so that the first finds how exceptions are thrown
     libraries = [
