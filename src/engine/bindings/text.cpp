@@ -73,9 +73,9 @@ void define(Reader& self, u32 number, u32 attribute, bool any, const std::vector
   Shape& shape = self.define(number);
   if (attribute >= self.attributes() || tests.empty()) throw nb::value_error("a shape tests a known attribute");
   std::vector<u8> lists;
-  for (u8 number : tests) {
-    if (number >= text::TESTS) throw nb::value_error("there is no such test");
-    const text::Test test = text::Test(number);
+  for (u8 code : tests) {
+    if (code >= text::TESTS) throw nb::value_error("there is no such test");
+    const text::Test test = text::Test(code);
     const bool like = test == text::Test::LIKE || test == text::Test::NOT_LIKE;
     if (like && tests.size() > 1) throw nb::value_error("LIKE stands alone in its condition");
     lists.insert(lists.end(), text::operands(test), text::takes_list(test));
