@@ -33,7 +33,7 @@ __extension__ typedef __int128 i128;
 constexpr std::array<i64, MOST_DIGITS + 1> powers() {
   std::array<i64, MOST_DIGITS + 1> of{};
   of[0] = 1;
-  for (int i = 1; i <= MOST_DIGITS; ++i) of[i] = of[i - 1] * 10;
+  for (size_t i = 1; i <= MOST_DIGITS; ++i) of[i] = of[i - 1] * 10;
   return of;
 }
 constexpr std::array<i64, MOST_DIGITS + 1> POWER = powers();
@@ -153,7 +153,7 @@ static inline std::optional<Cut> cut_float(const Number& number) {
 // mantissa * 10^exponent, if it has at most 18 digits; the exponent is not negative.
 static inline std::optional<i64> times_power(const Number& number) {
   if (number.exponent > MOST_DIGITS) return std::nullopt;
-  const i128 whole = i128(number.mantissa) * POWER[number.exponent];
+  const i128 whole = i128(number.mantissa) * POWER[size_t(number.exponent)];
   if (whole > POWER[MOST_DIGITS] || whole < -POWER[MOST_DIGITS]) return std::nullopt;
   return i64(whole);
 }
@@ -166,7 +166,7 @@ static inline std::optional<Cut> cut_int(const Number& number) {
     return at_key(*whole);
   }
   if (number.exponent < -MOST_DIGITS) return std::nullopt;
-  const i64 under = POWER[-number.exponent];
+  const i64 under = POWER[size_t(-number.exponent)];
   const i64 rest = number.mantissa % under;
   const i64 floor = number.mantissa / under - (rest < 0);
   return rest ? Cut{floor, floor} : at_key(floor);
@@ -180,7 +180,7 @@ static inline std::optional<Cut> cut_grid(const Number& number, const Codec& cod
     if (!whole) return std::nullopt;
     above = *whole;
   } else {
-    below *= POWER[-number.exponent];
+    below *= POWER[size_t(-number.exponent)];
   }
   above *= codec.under;  // over and under are below 2^53
   if (above % below) return std::nullopt;

@@ -45,7 +45,7 @@ enum Class : u8 { BAD, SPACE, LETTER, DIGIT, SIGN, POINT, QUOTE, DOUBLE_QUOTE, L
 // that occurs in AND, OR, NOT or BETWEEN, so conditions end where they should.
 constexpr std::array<u8, 256> classes() {
   std::array<u8, 256> of{};
-  for (int c = 0; c < 256; ++c) {
+  for (size_t c = 0; c < 256; ++c) {
     if (c == ' ' || c == '\t' || c == '\r' || c == '\n') of[c] = SPACE;
     else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c >= 0x80) of[c] = LETTER;
     else if (c >= '0' && c <= '9') of[c] = DIGIT;
