@@ -255,17 +255,33 @@ std::vector<T> map_positions(Vector<u32> positions, Get get) {
   return found;
 }
 
+// Segments and tail as kernels read them.
+struct MatchInput {
+  std::vector<Bitmap> bitmaps;
+  std::vector<Postings> postings;
+  SegmentSet set{};
+
+  MatchInput(const std::vector<Segment*>& segments, const Tail& tail) {
+    for (Segment* segment : segments)
+      if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
+      else postings.push_back(segment->postings);
+    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
+  }
+  MatchInput(const MatchInput&) = delete;  // `set` points into the vectors
+};
+
+const Kernels* require_kernels(const std::string& simd) {
+  const Kernels* kernels = kernels_named(simd);
+  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
+  return kernels;
+}
+
 // Returns (offsets, numbers, levels); levels only for a single event.
 nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<i64> low, Matrix<i64> high,
                 const std::string& simd, u32 threads, u32 top, u32 bottom, i64 limit) {
-  std::vector<Bitmap> bitmaps;
-  std::vector<Postings> postings;
-  for (Segment* segment : segments)
-    if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
-    else postings.push_back(segment->postings);
-  SegmentSet set{bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
-  const Kernels* kernels = kernels_named(simd);
-  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
+  const MatchInput input(segments, tail);
+  const SegmentSet& set = input.set;
+  const Kernels* kernels = require_kernels(simd);
   size_t count = low.shape(0);
   if (high.shape(0) != count || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
   if (top >= LEVELS || bottom > top) throw nb::value_error("levels are out of range");
@@ -310,14 +326,9 @@ nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segme
                        nb::handle holds, bool as_list) {
   EventKeys keys;
   plan.encode(event, keys);
-  std::vector<Bitmap> bitmaps;
-  std::vector<Postings> postings;
-  for (Segment* segment : segments)
-    if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
-    else postings.push_back(segment->postings);
-  SegmentSet set{bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
-  const Kernels* kernels = kernels_named(simd);
-  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
+  const MatchInput input(segments, tail);
+  const SegmentSet& set = input.set;
+  const Kernels* kernels = require_kernels(simd);
   Events events{keys.low, keys.ends(), plan.attributes()};
   const size_t wanted = limit < 0 ? SIZE_MAX : size_t(limit);
   for (size_t asked = wanted;;) {
