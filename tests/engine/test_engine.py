@@ -24,7 +24,7 @@ def pair(attributes: int, **options: object) -> tuple[Engine, object]:
 
 
 @pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("kind", ["auto", "bitmap", "postings"])
+@pytest.mark.parametrize("kind", ["auto", "bitmap", "dense", "postings"])
 @pytest.mark.parametrize("span", [3, 20, 10**6, 2**62])
 def test_sealed_segments(simd: str, kind: str, span: int) -> None:
     rng = np.random.default_rng([span % 1000, len(kind)])
@@ -43,7 +43,7 @@ def test_sealed_segments(simd: str, kind: str, span: int) -> None:
             np.testing.assert_array_equal(getattr(back, field), getattr(boxes, field))
 
 
-@pytest.mark.parametrize("kind", ["auto", "bitmap", "postings"])
+@pytest.mark.parametrize("kind", ["auto", "bitmap", "dense", "postings"])
 def test_a_thousand_attributes(kind: str) -> None:
     rng = np.random.default_rng(1000)
     engine, oracle = pair(1000, kind=kind, **SMALL)

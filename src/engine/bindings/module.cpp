@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -105,8 +106,13 @@ struct DictWriter {
     return size;
   }
   size_t operator()(const char* name, const BitmapSizes& sizes, const Length&) const {
-    const u32* first = &sizes.blocks;
-    out[name] = to_numpy(std::vector<u32>(first, first + sizeof sizes / sizeof *first));
+    return write_sizes(name, &sizes.blocks, sizeof sizes);
+  }
+  size_t operator()(const char* name, const DenseSizes& sizes, const Length&) const {
+    return write_sizes(name, &sizes.members, sizeof sizes);
+  }
+  size_t write_sizes(const char* name, const u32* first, size_t bytes) const {
+    out[name] = to_numpy(std::vector<u32>(first, first + bytes / sizeof *first));
     return 0;
   }
   size_t operator()(const char* name, const Seed& seed, const Length&) const {
@@ -164,7 +170,9 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
   BitmapOptions options{attributes, block, lines, band};
   BoxSubset keyed, ranges;
   BitmapArrays bitmap;
+  DenseArrays dense;
   PostingArrays postings;
+  bool is_dense = false;
   const Boxes* bitmap_boxes = &boxes;
   Boxes subset_view;
   Seed seed{first_seed, second_seed | 1ull << 63};  // never small, as attributes are
@@ -172,7 +180,7 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
   {
     ReleasedGil released;
     std::vector<i64> key(boxes.count, -2);
-    if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings", seed, interrupt);
+    if (kind == "auto" || kind == "postings") key = choose_keys(boxes, attributes, kind == "postings", seed, interrupt);
     size_t bitmap_count = size_t(std::count(key.begin(), key.end(), i64(-2)));
     if (bitmap_count < boxes.count) {
       for (size_t i = 0; i < boxes.count; ++i) {
@@ -183,14 +191,18 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
       bitmap_boxes = &subset_view;
       postings = build_postings(keyed.view(), keyed.key, attributes, seed, interrupt);
     }
-    if (bitmap_boxes->count) bitmap = build_bitmap(*bitmap_boxes, options, interrupt);
+    is_dense = kind == "dense" || (kind == "auto" && prefers_dense(*bitmap_boxes, attributes, interrupt));
+    if (is_dense) dense = build_dense(*bitmap_boxes, options, interrupt);
+    else if (bitmap_boxes->count) bitmap = build_bitmap(*bitmap_boxes, options, interrupt);
   }
   nb::list out;
   if (bitmap_boxes->count) {
     nb::object box_numbers = bitmap_boxes == &boxes ? nb::cast(numbers) : to_numpy(ranges.numbers);
     nb::dict arrays;
-    each_bitmap_array(bitmap, attributes, DictWriter{arrays});
-    out.append(nb::make_tuple("bitmap", arrays, box_numbers, to_numpy(bitmap.position)));
+    if (is_dense) each_dense_array(dense, attributes, DictWriter{arrays});
+    else each_bitmap_array(bitmap, attributes, DictWriter{arrays});
+    nb::object positions = to_numpy(is_dense ? dense.position : bitmap.position);
+    out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, box_numbers, positions));
   }
   if (!keyed.numbers.empty()) {
     nb::dict arrays;
@@ -203,43 +215,57 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
 // A sealed segment: a view of numpy arrays.
 class Segment {
  public:
-  Segment(const std::string& kind, u32 attributes, nb::dict arrays) : is_bitmap(kind == "bitmap"), arrays_(arrays) {
-    if (is_bitmap) bitmap = view_bitmap(DictReader{arrays_}, attributes);
-    else postings = view_postings(DictReader{arrays_}, attributes);
+  using View = std::variant<Bitmap, Dense, Postings>;
+
+  Segment(const std::string& kind, u32 attributes, nb::dict arrays) : arrays_(arrays), view_(open(kind, attributes)) {}
+
+  template <class View>
+  const View* as() const {
+    return std::get_if<View>(&view_);
   }
 
   // Check what the arrays contain (validate.hpp): first the tables, then the boxes at positions [from, to).
   void check() const {
-    if (is_bitmap) check_tables(bitmap);
-    else check_tables(postings);
+    std::visit([](const auto& view) { check_tables(view); }, view_);
   }
   size_t check_boxes(size_t from, size_t to, const Locations& locations) const {
     to = std::min(to, size());
-    return is_bitmap ? hitbox::check_boxes(bitmap, from, to, locations)
-                     : hitbox::check_boxes(postings, from, to, locations);
+    return std::visit([&](const auto& view) { return hitbox::check_boxes(view, from, to, locations); }, view_);
   }
 
   void set_alive(nb::object alive) {
     ArrayView<u64> bits = DictReader::open<u64>("alive", alive);
-    Length(is_bitmap ? alive_words(bitmap) : alive_words(postings)).check("alive", bits.size);
+    std::visit(
+        [&](auto& view) {
+          Length(alive_words(view)).check("alive", bits.size);
+          alive_of(view) = bits.data;
+        },
+        view_);
     arrays_["alive"] = alive;
-    (is_bitmap ? bitmap.alive : postings.rows.alive) = bits.data;
   }
 
   Decoded decode(const u32* positions, size_t count, InterruptCheck& interrupt) const {
-    return is_bitmap ? hitbox::decode(bitmap, positions, count, interrupt)
-                     : hitbox::decode(postings.rows, positions, count, interrupt);
+    return std::visit([&](const auto& view) { return hitbox::decode(view, positions, count, interrupt); }, view_);
   }
-  size_t size() const { return is_bitmap ? size_t(bitmap.blocks) * BLOCK : postings.rows.count; }
-  u32 number(u32 position) const { return is_bitmap ? bitmap.numbers[position] : postings.rows.numbers[position]; }
-  u8 level(u32 position) const { return is_bitmap ? u8(level_at(bitmap, position)) : postings.rows.levels[position]; }
-
-  const bool is_bitmap;
-  Bitmap bitmap{};
-  Postings postings{};
+  size_t size() const {
+    return std::visit([](const auto& view) { return positions_of(view); }, view_);
+  }
+  u32 number(u32 position) const {
+    return std::visit([=](const auto& view) { return number_of(view, position); }, view_);
+  }
+  u8 level(u32 position) const {
+    return std::visit([=](const auto& view) { return u8(level_at(view, position)); }, view_);
+  }
 
  private:
+  View open(const std::string& kind, u32 attributes) const {
+    if (kind == "bitmap") return view_bitmap(DictReader{arrays_}, attributes);
+    if (kind == "dense") return view_dense(DictReader{arrays_}, attributes);
+    return view_postings(DictReader{arrays_}, attributes);
+  }
+
   nb::dict arrays_;  // keeps the memory alive
+  View view_;
 };
 
 nb::tuple decoded_to_numpy(const Decoded& boxes, const std::vector<u8>& priority) {
@@ -258,14 +284,17 @@ std::vector<T> map_positions(Vector<u32> positions, Get get) {
 // Segments and tail as kernels read them.
 struct MatchInput {
   std::vector<Bitmap> bitmaps;
+  std::vector<Dense> dense;
   std::vector<Postings> postings;
   SegmentSet set{};
 
   MatchInput(const std::vector<Segment*>& segments, const Tail& tail) {
     for (Segment* segment : segments)
-      if (segment->is_bitmap) bitmaps.push_back(segment->bitmap);
-      else postings.push_back(segment->postings);
-    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(), u32(postings.size()), tail.rows()};
+      if (auto* one = segment->as<Bitmap>()) bitmaps.push_back(*one);
+      else if (auto* two = segment->as<Dense>()) dense.push_back(*two);
+      else postings.push_back(*segment->as<Postings>());
+    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(),   u32(postings.size()),
+           tail.rows(),    dense.data(),        u32(dense.size())};
   }
   MatchInput(const MatchInput&) = delete;  // `set` points into the vectors
 };
@@ -315,6 +344,7 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
 bool is_long(const SegmentSet& set) {
   size_t units = set.tail.count / 4;
   for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
+  for (u32 i = 0; i < set.dense_count; ++i) units += set.dense[i].members / 64;
   for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
   return units > 128;
 }

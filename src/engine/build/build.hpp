@@ -8,6 +8,7 @@
 #include "base/interrupt.hpp"
 #include "base/prefetch.hpp"
 #include "format/bitmap.hpp"
+#include "format/dense.hpp"
 #include "format/postings.hpp"
 
 namespace hitbox {
@@ -112,6 +113,18 @@ struct BitmapArrays : BitmapSizes {
   BitmapArrays() : BitmapSizes{} {}
 };
 
+struct DenseArrays : DenseSizes {
+  Array<u32> level_ends, line_at, list_begin;
+  Array<i64> starts;
+  Array<u8> shift, edges;
+  Array<u16> list_at, part_starts, entries;
+  Array<u64> lines, alive;
+  Array<u8> numbers, rows, more;
+  Array<u32> position;
+
+  DenseArrays() : DenseSizes{} {}
+};
+
 struct RowArrays {
   Array<u64> words, alive;
   Array<u32> start, numbers;
@@ -141,6 +154,9 @@ void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& gr
              u32* order, size_t count, InterruptCheck& interrupt);
 // Builders throw std::length_error if the boxes do not fit into one segment.
 BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt);
+DenseArrays build_dense(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt);
+// Whether so many boxes will match an event that a dense segment is faster than a bitmap segment.
+bool prefers_dense(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt);
 PostingArrays build_postings(const Boxes& boxes, const std::vector<i64>& key, u32 attributes, Seed seed,
                              InterruptCheck& interrupt);
 

@@ -3,19 +3,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "build/build.hpp"
-#include "format/row.hpp"
+#include "build/row_writer.hpp"
 
 namespace hitbox {
 namespace {
-
-constexpr const char* TOO_MANY_CONSTRAINTS =
-    "too many constraints for one segment, more than 2^31: use several indexes";
-
-// The quantized bounds of a constraint.
-struct Ends {
-  u32 low, high;
-};
 
 struct Layout {
   const Boxes& boxes;
@@ -24,12 +15,11 @@ struct Layout {
   const std::vector<Cells>& cells;
   BitmapArrays& out;
   InterruptCheck& interrupt;
-  std::vector<u32> order;             // boxes by block
-  std::vector<size_t> block_begin;    // [blocks + 1] into order
-  std::vector<u16> counts;            // [attributes][CELLS] bounds per list of the current tile
-  std::vector<u32> cursor;            // the same lists' write positions
-  std::vector<Ends> ends;             // of the current box
-  std::vector<u8> overflow, scratch;  // overflow rows, and a buffer for one
+  RowWriter<BitmapArrays> rows;
+  std::vector<u32> order;           // boxes by block
+  std::vector<size_t> block_begin;  // [blocks + 1] into order
+  std::vector<u16> counts;          // [attributes][CELLS] bounds per list of the current tile
+  std::vector<u32> cursor;          // the same lists' write positions
 
   u32 attributes() const { return options.attributes; }
 
@@ -131,8 +121,7 @@ struct Layout {
     out.population.allocate(all, 0);
     out.edges.allocate(all, 0);
     out.summary.allocate(all * out.summary_words, 0);
-    i64 most = *std::max_element(boxes.numbers, boxes.numbers + boxes.count);
-    out.number_bytes = most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
+    out.number_bytes = number_bytes_for(*std::max_element(boxes.numbers, boxes.numbers + boxes.count));
     out.numbers.allocate(size_t(out.blocks) * BLOCK * out.number_bytes + BYTE_PADDING, 0);
     out.alive.allocate(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
     out.position.allocate(boxes.count);
@@ -144,31 +133,6 @@ struct Layout {
     counts.resize(all);
     cursor.resize(all);
   }
-
-  // Chooses the room of a row so that rows and overflow rows together are smallest.
-  void make_rows() {
-    std::vector<size_t> sizes;
-    for (size_t i = 0; i < boxes.count; ++i) {
-      if (boxes.size(i) >= sizes.size()) sizes.resize(boxes.size(i) + 1);
-      ++sizes[boxes.size(i)];
-    }
-    out.keyed = grid.lossy;
-    size_t overflow_bytes = 0, least = SIZE_MAX;
-    for (u32 room = std::max<u32>(1, u32(sizes.size()) - 1); room; --room) {
-      size_t bytes = boxes.count * row_bytes(room) + overflow_bytes;
-      if (bytes < least) {
-        least = bytes;
-        out.room = room;
-      }
-      if (room < sizes.size()) overflow_bytes += sizes[room] * (row_bytes(room) + 3);
-    }
-    out.row_bytes = row_bytes(out.room);
-    ends.resize(sizes.size());
-    out.rows.allocate(size_t(out.blocks) * BLOCK * out.row_bytes + BYTE_PADDING);
-    std::memset(out.rows.data() + out.rows.size - BYTE_PADDING, 0, BYTE_PADDING);
-  }
-
-  u32 row_bytes(u32 room) const { return row_bytes_for(attributes(), room, out.keyed); }
 
   void prefetch_box(u32 box) const {
     i64 at = boxes.offsets[box];
@@ -221,68 +185,16 @@ struct Layout {
     out.entries[slot] = u16(top << 12 | side | position);
   }
 
-  void store_overflow_rows() {
-    out.more.allocate(overflow.size() + BYTE_PADDING);
-    std::memset(out.more.data() + overflow.size(), 0, BYTE_PADDING);
-    if (!overflow.empty()) std::memcpy(out.more.data(), overflow.data(), overflow.size());
-  }
-
   void find_ends(u32 box) {
     for (i64 at = boxes.offsets[box], i = 0; at < boxes.offsets[box + 1]; ++at, ++i) {
       Cells c = cells[size_t(at)];
       const i64* starts = grid.starts.data() + size_t(c.attribute) * CELLS;
       const u8* shift = grid.shift.data() + size_t(c.attribute) * CELLS;
-      ends[size_t(i)].low = quantize(starts, shift, c.low, boxes.low[at]);
-      ends[size_t(i)].high = quantize(starts, shift, c.high, boxes.high[at]);
+      rows.ends[size_t(i)].low = quantize(starts, shift, c.low, boxes.low[at]);
+      rows.ends[size_t(i)].high = quantize(starts, shift, c.high, boxes.high[at]);
       size_t low = size_t(c.attribute) * CELLS + c.low, high = size_t(c.attribute) * CELLS + c.high;
       out.edges[low] += boxes.low[at] != starts[c.low];
       out.edges[high] += boxes.high[at] != grid.last(high);
-    }
-  }
-
-  void write_row(size_t position, u32 box) {
-    u8* row = out.rows.data() + position * out.row_bytes;
-    u32 size = boxes.size(box), head = row_head_bytes(attributes(), 0);
-    if (size <= out.room) return write_row(row, out.room, box);
-    if (overflow.size() / 4 > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
-    u32 offset = u32(overflow.size() / 4);
-    overflow.resize(overflow.size() + (row_bytes(size) + 3) / 4 * 4);
-    scratch.assign(row_bytes(size) + 8, 0);
-    write_row(scratch.data(), size, box);
-    std::memcpy(overflow.data() + size_t(offset) * 4, scratch.data(), row_bytes(size));
-    std::memcpy(row, scratch.data(), head);
-    std::memcpy(row + head, &offset, 4);
-  }
-
-  void write_row(u8* row, u32 room, u32 box) {
-    u32 size = boxes.size(box);
-    size_t from = size_t(boxes.offsets[box]);
-    u8* lows = row + row_head_bytes(attributes(), room);
-    if (attributes() <= MAX_MASKED_ATTRIBUTES) {
-      u64 mask = 0;
-      for (u32 i = 0; i < size; ++i) mask |= 1ull << cells[from + i].attribute;
-      std::memcpy(row, &mask, row_head_bytes(attributes(), 0));
-    } else {
-      u16 count = u16(size);
-      std::memcpy(row, &count, 2);
-      for (u32 i = 0; i < size; ++i) std::memcpy(row + 2 + 2 * i, &cells[from + i].attribute, 2);
-    }
-    for (u32 i = 0; i < size; ++i) {
-      lows[i] = u8(ends[i].low >> SUFFIX_BITS);
-      lows[room + i] = u8(ends[i].high >> SUFFIX_BITS);
-    }
-    u8* suffixes = lows + 2 * room;
-    for (u32 i = 0; i < size; ++i) {
-      if (out.keyed) {
-        std::memcpy(suffixes + 16 * i, boxes.low + from + i, 8);
-        std::memcpy(suffixes + 16 * i + PrefetchDistance::BUILD_BOXES, boxes.high + from + i, 8);
-        continue;
-      }
-      constexpr u32 bits = (1u << SUFFIX_BITS) - 1;
-      u64 two = (ends[i].low & bits) | u64(ends[i].high & bits)
-                                           << SUFFIX_BITS;  // 28 bits: odd ones start in the middle of a byte
-      if (i % 2) two = two << 4 | (suffixes[28 * i / 8] & 15);
-      std::memcpy(suffixes + 28 * i / 8, &two, 4);
     }
   }
 
@@ -311,12 +223,12 @@ struct Layout {
       if (i + PrefetchDistance::BUILD_BOXES < order.size()) prefetch_box(order[i + PrefetchDistance::BUILD_BOXES]);
       set_number(position, first + position, box);
       find_ends(box);
-      write_row(first + position, box);
+      rows.write(first + position, box);
       for (u32 k = 0; k < boxes.size(box); ++k) {
         Cells c = cells[size_t(boxes.offsets[box]) + k];
         u32 group = directory[2 * c.attribute];
-        add_entry(group, c.attribute, ends[k].low, 0, position);
-        add_entry(group, c.attribute, ends[k].high, UPPER, position);
+        add_entry(group, c.attribute, rows.ends[k].low, 0, position);
+        add_entry(group, c.attribute, rows.ends[k].high, UPPER, position);
         if (!group) continue;
         u64* lines = line(group, 0, 0);
         toggle(lines, position);
@@ -375,19 +287,20 @@ BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, Inte
   BitmapArrays out;
   Grid grid = make_grid(boxes, options.attributes, interrupt);
   auto cells = find_cells(boxes, grid, interrupt);
-  Layout layout{boxes, options, grid, cells, out, interrupt, {}, {}, {}, {}, {}, {}, {}};
+  RowWriter<BitmapArrays> rows(boxes, options.attributes, grid, cells, out);
+  Layout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}, {}};
   layout.order_boxes();
   layout.order_levels();
   layout.make_directory();
   layout.make_tables();
-  layout.make_rows();
+  layout.rows.allocate(size_t(out.blocks) * BLOCK);
   for (u32 tile = 0; tile < tiles_of(out.blocks); ++tile) {
     layout.make_lists(tile);
     layout.fill(tile);
     layout.finish(tile);
     report_work(interrupt, 16 * TILE + 16 * options.attributes);
   }
-  layout.store_overflow_rows();
+  layout.rows.store_overflow_rows();
   out.starts = std::move(grid.starts);
   out.shift = std::move(grid.shift);
   return out;

@@ -109,6 +109,8 @@ struct Bitmap : BitmapSizes {
 
 constexpr u16 NO_ATTRIBUTE = 0xFFFF;
 static inline u32 tiles_of(u32 blocks) { return (blocks + LANES - 1) / LANES; }
+static inline size_t positions_of(const Bitmap& map) { return size_t(map.blocks) * BLOCK; }
+static inline u32 number_of(const Bitmap& map, size_t position) { return map.numbers[position]; }
 
 // The cell of a key: the last one whose start is not above it. Branch-free, six steps.
 static inline u32 cell_of(const i64* starts, i64 key) {

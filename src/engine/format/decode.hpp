@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/interrupt.hpp"
+#include "format/postings.hpp"
 #include "format/row.hpp"
 #include "format/rows.hpp"
 
@@ -15,7 +16,8 @@ struct Decoded {
   std::vector<i64> low, high;
 };
 
-inline Decoded decode(const Bitmap& map, const u32* positions, size_t count, InterruptCheck& interrupt) {
+template <class Segment>  // Bitmap or Dense
+Decoded decode(const Segment& map, const u32* positions, size_t count, InterruptCheck& interrupt) {
   Decoded out;
   const RowShape shape = shape_of(map);
   for (size_t at = 0; at < count; ++at) {
@@ -47,6 +49,10 @@ inline Decoded decode(const Rows& rows, const u32* positions, size_t count, Inte
     out.offsets.push_back(i64(out.low.size()));
   }
   return out;
+}
+
+inline Decoded decode(const Postings& postings, const u32* positions, size_t count, InterruptCheck& interrupt) {
+  return decode(postings.rows, positions, count, interrupt);
 }
 
 }  // namespace hitbox

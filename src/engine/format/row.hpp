@@ -1,4 +1,4 @@
-// The row of a box in a bitmap segment: all its bounds, each split into an 8-bit prefix and a suffix. The prefixes
+// The row of a box in a bitmap or dense segment: all its bounds, each split into an 8-bit prefix and a suffix. The prefixes
 // nearly always decide whether an event is inside; the suffix is read only if the prefixes are equal.
 //
 //   | attributes | prefixes of low bounds | prefixes of high bounds | suffixes: low 0, high 0, low 1, high 1, ... |
@@ -9,7 +9,7 @@
 // array `more`, in 32-bit words.
 #pragma once
 
-#include "format/bitmap.hpp"
+#include "format/dense.hpp"
 
 namespace hitbox {
 
@@ -37,7 +37,8 @@ struct RowShape {
   const u8* more;
 };
 
-static inline RowShape shape_of(const Bitmap& map) {
+template <class Segment>
+static inline RowShape shape_of(const Segment& map) {
   bool masked = map.attributes <= MAX_MASKED_ATTRIBUTES;
   u64 mask = masked ? ~0ull >> (64 - 8 * row_head_bytes(map.attributes, 0)) : 0;
   return {map.attributes, map.room, map.row_bytes, masked, mask, map.more};
@@ -57,8 +58,9 @@ static inline u16 two_bytes(const u8* at) {
 
 static inline u32 row_attribute(const Row& row, u32 i) { return two_bytes(row.head + 2 + 2 * i); }
 
-static inline const u8* row_at(const Bitmap& map, size_t position) {
-  assert(position <= size_t(map.blocks) * BLOCK);  // equal: the end of all rows
+template <class Segment>
+static inline const u8* row_at(const Segment& map, size_t position) {
+  assert(position <= positions_of(map));  // equal: the end of all rows
   return map.rows + position * map.row_bytes;
 }
 
@@ -84,7 +86,8 @@ static inline u32 row_qkey(const Row& row, u32 i, bool upper) {
 }
 
 // The key of the low or high bound of a box's i-th constraint, which is on this attribute.
-static inline i64 row_key(const Bitmap& map, const Row& row, u32 i, u32 attribute, bool upper) {
+template <class Segment>
+static inline i64 row_key(const Segment& map, const Row& row, u32 i, u32 attribute, bool upper) {
   if (map.keyed) {
     i64 key;
     std::memcpy(&key, row.suffix + (2 * i + upper) * 8, 8);

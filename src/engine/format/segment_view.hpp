@@ -1,8 +1,8 @@
 // The arrays of a sealed segment: each one's name, element type and length, stated once.
 //
-// each_bitmap_array and each_posting_array list the arrays of a segment in any of its forms: a view (Bitmap, Postings),
-// or the arrays that a builder returns (BitmapArrays, PostingArrays), whose members have the same names. The element
-// type follows from the member. view_bitmap and view_postings open named arrays as a segment: they check presence,
+// each_bitmap_array, each_dense_array and each_posting_array list the arrays of a segment in any of its forms: a view
+// (Bitmap), or the arrays that a builder returns (BitmapArrays), whose members have the same names. The element
+// type follows from the member. view_bitmap, view_dense and view_postings open named arrays as a segment: they check presence,
 // types and lengths. What the arrays contain is checked by validate.hpp.
 #pragma once
 
@@ -61,6 +61,35 @@ BitmapLengths each_bitmap_array(Arrays& a, u32 attributes, Visitor&& visit) {
   visit("rows", a.rows, positions * sizes.row_bytes + BYTE_PADDING);
   found.more = visit("more", a.more, Length{BYTE_PADDING, 1});
   visit("alive", a.alive, tiles * TILE_WORDS);
+  return found;
+}
+
+struct DenseLengths {
+  size_t entries, more;
+};
+
+// The same for a dense segment.
+template <class Arrays, class Visitor>
+DenseLengths each_dense_array(Arrays& a, u32 attributes, Visitor&& visit) {
+  DenseSizes& sizes = a;
+  visit("sizes", sizes, sizeof(DenseSizes) / sizeof(u32));
+  check_sizes(sizes, attributes);
+  const size_t m = attributes, boxes = sizes.members, words = words_of(sizes), lists = size_t(tiles_of(sizes)) * sizes.list_count;
+  DenseLengths found;
+  visit("level_ends", a.level_ends, LEVELS);
+  visit("starts", a.starts, m * CELLS);
+  visit("shift", a.shift, m * CELLS);
+  visit("edges", a.edges, m * CELLS);
+  visit("line_at", a.line_at, m * CELLS);
+  visit("list_at", a.list_at, m);
+  visit("list_begin", a.list_begin, lists + 1);
+  visit("part_starts", a.part_starts, lists * PART_STARTS);
+  found.entries = visit("entries", a.entries, Length{0, 1});
+  visit("lines", a.lines, words * sizes.line_count);
+  visit("numbers", a.numbers, boxes * sizes.number_bytes + BYTE_PADDING);
+  visit("rows", a.rows, boxes * sizes.row_bytes + BYTE_PADDING);
+  found.more = visit("more", a.more, Length{BYTE_PADDING, 1});
+  visit("alive", a.alive, words);
   return found;
 }
 
@@ -127,13 +156,22 @@ struct ViewReader {
     return (*this)(name, member.first, length);
   }
   size_t operator()(const char* name, BitmapSizes& member, Length length) const {
-    auto array = get<u32>(name, length);
-    std::memcpy(&member, array.data, sizeof member);
-    return array.size;
+    return read_sizes(name, member, length);
+  }
+  size_t operator()(const char* name, DenseSizes& member, Length length) const {
+    return read_sizes(name, member, length);
   }
   size_t operator()(const char* name, Seed& member, Length length) const {
     auto array = get<u64>(name, length);
     member = {array.data[0], array.data[1]};
+    return array.size;
+  }
+
+ private:
+  template <class Sizes>
+  size_t read_sizes(const char* name, Sizes& member, Length length) const {
+    auto array = get<u32>(name, length);
+    std::memcpy(&member, array.data, sizeof member);
     return array.size;
   }
 };
@@ -145,6 +183,17 @@ Bitmap view_bitmap(const Source& source, u32 attributes) {
   BitmapLengths lengths = each_bitmap_array(map, attributes, ViewReader<Source>{source});
   map.numbers.bytes = map.number_bytes;
   map.groups = lengths.lines / (CELLS * TILE_WORDS);
+  map.entry_count = lengths.entries;
+  map.more_bytes = lengths.more;
+  return map;
+}
+
+template <class Source>
+Dense view_dense(const Source& source, u32 attributes) {
+  Dense map{};
+  map.attributes = attributes;
+  DenseLengths lengths = each_dense_array(map, attributes, ViewReader<Source>{source});
+  map.numbers.bytes = map.number_bytes;
   map.entry_count = lengths.entries;
   map.more_bytes = lengths.more;
   return map;
@@ -164,8 +213,19 @@ Postings view_postings(const Source& source, u32 attributes) {
   return postings;
 }
 
+inline size_t positions_of(const Postings& postings) { return postings.rows.count; }
+inline u32 number_of(const Postings& postings, size_t position) { return postings.rows.numbers[position]; }
+inline u32 level_at(const Postings& postings, size_t position) { return postings.rows.levels[position]; }
+
+template <class View>
+const u64*& alive_of(View& view) {
+  return view.alive;
+}
+inline const u64*& alive_of(Postings& postings) { return postings.rows.alive; }
+
 // Values in the array `alive`, the only one that is replaced while a segment is open.
 inline size_t alive_words(const Bitmap& map) { return size_t(tiles_of(map.blocks)) * TILE_WORDS; }
+inline size_t alive_words(const Dense& map) { return words_of(map); }
 inline size_t alive_words(const Postings& postings) { return (size_t(postings.rows.count) + 63) / 64; }
 
 }  // namespace hitbox

@@ -39,15 +39,20 @@ struct Locations {
 
 // ---- bitmap segments
 
+template <class Sizes>
+static inline void check_row_sizes(const Sizes& sizes, u32 attributes) {
+  require(sizes.room && sizes.room <= attributes, "sizes", "the room of a row is out of range");
+  require(sizes.keyed <= 1, "sizes", "the kind of rows is unknown");
+  require(sizes.row_bytes == row_bytes_for(attributes, sizes.room, sizes.keyed), "sizes",
+          "the bytes of a row do not go with its room");
+}
+
 static inline void check_sizes(const BitmapSizes& sizes, u32 attributes) {
   const u32 blocks = sizes.blocks;
   require(blocks && blocks <= (1u << 31) / BLOCK, "sizes", "the number of blocks is out of range");
   require(sizes.summary_words == (blocks + 511) / 512 * 8, "sizes", "summaries do not go with the blocks");
   require(sizes.members && sizes.members <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
-  require(sizes.room && sizes.room <= attributes, "sizes", "the room of a row is out of range");
-  require(sizes.keyed <= 1, "sizes", "the kind of rows is unknown");
-  require(sizes.row_bytes == row_bytes_for(attributes, sizes.room, sizes.keyed), "sizes",
-          "the bytes of a row do not go with its room");
+  check_row_sizes(sizes, attributes);
   require(sizes.number_bytes && sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
 }
 
@@ -55,19 +60,25 @@ static inline i64 last_key(const i64* starts, u32 cell) {
   return cell + 1 == CELLS || starts[cell + 1] == starts[cell] ? HIGHEST : starts[cell + 1] - 1;
 }
 
-static inline void check_grid(const Bitmap& map) {
-  for (u32 a = 0; a < map.attributes; ++a) {
-    const i64* starts = map.starts + size_t(a) * CELLS;
+static inline void check_cells(const i64* all_starts, const u8* all_shift, u32 attributes) {
+  for (u32 a = 0; a < attributes; ++a) {
+    const i64* starts = all_starts + size_t(a) * CELLS;
+    const u8* shift = all_shift + size_t(a) * CELLS;
     require(starts[0] == MISSING, "starts", "the first cell does not begin at the missing value");
     for (u32 c = 0; c < CELLS; ++c) {
-      size_t at = size_t(a) * CELLS + c;
       require(!c || starts[c] >= starts[c - 1], "starts", "cells do not ascend");
       u64 width = u64(last_key(starts, c)) - u64(starts[c]);
-      require(map.shift[at] == (width ? 64 - __builtin_clzll(width) : 0), "shift", "it does not go with the cells");
-      require(map.population[at] <= map.members, "population", "a cell has more boxes than there are");
+      require(shift[c] == (width ? 64 - __builtin_clzll(width) : 0), "shift", "it does not go with the cells");
     }
-    require(map.narrowest[a] >= 1 && map.narrowest[a] <= CELLS, "narrowest", "a width is out of range");
   }
+}
+
+static inline void check_grid(const Bitmap& map) {
+  check_cells(map.starts, map.shift, map.attributes);
+  for (size_t at = 0; at < size_t(map.attributes) * CELLS; ++at)
+    require(map.population[at] <= map.members, "population", "a cell has more boxes than there are");
+  for (u32 a = 0; a < map.attributes; ++a)
+    require(map.narrowest[a] >= 1 && map.narrowest[a] <= CELLS, "narrowest", "a width is out of range");
 }
 
 static inline void check_levels(const Bitmap& map) {
@@ -129,14 +140,15 @@ static inline void check_tables(const Bitmap& map) {
 }
 
 // Checks the attributes of rows. Bounds are only compared, and `decode` orders them.
+template <class Segment>
 struct RowCheck {
-  const Bitmap& map;
+  const Segment& map;
   const RowShape shape;
   const size_t more_bytes;  // without padding
   const u32 head;
   const u64 beyond;  // bits of a row's head beyond the last attribute
 
-  explicit RowCheck(const Bitmap& m)
+  explicit RowCheck(const Segment& m)
       : map(m), shape(shape_of(m)), more_bytes(m.more_bytes - BYTE_PADDING), head(row_head_bytes(m.attributes, 0)),
         beyond(m.attributes < 64 ? ~0ull << m.attributes : 0) {}
 
@@ -163,7 +175,7 @@ struct RowCheck {
 
 // Checks the live boxes at positions [from, to), whole blocks; returns their number.
 static inline size_t check_boxes(const Bitmap& map, size_t from, size_t to, const Locations& locations) {
-  RowCheck rows(map);
+  RowCheck<Bitmap> rows(map);
   size_t found = 0;
   for (size_t block = from / BLOCK; block * BLOCK < to; ++block) {
     u32 members = level_ends_of(map, block)[LEVELS - 1];
@@ -177,6 +189,64 @@ static inline size_t check_boxes(const Bitmap& map, size_t from, size_t to, cons
         rows.check(row_at(map, position));
       }
     }
+  }
+  return found;
+}
+
+// ---- dense segments
+
+static inline void check_sizes(const DenseSizes& sizes, u32 attributes) {
+  require(sizes.members && sizes.members <= (1u << 31) - BLOCK, "sizes", "the number of boxes is out of range");
+  require(sizes.tile_words && sizes.tile_words <= MAX_TILE_WORDS && sizes.tile_words % WORDS == 0, "sizes",
+          "the words of a line are out of range");
+  require(sizes.line_count <= attributes * CELLS, "sizes", "the number of lines is out of range");
+  require(sizes.list_count <= attributes, "sizes", "the number of lists is out of range");
+  require(sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
+  check_row_sizes(sizes, attributes);
+}
+
+// Positions in lists need no check: those beyond the tile belong to no living box (match/dense.hpp).
+static inline void check_lists(const Dense& map) {
+  const size_t lists = size_t(tiles_of(map)) * map.list_count;
+  require(map.list_begin[0] == 0 && map.list_begin[lists] == map.entry_count, "list_begin",
+          "lists do not end with the entries");
+  for (size_t i = 0; i < lists; ++i) {
+    require(map.list_begin[i] <= map.list_begin[i + 1], "list_begin", "lists do not ascend");
+    u32 size = map.list_begin[i + 1] - map.list_begin[i];
+    require(size % 2 == 0, "list_begin", "a bound has no other side");
+    for (u32 side = 0; side < 2; ++side) {
+      const u16* starts = map.part_starts + i * PART_STARTS + side * (PARTS + 1);
+      bool good = starts[0] == 0 && starts[PARTS] == size / 2;
+      for (u32 part = 0; part < PARTS; ++part) good &= starts[part] <= starts[part + 1];
+      require(good, "part_starts", "parts do not ascend or do not end with their list");
+    }
+  }
+}
+
+static inline void check_tables(const Dense& map) {
+  check_cells(map.starts, map.shift, map.attributes);
+  check_lists(map);
+  for (u32 l = 0; l < LEVELS; ++l)
+    require(l ? map.level_ends[l] >= map.level_ends[l - 1] : true, "level_ends", "ends do not ascend");
+  require(map.level_ends[LEVELS - 1] == map.members, "level_ends", "they do not end with the boxes");
+  for (size_t at = 0; at < size_t(map.attributes) * CELLS; ++at)
+    require(map.line_at[at] < map.line_count || map.line_at[at] >= NO_LINE, "line_at", "a line is out of range");
+  for (u32 a = 0; a < map.attributes; ++a)
+    require(map.list_at[a] < map.list_count || map.list_at[a] == NO_LIST, "list_at", "a list is out of range");
+  for (u32 w = map.members / 64; w < words_of(map); ++w)
+    require(!(map.alive[w] >> (w == map.members / 64 ? map.members % 64 : 0)), "alive",
+            "a box is beyond the last one");
+}
+
+// Checks the live boxes at positions [from, to); returns their number.
+static inline size_t check_boxes(const Dense& map, size_t from, size_t to, const Locations& locations) {
+  RowCheck<Dense> rows(map);
+  size_t found = 0;
+  for (size_t position = from; position < to; ++position) {
+    if (!bit(map.alive, position)) continue;
+    locations.check(number_of(map, position), u32(position));
+    rows.check(row_at(map, position));
+    ++found;
   }
   return found;
 }

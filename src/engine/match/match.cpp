@@ -3,6 +3,7 @@
 #include "match/match.hpp"
 
 #include "match/batch.hpp"
+#include "match/dense.hpp"
 #include "match/lookup.hpp"
 #include "match/pipeline.hpp"
 
@@ -18,6 +19,8 @@ constexpr size_t LOG_BYTES = size_t(32) << 20;
 [[maybe_unused]] static bool fits(const SegmentSet& set, const Events& events) {
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (set.bitmaps[i].attributes != events.attributes) return false;
+  for (u32 i = 0; i < set.dense_count; ++i)
+    if (set.dense[i].attributes != events.attributes) return false;
   for (u32 i = 0; i < set.posting_count; ++i)
     if (set.postings[i].attributes != events.attributes) return false;
   return true;
@@ -49,6 +52,7 @@ void match_event(const SegmentSet& set, const Events& events, size_t event, cons
   for (u32 i = 0; i < set.bitmap_count; ++i)
     if (events.low == events.high) match_bitmap<PointPlans>(set.bitmaps[i], low, high, limits, out);
     else match_bitmap<IntervalPlans>(set.bitmaps[i], low, high, limits, out);
+  for (u32 i = 0; i < set.dense_count; ++i) match_dense(set.dense[i], low, high, limits, out);
   PostingsLookup lookup;
   for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
   match_rows(set.tail, low, high, emit);
@@ -80,6 +84,7 @@ void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_
 static size_t estimate_work(const SegmentSet& set) {
   size_t units = 64 + set.tail.count / 4;
   for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
+  for (u32 i = 0; i < set.dense_count; ++i) units += set.dense[i].members / 64;
   for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
   return units;
 }
@@ -108,7 +113,7 @@ void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, 
 // A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
 void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                  Result& out, InterruptCheck& interrupt) {
-  if (to - from < MIN_BATCH) return match_one_by_one(set, events, from, to, ends, out, interrupt);
+  if (to - from < MIN_BATCH || set.dense_count) return match_one_by_one(set, events, from, to, ends, out, interrupt);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;
   MatchLog log;

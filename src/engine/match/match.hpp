@@ -4,6 +4,7 @@
 #include "base/common.hpp"
 #include "base/interrupt.hpp"
 #include "format/bitmap.hpp"
+#include "format/dense.hpp"
 #include "format/postings.hpp"
 #include "format/rows.hpp"
 
@@ -16,6 +17,8 @@ struct SegmentSet {
   const Postings* postings;
   u32 posting_count;
   Rows tail;
+  const Dense* dense = nullptr;
+  u32 dense_count = 0;
 };
 
 struct Kernels {

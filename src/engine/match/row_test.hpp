@@ -36,7 +36,8 @@ struct EncodedEvents {
 };
 
 // Whether a box's i-th constraint, which is on attribute a, excludes the event. Exact.
-static inline bool key_fails(const Bitmap& map, const EncodedEvent& event, const Row& row, u32 i, u32 a) {
+template <class Segment>
+static inline bool key_fails(const Segment& map, const EncodedEvent& event, const Row& row, u32 i, u32 a) {
   int above, below;
   if (map.keyed) {
     above = row_key(map, row, i, a, false) > event.high[a];
@@ -132,7 +133,8 @@ static inline u32 filter_by_rows(const Bitmap& map, u32 tile, u32 size, u32* box
 }
 
 // Whether a box's constraint on this attribute excludes the event.
-static inline bool constraint_fails(const Bitmap& map, const EncodedEvent& event, const u8* at, u32 attribute) {
+template <class Segment>
+static inline bool constraint_fails(const Segment& map, const EncodedEvent& event, const u8* at, u32 attribute) {
   const RowShape shape = shape_of(map);
   Row row = open_row(shape, at);
   u32 i = 0;

@@ -5,7 +5,8 @@
 
     where[number] -> location     segment: base + position; tail: TAIL + position; NOWHERE where not in use
 
-A segment is bitmap blocks (ranges) or keyed postings (equalities); the native builder routes each box by the data.
+A segment is bitmap blocks (ranges), a dense segment (ranges so wide that many boxes match an event) or keyed postings
+(equalities); the native builder chooses by the data.
 Everything is flat arrays, so a snapshot is these arrays as files, and opening it maps them without reading them.
 
 Matching may run in many threads at once. Changes come one at a time, in two steps: `change` and `prepare` build what
@@ -15,7 +16,7 @@ Options:
 - `block`: boxes per block;
 - `lines`: constraints per block from which an attribute gets bitmap lines;
 - `band`: boxes from which priority levels get blocks of their own;
-- `kind`: "bitmap" or "postings" instead of a choice by the data;
+- `kind`: "bitmap", "dense" or "postings" instead of a choice by the data;
 - `simd`: an instruction set instead of the best available;
 - `seed`: two 64-bit numbers, the hash seed of postings, for tests. By default each segment draws a random one, so that
   nobody can choose values with equal hashes.
@@ -44,7 +45,7 @@ from hitbox.matchers.base import Matcher, check_choice, check_count
 
 TAIL = 1 << 31
 NOWHERE = (1 << 32) - 1
-KINDS = ("bitmap", "postings")
+KINDS = ("bitmap", "postings", "dense")
 CHECKED = 128 * BLOCK
 """Positions checked per task."""
 MAX_SCALAR_BOXES = 32

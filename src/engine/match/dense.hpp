@@ -1,0 +1,213 @@
+// Matches one event against a dense segment, tile by tile: ANDs the lines, clears the boxes that lists exclude, compares
+// those in the event's own parts by their rows. Boxes of higher levels come first, so a limit stops early.
+#pragma once
+
+#include "match/row_test.hpp"
+
+namespace hitbox {
+namespace {
+
+constexpr u32 MAX_SPAN_LINES = 8;  // intervals over more cells than this read lists instead of lines
+
+// What an event reads of one attribute, the same in every tile.
+struct DenseStep {
+  u32 attribute, list;
+  u32 first_line, last_line;   // index into `lines`: ORed
+  u32 low_part, high_part;     // of the event's ends
+  u32 low_cell, high_cell;     // their cells
+  bool by_lists;               // there is no line: lists have to exclude boxes that end in other cells
+  bool inner_high, inner_low;  // bounds inside low_cell, high_cell may exclude boxes
+};
+
+// A box that its part does not decide.
+struct DenseTie {
+  u32 position, attribute;
+};
+
+struct DenseMatcher {
+  const Dense& map;
+  const i64 *low, *high;
+  Scratch<u32> qkeys;  // [2][attributes]
+  Scratch<DenseStep> steps;
+  Scratch<u32> lines;
+  Scratch<DenseTie> ties;
+  // Positions have 16 bits, so this is safe for any. Bits beyond the tile are 0.
+  alignas(64) u64 remaining[(1u << 16) / 64];
+
+  DenseMatcher(const Dense& m, const i64* l, const i64* h)
+      : map(m), low(l), high(h), qkeys(2 * size_t(m.attributes)), steps(m.attributes) {
+    std::memset(remaining, 0, sizeof remaining);
+    for (u32 a = 0; a < map.attributes; ++a)
+      if (map.list_at[a] != NO_LIST) plan(a);
+  }
+
+  EncodedEvent event() const { return {low, high, qkeys.data, qkeys.data + map.attributes, nullptr, nullptr, nullptr}; }
+
+  void plan(u32 a) {
+    const i64* starts = map.starts + size_t(a) * CELLS;
+    const u8* shift = map.shift + size_t(a) * CELLS;
+    const u8* edges = map.edges + size_t(a) * CELLS;
+    const u32* line = map.line_at + size_t(a) * CELLS;
+    const u32 from = cell_of(starts, low[a]), to = low[a] == high[a] ? from : cell_of(starts, high[a]);
+    const u32 low_qkey = quantize(starts, shift, from, low[a]), high_qkey = quantize(starts, shift, to, high[a]);
+    const u32 first = u32(lines.size);
+    bool every = false, by_lists = false;
+    for (u32 c = from; c <= to; ++c) {
+      if (line[c] == EVERY_BOX) {
+        if (c > from && c < to) return;  // every box overlaps a cell inside the event
+        every = true;
+      } else if (line[c] == NO_LINE) {
+        by_lists = true;
+      } else if (c == from || line[c] != line[c - 1]) {
+        lines.push(line[c]);
+      }
+    }
+    const bool inner_high = edges[from] & INNER_HIGH, inner_low = edges[to] & INNER_LOW;
+    if (every && !inner_high && !inner_low) {
+      lines.size = first;
+      return;
+    }
+    by_lists = !every && (by_lists || lines.size - first > MAX_SPAN_LINES);
+    if (every || by_lists) lines.size = first;
+    qkeys[a] = low_qkey;
+    qkeys[map.attributes + a] = high_qkey;
+    steps.push({a, map.list_at[a], first, u32(lines.size), part_at(low_qkey), part_at(high_qkey), from, to, by_lists,
+                inner_high, inner_low});
+  }
+
+  // Leaves the boxes of a tile that match, among the positions [from, to) of the segment.
+  void match_tile(u32 tile, size_t from, size_t to) {
+    const u32 words = words_of(map, tile);
+    std::memcpy(remaining, map.alive + size_t(tile) * map.tile_words, words * 8);
+    if (words < map.tile_words) std::memset(remaining + words, 0, (map.tile_words - words) * 8);
+    keep_range(size_t(tile) * map.tile_words * 64, from, to);
+    for (size_t i = 0; i < steps.size; ++i) intersect(tile, steps[i], words);
+    for (size_t i = 0; i < steps.size; ++i) clear_by_list(tile, steps[i]);
+    resolve_ties(tile);
+  }
+
+ private:
+  void keep_range(size_t first, size_t from, size_t to) {
+    const size_t end = first + size_t(map.tile_words) * 64;
+    if (from > first) {
+      const size_t before = from < end ? from - first : end - first;
+      std::memset(remaining, 0, before / 64 * 8);
+      if (before % 64) remaining[before / 64] &= ~0ull << before % 64;
+    }
+    if (to < end) {
+      const size_t after = to > first ? to - first : 0;
+      if (after % 64) remaining[after / 64] &= ~(~0ull << after % 64);
+      const size_t word = (after + 63) / 64;
+      std::memset(remaining + word, 0, (map.tile_words - word) * 8);
+    }
+  }
+
+  void intersect(u32 tile, const DenseStep& step, u32 words) {
+    const u32 size = step.last_line - step.first_line;
+    if (!size) return;
+    const u64* source[MAX_SPAN_LINES];
+    for (u32 i = 0; i < size; ++i) source[i] = line_of(map, tile, lines[step.first_line + i]);
+    if (size == 1) {
+      for (u32 w = 0; w < words; w += WORDS) store(remaining + w, load(remaining + w) & load(source[0] + w));
+      return;
+    }
+    for (u32 w = 0; w < words; w += WORDS) {
+      Line any = load(source[0] + w);
+      for (u32 i = 1; i < size; ++i) any = any | load(source[i] + w);
+      store(remaining + w, load(remaining + w) & any);
+    }
+  }
+
+  void clear_by_list(u32 tile, const DenseStep& step) {
+    const DenseList list = list_of(map, tile, step.list);
+    const u16 *high = list.high_starts, *low = list.low_starts;
+    const u32 cell_begin = step.low_cell * TOP_VALUES, cell_end = (step.high_cell + 1) * TOP_VALUES;
+    clear_all(list.highs + (step.by_lists ? 0 : high[cell_begin]),
+              list.highs + high[step.inner_high ? step.low_part : cell_begin]);
+    clear_all(list.lows + low[step.inner_low ? step.high_part + 1 : cell_end],
+              list.lows + low[step.by_lists ? PARTS : cell_end]);
+    if (step.inner_high)
+      find_ties(list.highs + high[step.low_part], list.highs + high[step.low_part + 1], step.attribute);
+    if (step.inner_low)
+      find_ties(list.lows + low[step.high_part], list.lows + low[step.high_part + 1], step.attribute);
+  }
+
+  void clear_all(const u16* at, const u16* end) {
+    for (; at < end; ++at) clear(remaining, *at);
+  }
+
+  void find_ties(const u16* at, const u16* end, u32 attribute) {
+    ties.need(ties.size + size_t(end - at) + 1);
+    DenseTie* out = ties.data + ties.size;
+    for (; at < end; ++at) {
+      *out = {*at, attribute};
+      out += bit(remaining, *at);
+    }
+    ties.size = size_t(out - ties.data);
+  }
+
+  void resolve_ties(u32 tile) {
+    const size_t first = size_t(tile) * map.tile_words * 64;
+    for (size_t i = 0; i < ties.size; ++i) {
+      const u32 position = ties[i].position;
+      if (i + 8 < ties.size) prefetch(row_at(map, first) + size_t(ties[i + 8].position) * map.row_bytes);
+      if (bit(remaining, position) && constraint_fails(map, event(), row_at(map, first + position), ties[i].attribute))
+        clear(remaining, position);
+    }
+    ties.size = 0;
+  }
+};
+
+// Bits that are set in positions [from, to) of a tile.
+static inline u32 count_range(const u64* words, u32 from, u32 to) {
+  u32 sum = 0;
+  for (u32 w = from / 64; w * 64 < to; ++w) {
+    u64 bits = words[w];
+    if (w == from / 64) bits &= ~0ull << from % 64;
+    if (w == to / 64) bits &= ~(~0ull << to % 64);
+    sum += u32(__builtin_popcountll(bits));
+  }
+  return sum;
+}
+
+// Writes the numbers of the boxes of a tile whose bits are set. May overwrite 16 values after them.
+static inline void expand_tile(const Dense& map, size_t first, const u64* remaining, u32 words, i32* out) {
+  for (u32 w = 0; w < words; w += WORDS) {
+    const u32 some = count(remaining + w);
+    if (map.number_bytes) expand<WORDS, true>(remaining + w, some, map.numbers.from(first + w * 64), out, NoPrefetch{});
+    else list_bits<WORDS>(remaining + w, u32(map.first_number + first + w * 64), reinterpret_cast<u32*>(out));
+    out += some;
+  }
+}
+
+static inline void match_dense(const Dense& map, const i64* low, const i64* high, const MatchLimits& limits,
+                               Result& out) {
+  // The positions of the wanted levels.
+  const size_t from = limits.top + 1 < LEVELS ? map.level_ends[LEVELS - 2 - limits.top] : 0;
+  const size_t to = map.level_ends[LEVELS - 1 - limits.bottom];
+  if (from >= to || !limits.limit) return;
+  DenseMatcher matcher(map, low, high);
+  const size_t tile_size = size_t(map.tile_words) * 64, begin = out.size;
+  const u32 first_tile = u32(from / tile_size), end_tile = u32((to + tile_size - 1) / tile_size);
+  for (u32 tile = first_tile; tile < end_tile && out.size - begin < limits.limit; ++tile) {
+    matcher.match_tile(tile, from, to);
+    const size_t first = tile * tile_size;
+    const u32 words = words_of(map, tile), found = count_range(matcher.remaining, 0, words * 64);
+    if (!found) continue;
+    reserve(out, found, double(end_tile - first_tile) / (tile + 1 - first_tile));
+    expand_tile(map, first, matcher.remaining, words, out.numbers + out.size);
+    for (size_t l = 0, at = first; l < LEVELS && at < first + words * 64; ++l) {
+      const size_t end = map.level_ends[l] < first + words * 64 ? map.level_ends[l] : first + words * 64;
+      if (end <= at) continue;
+      const u8 level = u8(LEVELS - 1 - l);
+      const u32 some = count_range(matcher.remaining, u32(at - first), u32(end - first));
+      if (some) out.ordered &= !out.size || out.levels[out.size - 1] >= level;
+      std::memset(out.levels + out.size, level, some);
+      out.size += some;
+      at = end;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hitbox
