@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ["bindings/memory", "build/grid", "build/cluster", "build/build_bitmap", "build/build_postings"]
+SOURCES = ["bindings/memory", "build/grid", "build/cluster"]
+SOURCES += ["build/build_bitmap", "build/build_dense", "build/build_postings"]
 X86 = platform.machine() in ("x86_64", "AMD64")
 
 

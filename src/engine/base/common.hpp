@@ -38,13 +38,14 @@ struct Events {
   u32 attributes;
 };
 
-// Box numbers and priority levels of matches. `ordered` is true while levels have been added in descending order.
+// Box numbers of the matches of one event after another, and priority levels of the last event's.
 struct Result {
   i32* numbers = nullptr;
-  u8* levels = nullptr;
+  u8* levels = nullptr;  // of the match at `begin` and those after it
   size_t size = 0;
   size_t capacity = 0;
-  bool ordered = true;
+  size_t begin = 0;     // of the last event's matches
+  bool ordered = true;  // its levels have been added in descending order
 };
 
 // Which matches are wanted: levels from `bottom` to `top`, and at most `limit` of them.
@@ -84,25 +85,42 @@ static inline void prefer_large_pages(void* memory, size_t bytes) {
 #endif
 }
 
-// Makes room for `extra` more matches. `growth` is the expected final size as a multiple of the current one; pages that
-// are never written cost nothing.
+// Makes room for so many matches in all. Pages that are never written cost nothing.
+static inline void set_capacity(Result& out, size_t capacity) {
+  if (capacity <= out.capacity) return;
+  out.capacity = capacity;
+  reallocate(out.numbers, capacity);
+  reallocate(out.levels, capacity - out.begin);
+}
+
+// Makes room for `extra` more matches of an event. `growth` is the expected number of its matches as a multiple of the
+// present one.
 static inline void reserve(Result& out, size_t extra, double growth = 4) {
   if (out.size + extra <= out.capacity) return;
-  out.capacity = size_t(double(out.size + extra) * (growth < 2 ? 2 : growth * 1.25));
-  reallocate(out.numbers, out.capacity);
-  reallocate(out.levels, out.capacity);
+  const double own = double(out.size - out.begin + extra) * (growth < 2 ? 2 : growth * 1.25);
+  set_capacity(out, out.begin + out.begin / 4 + size_t(own));
+}
+
+// Appends space for matches of one level, for which there must be room, and returns it.
+static inline i32* append_space(Result& out, size_t size, u8 level) {
+  assert(out.size + size <= out.capacity && level < LEVELS);
+  u8* levels = out.levels + (out.size - out.begin);
+  out.ordered &= out.size == out.begin || levels[-1] >= level;
+  std::memset(levels, level, size);
+  out.size += size;
+  return out.numbers + out.size - size;
 }
 
 static inline void add(Result& out, u32 number, u8 level) {
   reserve(out, 1);
-  out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-  out.numbers[out.size] = i32(number);
-  out.levels[out.size++] = level;
+  out.ordered &= out.size == out.begin || out.levels[out.size - out.begin - 1] >= level;
+  out.levels[out.size - out.begin] = level;
+  out.numbers[out.size++] = i32(number);
 }
 
 static inline void trim(Result& out) {
   if (out.numbers) out.numbers = static_cast<i32*>(trim_memory(out.numbers, out.size * sizeof(i32)));
-  if (out.levels) out.levels = static_cast<u8*>(trim_memory(out.levels, out.size));
+  if (out.levels) out.levels = static_cast<u8*>(trim_memory(out.levels, out.size - out.begin));
 }
 
 static inline void release(Result& out) {

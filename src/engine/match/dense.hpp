@@ -19,9 +19,37 @@ struct DenseStep {
   bool inner_high, inner_low;  // bounds inside low_cell, high_cell may exclude boxes
 };
 
+// The bounds of one attribute that exclude the event in a tile, and those next to them that the row decides.
+struct DenseRuns {
+  const u16 *high, *high_end;  // high bounds below the event; the ties follow
+  const u16 *low, *low_end;    // low bounds above the event; the ties precede
+  u32 high_ties, low_ties;
+};
+
 // A box that its part does not decide.
 struct DenseTie {
   u32 position, attribute;
+};
+
+// Prefetches what the next tile reads, a little at a time, while the current tile is processed.
+struct SpanPrefetcher {
+  struct Span {
+    const char *at, *end;
+  };
+  Scratch<Span> spans;
+  size_t next = 0;
+
+  void clear() { next = spans.size = 0; }
+  void add(const void* from, const void* to) {
+    if (from < to) spans.push({static_cast<const char*>(from), static_cast<const char*>(to)});
+  }
+  void step() {
+    if (next == spans.size) return;
+    Span& span = spans.data[next];
+    prefetch_outer(span.at);
+    span.at += 64;
+    next += span.at >= span.end;
+  }
 };
 
 struct DenseMatcher {
@@ -31,6 +59,7 @@ struct DenseMatcher {
   Scratch<DenseStep> steps;
   Scratch<u32> lines;
   Scratch<DenseTie> ties;
+  SpanPrefetcher prefetcher;
   // Positions have 16 bits, so this is safe for any. Bits beyond the tile are 0.
   alignas(64) u64 remaining[(1u << 16) / 64];
 
@@ -81,9 +110,37 @@ struct DenseMatcher {
     std::memcpy(remaining, map.alive + size_t(tile) * map.tile_words, words * 8);
     if (words < map.tile_words) std::memset(remaining + words, 0, (map.tile_words - words) * 8);
     keep_range(size_t(tile) * map.tile_words * 64, from, to);
+    prefetch_next(tile + 1);
     for (size_t i = 0; i < steps.size; ++i) intersect(tile, steps[i], words);
     for (size_t i = 0; i < steps.size; ++i) clear_by_list(tile, steps[i]);
     resolve_ties(tile);
+  }
+
+  // The parts of the event in the lists of a tile, which prefetch_next reads.
+  void prefetch_parts(u32 tile) const {
+    if (tile >= tiles_of(map)) return;
+    for (size_t i = 0; i < steps.size; ++i) {
+      const DenseList list = list_of(map, tile, steps.data[i].list);
+      prefetch(list.high_starts + steps.data[i].low_part);
+      prefetch(list.low_starts + steps.data[i].high_part);
+    }
+  }
+
+  void prefetch_next(u32 tile) {
+    prefetcher.clear();
+    prefetch_parts(tile + 1);
+    if (tile >= tiles_of(map)) return;
+    const u32 words = words_of(map, tile);
+    for (size_t i = 0; i < steps.size; ++i)
+      for (u32 at = steps[i].first_line; at < steps[i].last_line; ++at) {
+        const u64* line = line_of(map, tile, lines[at]);
+        prefetcher.add(line, line + words);
+      }
+    for (size_t i = 0; i < steps.size; ++i) {
+      const DenseRuns runs = runs_of(tile, steps[i]);
+      prefetcher.add(runs.high, runs.high_end + runs.high_ties);
+      prefetcher.add(runs.low - runs.low_ties, runs.low_end);
+    }
   }
 
  private:
@@ -118,30 +175,47 @@ struct DenseMatcher {
     }
   }
 
-  void clear_by_list(u32 tile, const DenseStep& step) {
+  DenseRuns runs_of(u32 tile, const DenseStep& step) const {
     const DenseList list = list_of(map, tile, step.list);
     const u16 *high = list.high_starts, *low = list.low_starts;
     const u32 cell_begin = step.low_cell * TOP_VALUES, cell_end = (step.high_cell + 1) * TOP_VALUES;
-    clear_all(list.highs + (step.by_lists ? 0 : high[cell_begin]),
-              list.highs + high[step.inner_high ? step.low_part : cell_begin]);
-    clear_all(list.lows + low[step.inner_low ? step.high_part + 1 : cell_end],
-              list.lows + low[step.by_lists ? PARTS : cell_end]);
-    if (step.inner_high)
-      find_ties(list.highs + high[step.low_part], list.highs + high[step.low_part + 1], step.attribute);
-    if (step.inner_low)
-      find_ties(list.lows + low[step.high_part], list.lows + low[step.high_part + 1], step.attribute);
+    DenseRuns runs;
+    runs.high = list.highs + (step.by_lists ? 0 : high[cell_begin]);
+    runs.high_end = list.highs + high[step.inner_high ? step.low_part : cell_begin];
+    runs.high_ties = step.inner_high ? high[step.low_part + 1] - high[step.low_part] : 0;
+    runs.low = list.lows + low[step.inner_low ? step.high_part + 1 : cell_end];
+    runs.low_end = list.lows + low[step.by_lists ? PARTS : cell_end];
+    runs.low_ties = step.inner_low ? low[step.high_part + 1] - low[step.high_part] : 0;
+    return runs;
+  }
+
+  void clear_by_list(u32 tile, const DenseStep& step) {
+    const DenseRuns runs = runs_of(tile, step);
+    clear_all(runs.high, runs.high_end);
+    clear_all(runs.low, runs.low_end);
+    find_ties(tile, runs.high_end, runs.high_ties, step.attribute);
+    find_ties(tile, runs.low - runs.low_ties, runs.low_ties, step.attribute);
   }
 
   void clear_all(const u16* at, const u16* end) {
+    for (; end - at >= 8; at += 8) {
+      for (u32 i = 0; i < 8; ++i) clear(remaining, at[i]);
+      prefetcher.step();
+    }
     for (; at < end; ++at) clear(remaining, *at);
   }
 
-  void find_ties(const u16* at, const u16* end, u32 attribute) {
-    ties.need(ties.size + size_t(end - at) + 1);
+  void find_ties(u32 tile, const u16* at, u32 size, u32 attribute) {
+    ties.need(ties.size + size + 1);
     DenseTie* out = ties.data + ties.size;
-    for (; at < end; ++at) {
-      *out = {*at, attribute};
-      out += bit(remaining, *at);
+    for (u32 i = 0; i < size; ++i) {
+      *out = {at[i], attribute};
+      out += bit(remaining, at[i]);
+    }
+    const u8* rows = row_at(map, size_t(tile) * map.tile_words * 64);
+    for (const DenseTie* one = ties.data + ties.size; one < out; ++one) {
+      prefetch(rows + size_t(one->position) * map.row_bytes);
+      prefetch(rows + size_t(one->position + 1) * map.row_bytes - 1);
     }
     ties.size = size_t(out - ties.data);
   }
@@ -150,7 +224,6 @@ struct DenseMatcher {
     const size_t first = size_t(tile) * map.tile_words * 64;
     for (size_t i = 0; i < ties.size; ++i) {
       const u32 position = ties[i].position;
-      if (i + 8 < ties.size) prefetch(row_at(map, first) + size_t(ties[i + 8].position) * map.row_bytes);
       if (bit(remaining, position) && constraint_fails(map, event(), row_at(map, first + position), ties[i].attribute))
         clear(remaining, position);
     }
@@ -171,11 +244,13 @@ static inline u32 count_range(const u64* words, u32 from, u32 to) {
 }
 
 // Writes the numbers of the boxes of a tile whose bits are set. May overwrite 16 values after them.
-static inline void expand_tile(const Dense& map, size_t first, const u64* remaining, u32 words, i32* out) {
+template <class Prefetch>
+static inline void expand_tile(const Dense& map, size_t first, const u64* remaining, u32 words, i32* out,
+                               Prefetch prefetch_more) {
   for (u32 w = 0; w < words; w += WORDS) {
     const u32 some = count(remaining + w);
-    if (map.number_bytes) expand<WORDS, true>(remaining + w, some, map.numbers.from(first + w * 64), out, NoPrefetch{});
-    else list_bits<WORDS>(remaining + w, u32(map.first_number + first + w * 64), reinterpret_cast<u32*>(out));
+    if (map.number_bytes) expand<WORDS, true>(remaining + w, some, map.numbers.from(first + w * 64), out, prefetch_more);
+    else list_bits<WORDS>(remaining + w, u32(map.first_number + first + w * 64), reinterpret_cast<u32*>(out), prefetch_more);
     out += some;
   }
 }
@@ -187,6 +262,7 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
   const size_t to = map.level_ends[LEVELS - 1 - limits.bottom];
   if (from >= to || !limits.limit) return;
   DenseMatcher matcher(map, low, high);
+  matcher.prefetch_parts(u32(from / (size_t(map.tile_words) * 64)));
   const size_t tile_size = size_t(map.tile_words) * 64, begin = out.size;
   const u32 first_tile = u32(from / tile_size), end_tile = u32((to + tile_size - 1) / tile_size);
   for (u32 tile = first_tile; tile < end_tile && out.size - begin < limits.limit; ++tile) {
@@ -195,15 +271,11 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
     const u32 words = words_of(map, tile), found = count_range(matcher.remaining, 0, words * 64);
     if (!found) continue;
     reserve(out, found, double(end_tile - first_tile) / (tile + 1 - first_tile));
-    expand_tile(map, first, matcher.remaining, words, out.numbers + out.size);
+    expand_tile(map, first, matcher.remaining, words, out.numbers + out.size, [&] { matcher.prefetcher.step(); });
     for (size_t l = 0, at = first; l < LEVELS && at < first + words * 64; ++l) {
       const size_t end = map.level_ends[l] < first + words * 64 ? map.level_ends[l] : first + words * 64;
       if (end <= at) continue;
-      const u8 level = u8(LEVELS - 1 - l);
-      const u32 some = count_range(matcher.remaining, u32(at - first), u32(end - first));
-      if (some) out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-      std::memset(out.levels + out.size, level, some);
-      out.size += some;
+      append_space(out, count_range(matcher.remaining, u32(at - first), u32(end - first)), u8(LEVELS - 1 - l));
       at = end;
     }
   }

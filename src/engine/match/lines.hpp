@@ -108,9 +108,15 @@ static inline void each_bit(const u64* words, Callback callback) {
   }
 }
 
-// Writes `base` + position for each bit that is set and returns their number. May overwrite 15 values after them.
-template <u32 SIZE>
-static inline u32 list_bits(const u64* words, u32 base, u32* out) {
+// No-op prefetch callback.
+struct NoPrefetch {
+  void operator()() const {}
+};
+
+// Writes `base` + position for each bit that is set and returns their number. May overwrite 15 values after them. Calls
+// prefetch_more() once per word that is not 0.
+template <u32 SIZE, class Prefetch = NoPrefetch>
+static inline u32 list_bits(const u64* words, u32 base, u32* out, Prefetch prefetch_more = {}) {
   u32 n = 0;
 #if defined(__AVX512VBMI2__)
   alignas(64) static constexpr u8 POSITIONS[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
@@ -121,15 +127,20 @@ static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
     __m512i at = _mm512_maskz_compress_epi8(words[w], positions), first = _mm512_set1_epi32(int(base + w * 64));
+    prefetch_more();
     _mm512_storeu_si512(out + n, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
-    if (here > 16) {
-      u32* to = out + n;
-      for (u64 bits = words[w]; bits; bits &= bits - 1) *to++ = base + w * 64 + u32(__builtin_ctzll(bits));
+    for (u32 done = 16; done < here; done += 16) {
+      at = _mm512_alignr_epi64(at, at, 2);
+      _mm512_storeu_si512(out + n + done, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
     }
     n += here;
   }
 #else
-  each_bit<SIZE>(words, [&](u32 position) { out[n++] = base + position; });
+  for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
+    u32 w = u32(__builtin_ctz(some));
+    prefetch_more();
+    for (u64 bits = words[w]; bits; bits &= bits - 1) out[n++] = base + w * 64 + u32(__builtin_ctzll(bits));
+  }
 #endif
   return n;
 }
@@ -223,11 +234,6 @@ static inline void find_failed(const Bitmap& map, const List& list, const u64* r
   }
 #endif
 }
-
-// No-op prefetch callback.
-struct NoPrefetch {
-  void operator()() const {}
-};
 
 #if defined(__AVX512F__)
 // Widens sixteen numbers of 1 to 4 bytes to 32 bits: moves four at a time into each 128-bit quarter, then shuffles bytes.

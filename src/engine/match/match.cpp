@@ -26,23 +26,26 @@ constexpr size_t LOG_BYTES = size_t(32) << 20;
   return true;
 }
 
-// Counting sort by descending level, unless the matches are in that order already.
+// Counting sort of an event's matches by descending level, unless they are in that order already.
 static void sort_by_level(Result& out) {
   if (out.ordered) return;
+  const size_t size = out.size - out.begin;
   size_t start[LEVELS + 1] = {};
-  for (size_t i = 0; i < out.size; ++i) ++start[LEVELS - out.levels[i]];
+  for (size_t i = 0; i < size; ++i) ++start[LEVELS - out.levels[i]];
   for (u32 l = 0; l < LEVELS; ++l) start[l + 1] += start[l];
-  i32* sorted = allocate<i32>(out.capacity);
-  for (size_t i = 0; i < out.size; ++i) sorted[start[LEVELS - 1 - out.levels[i]]++] = out.numbers[i];
-  free_memory(out.numbers);
-  out.numbers = sorted;
+  Scratch<i32> copy(size);
+  std::memcpy(copy.data, out.numbers + out.begin, size * sizeof(i32));
+  for (size_t i = 0; i < size; ++i) out.numbers[out.begin + start[LEVELS - 1 - out.levels[i]]++] = copy[i];
   // start[l] is now the end of its level.
   for (size_t l = 0, from = 0; l < LEVELS; from = start[l++])
     std::memset(out.levels + from, int(LEVELS - 1 - l), start[l] - from);
   out.ordered = true;
 }
 
+// Appends the event's matches to the result.
 void match_event(const SegmentSet& set, const Events& events, size_t event, const MatchLimits& limits, Result& out) {
+  out.begin = out.size;
+  out.ordered = true;
   const i64* low = events.low + event * events.attributes;
   const i64* high = events.high + event * events.attributes;
   auto emit = [&](u32 number, u8 level) {
@@ -57,7 +60,7 @@ void match_event(const SegmentSet& set, const Events& events, size_t event, cons
   for (u32 i = 0; i < set.posting_count; ++i) lookup.match(set.postings[i], low, high, emit);
   match_rows(set.tail, low, high, emit);
   sort_by_level(out);
-  if (out.size > limits.limit) out.size = limits.limit;
+  if (out.size - out.begin > limits.limit) out.size = out.begin + limits.limit;
 }
 
 void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_t size, MatchLog& log,
@@ -89,31 +92,23 @@ static size_t estimate_work(const SegmentSet& set) {
   return units;
 }
 
-void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, i64* ends, Result& out,
-                      InterruptCheck& interrupt) {
-  struct Own : Result {
-    ~Own() { release(*this); }
-  } one;
+void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
+                      Result& out, InterruptCheck& interrupt) {
   const size_t units = estimate_work(set);
   for (size_t e = from; e < to; ++e) {
-    one.size = 0;
-    one.ordered = true;
-    match_event(set, events, e, MatchLimits{}, one);
-    if (out.size + one.size > out.capacity) {
-      out.capacity = (out.size + one.size) * 2;
-      reallocate(out.numbers, out.capacity);
-    }
-    if (one.size) std::memcpy(out.numbers + out.size, one.numbers, one.size * sizeof(i32));
-    out.size += one.size;
+    // Room for about all events: memory that moves while it grows loses its huge pages.
+    const size_t done = e - from, mean = done ? out.size / done : 0;
+    if (out.size + 2 * mean > out.capacity) set_capacity(out, out.size + 2 * mean + mean * (all - done) * 11 / 10);
+    match_event(set, events, e, MatchLimits{}, out);
     ends[e] = i64(out.size);
-    report_work(interrupt, units + one.size / 4);
+    report_work(interrupt, units + (out.size - out.begin) / 4);
   }
 }
 
 // A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
 void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                  Result& out, InterruptCheck& interrupt) {
-  if (to - from < MIN_BATCH || set.dense_count) return match_one_by_one(set, events, from, to, ends, out, interrupt);
+  if (to - from < MIN_BATCH || set.dense_count) return match_one_by_one(set, events, from, to, all, ends, out, interrupt);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;
   MatchLog log;

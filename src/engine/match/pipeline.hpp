@@ -70,12 +70,8 @@ struct PriorityWriter {
  private:
   // Appends space for matches of a level to the result.
   i32* append_space(u32 level, size_t size) {
-    assert(level < LEVELS);
     reserve(out, size, expected_growth);
-    out.ordered &= !out.size || out.levels[out.size - 1] >= level;
-    std::memset(out.levels + out.size, int(level), size);
-    out.size += size;
-    return out.numbers + out.size - size;
+    return hitbox::append_space(out, size, u8(level));
   }
 
   template <class Fill>

@@ -71,6 +71,10 @@ struct NamedArrays {
     entries[name] = {&sizes, length.least, sizeof(u32)};
     return length.least;
   }
+  size_t operator()(const char* name, const DenseSizes& sizes, const Length& length) {
+    entries[name] = {&sizes, length.least, sizeof(u32)};
+    return length.least;
+  }
   size_t operator()(const char* name, const Seed& seed, const Length& length) {
     entries[name] = {&seed, length.least, sizeof(u64)};
     return length.least;
@@ -92,6 +96,14 @@ Bitmap view(BitmapArrays& arrays, u32 attributes) {
   return map;
 }
 
+Dense view(DenseArrays& arrays, u32 attributes) {
+  NamedArrays named;
+  each_dense_array(arrays, attributes, named);
+  Dense map = view_dense(named, attributes);
+  check_tables(map);
+  return map;
+}
+
 Postings view(PostingArrays& arrays, u32 attributes) {
   NamedArrays named;
   each_posting_array(arrays, attributes, named);
@@ -102,24 +114,28 @@ Postings view(PostingArrays& arrays, u32 attributes) {
 
 struct Sources {
   BitmapArrays bitmap;
+  DenseArrays dense;
   PostingArrays postings;
   Tail tail;
   Bitmap bitmap_view;
+  Dense dense_view;
   Postings posting_view;
 
   Sources(const Workload& work, const BitmapOptions& options, InterruptCheck& interrupt) {
     constexpr Seed seed{0x9E3779B97F4A7C15ull, 0xBF58476D1CE4E5B9ull};
     u32 m = work.attributes;
     bitmap = build_bitmap(work.boxes(), options, interrupt);
+    dense = build_dense(work.boxes(), options, interrupt);
     postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, interrupt), m, seed, interrupt);
     tail.append(work.boxes());
     bitmap_view = view(bitmap, m);
+    dense_view = view(dense, m);
     posting_view = view(postings, m);
   }
 
   std::vector<SegmentSet> sets() const {
     return {SegmentSet{&bitmap_view, 1, nullptr, 0, Rows{}}, SegmentSet{nullptr, 0, &posting_view, 1, Rows{}},
-            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()}};
+            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()}, SegmentSet{nullptr, 0, nullptr, 0, Rows{}, &dense_view, 1}};
   }
 };
 
