@@ -53,6 +53,10 @@ class Numbers:
         self._values[self._size : size] = values
         self._size = size
 
+    def append_one(self, value: Any) -> None:
+        self._values[self._size] = value
+        self._size += 1
+
     def grow(self, size: int) -> None:
         """Take what was written beyond the end into the column."""
         self._size = max(self._size, size)
@@ -82,6 +86,10 @@ class Values:
 
     def extend(self, values: Sequence[Any]) -> None:
         self._late.extend(values)
+        self._late_array = None
+
+    def append(self, value: Any) -> None:
+        self._late.append(value)
         self._late_array = None
 
     def full(self) -> bool:
