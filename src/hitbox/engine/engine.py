@@ -40,12 +40,11 @@ from hitbox.encoding.values import brief
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.merge import Built, Merge
-from hitbox.engine.segment import U32, Segment
+from hitbox.engine.segment import NOWHERE, U32, Segment
 from hitbox.errors import DamagedArray, MatcherError
 from hitbox.matchers.base import Matcher, check_choice, check_count
 
 TAIL = 1 << 31
-NOWHERE = (1 << 32) - 1
 KINDS = ("bitmap", "postings")
 CHECKED = 128 * BLOCK
 """Positions checked per task."""
@@ -137,8 +136,8 @@ class Engine(Matcher):
         can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared."""
         delete = np.ascontiguousarray(delete, np.int64)
         numbers = np.ascontiguousarray(numbers, np.int64)
-        for merge in self._merges:
-            merge.changed += [delete, numbers]
+        if self._merges:
+            self._note(delete, numbers)
         few = len(self._tail) + len(numbers) < self._tail_limit
         if few and len(delete) <= 1:
             return self._change_tail(delete, numbers, boxes)
@@ -155,6 +154,7 @@ class Engine(Matcher):
             stay = np.setdiff1d(tail.living(), dead)
             before, held = tail.numbers(stay), Boxes(*tail.decode(stay))
             added = self._seal(np.concatenate([before, numbers]), Boxes.concat([held, boxes]), kept)
+            self._note(before)
             tail, dead = _kernels.Tail(), dead[:0]
         else:
             self._check(numbers, boxes, delete)
@@ -284,34 +284,24 @@ class Engine(Matcher):
         merge.added = self._placed(merge.built, self._sealed.segments)
 
     def finish_merge(self, merge: Merge) -> None:
-        sealed, where = self._sealed, merge.where
-        if len(where) < len(sealed.where):
-            where = np.full(len(sealed.where), NOWHERE, np.uint32)
-            where[: len(merge.where)] = merge.where
-        changed = np.concatenate([NONE, *merge.changed])
-        changed = changed[(changed >= 0) & (changed < len(where))]
-        now = sealed.where[changed]
-        left = np.ones(len(changed), bool)
-        for segment in merge.sources:  # no box ever comes into a segment, so what is there has not changed
-            left &= (now < segment.base) | (now >= segment.end)
-        changed, now = changed[left], now[left]
-        for segment, _, _ in merge.added:
-            there = where[changed]
-            dead = np.unique(there[(there >= segment.base) & (there < segment.end)])
-            if len(dead):
-                segment.delete(dead - np.uint32(segment.base), segment.arrays["alive"])
-        where[changed] = now
-        kept = [segment for segment in sealed.segments if segment not in merge.sources]
-        self._crowded = True
-        self._wait_for = 0
-        self._sealed = Sealed(kept + [segment for segment, _, _ in merge.added if segment.live], where)
+        merge.catch_up(self.where)
+        kept = [segment for segment in self._sealed.segments if segment not in merge.sources]
+        kept += [segment for segment, _, _ in merge.added if segment.live]
         self.drop_merge(merge)
+        self._note(*(numbers for _, numbers, _ in merge.added))
+        self._crowded, self._wait_for = True, 0
+        self._sealed = Sealed(kept, merge.where)
 
-    def drop_merge(self, merge: Merge) -> None:
-        if merge in self._merges:
-            self._merges = [one for one in self._merges if one is not merge]
-            if any(segment in self._sealed.segments for segment in merge.sources):  # it failed
-                self._wait_for = len(self._sealed.segments) + RETRY_AFTER
+    def _note(self, *numbers: I64) -> None:
+        """Tell merges that will soon switch over which boxes change, or may change."""
+        for merge in self._merges:
+            if merge.placed:
+                merge.changed += numbers
+
+    def drop_merge(self, merge: Merge, failed: bool = False) -> None:
+        self._merges = [one for one in self._merges if one is not merge]
+        if failed:
+            self._wait_for = len(self._sealed.segments) + RETRY_AFTER
 
     def _idle(self) -> list[Segment]:
         """Segments that no merge works on."""

@@ -1,10 +1,10 @@
 """Several segments become one, in a thread of its own, while others match and change.
 
     begin    choose segments, note which of their boxes live        short, nobody changes the engine
-    build    decode these boxes and build what takes their place    long; the engine notes the numbers of what changes
+    build    decode these boxes and build what takes their place    long
     place    find locations for it                                  short, nobody changes the engine
-    locate   write down where every box will be                     the engine goes on noting
-    finish   take out what has gone meanwhile, and switch over      short, nobody changes the engine
+    locate   take out what has gone, write down where boxes are     the engine notes the numbers of what changes
+    finish   the same for what was noted, and switch over           short, nobody changes the engine
 
 Nobody waits for a merge. What it replaces stays until `finish` switches over with one assignment, so readers need not
 stop, and a fork, an interrupt or a lack of memory finds the old segments or the new ones. A merge that fails is
@@ -22,10 +22,11 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64, Boxes
 from hitbox.engine import _kernels
-from hitbox.engine.segment import U32, Arrays, Segment, positions_of
+from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment, positions_of
 from hitbox.errors import HitboxError
 
 START_TIMEOUT = 2.0
@@ -45,7 +46,7 @@ class Merging(Protocol):
     def begin_merge(self) -> Merge | None: ...
     def place_merge(self, merge: Merge) -> bool: ...
     def finish_merge(self, merge: Merge) -> None: ...
-    def drop_merge(self, merge: Merge) -> None: ...
+    def drop_merge(self, merge: Merge, failed: bool) -> None: ...
     @property
     def where(self) -> U32: ...
 
@@ -55,7 +56,7 @@ class Merge:
         self.sources = sources
         self.size = sum(segment.live for segment in sources)
         self.changed: list[I64] = []
-        """Numbers of boxes that may have come, gone or moved since the begin."""
+        """Numbers of boxes that may have come, gone or moved since it was placed."""
         self.built: list[Built] = []
         self.added: list[tuple[Segment, I64, U32]] = []
         """The new segments, their numbers and locations."""
@@ -72,11 +73,40 @@ class Merge:
             boxes.append(segment.boxes(positions))
         self.built = build(np.concatenate(numbers), Boxes.concat(boxes))
 
+    @property
+    def placed(self) -> bool:
+        return len(self.added) > 0
+
     def locate(self, where: U32) -> None:
-        """`where` may change meanwhile: what does is among `changed`."""
+        """Where boxes will be. `where` may change meanwhile: what does is among `changed`."""
         self.where = where.copy()
-        for _, numbers, locations in self.added:
-            self.where[numbers] = locations
+        for segment, numbers, locations in self.added:
+            stay = self.holds(self.where[numbers])
+            self.where[numbers[stay]] = locations[stay]
+            if not stay.all():
+                segment.delete(locations[~stay] - np.uint32(segment.base), segment.arrays["alive"])
+
+    def holds(self, locations: U32) -> NDArray[np.bool_]:
+        """Which locations lie in the sources. No box ever comes into a segment, so what is there was there before."""
+        found = np.zeros(len(locations), bool)
+        for segment in self.sources:
+            found |= (locations >= segment.base) & (locations < segment.end)
+        return found
+
+    def catch_up(self, where: U32) -> None:
+        """The same for what has changed meanwhile; `where` is how it is now."""
+        if len(self.where) < len(where):
+            grown = np.full(len(where), NOWHERE, np.uint32)
+            grown[: len(self.where)] = self.where
+            self.where = grown
+        changed = np.concatenate(self.changed) if self.changed else np.zeros(0, np.int64)
+        changed = changed[(changed >= 0) & (changed < len(where))]
+        changed = changed[~self.holds(where[changed])]
+        before = self.where[changed]
+        for segment, _, _ in self.added:
+            dead = np.unique(before[(before >= segment.base) & (before < segment.end)])
+            segment.delete(dead - np.uint32(segment.base), segment.arrays["alive"])
+        self.where[changed] = where[changed]
 
     def start(self, engine: Merging, alone: AbstractContextManager[None]) -> None:
         """Do the rest in a thread. `alone` is a section in which nobody changes the engine; the caller is in it."""
@@ -110,17 +140,18 @@ class Merge:
 def _work(engine: Merging, merge: Merge | None, alone: AbstractContextManager[None]) -> None:
     _kernels.work_in_background()
     while merge is not None:
-        following = None
+        following, failed = None, True
         with merge._ended:
             try:
                 following = merge._run(engine, alone)
+                failed = False
             except (MemoryError, HitboxError):
                 pass  # the segments stay as they are
             except RuntimeError:
                 if not _ending:
                     raise
             finally:
-                engine.drop_merge(merge)
+                engine.drop_merge(merge, failed)
                 _under_way.discard(merge)
         merge = following
 

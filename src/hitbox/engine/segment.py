@@ -17,6 +17,9 @@ from hitbox.engine import _kernels
 DEAD_SHARE, MIN_DEAD = 0.2, 256
 """Share of deleted boxes from which a segment is rebuilt, and how many there must be."""
 
+NOWHERE = (1 << 32) - 1
+"""The location of a box that is not there."""
+
 U32 = NDArray[np.uint32]
 Arrays = dict[str, NDArray[Any]]
 
