@@ -178,7 +178,8 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
   Seed seed{first_seed, second_seed | 1ull << 63};  // never small, as attributes are
   SignalCheck interrupt;
   {
-    ReleasedGil released;
+    std::optional<ReleasedGil> released;
+    if (boxes.count > 1024) released.emplace();  // to give it back for less costs more than it gains: see is_long
     std::vector<i64> key(boxes.count, -2);
     if (kind != "bitmap") key = choose_keys(boxes, attributes, kind == "postings", seed, interrupt);
     size_t bitmap_count = size_t(std::count(key.begin(), key.end(), i64(-2)));

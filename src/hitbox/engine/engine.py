@@ -151,7 +151,9 @@ class Engine(Matcher):
             tail = self._stage(delete, numbers, boxes) if len(numbers) else tail
         elif len(numbers) < self._tail_limit:
             self._check(numbers, boxes, delete)
-            stay = np.setdiff1d(tail.living(), dead)
+            stay = tail.living()
+            if len(dead):
+                stay = np.setdiff1d(stay, dead)
             before, held = tail.numbers(stay), Boxes(*tail.decode(stay))
             added = self._seal(np.concatenate([before, numbers]), Boxes.concat([held, boxes]), kept)
             self._note(before)

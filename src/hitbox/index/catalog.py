@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,8 +55,7 @@ class Rows:
         return len(self.count)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One subscription that comes, whose id is not here: as many boxes as `exact` has."""
 
     id: Id
@@ -73,8 +72,7 @@ NO_ROWS = Rows([], [], np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0,
 NO_SLOTS: I64 = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A change that is prepared."""
 
     gone: I64
@@ -123,7 +121,7 @@ class Catalog:
             at = rank if order is None else int(order[rank])
             if ids[at].as_py() != id:
                 break
-            if self._alive.array[at]:
+            if self._alive[at]:
                 return at
         return None
 
@@ -247,11 +245,11 @@ class Catalog:
         freed, mixed = NO_SLOTS, self._mixed
         late: Id | None = None
         if gone is not None:
-            old, size = int(self._first.array[gone]), int(self._count.array[gone])
+            old, size = int(self._first[gone]), int(self._count[gone])
             freed = np.arange(old, old + size)
             if size:
                 given[size] = [old]
-                mixed -= size > 1 or not self._exact.array[old]
+                mixed -= size > 1 or not self._exact[old]
             late = self.ids[gone] if gone >= len(self.ids.base) else None
             self._alive.reserve(start)
         numbers, direct = NO_SLOTS, self._direct
@@ -264,7 +262,8 @@ class Catalog:
             numbers = np.arange(first, first + count)
             direct = direct and (not count or (count == 1 and first == start))
             for column in (self._priority, self._first, self._count, self._alive):
-                column.reserve(start + 1)
+                if column.room <= start:
+                    column.reserve(start + 1)
             self._owner.reserve(first + count)
             self._exact.reserve(first + count)
 

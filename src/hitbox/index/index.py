@@ -151,7 +151,8 @@ class Index:
             strings = predicate.strings()
             if values:
                 bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, values))
-            self._admit(strings)
+            if strings:
+                self._admit(strings)
             boxes, exact = predicate.boxes(self._keys, bulk_load.about_box(self._keys, values), priority)
             if not len(boxes):
                 lost = ", and what it says about itself is not kept" if values else ""
@@ -216,7 +217,8 @@ class Index:
             self._engine.merge_behind(self._lock.prepare)
         else:
             self._commit(self._matcher.prepare())
-        self._commit(self._catalog.prepare())
+        if (tidy := self._catalog.prepare()) is not None:
+            self._commit(tidy)
         for name, words in self._keys.dictionaries.items():
             most = self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words)))
             if len(words) > most and not self._keys.shared:
@@ -232,11 +234,12 @@ class Index:
                         step()
 
     def _settle(self, kind: str) -> None:
-        self._commit(self._catalog.settled(kind))
+        if kind != self._catalog.kind:
+            self._commit(self._catalog.settled(kind))
 
     def _admit(self, strings: Mapping[int, Texts]) -> None:
         """Give labels to strings; where labels move, move the boxes. No answer changes by it."""
-        if not strings or (sum(map(len, strings.values())) <= MIN_SLICE and self._keys.knows(strings)):
+        if sum(map(len, strings.values())) <= MIN_SLICE and self._keys.knows(strings):
             return
         relabels, admit = self._keys.admitting(strings)
         self._commit(self._state.relabelling(relabels) if relabels else None, admit)
