@@ -1,4 +1,4 @@
-"""A column of predicates, read condition by condition, is what `language` makes of each text by itself."""
+"""Predicates that are read condition by condition, in a column or alone, are what `language` makes of each text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import hitbox
 from hitbox import language
 from hitbox.encoding.keys import Keys
 from hitbox.errors import HitboxError
-from hitbox.index import bulk_load, predicate_column
+from hitbox.index import bulk_load, predicate_column, predicate_text
+from hitbox.index.condition_reader import ConditionReader
+from hitbox.index.predicate_text import ParsedPredicate, PredicateTexts, ReadPredicate
 from hitbox.language import DEFAULT_LIMITS, Limits
 from support.comparison import mangled
 from support.predicates import SCHEMA, random_leaf, random_predicate
@@ -55,6 +57,17 @@ def one_by_one(
             yield str(problem)
 
 
+def alone(text: str, texts: PredicateTexts, keys: Keys) -> tuple[list[Any], list[bool]] | str:
+    """The same as `subscribe` finds it."""
+    try:
+        predicate = texts.read(text)
+        assert predicate.strings() == language.strings(language.parse(text, keys.schema, limits=texts.limits))
+        boxes, exact = predicate.boxes(keys, {}, 4)
+    except HitboxError as problem:
+        return str(problem)
+    return [boxes[at] for at in range(len(boxes))], exact
+
+
 def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = DEFAULT_LIMITS) -> float:
     """Compares row by row; the share of the rows that were read condition by condition."""
     table = pa.table({"id": np.arange(len(texts)), "where": pa.array(texts, pa.large_string())})
@@ -73,7 +86,9 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
             bulk_load.merge_strings(wanted, language.strings(language.parse(text or "", schema, limits=limits)))
     assert {number: set(some.to_pylist()) for number, some in strings.items()} == wanted
     at = box = 0
+    single = PredicateTexts(schema, limits)
     for row, expected in enumerate(one_by_one(texts, schema, keys, limits)):
+        assert alone(texts[row] or "", single, keys) == expected, texts[row]
         if isinstance(expected, str):
             assert draft.errors.get(row) == expected, texts[row]
             continue
@@ -573,3 +588,51 @@ def test_a_name_that_ends_like_a_bound() -> None:
     assert set(index._keys.dictionaries["x_low"].arrays()["data"].tobytes().decode()) == {"c", "d"}
     assert index.match({"x": "aa", "x_low": "cc"}) == [1]
     assert index.match({"x": "aa", "x_low": "aa"}) == []
+
+
+def test_plain_texts_are_read_natively_alone() -> None:
+    texts = PredicateTexts(SCHEMA, DEFAULT_LIMITS)
+    plain = "i BETWEEN 1 AND 2 AND s = 'Paris' AND s LIKE 'P%'"
+    for text, kind in {plain: ReadPredicate, "i = 1 OR x = 2": ParsedPredicate}.items():
+        for _ in range(3):
+            assert type(texts.read(text)) is kind
+
+
+@pytest.mark.parametrize("text", ["i = 1 AND s = 'a\0'", "s = '\ud800'", "", "i =", 7, None])
+def test_texts_in_error_alone(text: Any) -> None:
+    with pytest.raises(HitboxError) as alone:
+        PredicateTexts(SCHEMA, DEFAULT_LIMITS).read(text)
+    with pytest.raises(HitboxError) as parsed:
+        language.parse(text, SCHEMA)
+    assert str(alone.value) == str(parsed.value)
+
+
+def test_a_reader_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicate_text, "MOST_DEFINED", 20)
+    texts, keys = PredicateTexts(SCHEMA, DEFAULT_LIMITS), Keys(SCHEMA)
+    early = texts.read("i = 1 AND s LIKE 'first%'")
+    known = set()
+    for turn in range(100):
+        read = texts.read(f"i = {turn} AND s LIKE 'w{turn}%'")
+        assert texts._reader is not None
+        known.add(id(texts._reader.native))
+        assert texts._reader.defined <= 23
+        assert read.strings() == {NAMES.index("s"): {f"w{turn}", f"w{turn + 1}"}} or turn % 10 == 9
+    assert len(known) > 1
+    keys.admit(early.strings())
+    boxes, exact = early.boxes(keys, {}, 4)  # of a reader that was replaced
+    made = language.compile(language.parse("i = 1 AND s LIKE 'first%'", SCHEMA), keys, DEFAULT_LIMITS)
+    assert ([boxes[0]], exact) == (list(made.boxes), list(made.exact))
+
+
+def test_an_interrupt_does_not_leave_a_reader_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = PredicateTexts(SCHEMA, DEFAULT_LIMITS)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConditionReader, "answer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            texts.read("i = 1")
+    assert type(texts.read("i = 1")) is ReadPredicate

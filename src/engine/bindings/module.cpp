@@ -1,5 +1,6 @@
 // The Python extension module hitbox.engine._kernels. Input arrays are not copied; output arrays own their memory.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -33,10 +34,16 @@ namespace {
 template <class T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
+using MutableVector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
 using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// Runs Python's signal handlers every 50 ms; if one raises, the call is cancelled. Only the main thread runs handlers, so
-// calls in other threads stop polling.
+// At the end of the process, calls in threads that work in the background end with an error.
+std::atomic<bool> process_ends{false};
+thread_local bool in_background = false;
+
+// Runs Python's signal handlers every 50 ms; if one raises, the call is cancelled. Only the main thread runs handlers;
+// calls in other threads stop polling for them.
 struct SignalCheck : InterruptCheck {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds INTERVAL{50};
@@ -46,6 +53,7 @@ struct SignalCheck : InterruptCheck {
 
   static void poll_signals(InterruptCheck& interrupt) {
     SignalCheck& self = static_cast<SignalCheck&>(interrupt);
+    if (in_background && process_ends) throw std::runtime_error("the process ends");
     if (Clock::now() < self.next) return;
     nb::gil_scoped_acquire python;
     if (PyErr_CheckSignals()) throw nb::python_error();
@@ -178,7 +186,8 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
   Seed seed{first_seed, second_seed | 1ull << 63};  // never small, as attributes are
   SignalCheck interrupt;
   {
-    ReleasedGil released;
+    std::optional<ReleasedGil> released;
+    if (boxes.count > 1024) released.emplace();  // to give it back for less costs more than it gains: see is_long
     std::vector<i64> key(boxes.count, -2);
     if (kind == "auto" || kind == "postings") key = choose_keys(boxes, attributes, kind == "postings", seed, interrupt);
     size_t bitmap_count = size_t(std::count(key.begin(), key.end(), i64(-2)));
@@ -279,6 +288,31 @@ std::vector<T> map_positions(Vector<u32> positions, Get get) {
   std::vector<T> found;
   for (size_t i = 0; i < positions.size(); ++i) found.push_back(get(positions.data()[i]));
   return found;
+}
+
+// Stages boxes in a tail that has room for them (tail.hpp). False, and nothing is staged, if kernels must not see them:
+// numbers that are in use and not `freed`, or that `where` has no place for; attributes or priorities out of range.
+bool stage(Tail& tail, Vector<u32> where, Vector<i64> freed, Vector<i64> numbers, Vector<i64> offsets,
+           Vector<int> attribute, Vector<i64> low, Vector<i64> high, Vector<u8> priority, u32 attributes) {
+  const size_t count = numbers.size(), constraints = attribute.size();
+  if (offsets.size() != count + 1 || priority.size() != count || low.size() != constraints ||
+      high.size() != constraints || !tail.has_room(count, constraints))
+    throw nb::value_error("the columns of the boxes differ in length, or the tail has no room for them");
+  const i64* ends = offsets.data();
+  std::vector<i64> gone(freed.data(), freed.data() + freed.size());
+  std::sort(gone.begin(), gone.end());
+  if (ends[0] != 0 || ends[count] != i64(constraints)) throw nb::value_error("the offsets of the boxes do not fit");
+  for (size_t i = 0; i < count; ++i) {
+    const i64 number = numbers.data()[i];
+    if (ends[i] > ends[i + 1]) throw nb::value_error("the offsets of the boxes do not ascend");
+    if (number < 0 || u64(number) >= where.size() || priority.data()[i] >= LEVELS) return false;
+    const bool used = where.data()[number] != NOWHERE;
+    if (used && !std::binary_search(gone.begin(), gone.end(), number)) return false;
+  }
+  for (size_t i = 0; i < constraints; ++i)
+    if (u32(attribute.data()[i]) >= attributes) return false;
+  tail.stage(boxes_from(numbers, offsets, attribute, low, high, priority));
+  return true;
 }
 
 // Segments and tail as kernels read them.
@@ -437,15 +471,16 @@ NB_MODULE(_kernels, m) {
             return tail.has_room(boxes, constraints) ? nb::borrow(self) : nb::cast(tail.with_room(boxes, constraints));
           },
           "boxes"_a, "constraints"_a)
+      .def("stage", &stage, "where"_a, "freed"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a,
+           "priority"_a, "attributes"_a)
       .def(
-          "append",
-          [](Tail& self, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
-             Vector<i64> high,
-             Vector<u8> priority) { self.append(boxes_from(numbers, offsets, attribute, low, high, priority)); },
-          "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a)
+          "publish", [](Tail& self, MutableVector<u32> where) { self.publish(where.data(), where.size()); },
+          "where"_a.noconvert())
       .def(
           "remove", [](Tail& self, Vector<u32> positions) { self.remove(positions.data(), positions.size()); },
           "positions"_a)
+      .def(
+          "remove_one", [](Tail& self, u32 position) { self.remove(&position, 1); }, "position"_a)
       .def(
           "decode",
           [](const Tail& self, Vector<u32> positions) {
@@ -470,7 +505,6 @@ NB_MODULE(_kernels, m) {
             return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
           },
           "positions"_a)
-      .def("clear", &Tail::clear)
       .def_prop_ro("live", &Tail::live)
       .def_prop_ro("nbytes", &Tail::bytes)
       .def("__len__", &Tail::size);
@@ -483,7 +517,7 @@ NB_MODULE(_kernels, m) {
         "limit"_a, "holds"_a, "as_list"_a);
   m.def(
       "clear_bits",
-      [](nb::ndarray<u64, nb::ndim<1>, nb::c_contig, nb::device::cpu> bits, Vector<u32> positions) {
+      [](MutableVector<u64> bits, Vector<u32> positions) {
         for (size_t i = 0; i < positions.size(); ++i) {
           u32 at = positions.data()[i];
           assert(at / 64 < bits.size());
@@ -491,6 +525,13 @@ NB_MODULE(_kernels, m) {
         }
       },
       "bits"_a.noconvert(), "positions"_a);
+  m.def(
+      "clear_bit",
+      [](MutableVector<u64> bits, u32 at) {
+        assert(at / 64 < bits.size());
+        bits.data()[at / 64] &= ~(1ull << (at & 63));
+      },
+      "bits"_a.noconvert(), "position"_a);
   m.def(
       "crc32c",
       [](Vector<u8> data, u32 before, bool portable) {
@@ -501,6 +542,8 @@ NB_MODULE(_kernels, m) {
       },
       "data"_a, "before"_a = 0, "portable"_a = false);
   m.def("join_crc32c", &checksum::join, "first"_a, "second"_a, "second_size"_a);
+  m.def("work_in_background", [] { in_background = true; });
+  m.def("end_background_work", [] { process_ends = true; });
   m.def("simd_levels", [] {
     std::vector<std::string> names;
     for (const Kernels* one : available()) names.push_back(one->name);

@@ -54,7 +54,8 @@ class SignalHandlers {
     owner_ = main_;
     arrived_.clear();
     for (int number = 1; number < NSIG; ++number) {
-      nb::object handler = nb::steal(PyObject_CallFunction(get_.ptr(), "i", number));
+      PyObject* argument = numbers_[size_t(number)].ptr();
+      nb::object handler = nb::steal(PyObject_Vectorcall(get_.ptr(), &argument, 1, nullptr));
       if (!handler.is_valid()) {
         PyErr_Clear();  // not a signal of this system
         continue;
@@ -112,6 +113,7 @@ class SignalHandlers {
     record_ = nb::cpp_function([this](int number, nb::handle) { record(number); });
     main_ = nb::cast<Thread>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
     arrived_.reserve(NSIG);
+    for (int number = 0; number < NSIG; ++number) numbers_.push_back(nb::int_(number));
   }
 
   void record(int number) {
@@ -121,7 +123,8 @@ class SignalHandlers {
   }
 
   bool set(int number, const nb::object& handler) {
-    return nb::steal(PyObject_CallFunction(set_.ptr(), "iO", number, handler.ptr())).is_valid();
+    PyObject* arguments[] = {numbers_[size_t(number)].ptr(), handler.ptr()};
+    return nb::steal(PyObject_Vectorcall(set_.ptr(), arguments, 2, nullptr)).is_valid();
   }
 
   // `signal` runs pending handlers first, possibly ones that are restored already. If one raises, the others must still
@@ -157,6 +160,7 @@ class SignalHandlers {
   }
 
   nb::object get_, set_, record_;
+  std::vector<nb::object> numbers_;
   Thread main_ = 0, owner_ = 0;
   std::vector<SavedHandler> saved_, restored_;
   std::vector<int> arrived_;
@@ -196,7 +200,11 @@ class Lock {
     if (preparing_ == me)
       raise_hitbox_error("this thread is changing the index already; a signal handler cannot change it once more");
     check();
-    while (preparing_) wait();
+    if (preparing_ || preparer_is_late()) {  // otherwise a thread that never pauses would keep the others out
+      WaitingPreparer waiting(*this);
+      do wait();
+      while (preparing_);
+    }
     preparing_ = me;
   }
 
@@ -252,7 +260,7 @@ class Lock {
     for (Lock* lock : all()) {
       new (&lock->mutex_) std::mutex;  // it may have been locked
       new (&lock->changed_) std::condition_variable;
-      lock->waiting_threads_ = lock->waiting_writers_ = 0;
+      lock->waiting_threads_ = lock->waiting_writers_ = lock->waiting_preparers_ = 0;
       std::vector<Reader> own;
       for (const Reader& one : lock->readers_)
         if (one.thread == me) own.push_back(one);
@@ -294,7 +302,27 @@ class Lock {
     Lock& lock_;
     bool counted_ = false;
   };
+  // Counts a thread that waits to prepare.
+  class WaitingPreparer {
+   public:
+    explicit WaitingPreparer(Lock& lock) : lock_(lock) {
+      if (!lock_.waiting_preparers_++) lock_.preparer_waiting_since_ = Clock::now();
+    }
+    ~WaitingPreparer() {
+      if (lock_.waiting_preparers_) --lock_.waiting_preparers_;  // a fork resets the count
+      lock_.preparer_waiting_since_ = Clock::now();              // for the next one
+    }
+    WaitingPreparer(const WaitingPreparer&) = delete;
+    WaitingPreparer& operator=(const WaitingPreparer&) = delete;
+
+   private:
+    Lock& lock_;
+  };
+  bool preparer_is_late() const {
+    return waiting_preparers_ && Clock::now() - preparer_waiting_since_ >= PREPARER_PATIENCE;
+  }
   static constexpr auto WAIT_STEP = std::chrono::milliseconds(10);
+  static constexpr auto PREPARER_PATIENCE = std::chrono::milliseconds(5);
   static constexpr auto WRITER_PATIENCE = std::chrono::milliseconds(10);
   static constexpr auto WRITER_PATIENCE_LIMIT = std::chrono::seconds(1);
 
@@ -351,7 +379,8 @@ class Lock {
   std::vector<Reader> readers_;
   Thread preparing_ = 0, writing_ = 0;
   bool deferred_ = false, broken_ = false;
-  int waiting_writers_ = 0;  // writers
+  int waiting_preparers_ = 0, waiting_writers_ = 0;
+  Clock::time_point preparer_waiting_since_;
   Clock::time_point writer_waiting_since_;
   int waiting_threads_ = 0;  // threads of any kind
   unsigned long changes_ = 0;

@@ -123,6 +123,72 @@ nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t mo
                         to_numpy(std::move(made.low)), to_numpy(std::move(made.high)));
 }
 
+// One predicate that was read by itself.
+struct ReadText {
+  Piece piece;
+  nb::object strings;  // {attribute: its strings}, or None
+};
+
+// A ReadText; or what `question` says, where something has to be defined first; or None: the text is Python's. It keeps
+// Python's lock, so several threads may read.
+nb::object read_text(Reader& self, nb::str text) {
+  Py_ssize_t size;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (!data) {
+    PyErr_Clear();  // it cannot be written as UTF-8
+    return nb::none();
+  }
+  if (std::memchr(data, 0, size_t(size))) return nb::none();
+  ReadText read{self.read(reinterpret_cast<const u8*>(data), size_t(size)), nb::none()};
+  if (self.question().asked) return question(self);
+  if (!read.piece.read[0]) return nb::none();
+  nb::dict found;
+  for (u32 attribute = 0; attribute < self.attributes(); ++attribute) {
+    const text::TextTable& table = self.strings(attribute);
+    if (!table.size()) continue;
+    nb::list strings;
+    for (u32 i = 0; i < table.size(); ++i) strings.append(nb::str(table[i].data(), table[i].size()));
+    found[nb::int_(attribute)] = strings;
+  }
+  if (found.size()) read.strings = found;
+  return nb::cast(std::move(read));
+}
+
+// (exact, offsets, attribute, low, high, priority) of the boxes of one predicate, or None if they are more than `most`.
+// `labels` are the keys of its strings, as `strings` lists them; `about` has (attribute, low, high) of what the
+// subscription says about itself.
+nb::object make_one(const Reader& self, const ReadText& read, nb::object labels, size_t most,
+                    const std::vector<std::tuple<int, i64, i64>>& about, u8 priority) {
+  std::vector<const i64*> keys(self.attributes(), nullptr);
+  std::vector<std::vector<i64>> held;
+  if (!labels.is_none()) {
+    const nb::dict given = nb::cast<nb::dict>(labels), strings = nb::cast<nb::dict>(read.strings);
+    held.reserve(given.size());
+    for (auto [attribute, some] : given) {
+      held.push_back(nb::cast<std::vector<i64>>(some));
+      if (!strings.contains(attribute) || nb::len(nb::object(strings[attribute])) != held.back().size())
+        throw nb::value_error("each string needs a key");
+      keys.at(nb::cast<u32>(attribute)) = held.back().data();
+    }
+  }
+  if (held.size() != (read.strings.is_none() ? 0 : nb::len(read.strings)))
+    throw nb::value_error("each string needs a key");
+  std::vector<int> attributes;
+  std::vector<i64> low, high;
+  for (const auto& [attribute, first, last] : about) {
+    attributes.push_back(attribute);
+    low.push_back(first);
+    high.push_back(last);
+  }
+  text::Made made = text::Maker(self, keys, {attributes.data(), about.size(), low.data(), high.data()}, most)
+                        .make(read.piece);
+  if (made.counts[0] < 0) return nb::none();
+  const bool exact = made.exact.empty() || made.exact[0];
+  return nb::make_tuple(exact, to_numpy(std::move(made.offsets)), to_numpy(std::move(made.attribute)),
+                        to_numpy(std::move(made.low)), to_numpy(std::move(made.high)),
+                        to_numpy(std::vector<u8>(size_t(made.counts[0]), priority)));
+}
+
 // (ends, data) of the distinct strings of an attribute.
 nb::tuple strings(Reader& self, u32 attribute) {
   const text::TextTable& table = self.strings(attribute);
@@ -139,6 +205,7 @@ void bind_text(nb::module_& m) {
       .def(nb::init<>())
       .def("read", [](const Piece& self) { return to_numpy(std::vector<u8>(self.read)); })
       .def("__len__", [](const Piece& self) { return self.read.size(); });
+  nb::class_<ReadText>(m, "ReadText").def_ro("strings", &ReadText::strings);
   nb::class_<Reader>(m, "Reader")
       .def(nb::new_(&new_reader), "attributes"_a, "text"_a, "depth"_a, "values"_a, "first_seed"_a, "second_seed"_a)
       .def("read", &read_texts, "offsets"_a, "data"_a, "wanted"_a, "first"_a, "end"_a, "piece"_a)
@@ -161,6 +228,8 @@ void bind_text(nb::module_& m) {
           "refuse_pattern",
           [](Reader& self, u32 shape, nb::bytes pattern) { define_pattern(self, shape, pattern, std::nullopt); },
           "shape"_a, "pattern"_a)
+      .def("read_text", &read_text, "text"_a)
+      .def("make_one", &make_one, "read"_a, "labels"_a.none(), "most"_a, "about"_a, "priority"_a)
       .def("strings", &strings, "attribute"_a)
       .def("make", &make, "piece"_a, "keys"_a, "most"_a, "information"_a, "low"_a, "high"_a);
 }

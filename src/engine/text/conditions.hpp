@@ -147,6 +147,17 @@ class Reader {
     return to;
   }
 
+  // Reads one text by itself. Its strings are numbered from 0; those of texts before it are forgotten.
+  Piece read(const u8* text, size_t size) {
+    for (TextTable& strings : strings_)
+      if (strings.size()) strings.clear();
+    const i64 offsets[] = {0, i64(size)};
+    const u8 wanted = 1;
+    Piece piece;
+    read(offsets, text, &wanted, 0, 1, piece);
+    return piece;
+  }
+
   const Question& question() const { return question_; }
   const Codec& codec(u32 attribute) const { return codecs_.at(attribute); }
   size_t attributes() const { return codecs_.size(); }

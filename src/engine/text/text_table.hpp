@@ -52,7 +52,7 @@ class TextTable {
  public:
   static constexpr u32 NONE = ~u32(0);
 
-  explicit TextTable(Seed seed) : seed_(seed), slots_(64, NONE) {}
+  explicit TextTable(Seed seed) : seed_(seed), slots_(FEWEST_SLOTS, NONE) {}
 
   size_t size() const { return ends_.size(); }
   std::string_view operator[](u32 number) const {
@@ -78,7 +78,16 @@ class TextTable {
     return number;
   }
 
+  void clear() {
+    slots_.assign(FEWEST_SLOTS, NONE);
+    hashes_.clear();
+    ends_.clear();
+    data_.clear();
+  }
+
  private:
+  static constexpr size_t FEWEST_SLOTS = 64;
+
   size_t slot_of(std::string_view text, u64 hash) const {
     const size_t mask = slots_.size() - 1;
     size_t slot = hash & mask;

@@ -1,6 +1,6 @@
 """The engine: sealed segments, a short tail of new boxes, and tombstones.
 
-    insert ->  tail (unindexed rows, scanned linearly) -> sealed when it is full -> merged by `prepare`
+    insert ->  tail (unindexed rows, scanned linearly) -> sealed when it is full -> merged (merge.py)
     delete ->  one bit in a segment's `alive`
 
     where[number] -> location     segment: base + position; tail: TAIL + position; NOWHERE where not in use
@@ -25,8 +25,9 @@ Options:
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Self
 
@@ -39,22 +40,43 @@ from hitbox.encoding.arrays import I32, I64, LEVELS, U8, Boxes, Hits, Points, Sp
 from hitbox.encoding.values import brief
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
-from hitbox.engine.segment import U32, Arrays, Segment
+from hitbox.engine.merge import Built, Merge
+from hitbox.engine.segment import NOWHERE, U32, Segment
 from hitbox.errors import DamagedArray, MatcherError
 from hitbox.matchers.base import Matcher, check_choice, check_count
 
 TAIL = 1 << 31
-NOWHERE = (1 << 32) - 1
 KINDS = ("bitmap", "postings", "dense")
 CHECKED = 128 * BLOCK
 """Positions checked per task."""
 MAX_SCALAR_BOXES = 32
 """Boxes that are looked at one by one."""
-DEAD_SHARE = 0.2
-"""Share of deleted boxes from which a segment is rebuilt."""
 DENSE_SHARE = 0.5
 """Share of the attributes that boxes constrain from which two-sided boxes go to bitmaps."""
+SMALLER = 8
+"""How much smaller a merge must be to run beside another: so there are few, and new segments need not wait."""
+MOST_IDLE = 64
+"""Segments that nobody merges from which a writer merges them by itself."""
+RETRY_AFTER = 8
+"""How many segments must come before a merge is tried again after one that failed."""
 NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
+
+
+class Sealed:
+    """The segments, by location, and where each box is. Replaced as a whole, so that readers see what fits together;
+    only the entries of `where` change in place."""
+
+    __slots__ = ("_bases", "kernels", "segments", "where")
+
+    def __init__(self, segments: list[Segment], where: U32):
+        self.segments = sorted(segments, key=lambda one: one.base)
+        self.where = where
+        self.kernels = [segment.kernel for segment in self.segments]
+        self._bases = [segment.base for segment in self.segments]
+
+    def at(self, location: int) -> Segment:
+        """The segment that a living box is in."""
+        return self.segments[bisect_right(self._bases, location) - 1]
 
 
 class Engine(Matcher):
@@ -89,8 +111,18 @@ class Engine(Matcher):
         self._seed = seed
         self._tail_limit = tail
         self._tail = _kernels.Tail()
-        self._segments: list[Segment] = []
-        self._where = np.zeros(0, np.uint32)
+        self._sealed = Sealed([], np.zeros(0, np.uint32))
+        self._merges: list[Merge] = []
+        """Those that are under way."""
+        self._crowded = False
+        """Whether a merge may be worth it: something was sealed, has grown hollow, or was merged."""
+        self._wait_for = 0
+        """Segments that must be there before the next merge, after one that failed."""
+
+    @property
+    def where(self) -> U32:
+        """Where each box is."""
+        return self._sealed.where
 
     # --- changes
 
@@ -105,72 +137,203 @@ class Engine(Matcher):
         can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared."""
         delete = np.ascontiguousarray(delete, np.int64)
         numbers = np.ascontiguousarray(numbers, np.int64)
-        if not len(delete) and not len(numbers):
-            return lambda: None
+        if self._merges:
+            self._note(delete, numbers)
+        few = len(self._tail) + len(numbers) < self._tail_limit
+        if few and len(delete) <= 1:
+            return self._change_tail(delete, numbers, boxes)
         where = self._locate(delete)
-        self._check(numbers, boxes, delete)
         gone = [(segment, positions, segment.writable_alive()) for segment, _, positions in self._by_segment(where)]
-        dead = where[where >= TAIL] - np.uint32(TAIL) if _ends(where)[1] >= TAIL else where[:0]
-        lost = {segment: len(positions) for segment, positions, _ in gone}
-        kept = [segment for segment in self._segments if segment.live > lost.get(segment, 0)]
-
-        few = 0 < len(numbers) < self._tail_limit
-        full = few and len(self._tail) + len(numbers) >= self._tail_limit
-        appended = few and not full
-        added: list[tuple[Segment, I64, U32]] = []
-        if full:
-            stay = np.setdiff1d(self._tail.living(), dead)
-            before, held = self._tail.numbers(stay), Boxes(*self._tail.decode(stay))
+        dead = where[where >= TAIL] - np.uint32(TAIL)
+        tail, added = self._tail, []
+        sealed, lost = self._sealed, {segment: len(positions) for segment, positions, _ in gone}
+        kept = [segment for segment in sealed.segments if segment.live > lost.get(segment, 0)]
+        if few:
+            tail = self._stage(delete, numbers, boxes) if len(numbers) else tail
+        elif len(numbers) < self._tail_limit:
+            self._check(numbers, boxes, delete)
+            stay = tail.living()
+            if len(dead):
+                stay = np.setdiff1d(stay, dead)
+            before, held = tail.numbers(stay), Boxes(*tail.decode(stay))
             added = self._seal(np.concatenate([before, numbers]), Boxes.concat([held, boxes]), kept)
-        elif not few:
+            self._note(before)
+            tail, dead = _kernels.Tail(), dead[:0]
+        else:
+            self._check(numbers, boxes, delete)
             added = self._seal(numbers, boxes, kept)
         self._make_room(_ends(numbers)[1] + 1)
-        tail, locations = self._tail, np.zeros(0, np.uint32)
-        if full:
-            tail = _kernels.Tail()
-        elif appended:
-            tail = self._tail = self._tail.with_room(len(numbers), len(boxes.attribute))
-            locations = np.arange(TAIL + len(tail), TAIL + len(tail) + len(numbers), dtype=np.uint32)
+        sealed = Sealed(kept + [segment for segment, _, _ in added], self._sealed.where)
 
         def commit() -> None:
-            if appended:
-                tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
-            self._where[delete] = NOWHERE
-            if appended:
-                self._where[numbers] = locations
+            sealed.where[delete] = NOWHERE
+            if few and len(numbers):
+                tail.publish(sealed.where)
             for segment, positions, alive in gone:
                 segment.delete(positions, alive)
-            if len(dead) and not full:
+                self._crowded |= segment.hollow
+            if len(dead):
                 tail.remove(dead)
-            self._tail = tail
-            self._adopt(kept, added)
+            for _, some, locations in added:
+                sealed.where[some] = locations
+            self._crowded |= len(added) > 0
+            self._tail, self._sealed = tail, sealed
 
         return commit
+
+    def _change_tail(self, delete: I64, numbers: I64, boxes: Boxes) -> Callable[[], None]:
+        """The same where at most one box goes and those that come fit into the tail."""
+        gone, location = NOWHERE, NOWHERE
+        if len(delete):
+            gone = int(delete[0])
+            location = int(self._sealed.where[gone]) if 0 <= gone < len(self._sealed.where) else NOWHERE
+            if location == NOWHERE:
+                raise MatcherError("a box number is not in use")
+            self._make_room(0)
+        tail = self._stage(delete, numbers, boxes) if len(numbers) else self._tail
+        sealed = self._sealed
+        segment, position = None, location - TAIL
+        if location < TAIL:
+            segment = sealed.at(location)
+            position = location - segment.base
+            alive = segment.writable_alive()
+            if segment.live == 1:
+                sealed = Sealed([one for one in sealed.segments if one is not segment], sealed.where)
+
+        def commit() -> None:
+            if location != NOWHERE:
+                sealed.where[gone] = NOWHERE
+            if len(numbers):
+                tail.publish(sealed.where)
+            if segment is not None:
+                segment.delete_one(position, alive)
+                if segment.hollow:
+                    self._crowded = True
+            elif location != NOWHERE:
+                tail.remove_one(position)
+            self._tail, self._sealed = tail, sealed
+
+        return commit
+
+    def _stage(self, delete: I64, numbers: I64, boxes: Boxes) -> _kernels.Tail:
+        """A tail in which these boxes are staged."""
+        if len(boxes) != len(numbers):
+            raise MatcherError(f"{len(numbers)} numbers for {len(boxes)} boxes")
+        most = _ends(numbers)[1]
+        if most < TAIL:
+            self._make_room(most + 1)
+        tail = self._tail = self._tail.with_room(len(numbers), len(boxes.attribute))
+        if not tail.stage(
+            self._sealed.where,
+            delete,
+            numbers,
+            boxes.offsets,
+            boxes.attribute,
+            boxes.low,
+            boxes.high,
+            boxes.priority,
+            self.space.attributes,
+        ):
+            self._check(numbers, boxes, delete)  # says what is wrong
+            raise MatcherError("the engine cannot hold these boxes")
+        return tail
+
+    # --- merging
 
     def prepare(self) -> Callable[[], None] | None:
         """Merges what has grown many or hollow. Matching may go on meanwhile, changes may not; the returned commit
-        swaps the result in and must be alone. None where nothing is worth doing."""
+        swaps the result in. None where nothing is worth doing."""
         chosen = self._worth_merging()
         if not chosen:
             return None
-        taken: list[tuple[I64, Boxes]] = []
-        positions = self._tail.living()
-        if len(positions):
-            taken.append((self._tail.numbers(positions), Boxes(*self._tail.decode(positions))))
-        for segment in chosen:
-            positions = segment.living()
-            taken.append((segment.numbers(positions), segment.boxes(positions)))
-        kept = [segment for segment in self._segments if segment not in chosen]
-        numbers = np.concatenate([one for one, _ in taken])
-        added = self._seal(numbers, Boxes.concat([boxes for _, boxes in taken]), kept)
-        self._make_room(len(self._where))
-        tail = _kernels.Tail()
+        merge = Merge(chosen)
+        merge.build(self.build_segments)
+        self._place(merge)
+        merge.locate(self.where)
+        return lambda: self.finish_merge(merge)
 
-        def commit() -> None:
-            self._tail = tail
-            self._adopt(kept, added)
+    def merge_behind(self, alone: AbstractContextManager[None]) -> None:
+        """Does in the background what `prepare` does. The caller is in `alone`, a section in which nobody changes the
+        engine; the merge enters it for short moments. A writer that is faster than the background merges by itself
+        where MOST_IDLE segments have piled up."""
+        if not self._crowded:
+            return
+        merge = self.begin_merge()
+        if merge is not None:
+            merge.start(self, alone)
+        if len(self._idle()) > MOST_IDLE and (commit := self.prepare()):
+            commit()
 
-        return commit
+    def begin_merge(self) -> Merge | None:
+        self._merges = [merge for merge in self._merges if merge.under_way]
+        self._crowded = False
+        if len(self._sealed.segments) < self._wait_for:
+            return None
+        chosen = self._worth_merging(min((merge.size // SMALLER for merge in self._merges), default=TAIL))
+        if not chosen:
+            return None
+        merge = Merge(chosen)
+        self._merges = [*self._merges, merge]
+        return merge
+
+    def place_merge(self, merge: Merge) -> bool:
+        """False where the merge was dropped."""
+        known = merge in self._merges
+        if known:
+            self._place(merge)
+        return known
+
+    def _place(self, merge: Merge) -> None:
+        merge.added = self._placed(merge.built, self._sealed.segments)
+
+    def finish_merge(self, merge: Merge) -> None:
+        merge.catch_up(self.where)
+        kept = [segment for segment in self._sealed.segments if segment not in merge.sources]
+        kept += [segment for segment, _, _ in merge.added if segment.live]
+        self.drop_merge(merge)
+        self._note(*(numbers for _, numbers, _ in merge.added))
+        self._crowded, self._wait_for = True, 0
+        self._sealed = Sealed(kept, merge.where)
+
+    def _note(self, *numbers: I64) -> None:
+        """Tell merges that will soon switch over which boxes change, or may change."""
+        for merge in self._merges:
+            if merge.placed:
+                merge.changed += numbers
+
+    def drop_merge(self, merge: Merge, failed: bool = False) -> None:
+        self._merges = [one for one in self._merges if one is not merge]
+        if failed:
+            self._wait_for = len(self._sealed.segments) + RETRY_AFTER
+
+    def _idle(self) -> list[Segment]:
+        """Segments that no merge works on."""
+        busy = {segment for merge in self._merges for segment in merge.sources}
+        return [segment for segment in self._sealed.segments if segment not in busy]
+
+    def _worth_merging(self, most: int = TAIL) -> list[Segment]:
+        """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds per box. They
+        have `most` boxes together."""
+        idle = self._idle()
+        chosen: list[Segment] = []
+        for kind in KINDS:
+            smaller = self._tail.live
+            run: list[Segment] = []
+            end = 0
+            for segment in sorted((one for one in idle if one.kind == kind), key=lambda one: one.live):
+                if smaller + segment.live > most:
+                    break
+                run.append(segment)
+                if len(run) > 1 and segment.live < 2 * smaller:
+                    end = len(run)
+                smaller += segment.live
+            chosen += run[:end]
+        size = sum(segment.live for segment in chosen)
+        for segment in idle:
+            if segment.hollow and segment not in chosen and size + segment.live <= most:
+                chosen.append(segment)
+                size += segment.live
+        return chosen
 
     # --- matching
 
@@ -193,7 +356,7 @@ class Engine(Matcher):
     ) -> Any:
         """The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all): everything
         from the mapping to its ids in one native call. `holds(event, slots)` decides where boxes leave doubt."""
-        kernels = [segment.kernel for segment in self._segments]
+        kernels = self._sealed.kernels
         return _kernels.match_event(plan, kernels, self._tail, self.simd, owners, ids, event, limit, holds, as_list)
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
@@ -202,8 +365,9 @@ class Engine(Matcher):
         at once."""
         if len(points) != 1:
             raise MatcherError(f"match_levels takes one event at a time, got {len(points)}")
-        bitmaps = [segment for segment in self._segments if segment.kind == "bitmap"]
-        others = [segment for segment in self._segments if segment.kind != "bitmap"]
+        segments = self._sealed.segments
+        bitmaps = [segment for segment in segments if segment.kind == "bitmap"]
+        others = [segment for segment in segments if segment.kind != "bitmap"]
         empty = _kernels.Tail()
         found = [_by_level(self._match(points, segments=others))]
         for level in reversed(range(LEVELS)):
@@ -224,30 +388,32 @@ class Engine(Matcher):
     # --- state
 
     def boxes(self, numbers: I64) -> Boxes:
-        where = self._locate(numbers)
+        sealed = self._sealed
+        where = self._locate(numbers, sealed)
         found: list[Boxes] = []
         rows: list[NDArray[np.intp]] = [np.flatnonzero(where >= TAIL)]
         if len(rows[0]):
             found.append(Boxes(*self._tail.decode(where[rows[0]] - np.uint32(TAIL))))
-        for segment, some, positions in self._by_segment(where):
+        for segment, some, positions in self._by_segment(where, sealed):
             rows.append(some)
             found.append(segment.boxes(positions))
         return Boxes.concat(found).take(np.argsort(np.concatenate(rows)))
 
     def numbers(self) -> I64:
-        return np.flatnonzero(self._where != NOWHERE)
+        return np.flatnonzero(self.where != NOWHERE)
 
     def __len__(self) -> int:
-        return self._tail.live + sum(segment.live for segment in self._segments)
+        return self._tail.live + sum(segment.live for segment in self._sealed.segments)
 
     def nbytes(self) -> int:
-        return self._where.nbytes + self._tail.nbytes + sum(segment.nbytes for segment in self._segments)
+        sealed = self._sealed
+        return sealed.where.nbytes + self._tail.nbytes + sum(segment.nbytes for segment in sealed.segments)
 
     def describe(self) -> dict[str, Any]:
         """What is held where, for people and benchmarks."""
         segments = [
             {"kind": one.kind, "boxes": one.live, "dead": one.members - one.live, "bytes": one.nbytes}
-            for one in self._segments
+            for one in self._sealed.segments
         ]
         return {"segments": segments, "tail": self._tail.live, "bytes": self.nbytes(), "simd": self.simd}
 
@@ -255,18 +421,17 @@ class Engine(Matcher):
         """The complete state as named flat arrays, for `from_arrays`."""
         positions = self._tail.living()
         numbers = self._tail.numbers(positions)
-        where = self._where
+        segments, where = self._sealed.segments, self._sealed.where
         if len(numbers):
             where = where.copy()
             where[numbers] = np.arange(TAIL, TAIL + len(numbers), dtype=np.uint32)
         fields = ("tail.offsets", "tail.attribute", "tail.low", "tail.high", "tail.priority")
         found: dict[str, NDArray[Any]] = {"where": where, "tail.numbers": numbers}
         found.update(zip(fields, self._tail.decode(positions), strict=True))
-        kinds = [KINDS.index(segment.kind) for segment in self._segments]
         found["segments"] = np.array(
-            [[kind, one.base, one.live] for kind, one in zip(kinds, self._segments, strict=True)], np.int64
+            [[KINDS.index(one.kind), one.base, one.live] for one in segments], np.int64
         ).reshape(-1, 3)
-        for i, segment in enumerate(self._segments):
+        for i, segment in enumerate(segments):
             found.update({f"segment{i}.{name}": array for name, array in segment.arrays.items()})
         return found
 
@@ -275,41 +440,22 @@ class Engine(Matcher):
         """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
         changed; what kernels use as an index is checked first (src/engine/format/validate.hpp)."""
         engine = cls(space, **options)
-        engine._where = array_checks.column(arrays, "where", np.uint32)
-        array_checks.require(len(engine._where) <= TAIL, "where", "it is too long")
+        where = array_checks.column(arrays, "where", np.uint32)
+        array_checks.require(len(where) <= TAIL, "where", "it is too long")
+        segments: list[Segment] = []
         for i, (kind, base, live) in enumerate(_segments_of(arrays)):
             prefix = f"segment{i}."
             parts = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             with _naming(prefix):
-                engine._segments.append(Segment(KINDS[kind], space.attributes, base, live, parts))
+                segments.append(Segment(KINDS[kind], space.attributes, base, live, parts))
         numbers, boxes = array_checks.boxes(arrays, "tail.", space.attributes)
-        engine._check_opened(numbers)
+        _check_opened(segments, where, numbers)
+        engine._sealed = Sealed(segments, where)
         if len(numbers):
-            engine._tail.append(numbers, boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
+            engine._tail = engine._stage(numbers, numbers, boxes)
+            engine._tail.publish(np.empty_like(where))  # `where` knows them already, and may be read-only
+        engine._crowded = True
         return engine
-
-    def _check_opened(self, tail: I64) -> None:
-        """Whether segments hold what kernels can use, and `where` says of every living box where it is."""
-        end = 0
-        for segment in sorted(self._segments, key=lambda one: one.base):
-            array_checks.require(end <= segment.base, "segments", "two segments have the same locations")
-            end = segment.base + segment.size
-        array_checks.require(end <= TAIL, "segments", "there are too many locations")
-        tasks, whose = [], []
-        for i, segment in enumerate(self._segments):
-            with _naming(f"segment{i}."):
-                segment.kernel.check()
-            for start in range(0, segment.size, CHECKED):
-                tasks.append(partial(_check_boxes, segment, i, start, self._where))
-                whose.append(i)
-        living = np.bincount(whose, pieces.run(tasks), len(self._segments)) if tasks else np.zeros(0)
-        for i, segment in enumerate(self._segments):
-            array_checks.require(segment.live == living[i], "segments", f"segment {i} has {living[i]:.0f} living boxes")
-        array_checks.bounds(tail, "tail.numbers", 0, len(self._where) - 1)
-        there = np.arange(TAIL, TAIL + len(tail), dtype=np.uint32)
-        array_checks.require((self._where[tail] == there).all(), "where", "a box of the tail is elsewhere")
-        located = int(np.count_nonzero(self._where != NOWHERE))
-        array_checks.require(located == living.sum() + len(tail), "where", "it has boxes that are nowhere")
 
     # --- inside
 
@@ -325,7 +471,7 @@ class Engine(Matcher):
     ) -> tuple[I64, I32, U8]:
         if points.low.shape[1] != self.space.attributes:
             raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
-        kernels = [segment.kernel for segment in (self._segments if segments is None else segments)]
+        kernels = self._sealed.kernels if segments is None else [segment.kernel for segment in segments]
         tail = self._tail if tail is None else tail
         return _kernels.match(kernels, tail, points.low, points.high, self.simd, threads, top, bottom, limit)
 
@@ -347,23 +493,24 @@ class Engine(Matcher):
     def _any_used(self, numbers: I64, freed: I64) -> bool:
         """Whether some of the numbers are in use and not freed."""
         if len(numbers) <= MAX_SCALAR_BOXES:
-            where, end = self._where, len(self._where)
+            where, end = self.where, len(self.where)
             taken = {number for number in numbers.tolist() if number < end and where[number] != NOWHERE}
             return bool(taken) and not taken.issubset(freed.tolist())
-        known = numbers[numbers < len(self._where)]
-        used = known[self._where[known] != NOWHERE]
+        known = numbers[numbers < len(self.where)]
+        used = known[self.where[known] != NOWHERE]
         return len(used) > 0 and not np.isin(used, freed).all()
 
-    def _locate(self, numbers: I64) -> U32:
+    def _locate(self, numbers: I64, sealed: Sealed | None = None) -> U32:
+        known = (sealed or self._sealed).where
         numbers = np.asarray(numbers, np.int64)
         least, most = _ends(numbers)
-        inside = least >= 0 and most < len(self._where)
-        where: U32 = self._where[numbers] if inside else np.full(1, NOWHERE, np.uint32)
+        where: U32 = known[numbers] if least >= 0 and most < len(known) else np.full(1, NOWHERE, np.uint32)
         if _ends(where)[1] == NOWHERE:
             raise MatcherError("a box number is not in use")
         return where
 
-    def _build(self, numbers: I64, boxes: Boxes) -> list[tuple[str, Arrays, I64, U32]]:
+    def build_segments(self, numbers: I64, boxes: Boxes) -> list[Built]:
+        """(kind, arrays, numbers, positions) of each segment that these boxes become."""
         if not len(numbers):
             return []
         columns = (boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
@@ -380,37 +527,40 @@ class Engine(Matcher):
         dense = len(boxes.attribute) >= DENSE_SHARE * self.space.attributes * len(boxes)
         return "bitmap" if kind == "auto" and self.space.information and dense else kind
 
-    def _seal(self, numbers: I64, boxes: Boxes, beside: list[Segment]) -> list[tuple[Segment, I64, U32]]:
-        """Segments of these boxes, and which number is where, at locations that the segments `beside` leave free."""
-        taken = list(beside)
+    def _seal(self, numbers: I64, boxes: Boxes, kept: list[Segment]) -> list[tuple[Segment, I64, U32]]:
+        return self._placed(self.build_segments(numbers, boxes), kept)
+
+    def _placed(self, built: list[Built], kept: list[Segment]) -> list[tuple[Segment, I64, U32]]:
+        """New segments, and which number is where, at locations that the segments `kept` leave free, and those that are
+        being merged: some may have lost their last box."""
+        taken = list(kept)
+        for merge in self._merges:
+            taken += [segment for segment in merge.sources if segment not in kept]
+            taken += [segment for segment, _, _ in merge.added]
         added: list[tuple[Segment, I64, U32]] = []
-        for kind, arrays, some, positions in self._build(numbers, boxes):
+        for kind, arrays, some, positions in built:
             segment = Segment(kind, self.space.attributes, 0, len(some), arrays)
             segment.base = _free_base(taken, segment.size)
             taken.append(segment)
             added.append((segment, some, positions + np.uint32(segment.base)))
         return added
 
-    def _adopt(self, kept: list[Segment], added: list[tuple[Segment, I64, U32]]) -> None:
-        for _, numbers, locations in added:
-            self._where[numbers] = locations
-        self._segments = kept + [segment for segment, _, _ in added]
-
     def _make_room(self, capacity: int) -> None:
         """Makes `where` private and long enough."""
-        held = len(self._where)
+        where = self._sealed.where
+        held = len(where)
         if capacity > held:
             grown = np.full(max(capacity, held * 5 // 4 if held else 0), NOWHERE, np.uint32)
-            grown[:held] = self._where
-            self._where = grown
-        elif not self._where.flags.writeable:
-            self._where = self._where.copy()
+            grown[:held] = where
+            self._sealed = Sealed(self._sealed.segments, grown)
+        elif not where.flags.writeable:
+            self._sealed = Sealed(self._sealed.segments, where.copy())
 
-    def _by_segment(self, where: U32) -> Iterator[tuple[Segment, NDArray[np.intp], U32]]:
+    def _by_segment(self, where: U32, sealed: Sealed | None = None) -> Iterator[tuple[Segment, NDArray[np.intp], U32]]:
         """Which rows of `where` lie in which segment, and their positions in it; the rest lies in the tail."""
         least, most = _ends(where)
-        for segment in self._segments if len(where) else ():
-            base, end = segment.base, segment.base + segment.size
+        for segment in (sealed or self._sealed).segments if len(where) else ():
+            base, end = segment.base, segment.end
             if most < base or least >= end:
                 continue
             if base <= least and most < end:
@@ -419,20 +569,6 @@ class Engine(Matcher):
             rows = np.flatnonzero((where >= base) & (where < end))
             if len(rows):
                 yield segment, rows, where[rows] - np.uint32(base)
-
-    def _worth_merging(self) -> list[Segment]:
-        """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds per box."""
-        chosen: list[Segment] = []
-        for kind in KINDS:
-            smaller = self._tail.live
-            run: list[Segment] = []
-            for segment in sorted((one for one in self._segments if one.kind == kind), key=lambda one: one.live):
-                run.append(segment)
-                if len(run) > 1 and segment.live < 2 * smaller:
-                    chosen.extend(one for one in run if one not in chosen)
-                smaller += segment.live
-        hollow = [one for one in self._segments if one.live < (1 - DEAD_SHARE) * one.members and one not in chosen]
-        return chosen + hollow
 
 
 def _ends(values: NDArray[Any]) -> tuple[int, int]:
@@ -456,6 +592,30 @@ def _segments_of(arrays: Mapping[str, NDArray[Any]]) -> list[list[int]]:
     array_checks.bounds(table[:, 2], "segments", 1, TAIL)
     found: list[list[int]] = table.tolist()
     return found
+
+
+def _check_opened(segments: list[Segment], where: U32, tail: I64) -> None:
+    """Whether segments hold what kernels can use, and `where` says of every living box where it is."""
+    end = 0
+    for segment in sorted(segments, key=lambda one: one.base):
+        array_checks.require(end <= segment.base, "segments", "two segments have the same locations")
+        end = segment.end
+    array_checks.require(end <= TAIL, "segments", "there are too many locations")
+    tasks, whose = [], []
+    for i, segment in enumerate(segments):
+        with _naming(f"segment{i}."):
+            segment.kernel.check()
+        for start in range(0, segment.size, CHECKED):
+            tasks.append(partial(_check_boxes, segment, i, start, where))
+            whose.append(i)
+    living = np.bincount(whose, pieces.run(tasks), len(segments)) if tasks else np.zeros(0)
+    for i, segment in enumerate(segments):
+        array_checks.require(segment.live == living[i], "segments", f"segment {i} has {living[i]:.0f} living boxes")
+    array_checks.bounds(tail, "tail.numbers", 0, len(where) - 1)
+    there = np.arange(TAIL, TAIL + len(tail), dtype=np.uint32)
+    array_checks.require((where[tail] == there).all(), "where", "a box of the tail is elsewhere")
+    located = int(np.count_nonzero(where != NOWHERE))
+    array_checks.require(located == living.sum() + len(tail), "where", "it has boxes that are nowhere")
 
 
 @contextmanager

@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 from hitbox.encoding.arrays import I64, LEVELS, Boxes
 from hitbox.engine import _kernels
 
+DEAD_SHARE, MIN_DEAD = 0.2, 256
+"""Share of deleted boxes from which a segment is rebuilt, and how many there must be."""
+
+NOWHERE = (1 << 32) - 1
+"""The location of a box that is not there."""
+
 U32 = NDArray[np.uint32]
 Arrays = dict[str, NDArray[Any]]
 
@@ -31,11 +37,18 @@ class Segment:
     """Positions; some may hold no box."""
     members: int = field(init=False)
     """How many boxes it was built from."""
+    _enough: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.kernel = _kernels.Segment(self.kind, self.attributes, dict(self.arrays))
         self.size = len(self.kernel)
         self.members = int(self.arrays["sizes"][2]) if self.kind == "bitmap" else self.size
+        self._enough = self.members - max(DEAD_SHARE * self.members, MIN_DEAD)
+
+    @property
+    def hollow(self) -> bool:
+        """Whether so many of its boxes are gone that it should be built again."""
+        return self.live < self._enough
 
     def band(self, level: int) -> int | None:
         """The least urgent level that shares blocks with this one, in a bitmap segment; None where a more urgent one
@@ -49,9 +62,12 @@ class Segment:
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays.values())
 
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
     def living(self) -> U32:
-        bits = np.unpackbits(self.arrays["alive"].view(np.uint8), bitorder="little")
-        return np.flatnonzero(bits).astype(np.uint32)
+        return positions_of(self.arrays["alive"])
 
     def writable_alive(self) -> NDArray[np.uint64]:
         """`alive`, or a copy where it is read-only, for `delete`."""
@@ -60,14 +76,27 @@ class Segment:
 
     def delete(self, positions: U32, alive: NDArray[np.uint64]) -> None:
         """Clears the bits of some living boxes in `alive`, which `writable_alive` gave."""
+        self._set_alive(alive)
+        _kernels.clear_bits(alive, positions)
+        self.live -= len(positions)
+
+    def delete_one(self, position: int, alive: NDArray[np.uint64]) -> None:
+        self._set_alive(alive)
+        _kernels.clear_bit(alive, position)
+        self.live -= 1
+
+    def _set_alive(self, alive: NDArray[np.uint64]) -> None:
         if alive is not self.arrays["alive"]:
             self.kernel.set_alive(alive)
             self.arrays["alive"] = alive
-        _kernels.clear_bits(alive, positions)
-        self.live -= len(positions)
 
     def boxes(self, positions: U32) -> Boxes:
         return Boxes(*self.kernel.decode(positions))
 
     def numbers(self, positions: U32) -> I64:
         return self.kernel.numbers(positions)
+
+
+def positions_of(alive: NDArray[np.uint64]) -> U32:
+    """The positions whose bits are set."""
+    return np.flatnonzero(np.unpackbits(alive.view(np.uint8), bitorder="little")).astype(np.uint32)

@@ -320,9 +320,15 @@ def subscription_boxes(
 ) -> tuple[list[Box], list[bool]]:
     """The boxes of one subscription, what it says about itself included, and whether each is exact."""
     compiled = language.compile(predicate, keys, limits)
-    information: Box = dict.fromkeys(keys.space.information, (MISSING, MISSING))
-    information |= event_keys(keys, about, role="information")
+    information = about_box(keys, about)
     return [box | information for box in compiled.boxes], list(compiled.exact)
+
+
+def about_box(keys: Keys, about: dict[str, Any]) -> Box:
+    """What a subscription says about itself; what it does not say is missing."""
+    if not keys.space.information:
+        return {}
+    return dict.fromkeys(keys.space.information, (MISSING, MISSING)) | event_keys(keys, about, role="information")
 
 
 def about_strings(schema: Schema, about: dict[str, Any]) -> Strings:

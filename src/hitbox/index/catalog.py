@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,15 @@ class Rows:
         return len(self.count)
 
 
+class Row(NamedTuple):
+    """One subscription that comes, whose id is not here: as many boxes as `exact` has."""
+
+    id: Id
+    where: str | None
+    priority: int
+    exact: list[bool]
+
+
 MOST_SLOTS = 2**31 - 1
 MANY_DEAD = 10_000
 """Dead slots up to which squeezing them out is not worth it."""
@@ -63,8 +72,7 @@ NO_ROWS = Rows([], [], np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0,
 NO_SLOTS: I64 = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A change that is prepared."""
 
     gone: I64
@@ -113,7 +121,7 @@ class Catalog:
             at = rank if order is None else int(order[rank])
             if ids[at].as_py() != id:
                 break
-            if self._alive.array[at]:
+            if self._alive[at]:
                 return at
         return None
 
@@ -198,10 +206,7 @@ class Catalog:
 
     def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
         """Some living slots go, some rows get new ones."""
-        if len(self._alive) + len(come) > MOST_SLOTS:
-            raise MatcherError("the catalog is full: more than two thousand million slots, dead ones included")
-        if len(gone) <= 1 and len(come) <= 1 and not isinstance(come.ids, pa.Array):
-            return self._change_one(int(gone[0]) if len(gone) else None, come)
+        self._check_room(len(come))
         freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
         first, taken, given = self._numbered(gone, come.count)
         numbers = _spread_out(first, come.count)
@@ -232,56 +237,64 @@ class Catalog:
 
         return Change(freed, numbers, commit)
 
-    def _change_one(self, gone: int | None, come: Rows) -> Change:
+    def change_one(self, gone: int | None, come: Row | None = None) -> Change:
         """The same for one subscription at most on either side, without the arrays that many need."""
-        start, rows = len(self._alive), len(come)
+        self._check_room(1)
+        start = len(self._alive)
         given: dict[int, list[int]] = {}
         freed, mixed = NO_SLOTS, self._mixed
         late: Id | None = None
         if gone is not None:
-            old, size = int(self._first.array[gone]), int(self._count.array[gone])
+            old, size = int(self._first[gone]), int(self._count[gone])
             freed = np.arange(old, old + size)
             if size:
                 given[size] = [old]
-                mixed -= size > 1 or not self._exact.array[old]
+                mixed -= size > 1 or not self._exact[old]
             late = self.ids[gone] if gone >= len(self.ids.base) else None
+            self._alive.reserve(start)
+        numbers, direct = NO_SLOTS, self._direct
         first, count = 0, 0
         taken: dict[int, int] = {}
-        if rows:
-            count = int(come.count[0])
+        if come is not None:
+            count = len(come.exact)
             first, taken = self._one_run(count, given)
-            mixed += count > 1 or not all(come.exact.tolist())
-        numbers = np.arange(first, first + count)
-        direct = self._direct and (not count or (count == 1 and first == start))
-        if rows:
-            for kept in (self._priority, self._first, self._count, self._alive):
-                kept.reserve(start + 1)
+            mixed += count > 1 or not all(come.exact)
+            numbers = np.arange(first, first + count)
+            direct = direct and (not count or (count == 1 and first == start))
+            for column in (self._priority, self._first, self._count, self._alive):
+                if column.room <= start:
+                    column.reserve(start + 1)
             self._owner.reserve(first + count)
             self._exact.reserve(first + count)
-        self._alive.reserve(start)
 
         def commit() -> None:
             if gone is not None:
                 self._alive.put(gone, False)
                 if late is not None:
                     del self._late[late]
-            if rows:
-                self.ids.extend(come.ids)
-                self.where.extend(come.where or [None])
-                self._late[come.ids[0]] = start
-                self._priority.append(come.priority)
-                self._first.append([first])
-                self._count.append([count])
-                self._alive.append([True])
-                self._owner.put(slice(first, first + count), start)
-                self._exact.put(slice(first, first + count), come.exact)
+            if come is not None:
+                self.ids.append(come.id)
+                self.where.append(come.where)
+                self._late[come.id] = start
+                self._priority.append_one(come.priority)
+                self._first.append_one(first)
+                self._count.append_one(count)
+                self._alive.append_one(True)
+                for number, exact in enumerate(come.exact, first):
+                    self._owner.put(number, start)
+                    self._exact.put(number, exact)
                 self._owner.grow(first + count)
                 self._exact.grow(first + count)
-            self._regroup(taken, given)
-            self.living += rows - (gone is not None)
+            if taken or given:
+                self._regroup(taken, given)
+            self.living += (come is not None) - (gone is not None)
             self._mixed, self._direct, self._owners = mixed, direct, None
 
         return Change(freed, numbers, commit)
+
+    def _check_room(self, rows: int) -> None:
+        if len(self._alive) + rows > MOST_SLOTS:
+            raise MatcherError("the catalog is full: more than two thousand million slots, dead ones included")
 
     def _regroup(self, taken: Mapping[int, int], given: Mapping[int, list[int]]) -> None:
         """Some free runs of each length are used, others become free."""

@@ -23,9 +23,14 @@ class Numbers:
     def __init__(self, values: NDArray[Any]):
         self._values = values
         self._size = len(values)
+        self.room = len(values) if values.flags.writeable else 0
+        """How many numbers can be written without `reserve`."""
 
     def __len__(self) -> int:
         return self._size
+
+    def __getitem__(self, at: int) -> Any:
+        return self._values[at]
 
     @property
     def array(self) -> NDArray[Any]:
@@ -36,6 +41,8 @@ class Numbers:
 
     def reserve(self, size: int) -> None:
         """Make room for `size` numbers that can be written (those of a snapshot are memory-mapped)."""
+        if 0 < size <= self.room:
+            return
         if size > len(self._values):
             room = np.zeros(max(size, self._size * 3 // 2, 64), self._values.dtype)
         elif not self._values.flags.writeable:
@@ -44,6 +51,7 @@ class Numbers:
             return
         room[: self._size] = self.array
         self._values = room  # one assignment: a reader sees the old array or the new one, with equal content
+        self.room = len(room)
 
     def put(self, at: Any, values: Any) -> None:
         self._values[at] = values
@@ -52,6 +60,10 @@ class Numbers:
         size = self._size + len(values)
         self._values[self._size : size] = values
         self._size = size
+
+    def append_one(self, value: Any) -> None:
+        self._values[self._size] = value
+        self._size += 1
 
     def grow(self, size: int) -> None:
         """Take what was written beyond the end into the column."""
@@ -82,6 +94,10 @@ class Values:
 
     def extend(self, values: Sequence[Any]) -> None:
         self._late.extend(values)
+        self._late_array = None
+
+    def append(self, value: Any) -> None:
+        self._late.append(value)
         self._late_array = None
 
     def full(self) -> bool:

@@ -37,10 +37,11 @@ from hitbox.engine import Engine
 from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
-from hitbox.index.catalog import NO_ROWS, NO_SLOTS, Id, Rows, kind_of, new_id
+from hitbox.index.catalog import NO_ROWS, Change, Id, Row, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
 from hitbox.index.matches import Matches
 from hitbox.index.predicate_cache import PredicateCache
+from hitbox.index.predicate_text import PredicateTexts
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
 from hitbox.index.state import IndexState
@@ -122,6 +123,7 @@ class Index:
         self._engine = contents.matcher if isinstance(contents.matcher, Engine) else None
         self._encoder = EventEncoder(contents.keys)
         self._many_words: dict[str, int] = {}
+        self._texts = PredicateTexts(self.schema, limits)
         self._parsed = PredicateCache(self.parse)
         self._changes = 0
         self._lock = ReadWriteLock()
@@ -138,25 +140,26 @@ class Index:
         kind = kind_of(id)
         id = new_id(id)
         _check_priority(priority)
-        predicate = self.parse(where)
+        predicate = self._texts.read(where)
         if about is not None and not isinstance(about, Mapping):
             raise ValueProblem(f"about is a mapping of attribute to value, not {type(about).__name__}")
         values = dict(about or {})
         with self._lock.prepare:
-            events.event_keys(self._keys, values, role="information")  # checks names and values before anything changes
+            if values:
+                events.event_keys(self._keys, values, role="information")  # checks names and values before any change
             self._catalog.check_kind(kind)
-            strings = language.strings(predicate)
-            bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, values))
-            self._admit(strings)
-            boxes, exact = bulk_load.subscription_boxes(self._keys, predicate, values, self.limits)
-            if not boxes:
+            strings = predicate.strings()
+            if values:
+                bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, values))
+            if strings:
+                self._admit(strings)
+            boxes, exact = predicate.boxes(self._keys, bulk_load.about_box(self._keys, values), priority)
+            if not len(boxes):
                 lost = ", and what it says about itself is not kept" if values else ""
                 _warn_never(f"{self.noun} {id!r} can never match{lost}: {where[:200]}")
-            old = self._catalog.slot(id)
-            count, levels = len(boxes), [priority] * len(boxes)
-            row = Rows([id], [where], np.array([priority], np.uint8), np.array([count]), np.array(exact, bool))
             self._settle(kind)
-            self._change(NO_SLOTS if old is None else np.array([old]), row, Boxes.of(boxes, levels), also)
+            row = Row(id, where, int(priority), exact)
+            self._apply(self._catalog.change_one(self._catalog.slot(id), row), boxes, also)
 
     def unsubscribe(self, id: Id) -> None:
         """Remove a subscription; an id that is not there is an error."""
@@ -164,7 +167,7 @@ class Index:
 
     def _remove(self, id: Id, also: Also = None) -> None:
         with self._lock.prepare:
-            self._change(np.array([self._slot(id)]), also=also)
+            self._apply(self._catalog.change_one(self._slot(id)), also=also)
 
     def unsubscribe_many(self, ids: Sequence[Id] | pa.Array) -> int:
         """Remove those of `ids` that are there, in one go; how many they were."""
@@ -204,12 +207,18 @@ class Index:
 
     def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
         """Some slots go, some rows come: all at once, or not at all. The caller prepares (read_write_lock.py)."""
-        change = self._catalog.change(gone, come)
+        self._apply(self._catalog.change(gone, come), boxes, also)
+
+    def _apply(self, change: Change, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
         switch = self._matcher.change(change.gone, change.come, boxes)
         # the matcher first: where memory runs out in its commit, nothing else has changed
         self._commit(switch, change.commit, also)
-        for tidy in (self._matcher.prepare, self._catalog.prepare):
-            self._commit(tidy())
+        if self._engine is not None:
+            self._engine.merge_behind(self._lock.prepare)
+        else:
+            self._commit(self._matcher.prepare())
+        if (tidy := self._catalog.prepare()) is not None:
+            self._commit(tidy)
         for name, words in self._keys.dictionaries.items():
             most = self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words)))
             if len(words) > most and not self._keys.shared:
@@ -225,7 +234,8 @@ class Index:
                         step()
 
     def _settle(self, kind: str) -> None:
-        self._commit(self._catalog.settled(kind))
+        if kind != self._catalog.kind:
+            self._commit(self._catalog.settled(kind))
 
     def _admit(self, strings: Mapping[int, Texts]) -> None:
         """Give labels to strings; where labels move, move the boxes. No answer changes by it."""

@@ -127,7 +127,11 @@ struct Sources {
     bitmap = build_bitmap(work.boxes(), options, interrupt);
     dense = build_dense(work.boxes(), options, interrupt);
     postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, interrupt), m, seed, interrupt);
-    tail.append(work.boxes());
+    const Boxes boxes = work.boxes();
+    std::vector<u32> where(boxes.count);
+    tail = Tail().with_room(boxes.count, size_t(boxes.offsets[boxes.count]));
+    tail.stage(boxes);
+    tail.publish(where.data(), where.size());
     bitmap_view = view(bitmap, m);
     dense_view = view(dense, m);
     posting_view = view(postings, m);

@@ -1,0 +1,170 @@
+"""Several segments become one, in a thread of its own, while others match and change.
+
+    begin    choose segments, note which of their boxes live        short, nobody changes the engine
+    build    decode these boxes and build what takes their place    long
+    place    find locations for it                                  short, nobody changes the engine
+    locate   take out what has gone, write down where boxes are     the engine notes the numbers of what changes
+    finish   the same for what was noted, and switch over           short, nobody changes the engine
+
+Nobody waits for a merge. What it replaces stays until `finish` switches over with one assignment, so readers need not
+stop, and a fork, an interrupt or a lack of memory finds the old segments or the new ones. A merge that fails is
+dropped. The child of a fork has no such threads: it drops the merges that were under way.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitbox.encoding.arrays import I64, Boxes
+from hitbox.engine import _kernels
+from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment, positions_of
+from hitbox.errors import HitboxError
+
+START_TIMEOUT = 2.0
+"""Seconds that a new thread has to start; after that it counts as failed."""
+EXIT_TIMEOUT = 10.0
+"""Seconds that the end of the process waits for a merge to notice it."""
+
+Built = tuple[str, Arrays, I64, U32]
+_under_way: set[Merge] = set()
+_ending = False
+
+
+class Merging(Protocol):
+    """What a merge asks of its engine."""
+
+    def build_segments(self, numbers: I64, boxes: Boxes) -> list[Built]: ...
+    def begin_merge(self) -> Merge | None: ...
+    def place_merge(self, merge: Merge) -> bool: ...
+    def finish_merge(self, merge: Merge) -> None: ...
+    def drop_merge(self, merge: Merge, failed: bool) -> None: ...
+    @property
+    def where(self) -> U32: ...
+
+
+class Merge:
+    def __init__(self, sources: list[Segment]):
+        self.sources = sources
+        self.size = sum(segment.live for segment in sources)
+        self.changed: list[I64] = []
+        """Numbers of boxes that may have come, gone or moved since it was placed."""
+        self.built: list[Built] = []
+        self.added: list[tuple[Segment, I64, U32]] = []
+        """The new segments, their numbers and locations."""
+        self.where: U32 = np.zeros(0, np.uint32)
+        self._alive = [segment.arrays["alive"].copy() for segment in sources]
+        self._started, self._begun = time.monotonic(), False
+        self._ended = _thread.allocate_lock()
+
+    def build(self, build: Callable[[I64, Boxes], list[Built]]) -> None:
+        numbers, boxes = [], []
+        for segment, alive in zip(self.sources, self._alive, strict=True):
+            positions = positions_of(alive)
+            numbers.append(segment.numbers(positions))
+            boxes.append(segment.boxes(positions))
+        self.built = build(np.concatenate(numbers), Boxes.concat(boxes))
+
+    @property
+    def placed(self) -> bool:
+        return len(self.added) > 0
+
+    def locate(self, where: U32) -> None:
+        """Where boxes will be. `where` may change meanwhile: what does is among `changed`."""
+        self.where = where.copy()
+        for segment, numbers, locations in self.added:
+            stay = self.holds(self.where[numbers])
+            self.where[numbers[stay]] = locations[stay]
+            if not stay.all():
+                segment.delete(locations[~stay] - np.uint32(segment.base), segment.arrays["alive"])
+
+    def holds(self, locations: U32) -> NDArray[np.bool_]:
+        """Which locations lie in the sources. No box ever comes into a segment, so what is there was there before."""
+        found = np.zeros(len(locations), bool)
+        for segment in self.sources:
+            found |= (locations >= segment.base) & (locations < segment.end)
+        return found
+
+    def catch_up(self, where: U32) -> None:
+        """The same for what has changed meanwhile; `where` is how it is now."""
+        if len(self.where) < len(where):
+            grown = np.full(len(where), NOWHERE, np.uint32)
+            grown[: len(self.where)] = self.where
+            self.where = grown
+        changed = np.concatenate(self.changed) if self.changed else np.zeros(0, np.int64)
+        changed = changed[(changed >= 0) & (changed < len(where))]
+        changed = changed[~self.holds(where[changed])]
+        before = self.where[changed]
+        for segment, _, _ in self.added:
+            dead = np.unique(before[(before >= segment.base) & (before < segment.end)])
+            segment.delete(dead - np.uint32(segment.base), segment.arrays["alive"])
+        self.where[changed] = where[changed]
+
+    def start(self, engine: Merging, alone: AbstractContextManager[None]) -> None:
+        """Do the rest in a thread. `alone` is a section in which nobody changes the engine; the caller is in it."""
+        _under_way.add(self)
+        try:
+            _thread.start_new_thread(_work, (engine, self, alone))
+        except (RuntimeError, MemoryError):  # no thread can be started
+            _under_way.discard(self)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a thread works on it."""
+        return self in _under_way and (self._begun or time.monotonic() < self._started + START_TIMEOUT)
+
+    def _run(self, engine: Merging, alone: AbstractContextManager[None]) -> Merge | None:
+        """The whole merge; the one that is worth doing next."""
+        self._begun = True
+        self.build(engine.build_segments)
+        with alone:
+            if not engine.place_merge(self):
+                return None
+        self.locate(engine.where)
+        with alone:
+            engine.finish_merge(self)
+            following = engine.begin_merge()
+            if following is not None:
+                _under_way.add(following)
+            return following
+
+
+def _work(engine: Merging, merge: Merge | None, alone: AbstractContextManager[None]) -> None:
+    _kernels.work_in_background()
+    while merge is not None:
+        following, failed = None, True
+        with merge._ended:
+            try:
+                following = merge._run(engine, alone)
+                failed = False
+            except (MemoryError, HitboxError):
+                pass  # the segments stay as they are
+            except RuntimeError:
+                if not _ending:
+                    raise
+            finally:
+                engine.drop_merge(merge, failed)
+                _under_way.discard(merge)
+        merge = following
+
+
+def _end() -> None:
+    """Native code must not run on while the process takes itself apart."""
+    global _ending
+    _ending = True
+    _kernels.end_background_work()
+    for merge in list(_under_way):
+        merge._ended.acquire(timeout=EXIT_TIMEOUT)
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_under_way.clear)

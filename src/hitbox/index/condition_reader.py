@@ -1,0 +1,121 @@
+"""What the native reader of predicates (src/engine/text) has to know: the meaning of each shape of a condition.
+
+    price BETWEEN ? AND ?    a shape: a condition with its literals replaced
+
+The reader asks what a shape means when it meets one for the first time, and `language.parse` reads every shape once, so
+there is one grammar. A text that the reader does not take, because it is rare or in error, is for `language`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hitbox import language
+from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
+from hitbox.engine import _kernels
+from hitbox.errors import HitboxError
+from hitbox.language import Leaf, Limits, Pattern
+from hitbox.language.patterns import successor
+from hitbox.language.tree import without_not
+
+LONGEST_TEXT = 2**21
+"""Bytes of the longest text that is read."""
+EXACT = 2**53
+TYPES: list[type[Codec]] = [IntCodec, FloatCodec, GridCodec, BoolCodec, TimestampCodec, StringCodec]
+OTHER = len(TYPES)
+TESTS = [
+    *("=", "<", "<=", ">", ">=", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "TRUE", "FALSE"),
+    *("<>", "NOT BETWEEN", "NOT LIKE", "IN", "NOT IN"),
+]
+"""The tests that the reader knows, as src/engine/text/conditions.hpp numbers them."""
+LISTS = ("IN", "NOT IN")
+
+
+class ConditionReader:
+    def __init__(self, schema: Schema, limits: Limits):
+        self._schema, self._limits = schema, limits
+        self._likes: dict[int, str | None] = {}
+        """Shapes with LIKE: their escape characters."""
+        self.defined = 0
+        """How many shapes and patterns it knows."""
+        self.native = _kernels.Reader(
+            [_described(codec) for codec in Keys(schema).codecs],
+            min(limits.text, LONGEST_TEXT),
+            limits.depth,
+            limits.values,
+            int.from_bytes(os.urandom(8), "little"),
+            int.from_bytes(os.urandom(8), "little"),
+        )
+
+    def answer(self, asked: _kernels.Question) -> None:
+        """Define what the native reader asks for."""
+        self.defined += 1
+        if len(asked) == 2:
+            self._define_pattern(*asked)
+        else:
+            self._define(*asked)
+
+    def _define(self, shape: int, raw: bytes, places: list[int], lists: list[bool]) -> None:
+        """Say what a shape means; one that is left undefined is for `language`."""
+        text = raw.decode()
+        if not text.isascii():
+            places = [len(raw[:place].decode()) for place in places]
+        try:
+            root = without_not(language.parse(text, self._schema, "criteria", self._limits).root)
+        except HitboxError:
+            return
+        if root.op in ("TRUE", "FALSE"):
+            self.native.define_constant(shape, root.op == "TRUE")
+            return
+        leaves = [leaf for leaf in root.children or (root,) if isinstance(leaf, Leaf)]
+        likes = [leaf for leaf in leaves if leaf.op.endswith("LIKE")]
+        tests = [_test(leaf, places) for leaf in leaves]
+        if len(leaves) < len(root.children) or len({leaf.number for leaf in leaves}) > 1:
+            return  # more than one attribute, or ANDs inside ORs
+        if None in tests or (likes and len(leaves) > 1):
+            return
+        operands = [(place, test in LISTS) for leaf, test in zip(leaves, tests, strict=True) for place in _places(leaf)]
+        if [one for one in operands if one[0] in places] != list(zip(places, lists, strict=True)):
+            return
+        if likes:
+            self._likes[shape] = str(likes[0].values[1]) if likes[0].values[1:] else None
+        self.native.define(shape, leaves[0].number, root.op == "OR", [TESTS.index(test) for test in tests if test])
+
+    def _define_pattern(self, shape: int, raw: bytes) -> None:
+        """Say which strings a LIKE pattern comes to; see `leaf_set` in language/normal.py."""
+        text, escape = raw.decode(), self._likes[shape]
+        if len(text) > self._limits.pattern or (escape and not Pattern.complete(text, escape)):
+            self.native.refuse_pattern(shape, raw)
+            return
+        pattern = Pattern(text, escape)
+        plain = not pattern.shape
+        low = pattern.prefix if pattern.prefix or plain else None
+        above = successor(low) if low and not plain else None
+        self.native.define_pattern(shape, raw, low, above, plain, pattern.shape == "*")
+
+
+def _places(leaf: Leaf) -> tuple[int, ...]:
+    """Where the literals of a leaf stand; the escape character of a LIKE is part of the shape."""
+    return leaf.places[:1] if leaf.op.endswith("LIKE") else leaf.places
+
+
+def _test(leaf: Leaf, places: list[int]) -> str | None:
+    """The test of a leaf whose literals stand at `places`; None where the reader has no such test."""
+    found = [place in places for place in _places(leaf)]
+    if all(found):
+        return leaf.op
+    if not any(found) and leaf.op in ("=", "<>"):  # a bool attribute alone: no literal stands in the text
+        return "TRUE" if leaf.values[0] == (leaf.op == "=") else "FALSE"
+    return None
+
+
+def _described(codec: Codec) -> tuple[int, bool, int, int, int, int]:
+    """(type, even, over, under, first, last): what the reader has to know of a codec."""
+    if not isinstance(codec, GridCodec):
+        return TYPES.index(type(codec)), codec.even, 1, 1, 0, 0
+    over, under = codec.step.numerator, codec.step.denominator
+    if max(over, under) >= EXACT:
+        return OTHER, False, 1, 1, 0, 0
+    return TYPES.index(GridCodec), codec.even, over, under, codec.first, codec.last
