@@ -34,6 +34,7 @@ from hitbox.index.state import IndexState
 
 ROUNDS = 7
 BATCH = 4096
+CHANGES = 10_000
 
 
 def main() -> None:
@@ -121,7 +122,8 @@ def limits(n: int) -> None:
 
 
 def changes(n: int) -> None:
-    """One by one, with many subscriptions there."""
+    """One by one, with many subscriptions there: in CPU time of the thread that changes, and by the clock, which also
+    counts what it waits for. Merges run in other threads; `all` is the CPU time of the whole process."""
     index = Index(dict.fromkeys("abc", "float"))
     draw = np.random.default_rng(1)
     low = draw.random((n, 3)) * 0.9
@@ -129,22 +131,44 @@ def changes(n: int) -> None:
     index.load(pa.table({"id": np.arange(n), **columns}))
     texts = [
         " AND ".join(f"{a} BETWEEN {at:.4f} AND {at + 0.1:.4f}" for a, at in zip("abc", row, strict=True))
-        for row in draw.random((5000, 3)).tolist()
+        for row in draw.random((CHANGES, 3)).tolist()
     ]
+    some = draw.permutation(n)[:CHANGES].tolist()
+    title = f"one by one, {n:,} there"
+    print(f"\n{title:44} {'per s':>8} {'(all)':>9} {'median':>8} {'p99.9':>8}  by clock")
     for what, call in {
         "subscribe": lambda at: index.subscribe(n + at, texts[at]),
-        "unsubscribe": lambda at: index.unsubscribe(n + at),
+        "replace": lambda at: index.subscribe(n + at, texts[-1 - at]),
+        "unsubscribe, new ones": lambda at: index.unsubscribe(n + at),
+        "unsubscribe, any": lambda at: index.unsubscribe(some[at]),
     }.items():
-        taken = []
-        for at in range(len(texts)):
-            begin = time.process_time()
-            call(at)
-            taken.append(time.process_time() - begin)
-        micro = np.array(taken) * 1e6
-        rate, slow = 1e6 / micro.mean(), np.quantile(micro, 0.999) / np.median(micro)
-        print(
-            f"{what}, {n:,} there: {rate:,.0f} per second, median {np.median(micro):.0f} µs, p99.9 {slow:.0f} times it"
-        )
+        one_by_one(what, call, range(min(CHANGES, n)))
+    engine = index._matcher
+    boxes = [engine.boxes(np.array([number])) for number in engine.numbers()[:100].tolist()]
+    top = int(engine.numbers().max()) + 1
+    engine.insert(np.array([top + CHANGES]), boxes[0])  # arrays grow here, and not under the clock
+    numbers = [np.array([top + at]) for at in range(100)]
+    for _ in range(5):
+        one_by_one("engine: insert", lambda at: engine.insert(numbers[at], boxes[at]), range(100))
+        one_by_one("engine: delete", lambda at: engine.delete(numbers[at]), range(100))
+
+
+def one_by_one(what: str, call: Callable[[int], Any], numbers: range) -> None:
+    taken, waited = [], []
+    whole = time.process_time()
+    for at in numbers:
+        begin, began = time.perf_counter(), time.thread_time()
+        call(at)
+        taken.append(time.thread_time() - began)
+        waited.append(time.perf_counter() - begin)
+    whole = (time.process_time() - whole) / len(numbers)
+    own, clock = np.array(taken) * 1e6, np.array(waited) * 1e6
+    slow, late = np.quantile(own, 0.999) / np.median(own), np.quantile(clock, 0.999) / np.median(clock)
+    print(
+        f"{what:44} {1e6 / own.mean():8,.0f} {1 / whole:9,.0f} {np.median(own):8.1f} {slow:7.0f}x"
+        f"  {1e6 / clock.mean():,.0f} per s, {np.median(clock):.1f}, {late:.0f}x",
+        flush=True,
+    )
 
 
 def indexed(workload: Any, kind: str) -> Index:

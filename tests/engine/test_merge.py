@@ -70,7 +70,7 @@ def test_changes_between_the_steps_of_a_merge(seed: int, monkeypatch: pytest.Mon
         if steps and pair.rng.random() < 0.6:
             merge, step = steps.pop(int(pair.rng.integers(len(steps))))
             if step == 0:
-                merge.build(engine.build_segments)
+                merge.build(engine.merge_segments)
             elif step == 1:
                 assert engine.place_merge(merge)
             elif step == 2:
@@ -91,7 +91,7 @@ def test_everything_goes_while_it_is_merged(monkeypatch: pytest.MonkeyPatch) -> 
         pair.change()
     merge = pair.engine.begin_merge()
     assert merge is not None
-    merge.build(pair.engine.build_segments)
+    merge.build(pair.engine.merge_segments)
     gone = pair.alive
     for one in (pair.engine, pair.oracle):
         one.change(gone, NONE, Boxes.of([]))()

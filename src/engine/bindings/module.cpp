@@ -170,55 +170,79 @@ struct BoxSubset {
   }
 };
 
-// Builds segments of boxes: [(kind, arrays, numbers, positions)].
-nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
-               Vector<i64> high, Vector<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind,
-               u64 first_seed, u64 second_seed) {
-  Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
-  BitmapOptions options{attributes, block, lines, band};
+struct BuildOptions {
+  u32 attributes, block, lines, band;
+  std::string kind;
+  double bitmap_share;  // from this share of constrained attributes on, all boxes go to bitmaps
+  Seed seed;     // never small, as attributes are
+};
+
+// Segments of boxes, without Python.
+struct BuiltSegments {
   BoxSubset keyed, ranges;
   BitmapArrays bitmap;
   DenseArrays dense;
   PostingArrays postings;
   bool is_dense = false;
-  const Boxes* bitmap_boxes = &boxes;
-  Boxes subset_view;
-  Seed seed{first_seed, second_seed | 1ull << 63};  // never small, as attributes are
-  SignalCheck interrupt;
-  {
-    std::optional<ReleasedGil> released;
-    if (boxes.count > 1024) released.emplace();  // to give it back for less costs more than it gains: see is_long
+  bool whole = true;  // all boxes are in the bitmap or dense segment
+
+  BuiltSegments(const Boxes& boxes, const BuildOptions& options, InterruptCheck& interrupt) {
+    const double share = boxes.count ? double(boxes.offsets[boxes.count]) / double(boxes.count) : 0;
+    const bool automatic = options.kind == "auto" && share < options.bitmap_share * options.attributes;
     std::vector<i64> key(boxes.count, -2);
-    if (kind == "auto" || kind == "postings") key = choose_keys(boxes, attributes, kind == "postings", seed, interrupt);
-    size_t bitmap_count = size_t(std::count(key.begin(), key.end(), i64(-2)));
-    if (bitmap_count < boxes.count) {
+    if (automatic || options.kind == "postings")
+      key = choose_keys(boxes, options.attributes, options.kind == "postings", options.seed, interrupt);
+    Boxes in_bitmap = boxes;
+    whole = size_t(std::count(key.begin(), key.end(), i64(-2))) == boxes.count;
+    if (!whole) {
       for (size_t i = 0; i < boxes.count; ++i) {
         (key[i] == -2 ? ranges : keyed).add(boxes, i, key[i]);
         report_work(interrupt, 4);
       }
-      subset_view = ranges.view();
-      bitmap_boxes = &subset_view;
-      postings = build_postings(keyed.view(), keyed.key, attributes, seed, interrupt);
+      in_bitmap = ranges.view();
+      postings = build_postings(keyed.view(), keyed.key, options.attributes, options.seed, interrupt);
     }
-    is_dense = kind == "dense" || (kind == "auto" && prefers_dense(*bitmap_boxes, attributes, interrupt));
-    if (is_dense) dense = build_dense(*bitmap_boxes, options, interrupt);
-    else if (bitmap_boxes->count) bitmap = build_bitmap(*bitmap_boxes, options, interrupt);
+    const BitmapOptions layout{options.attributes, options.block, options.lines, options.band};
+    is_dense = options.kind == "dense" || (automatic && prefers_dense(in_bitmap, options.attributes, interrupt));
+    if (is_dense) dense = build_dense(in_bitmap, layout, interrupt);
+    else if (in_bitmap.count) bitmap = build_bitmap(in_bitmap, layout, interrupt);
   }
-  nb::list out;
-  if (bitmap_boxes->count) {
-    nb::object box_numbers = bitmap_boxes == &boxes ? nb::cast(numbers) : to_numpy(ranges.numbers);
-    nb::dict arrays;
-    if (is_dense) each_dense_array(dense, attributes, DictWriter{arrays});
-    else each_bitmap_array(bitmap, attributes, DictWriter{arrays});
-    nb::object positions = to_numpy(is_dense ? dense.position : bitmap.position);
-    out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, box_numbers, positions));
+
+  // [(kind, arrays, numbers, positions)]; numbers() gives those of all boxes.
+  template <class Numbers>
+  nb::list to_python(u32 attributes, Numbers numbers) {
+    nb::list out;
+    Array<u32>& position = is_dense ? dense.position : bitmap.position;
+    if (position.size) {
+      nb::object box_numbers = whole ? numbers() : to_numpy(ranges.numbers);
+      nb::dict arrays;
+      if (is_dense) each_dense_array(dense, attributes, DictWriter{arrays});
+      else each_bitmap_array(bitmap, attributes, DictWriter{arrays});
+      out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, box_numbers, to_numpy(position)));
+    }
+    if (!keyed.numbers.empty()) {
+      nb::dict arrays;
+      each_posting_array(postings, attributes, DictWriter{arrays});
+      out.append(nb::make_tuple("postings", arrays, to_numpy(keyed.numbers), to_numpy(postings.position)));
+    }
+    return out;
   }
-  if (!keyed.numbers.empty()) {
-    nb::dict arrays;
-    each_posting_array(postings, attributes, DictWriter{arrays});
-    out.append(nb::make_tuple("postings", arrays, to_numpy(keyed.numbers), to_numpy(postings.position)));
+};
+
+// Builds segments of boxes: [(kind, arrays, numbers, positions)].
+nb::list build(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
+               Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band, const std::string& kind,
+               double bitmap_share, u64 first_seed, u64 second_seed) {
+  const Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
+  const BuildOptions options{attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  SignalCheck interrupt;
+  std::optional<BuiltSegments> built;
+  {
+    std::optional<ReleasedGil> released;
+    if (boxes.count > 1024) released.emplace();  // to give it back for less costs more than it gains: see is_long
+    built.emplace(boxes, options, interrupt);
   }
-  return out;
+  return built->to_python(attributes, [&] { return nb::cast(numbers); });
 }
 
 // A sealed segment: a view of numpy arrays.
@@ -288,6 +312,45 @@ std::vector<T> map_positions(Vector<u32> positions, Get get) {
   std::vector<T> found;
   for (size_t i = 0; i < positions.size(); ++i) found.push_back(get(positions.data()[i]));
   return found;
+}
+
+// Builds segments of the living boxes of others, as `build` does; `alive` are their bits.
+nb::list merge(const std::vector<Segment*>& segments, const std::vector<Vector<u64>>& alive, u32 attributes, u32 block,
+               u32 lines, u32 band, const std::string& kind, double bitmap_share, u64 first_seed, u64 second_seed) {
+  if (alive.size() != segments.size()) throw nb::value_error("each segment needs the bits of its boxes");
+  for (size_t i = 0; i < alive.size(); ++i)
+    if (alive[i].size() * 64 < segments[i]->size()) throw nb::value_error("a segment has more boxes than bits");
+  const BuildOptions options{attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  SignalCheck interrupt;
+  std::vector<i64> numbers;
+  std::optional<BuiltSegments> built;
+  {
+    ReleasedGil released;
+    Decoded all;
+    std::vector<u8> levels;
+    for (size_t i = 0; i < alive.size(); ++i) {
+      const Segment& segment = *segments[i];
+      std::vector<u32> positions;
+      for (u32 at = 0; at < segment.size(); ++at)
+        if (bit(alive[i].data(), at)) positions.push_back(at);
+      const Decoded some = segment.decode(positions.data(), positions.size(), interrupt);
+      const i64 start = all.offsets.back();
+      for (size_t box = 1; box < some.offsets.size(); ++box) all.offsets.push_back(start + some.offsets[box]);
+      all.attribute.insert(all.attribute.end(), some.attribute.begin(), some.attribute.end());
+      all.low.insert(all.low.end(), some.low.begin(), some.low.end());
+      all.high.insert(all.high.end(), some.high.begin(), some.high.end());
+      for (u32 at : positions) {
+        numbers.push_back(segment.number(at));
+        levels.push_back(segment.level(at));
+      }
+    }
+    if (!numbers.empty()) {
+      const Boxes boxes{numbers.size(), all.offsets.data(), all.attribute.data(), all.low.data(), all.high.data(),
+                        levels.data(), numbers.data()};
+      built.emplace(boxes, options, interrupt);
+    }
+  }
+  return built ? built->to_python(attributes, [&] { return to_numpy(numbers); }) : nb::list();
 }
 
 // Stages boxes in a tail that has room for them (tail.hpp). False, and nothing is staged, if kernels must not see them:
@@ -509,8 +572,10 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("nbytes", &Tail::bytes)
       .def("__len__", &Tail::size);
 
-  m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
-        "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
+  m.def("build", &build, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a, "attributes"_a,
+        "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
+  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a,
+        "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),

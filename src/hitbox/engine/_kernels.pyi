@@ -50,17 +50,30 @@ class Tail:
     def __len__(self) -> int: ...
 
 def build(
-    attributes: int,
     numbers: I64,
     offsets: I64,
     attribute: I32,
     low: I64,
     high: I64,
     priority: U8,
+    attributes: int,
     block: int,
     lines: int,
     band: int,
     kind: str,
+    bitmap_share: float,
+    first_seed: int,
+    second_seed: int,
+) -> list[tuple[str, Arrays, I64, U32]]: ...
+def merge(
+    segments: list[Segment],
+    alive: list[NDArray[np.uint64]],
+    attributes: int,
+    block: int,
+    lines: int,
+    band: int,
+    kind: str,
+    bitmap_share: float,
     first_seed: int,
     second_seed: int,
 ) -> list[tuple[str, Arrays, I64, U32]]: ...

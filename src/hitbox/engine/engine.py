@@ -51,7 +51,7 @@ CHECKED = 128 * BLOCK
 """Positions checked per task."""
 MAX_SCALAR_BOXES = 32
 """Boxes that are looked at one by one."""
-DENSE_SHARE = 0.5
+BITMAP_SHARE = 0.5
 """Share of the attributes that boxes constrain from which two-sided boxes go to bitmaps."""
 SMALLER = 8
 """How much smaller a merge must be to run beside another: so there are few, and new segments need not wait."""
@@ -247,7 +247,7 @@ class Engine(Matcher):
         if not chosen:
             return None
         merge = Merge(chosen)
-        merge.build(self.build_segments)
+        merge.build(self.merge_segments)
         self._place(merge)
         merge.locate(self.where)
         return lambda: self.finish_merge(merge)
@@ -513,19 +513,23 @@ class Engine(Matcher):
         """(kind, arrays, numbers, positions) of each segment that these boxes become."""
         if not len(numbers):
             return []
-        columns = (boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
-        seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
-        try:
-            return _kernels.build(self.space.attributes, numbers, *columns, *self._options, self._kind(boxes), *seed)
-        except ValueError as error:  # how the kernels say that there is too much of something
-            raise MatcherError(str(error)) from None
+        low, high = boxes.low, boxes.high
+        with _too_much():
+            return _kernels.build(
+                numbers, boxes.offsets, boxes.attribute, low, high, boxes.priority, *self._build_options()
+            )
 
-    def _kind(self, boxes: Boxes) -> str:
-        """Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
-        attributes that most boxes constrain."""
-        kind = self._forced
-        dense = len(boxes.attribute) >= DENSE_SHARE * self.space.attributes * len(boxes)
-        return "bitmap" if kind == "auto" and self.space.information and dense else kind
+    def merge_segments(self, segments: list[Segment], alive: list[NDArray[np.uint64]]) -> list[Built]:
+        """The same of the boxes of some segments whose bits are set."""
+        with _too_much():
+            return _kernels.merge([segment.kernel for segment in segments], alive, *self._build_options())
+
+    def _build_options(self) -> tuple[int, int, int, int, str, float, int, int]:
+        # Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
+        # attributes that most boxes constrain.
+        bitmap_share = BITMAP_SHARE if self._forced == "auto" and self.space.information else 2.0
+        seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
+        return self.space.attributes, *self._options, self._forced, bitmap_share, *seed
 
     def _seal(self, numbers: I64, boxes: Boxes, kept: list[Segment]) -> list[tuple[Segment, I64, U32]]:
         return self._placed(self.build_segments(numbers, boxes), kept)
@@ -616,6 +620,15 @@ def _check_opened(segments: list[Segment], where: U32, tail: I64) -> None:
     array_checks.require((where[tail] == there).all(), "where", "a box of the tail is elsewhere")
     located = int(np.count_nonzero(where != NOWHERE))
     array_checks.require(located == living.sum() + len(tail), "where", "it has boxes that are nowhere")
+
+
+@contextmanager
+def _too_much() -> Iterator[None]:
+    """How the kernels say that there is too much of something."""
+    try:
+        yield
+    except ValueError as error:
+        raise MatcherError(str(error)) from None
 
 
 @contextmanager

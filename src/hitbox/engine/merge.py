@@ -24,9 +24,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.encoding.arrays import I64, Boxes
+from hitbox.encoding.arrays import I64
 from hitbox.engine import _kernels
-from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment, positions_of
+from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment
 from hitbox.errors import HitboxError
 
 START_TIMEOUT = 2.0
@@ -42,7 +42,7 @@ _ending = False
 class Merging(Protocol):
     """What a merge asks of its engine."""
 
-    def build_segments(self, numbers: I64, boxes: Boxes) -> list[Built]: ...
+    def merge_segments(self, segments: list[Segment], alive: list[NDArray[np.uint64]]) -> list[Built]: ...
     def begin_merge(self) -> Merge | None: ...
     def place_merge(self, merge: Merge) -> bool: ...
     def finish_merge(self, merge: Merge) -> None: ...
@@ -65,13 +65,8 @@ class Merge:
         self._started, self._begun = time.monotonic(), False
         self._ended = _thread.allocate_lock()
 
-    def build(self, build: Callable[[I64, Boxes], list[Built]]) -> None:
-        numbers, boxes = [], []
-        for segment, alive in zip(self.sources, self._alive, strict=True):
-            positions = positions_of(alive)
-            numbers.append(segment.numbers(positions))
-            boxes.append(segment.boxes(positions))
-        self.built = build(np.concatenate(numbers), Boxes.concat(boxes))
+    def build(self, build: Callable[[list[Segment], list[NDArray[np.uint64]]], list[Built]]) -> None:
+        self.built = build(self.sources, self._alive)
 
     @property
     def placed(self) -> bool:
@@ -124,7 +119,7 @@ class Merge:
     def _run(self, engine: Merging, alone: AbstractContextManager[None]) -> Merge | None:
         """The whole merge; the one that is worth doing next."""
         self._begun = True
-        self.build(engine.build_segments)
+        self.build(engine.merge_segments)
         with alone:
             if not engine.place_merge(self):
                 return None

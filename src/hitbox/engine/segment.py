@@ -66,9 +66,6 @@ class Segment:
     def end(self) -> int:
         return self.base + self.size
 
-    def living(self) -> U32:
-        return positions_of(self.arrays["alive"])
-
     def writable_alive(self) -> NDArray[np.uint64]:
         """`alive`, or a copy where it is read-only, for `delete`."""
         alive = self.arrays["alive"]
@@ -95,8 +92,3 @@ class Segment:
 
     def numbers(self, positions: U32) -> I64:
         return self.kernel.numbers(positions)
-
-
-def positions_of(alive: NDArray[np.uint64]) -> U32:
-    """The positions whose bits are set."""
-    return np.flatnonzero(np.unpackbits(alive.view(np.uint8), bitorder="little")).astype(np.uint32)
