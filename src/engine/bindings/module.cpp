@@ -6,6 +6,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -146,21 +147,51 @@ struct BoxSubset {
     low.insert(low.end(), boxes.low + from, boxes.low + to);
     high.insert(high.end(), boxes.high + from, boxes.high + to);
     offsets.push_back(start + to - from);
-    numbers.push_back(boxes.numbers[box]);
+    if (boxes.numbers) numbers.push_back(boxes.numbers[box]);
     priority.push_back(boxes.priority[box]);
     key.push_back(chosen < 0 ? chosen : chosen - from + start);
     source.push_back(u32(box));
   }
   Boxes view() const {
-    return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
+    return {source.size(),
+            offsets.data(),
+            attribute.data(),
+            low.data(),
+            high.data(),
+            priority.data(),
+            numbers.empty() ? nullptr : numbers.data()};
   }
 };
 
-// Builds segments of boxes: [(kind, arrays, numbers, positions)].
-nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
-               Vector<i64> high, Vector<u8> priority, u32 block, u32 lines, u32 band, const std::string& kind,
-               u64 first_seed, u64 second_seed) {
-  Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
+// The boxes of a segment in the order of their positions, which are sorted too. source[i]: which box of the input the
+// segment's i-th one was; empty if they are all of it.
+std::vector<i64> in_order(Array<u32>& position, const std::vector<u32>& source) {
+  if (!position.size) return {};
+  u32 end = *std::max_element(position.data(), position.data() + position.size) + 1;
+  std::vector<u32> at(end, UINT32_MAX);
+  for (u32 i = 0; i < position.size; ++i) at[position[i]] = i;
+  std::vector<i64> order;
+  order.reserve(position.size);
+  for (u32 place = 0; place < end; ++place)
+    if (at[place] != UINT32_MAX) {
+      order.push_back(source.empty() ? at[place] : source[at[place]]);
+      position[order.size() - 1] = place;
+    }
+  return order;
+}
+
+// Builds segments of boxes: [(kind, arrays, numbers, positions)]. Without numbers, the boxes of each segment are numbered
+// from 0 in its own order, and instead of numbers this order is returned.
+nb::list build(u32 attributes, std::optional<Vector<i64>> numbers, Vector<i64> offsets, Vector<int> attribute,
+               Vector<i64> low, Vector<i64> high, Vector<u8> priority, u32 block, u32 lines, u32 band,
+               const std::string& kind, u64 first_seed, u64 second_seed) {
+  Boxes boxes{priority.size(),
+              offsets.data(),
+              attribute.data(),
+              low.data(),
+              high.data(),
+              priority.data(),
+              numbers ? numbers->data() : nullptr};
   BitmapOptions options{attributes, block, lines, band};
   BoxSubset keyed, ranges;
   BitmapArrays bitmap;
@@ -185,17 +216,22 @@ nb::list build(u32 attributes, Vector<i64> numbers, Vector<i64> offsets, Vector<
     }
     if (bitmap_boxes->count) bitmap = build_bitmap(*bitmap_boxes, options, interrupt);
   }
+  auto names_of = [&](const BoxSubset& some, Array<u32>& position) {
+    if (!numbers) return to_numpy(in_order(position, some.source));
+    return some.source.empty() ? nb::cast(*numbers) : to_numpy(some.numbers);
+  };
   nb::list out;
   if (bitmap_boxes->count) {
-    nb::object box_numbers = bitmap_boxes == &boxes ? nb::cast(numbers) : to_numpy(ranges.numbers);
+    nb::object names = names_of(ranges, bitmap.position);
     nb::dict arrays;
     each_bitmap_array(bitmap, attributes, DictWriter{arrays});
-    out.append(nb::make_tuple("bitmap", arrays, box_numbers, to_numpy(bitmap.position)));
+    out.append(nb::make_tuple("bitmap", arrays, names, to_numpy(bitmap.position)));
   }
-  if (!keyed.numbers.empty()) {
+  if (!keyed.source.empty()) {
+    nb::object names = names_of(keyed, postings.position);
     nb::dict arrays;
     each_posting_array(postings, attributes, DictWriter{arrays});
-    out.append(nb::make_tuple("postings", arrays, to_numpy(keyed.numbers), to_numpy(postings.position)));
+    out.append(nb::make_tuple("postings", arrays, names, to_numpy(postings.position)));
   }
   return out;
 }
@@ -445,8 +481,8 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("nbytes", &Tail::bytes)
       .def("__len__", &Tail::size);
 
-  m.def("build", &build, "attributes"_a, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
-        "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
+  m.def("build", &build, "attributes"_a, "numbers"_a.none(), "offsets"_a, "attribute"_a, "low"_a, "high"_a,
+        "priority"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),

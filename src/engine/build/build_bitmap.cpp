@@ -131,9 +131,7 @@ struct Layout {
     out.population.allocate(all, 0);
     out.edges.allocate(all, 0);
     out.summary.allocate(all * out.summary_words, 0);
-    i64 most = *std::max_element(boxes.numbers, boxes.numbers + boxes.count);
-    out.number_bytes = most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
-    out.numbers.allocate(size_t(out.blocks) * BLOCK * out.number_bytes + BYTE_PADDING, 0);
+    make_numbers();
     out.alive.allocate(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
     out.position.allocate(boxes.count);
     out.narrowest.allocate(m, CELLS);
@@ -143,6 +141,16 @@ struct Layout {
     }
     counts.resize(all);
     cursor.resize(all);
+  }
+
+  void make_numbers() {
+    i64 most = boxes.numbers ? *std::max_element(boxes.numbers, boxes.numbers + boxes.count) : 0;
+    out.number_bytes = !boxes.numbers ? 0 : most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
+    out.numbers.allocate(number_array_bytes(out.blocks, out.number_bytes) + BYTE_PADDING, 0);
+    for (u32 block = 0; !boxes.numbers && block < out.blocks; ++block) {
+      u32 first = u32(block_begin[block]);
+      std::memcpy(out.numbers.data() + size_t(block) * 4, &first, 4);
+    }
   }
 
   // Chooses the room of a row so that rows and overflow rows together are smallest.
@@ -293,8 +301,10 @@ struct Layout {
   }
 
   void set_number(u32 position, size_t at, u32 box) {
-    u32 number = u32(boxes.numbers[box]);  // little-endian: the low bytes come first
-    std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
+    if (boxes.numbers) {
+      u32 number = u32(boxes.numbers[box]);  // little-endian: the low bytes come first
+      std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
+    }
     out.position[box] = u32(at);
     out.alive[at / 64] |= 1ull << (position & 63);
   }

@@ -48,7 +48,7 @@ static inline void check_sizes(const BitmapSizes& sizes, u32 attributes) {
   require(sizes.keyed <= 1, "sizes", "the kind of rows is unknown");
   require(sizes.row_bytes == row_bytes_for(attributes, sizes.room, sizes.keyed), "sizes",
           "the bytes of a row do not go with its room");
-  require(sizes.number_bytes && sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
+  require(sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
 }
 
 static inline i64 last_key(const i64* starts, u32 cell) {

@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -53,7 +54,35 @@ DEAD_SHARE = 0.2
 """Share of deleted boxes from which a segment is rebuilt."""
 DENSE_SHARE = 0.5
 """Share of the attributes that boxes constrain from which two-sided boxes go to bitmaps."""
+MIN_ARRANGED = 1024
+"""Boxes from which the engine chooses the order of their numbers."""
 NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
+
+Built = tuple[str, Arrays, I64, U32]
+"""A segment: kind, arrays, the numbers of its boxes and their positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """Segments of many boxes, built before the boxes have numbers. If these ascend by one in the order of the segments,
+    the segments need not store them, and what belongs to neighbours in a segment lies together everywhere."""
+
+    order: I64
+    """The boxes, as places in the input, in the order of the segments."""
+    parts: list[Built]
+    """The segments; their boxes are numbered from 0 in each."""
+
+    def numbered(self, first: int) -> list[Built]:
+        """The segments, with numbers from `first` on."""
+        found: list[Built] = []
+        for kind, arrays, order, positions in self.parts:
+            numbers = arrays["numbers"]
+            if kind == "bitmap":  # bytes: the first number of each block, then padding
+                numbers = numbers[: 4 * int(arrays["sizes"][0])].view(np.uint32)
+            numbers += np.uint32(first)
+            found.append((kind, arrays, np.arange(first, first + len(order)), positions))
+            first += len(order)
+        return found
 
 
 class Engine(Matcher):
@@ -99,9 +128,20 @@ class Engine(Matcher):
     def delete(self, numbers: I64) -> None:
         self.change(numbers, NONE, NO_BOXES)()
 
-    def change(self, delete: I64, numbers: I64, boxes: Boxes) -> Callable[[], None]:
+    def arrange(self, boxes: Boxes) -> Arranged | None:
+        """Builds segments of many boxes for `change`, before they have numbers; None where they are too few."""
+        if len(boxes) < max(MIN_ARRANGED, self._tail_limit):
+            return None
+        self._check_boxes(boxes)
+        parts = self._build(None, boxes)
+        return Arranged(np.concatenate([order for _, _, order, _ in parts]), parts)
+
+    def change(self, delete: I64, numbers: I64, boxes: Boxes, arranged: Arranged | None = None) -> Callable[[], None]:
         """As `Matcher.change` says. All that takes long or needs memory happens here and changes nothing that anybody
-        can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared."""
+        can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared.
+
+        arranged: what `arrange` made of `boxes`; `numbers` then ascend by one, and belong to its order
+        """
         delete = np.ascontiguousarray(delete, np.int64)
         numbers = np.ascontiguousarray(numbers, np.int64)
         if not len(delete) and not len(numbers):
@@ -122,7 +162,7 @@ class Engine(Matcher):
             before, held = self._tail.numbers(stay), Boxes(*self._tail.decode(stay))
             added = self._seal(np.concatenate([before, numbers]), Boxes.concat([held, boxes]), kept)
         elif not few:
-            added = self._seal(numbers, boxes, kept)
+            added = self._seal(numbers, boxes, kept, arranged)
         self._make_room(_ends(numbers)[1] + 1)
         tail, locations = self._tail, np.zeros(0, np.uint32)
         if full:
@@ -337,6 +377,9 @@ class Engine(Matcher):
             raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
         if self._any_used(numbers, freed):
             raise MatcherError("a box number is already in use: delete it first")
+        self._check_boxes(boxes)
+
+    def _check_boxes(self, boxes: Boxes) -> None:
         least, most = _ends(boxes.attribute)
         if least < 0 or most >= self.space.attributes:
             raise MatcherError(f"a box constrains an attribute outside 0..{self.space.attributes - 1}")
@@ -362,8 +405,9 @@ class Engine(Matcher):
             raise MatcherError("a box number is not in use")
         return where
 
-    def _build(self, numbers: I64, boxes: Boxes) -> list[tuple[str, Arrays, I64, U32]]:
-        if not len(numbers):
+    def _build(self, numbers: I64 | None, boxes: Boxes) -> list[Built]:
+        """Segments of boxes; without numbers as `Arranged` has them."""
+        if not len(boxes):
             return []
         columns = (boxes.offsets, boxes.attribute, boxes.low, boxes.high, boxes.priority)
         seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
@@ -379,11 +423,14 @@ class Engine(Matcher):
         dense = len(boxes.attribute) >= DENSE_SHARE * self.space.attributes * len(boxes)
         return "bitmap" if kind == "auto" and self.space.information and dense else kind
 
-    def _seal(self, numbers: I64, boxes: Boxes, beside: list[Segment]) -> list[tuple[Segment, I64, U32]]:
+    def _seal(
+        self, numbers: I64, boxes: Boxes, beside: list[Segment], arranged: Arranged | None = None
+    ) -> list[tuple[Segment, I64, U32]]:
         """Segments of these boxes, and which number is where, at locations that the segments `beside` leave free."""
         taken = list(beside)
         added: list[tuple[Segment, I64, U32]] = []
-        for kind, arrays, some, positions in self._build(numbers, boxes):
+        built = self._build(numbers, boxes) if arranged is None else arranged.numbered(int(numbers[0]))
+        for kind, arrays, some, positions in built:
             segment = Segment(kind, self.space.attributes, 0, len(some), arrays)
             segment.base = _free_base(taken, segment.size)
             taken.append(segment)

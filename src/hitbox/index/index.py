@@ -204,10 +204,7 @@ class Index:
 
     def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
         """Some slots go, some rows come: all at once, or not at all. The caller prepares (read_write_lock.py)."""
-        change = self._catalog.change(gone, come)
-        switch = self._matcher.change(change.gone, change.come, boxes)
-        # the matcher first: where memory runs out in its commit, nothing else has changed
-        self._commit(switch, change.commit, also)
+        self._commit(*self._state.changing(gone, come, boxes), also)
         for tidy in (self._matcher.prepare, self._catalog.prepare):
             self._commit(tidy())
         for name, words in self._keys.dictionaries.items():
@@ -312,7 +309,9 @@ class Index:
             raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
         if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
             raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
-        parts = list(self._match_slots(events_, where, threads, lambda slots: self._catalog.ids.take(slots)))
+        parts = list(
+            self._match_slots(events_, where, threads, lambda slots, ends: self._catalog.ids.take(slots, ends))
+        )
         if len(parts) == 1:
             return Matches(*parts[0])
         ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
@@ -327,7 +326,7 @@ class Index:
         catalog = self._catalog
         offsets, ids, priority = [np.zeros(1, np.int64)], [], []
         for ends, (some, levels) in self._match_slots(
-            events_, where, threads, lambda slots: (catalog.ids.take(slots), catalog.priority[slots])
+            events_, where, threads, lambda slots, ends: (catalog.ids.take(slots, ends), catalog.priority[slots])
         ):
             offsets.append(ends[1:] + offsets[-1][-1])
             ids.append(some)
@@ -336,7 +335,7 @@ class Index:
         return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 
     def _match_slots(
-        self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I32], T]
+        self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I32, I64], T]
     ) -> Iterator[tuple[I64, T]]:
         """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
         if not isinstance(events_, pa.Table):
@@ -351,7 +350,7 @@ class Index:
                 end = start + len(points)
                 chunk = _part(events_, start, end)
                 offsets, slots = self._resolver().many(points, chunk, filters and filters[start:end], threads)
-                found = offsets, of(slots)
+                found = offsets, of(slots, offsets)
                 taken = time.perf_counter() - begun
             yield found
             start = end if len(points) else start + size
