@@ -292,33 +292,34 @@ nb::tuple Ids::columns(const i32* slots, const i64* events, size_t event_count) 
   i64 total = 0;
   in_pieces(events, event_count, [&](size_t from, size_t to) {
     for (size_t e = from; e < to; ++e) {
-      regions[e].next = total;
-      for (i64 i = events[e]; i < events[e + 1]; ++i) total += length(slots[i]);
-      regions[e].end = total;
+      i64 size = 0;
+      for (i64 i = events[e]; i < events[e + 1]; ++i) size += length(slots[i]);
+      regions[e] = {total, total + size};
+      total += size;
     }
   });
   u8* bytes = allocate<u8>(size_t(total));
   nb::object data = numpy_array(bytes, {size_t(total)});
   const u8* texts = data_.data();
   const i64 last_short = i64(data_.size()) - SHORT_TEXT;
-  in_pieces(events, event_count, [&](size_t from, size_t to) {
-    each_stretch(slots, events, from, to, frozen_, [&](size_t e, i64 begin, i64 end) {
-      Region& region = regions[e];
-      const i64 last_room = region.end - SHORT_TEXT;
-      i64 at = region.next;
+  // Captured by value: compilers cannot know that what is written to bytes and ends changes no reference.
+  in_pieces(events, event_count, [=, frozen = frozen_, regions = regions.data()](size_t from, size_t to) {
+    each_stretch(slots, events, from, to, frozen, [=](size_t e, i64 begin, i64 end) {
+      const i64 last_room = regions[e].end - SHORT_TEXT;
+      i64 at = regions[e].next;
       for (i64 i = begin; i < end; ++i) {
-        if (i + 2 * AHEAD < end) {
-          prefetch(known + slots[i + 2 * AHEAD]);
-          prefetch(texts + known[slots[i + AHEAD]]);
+        if (i + 4 * AHEAD < end) {
+          prefetch(known + slots[i + 4 * AHEAD]);
+          prefetch(texts + known[slots[i + 2 * AHEAD]]);
         }
         const i64 start = known[slots[i]], size = known[slots[i] + 1] - start;
         if (size <= SHORT_TEXT && start <= last_short && at <= last_room)
-          std::memcpy(bytes + at, texts + start, SHORT_TEXT);
+          std::memcpy(bytes + at, texts + start, size_t(SHORT_TEXT));
         else if (size) std::memcpy(bytes + at, texts + start, size_t(size));
         at += size;
         ends[i + 1] = at;
       }
-      region.next = at;
+      regions[e].next = at;
     });
   });
   return nb::make_tuple(offsets, data);
