@@ -1,8 +1,8 @@
 // Allocates memory for results and scratch buffers. Large blocks that are freed are cached for the next call, because
 // clearing fresh pages takes longer than writing results.
 //
-// The cache holds at most a sixteenth of the machine's memory. The kernel may reclaim its pages when memory is short
-// (MADV_FREE), so the cache takes nothing away from others. Small blocks come from malloc.
+// The cache holds at most a sixteenth of the machine's memory. The kernel may reclaim the pages of its larger blocks when
+// memory is short (MADV_FREE), so the cache takes hardly anything away from others. Small blocks come from malloc.
 #include <mutex>
 #include <utility>
 
@@ -17,7 +17,8 @@ namespace hitbox {
 namespace {
 
 constexpr size_t HEADER = 64;  // bytes before the caller's memory; they store the block's size
-constexpr size_t LARGE_BYTES = size_t(1) << 20;
+constexpr size_t LARGE_BYTES = size_t(1) << 18;
+constexpr size_t RECLAIMABLE_BYTES = size_t(4) << 20;  // telling the kernel takes longer than it is worth for less
 constexpr u32 CACHED_BLOCKS = 16;
 
 // A block with its header.
@@ -44,6 +45,7 @@ size_t max_cached_bytes() {
 void mark_reclaimable(Block block) {
 #if defined(__linux__) && defined(MADV_FREE)
   constexpr std::uintptr_t page = 4096;
+  if (block.bytes < RECLAIMABLE_BYTES) return;
   std::uintptr_t from = (reinterpret_cast<std::uintptr_t>(block.at) + HEADER + page - 1) / page * page;
   std::uintptr_t to = (reinterpret_cast<std::uintptr_t>(block.at) + block.bytes) / page * page;
   if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_FREE);

@@ -8,6 +8,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -98,9 +99,9 @@ nb::object to_numpy(const std::vector<T>& values) {
   return to_numpy(std::move(memory), values.size());
 }
 
-Boxes boxes_from(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
+Boxes boxes_from(const i64* numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
                  Vector<u8> priority) {
-  return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
+  return {priority.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers};
 }
 
 // Moves a builder's arrays into a dict, by name.
@@ -160,21 +161,44 @@ struct BoxSubset {
     low.insert(low.end(), boxes.low + from, boxes.low + to);
     high.insert(high.end(), boxes.high + from, boxes.high + to);
     offsets.push_back(start + to - from);
-    numbers.push_back(boxes.numbers[box]);
+    if (boxes.numbers) numbers.push_back(boxes.numbers[box]);
     priority.push_back(boxes.priority[box]);
     key.push_back(chosen < 0 ? chosen : chosen - from + start);
     source.push_back(u32(box));
   }
   Boxes view() const {
-    return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
+    return {source.size(),
+            offsets.data(),
+            attribute.data(),
+            low.data(),
+            high.data(),
+            priority.data(),
+            numbers.empty() ? nullptr : numbers.data()};
   }
 };
+
+// The boxes of a segment in the order of their positions, which are sorted too. source[i]: which box of the input the
+// segment's i-th one was; empty if they are all of it.
+std::vector<i64> in_order(Array<u32>& position, const std::vector<u32>& source) {
+  if (!position.size) return {};
+  u32 end = *std::max_element(position.data(), position.data() + position.size) + 1;
+  std::vector<u32> at(end, UINT32_MAX);
+  for (u32 i = 0; i < position.size; ++i) at[position[i]] = i;
+  std::vector<i64> order;
+  order.reserve(position.size);
+  for (u32 place = 0; place < end; ++place)
+    if (at[place] != UINT32_MAX) {
+      order.push_back(source.empty() ? at[place] : source[at[place]]);
+      position[order.size() - 1] = place;
+    }
+  return order;
+}
 
 struct BuildOptions {
   u32 attributes, block, lines, band;
   std::string kind;
   double bitmap_share;  // from this share of constrained attributes on, all boxes go to bitmaps
-  Seed seed;     // never small, as attributes are
+  Seed seed;            // never small, as attributes are
 };
 
 // Segments of boxes, without Python.
@@ -185,8 +209,10 @@ struct BuiltSegments {
   PostingArrays postings;
   bool is_dense = false;
   bool whole = true;  // all boxes are in the bitmap or dense segment
+  bool numbered;
 
-  BuiltSegments(const Boxes& boxes, const BuildOptions& options, InterruptCheck& interrupt) {
+  BuiltSegments(const Boxes& boxes, const BuildOptions& options, InterruptCheck& interrupt)
+      : numbered(boxes.numbers != nullptr) {
     const double share = boxes.count ? double(boxes.offsets[boxes.count]) / double(boxes.count) : 0;
     const bool automatic = options.kind == "auto" && share < options.bitmap_share * options.attributes;
     std::vector<i64> key(boxes.count, -2);
@@ -208,32 +234,38 @@ struct BuiltSegments {
     else if (in_bitmap.count) bitmap = build_bitmap(in_bitmap, layout, interrupt);
   }
 
-  // [(kind, arrays, numbers, positions)]; numbers() gives those of all boxes.
+  // [(kind, arrays, numbers, positions)]; numbers() gives those of all boxes. Boxes without numbers: their order instead.
   template <class Numbers>
   nb::list to_python(u32 attributes, Numbers numbers) {
+    auto names_of = [&](const BoxSubset& some, Array<u32>& position) {
+      if (!numbered) return to_numpy(in_order(position, some.source));
+      return whole ? numbers() : to_numpy(some.numbers);
+    };
     nb::list out;
     Array<u32>& position = is_dense ? dense.position : bitmap.position;
     if (position.size) {
-      nb::object box_numbers = whole ? numbers() : to_numpy(ranges.numbers);
+      nb::object names = names_of(ranges, position);
       nb::dict arrays;
       if (is_dense) each_dense_array(dense, attributes, DictWriter{arrays});
       else each_bitmap_array(bitmap, attributes, DictWriter{arrays});
-      out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, box_numbers, to_numpy(position)));
+      out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, names, to_numpy(position)));
     }
-    if (!keyed.numbers.empty()) {
+    if (!keyed.source.empty()) {
+      nb::object names = names_of(keyed, postings.position);
       nb::dict arrays;
       each_posting_array(postings, attributes, DictWriter{arrays});
-      out.append(nb::make_tuple("postings", arrays, to_numpy(keyed.numbers), to_numpy(postings.position)));
+      out.append(nb::make_tuple("postings", arrays, names, to_numpy(postings.position)));
     }
     return out;
   }
 };
 
-// Builds segments of boxes: [(kind, arrays, numbers, positions)].
-nb::list build(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
-               Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band, const std::string& kind,
+// Builds segments of boxes: [(kind, arrays, numbers, positions)]. Without numbers, the boxes of each segment are numbered
+// from 0 in its own order, and instead of numbers this order is returned.
+nb::list build(std::optional<Vector<i64>> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
+               Vector<i64> high, Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band, const std::string& kind,
                double bitmap_share, u64 first_seed, u64 second_seed) {
-  const Boxes boxes = boxes_from(numbers, offsets, attribute, low, high, priority);
+  const Boxes boxes = boxes_from(numbers ? numbers->data() : nullptr, offsets, attribute, low, high, priority);
   const BuildOptions options{attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::optional<BuiltSegments> built;
@@ -242,7 +274,7 @@ nb::list build(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, 
     if (boxes.count > 1024) released.emplace();  // to give it back for less costs more than it gains: see is_long
     built.emplace(boxes, options, interrupt);
   }
-  return built->to_python(attributes, [&] { return nb::cast(numbers); });
+  return built->to_python(attributes, [&] { return nb::cast(*numbers); });
 }
 
 // A sealed segment: a view of numpy arrays.
@@ -374,7 +406,7 @@ bool stage(Tail& tail, Vector<u32> where, Vector<i64> freed, Vector<i64> numbers
   }
   for (size_t i = 0; i < constraints; ++i)
     if (u32(attribute.data()[i]) >= attributes) return false;
-  tail.stage(boxes_from(numbers, offsets, attribute, low, high, priority));
+  tail.stage(boxes_from(numbers.data(), offsets, attribute, low, high, priority));
   return true;
 }
 
@@ -572,7 +604,7 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("nbytes", &Tail::bytes)
       .def("__len__", &Tail::size);
 
-  m.def("build", &build, "numbers"_a, "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a, "attributes"_a,
+  m.def("build", &build, "numbers"_a.none(), "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a, "attributes"_a,
         "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
   m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a,
         "first_seed"_a, "second_seed"_a);

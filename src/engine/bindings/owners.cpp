@@ -8,9 +8,10 @@
 namespace hitbox {
 namespace {
 
-constexpr size_t PIECE = 1 << 22;  // ids between two looks for signals
-constexpr size_t SHORT = 4096;     // ids for which Python's lock is not given back
-constexpr size_t SHORT_TEXT = 32;  // bytes that are copied without looking at the length
+constexpr i64 PIECE = 1 << 22;  // ids between two looks for signals
+constexpr i64 SHORT = 4096;     // ids for which Python's lock is not given back
+constexpr i64 SHORT_TEXT = 32;  // bytes that are copied without looking at the length
+constexpr i64 AHEAD = PrefetchDistance::GATHER;
 
 // Calls use(i, values[at[i]]) for i in [from, to). The values lie all over the memory, so they are asked for in advance.
 template <class T, class Use>
@@ -32,17 +33,50 @@ inline void set_item(PyObject* list, size_t at, PyObject* item) {
 #endif
 }
 
-// Calls work(from, to) for pieces of [0, count) without Python's lock; signal handlers run in between.
+// [0, count) as items for `in_pieces`.
+std::vector<i64> cut(size_t count) {
+  std::vector<i64> ends{0};
+  while (ends.back() < i64(count)) ends.push_back(std::min(i64(count), ends.back() + PIECE));
+  return ends;
+}
+
+// Calls work(from, to) for pieces of [0, count), as large as PIECE ids are together, without Python's lock; signal
+// handlers run in between. The ids of item i are [ends[i], ends[i + 1]).
 template <class Work>
-void in_pieces(size_t count, Work work) {
-  if (count <= SHORT) return work(0, count);
-  for (size_t from = 0; from < count; from += PIECE) {
+void in_pieces(const i64* ends, size_t count, Work work) {
+  if (ends[count] <= SHORT) return work(0, count);
+  for (size_t from = 0, to; from < count; from = to) {
     {
       ReleasedGil free;
-      work(from, std::min(count, from + PIECE));
+      to = from + 1;
+      while (to < count && ends[to + 1] - ends[from] <= PIECE) ++to;
+      work(from, to);
     }
     if (PyErr_CheckSignals()) throw nb::python_error();
   }
+}
+
+// Calls use(event, begin, end) for all places of slots [events[from], events[to]), the places of each event in ascending
+// order. The slots of many events are visited stretch by stretch, so that what belongs to a stretch of slots stays in
+// cache: the slots of an event are a few ascending runs, if the engine chose their order.
+template <class Use>
+void each_stretch(const i32* slots, const i64* events, size_t from, size_t to, size_t slot_count, Use use) {
+  constexpr size_t STRETCH = size_t(1) << 15;
+  constexpr i64 MIN_PLACES = 8;  // per event and stretch
+  constexpr u32 RUNS = 2;
+  std::vector<i64> next(events + from, events + to);
+  const i64 stretches = i64(slot_count / STRETCH + 1);
+  const bool many = to - from > 1 && events[to] - events[from] >= MIN_PLACES * stretches * i64(to - from);
+  for (u32 run = 0; many && run < RUNS; ++run)
+    for (size_t end = STRETCH; end < slot_count + STRETCH; end += STRETCH)
+      for (size_t e = from; e < to; ++e) {
+        i64 begin = next[e - from], at = begin;
+        while (at < events[e + 1] && size_t(slots[at]) < end) ++at;
+        if (at > begin) use(e, begin, at);
+        next[e - from] = at;
+      }
+  for (size_t e = from; e < to; ++e)
+    if (next[e - from] < events[e + 1]) use(e, next[e - from], events[e + 1]);
 }
 
 // Places of slots in a result. Open addressing; as large as the slots that several boxes may belong to are many.
@@ -88,6 +122,12 @@ class Places {
 
 // ---- ids
 
+Ids::Ids(Frozen<i64> offsets, Frozen<u8> data, nb::list late)
+    : text_(true), numbers_(offsets), data_(data), late_(late), frozen_(offsets.size() - 1), lengths_(frozen_) {
+  const i64* at = numbers_.data();
+  for (size_t slot = 0; slot < frozen_; ++slot) lengths_[slot] = u8(std::min<i64>(LONG, at[slot + 1] - at[slot]));
+}
+
 // Ids are often the numbers of rows, which need not be read.
 bool Ids::are_consecutive() const {
   for (size_t i = 1; i < frozen_; ++i)
@@ -99,6 +139,18 @@ PyObject* Ids::made(size_t slot) const {
   const i64* at = numbers_.data() + slot;
   if (!text_) return PyLong_FromLongLong(at[0]);
   return PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(data_.data()) + at[0], Py_ssize_t(at[1] - at[0]), nullptr);
+}
+
+// False if an object cannot be made.
+bool Ids::keep_around(size_t slot) {
+  size_t from = slot / MADE_TOGETHER * MADE_TOGETHER, to = std::min(frozen_, from + MADE_TOGETHER);
+  for (size_t at = from; at < to; ++at) {
+    if (kept_[at]) continue;
+    kept_[at] = made(at);
+    if (!kept_[at]) return false;
+    ++kept_count_;
+  }
+  return true;
 }
 
 void Ids::fetch_ahead(const i32* slots, size_t at, size_t count) const {
@@ -128,12 +180,9 @@ nb::object Ids::list(const i32* slots, size_t count) {
     } else if (kept_.empty()) {
       id = made(slot);
     } else {
-      if (!kept_[slot]) {
-        kept_[slot] = made(slot);
-        kept_count_ += kept_[slot] != nullptr;
-      }
+      if (!kept_[slot] && !keep_around(slot)) throw nb::python_error();
       id = kept_[slot];
-      Py_XINCREF(id);
+      Py_INCREF(id);
     }
     if (!id) throw nb::python_error();
     set_item(out.ptr(), i, id);
@@ -196,20 +245,29 @@ size_t Ids::rank(nb::handle id, const i64* order) const {
 }
 
 nb::tuple Ids::columns(const i32* slots, size_t count) const {
+  const std::vector<i64> pieces = cut(count);
+  return columns(slots, pieces.data(), pieces.size() - 1);
+}
+
+nb::tuple Ids::columns(const i32* slots, const i64* events, size_t event_count) const {
+  const size_t count = size_t(events[event_count]);
   const bool late = any_late(slots, count);
+  const i64* known = numbers_.data();
   if (!text_) {
     i64* ids = allocate<i64>(count);
     nb::object out = numpy_array(ids, {count});
-    const i64* known = numbers_.data();
-    if (consecutive_ && !late) {
-      in_pieces(count, [=, first = frozen_ ? known[0] : 0](size_t from, size_t to) {
-        for (size_t i = from; i < to; ++i) ids[i] = first + slots[i];
-      });
-    } else if (late) {
+    if (late) {
       for (size_t i = 0; i < count; ++i) ids[i] = size_t(slots[i]) < frozen_ ? known[slots[i]] : late_number(slots[i]);
+    } else if (consecutive_) {
+      const i64 first = frozen_ ? known[0] : 0;
+      in_pieces(events, event_count, [=](size_t from, size_t to) {
+        for (i64 i = events[from]; i < events[to]; ++i) ids[i] = first + slots[i];
+      });
     } else {
-      in_pieces(count, [=](size_t from, size_t to) {
-        gather(known, slots, from, to, [=](size_t i, const i64* id) { ids[i] = *id; });
+      in_pieces(events, event_count, [=](size_t from, size_t to) {
+        each_stretch(slots, events, from, to, frozen_, [=](size_t, i64 begin, i64 end) {
+          gather(known, slots, size_t(begin), size_t(end), [=](size_t i, const i64* id) { ids[i] = *id; });
+        });
       });
     }
     return nb::make_tuple(out, nb::none());
@@ -227,25 +285,42 @@ nb::tuple Ids::columns(const i32* slots, size_t count) const {
     }
     return nb::make_tuple(offsets, data);
   }
-  i64* sources = allocate<i64>(count);
-  nb::object kept = numpy_array(sources, {count});
-  in_pieces(count, [=](size_t from, size_t to) {
-    gather(numbers_.data(), slots, from, to, [=](size_t i, const i64* start) {
-      sources[i] = start[0];
-      ends[i + 1] = ends[i] + start[1] - start[0];
-    });
-  });
-  u8* bytes = allocate<u8>(size_t(ends[count]));  // with room behind it, over which a copy may write
-  nb::object data = numpy_array(bytes, {size_t(ends[count])});
-  const u8* texts = data_.data();
-  const i64 safe = i64(data_.size()) - i64(SHORT_TEXT);
-  in_pieces(count, [=](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i) {
-      if (i + PrefetchDistance::GATHER < to) prefetch(texts + sources[i + PrefetchDistance::GATHER]);
-      size_t size = size_t(ends[i + 1] - ends[i]);
-      if (size <= SHORT_TEXT && sources[i] <= safe) std::memcpy(bytes + ends[i], texts + sources[i], SHORT_TEXT);
-      else if (size) std::memcpy(bytes + ends[i], texts + sources[i], size);
+  struct Region {
+    i64 next, end;
+  };
+  std::vector<Region> regions(event_count);  // of the bytes: where the texts of each event go
+  i64 total = 0;
+  in_pieces(events, event_count, [&](size_t from, size_t to) {
+    for (size_t e = from; e < to; ++e) {
+      i64 size = 0;
+      for (i64 i = events[e]; i < events[e + 1]; ++i) size += length(slots[i]);
+      regions[e] = {total, total + size};
+      total += size;
     }
+  });
+  u8* bytes = allocate<u8>(size_t(total));
+  nb::object data = numpy_array(bytes, {size_t(total)});
+  const u8* texts = data_.data();
+  const i64 last_short = i64(data_.size()) - SHORT_TEXT;
+  // Captured by value: compilers cannot know that what is written to bytes and ends changes no reference.
+  in_pieces(events, event_count, [=, frozen = frozen_, regions = regions.data()](size_t from, size_t to) {
+    each_stretch(slots, events, from, to, frozen, [=](size_t e, i64 begin, i64 end) {
+      const i64 last_room = regions[e].end - SHORT_TEXT;
+      i64 at = regions[e].next;
+      for (i64 i = begin; i < end; ++i) {
+        if (i + 4 * AHEAD < end) {
+          prefetch(known + slots[i + 4 * AHEAD]);
+          prefetch(texts + known[slots[i + 2 * AHEAD]]);
+        }
+        const i64 start = known[slots[i]], size = known[slots[i] + 1] - start;
+        if (size <= SHORT_TEXT && start <= last_short && at <= last_room)
+          std::memcpy(bytes + at, texts + start, size_t(SHORT_TEXT));
+        else if (size) std::memcpy(bytes + at, texts + start, size_t(size));
+        at += size;
+        ends[i + 1] = at;
+      }
+      regions[e].next = at;
+    });
   });
   return nb::make_tuple(offsets, data);
 }
@@ -312,7 +387,7 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
   for (size_t e = 0; e < events;) {
     {
       ReleasedGil free;
-      for (size_t until = done + PIECE; e < events && done < until; ++e) {
+      for (size_t until = done + size_t(PIECE); e < events && done < until; ++e) {
         const i64 from = offsets.data()[e], size = offsets.data()[e + 1] - from;
         owners.settle(numbers.data() + from, certain.is_valid() ? certain.data() + from : nullptr, size_t(size), slots,
                       doubtful);
@@ -338,8 +413,13 @@ void bind_owners(nb::module_& m) {
       .def(
           "list", [](Ids& self, Frozen<i32> slots) { return self.list(slots.data(), slots.size()); }, nb::arg("slots"))
       .def(
-          "columns", [](const Ids& self, Frozen<i32> slots) { return self.columns(slots.data(), slots.size()); },
-          nb::arg("slots"))
+          "columns",
+          [](const Ids& self, Frozen<i32> slots, nb::object events) {
+            if (events.is_none()) return self.columns(slots.data(), slots.size());
+            Frozen<i64> ends = nb::cast<Frozen<i64>>(events);
+            return self.columns(slots.data(), ends.data(), ends.size() - 1);
+          },
+          nb::arg("slots"), nb::arg("events").none() = nb::none())
       .def(
           "rank",
           [](const Ids& self, nb::handle id, nb::object order) {
@@ -360,8 +440,10 @@ void bind_owners(nb::module_& m) {
             const size_t size = numbers.size();
             Slots slots;
             slots.need(size);
-            in_pieces(size,
-                      [&](size_t from, size_t to) { self.slots(numbers.data() + from, to - from, slots.data + from); });
+            const std::vector<i64> ends = cut(size);
+            in_pieces(ends.data(), ends.size() - 1, [&](size_t from, size_t to) {
+              self.slots(numbers.data() + ends[from], size_t(ends[to] - ends[from]), slots.data + ends[from]);
+            });
             return numpy_array(std::exchange(slots.data, nullptr), {size});
           },
           nb::arg("numbers"))

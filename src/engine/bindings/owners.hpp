@@ -36,8 +36,7 @@ class Ids {
  public:
   Ids(Frozen<i64> numbers, nb::list late)
       : numbers_(numbers), late_(late), frozen_(numbers.size()), consecutive_(are_consecutive()) {}
-  Ids(Frozen<i64> offsets, Frozen<u8> data, nb::list late)
-      : text_(true), numbers_(offsets), data_(data), late_(late), frozen_(offsets.size() - 1) {}
+  Ids(Frozen<i64> offsets, Frozen<u8> data, nb::list late);
   Ids(const Ids&) = delete;
   Ids& operator=(const Ids&) = delete;
   ~Ids() {
@@ -48,14 +47,23 @@ class Ids {
   nb::object list(const i32* slots, size_t count);
   // (ids, None), or of texts (offsets, bytes): what an Arrow array is made of.
   nb::tuple columns(const i32* slots, size_t count) const;
+  // The same for the slots of many events: those of event e are slots [events[e], events[e + 1]).
+  nb::tuple columns(const i32* slots, const i64* events, size_t event_count) const;
   // The rank of the first frozen id that is not below `id`; `order` sorts them, or is null where they are sorted.
   size_t rank(nb::handle id, const i64* order) const;
-  size_t bytes() const { return kept_.size() * sizeof(PyObject*) + kept_count_ * (text_ ? 64 : 32); }
+  size_t bytes() const { return lengths_.size() + kept_.size() * sizeof(PyObject*) + kept_count_ * (text_ ? 64 : 32); }
 
  private:
   static constexpr size_t MOST_KEPT = size_t(1) << 22;
+  static constexpr size_t MADE_TOGETHER = 64;  // objects of neighbouring slots, so that they are neighbours in memory
+  static constexpr u8 LONG = 255;              // a text of this length or more
 
   PyObject* made(size_t slot) const;
+  bool keep_around(size_t slot);
+  i64 length(i32 slot) const {
+    u8 short_length = lengths_[size_t(slot)];
+    return short_length < LONG ? short_length : numbers_.data()[slot + 1] - numbers_.data()[slot];
+  }
   void fetch_ahead(const i32* slots, size_t at, size_t count) const;
   bool are_consecutive() const;
   bool any_late(const i32* slots, size_t count) const;
@@ -68,6 +76,7 @@ class Ids {
   nb::list late_;
   size_t frozen_;
   bool consecutive_ = false;     // the frozen numbers ascend by one
+  std::vector<u8> lengths_;      // of texts, at most LONG: the size of a result needs no more
   std::vector<PyObject*> kept_;  // the objects of frozen slots that were asked for
   size_t kept_count_ = 0, asked_ = 0;
 };

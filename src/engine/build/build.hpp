@@ -21,7 +21,7 @@ struct Boxes {
   const i64* low;
   const i64* high;
   const u8* priority;
-  const i64* numbers;
+  const i64* numbers;  // null: the builder numbers the boxes of a segment from 0, in its own order
 
   u32 size(size_t box) const { return u32(offsets[box + 1] - offsets[box]); }
 };
@@ -29,7 +29,8 @@ struct Boxes {
 // What builders rely on; asserted in debug builds.
 inline bool is_valid(const Boxes& boxes, u32 attributes) {
   for (size_t box = 0; box < boxes.count; ++box) {
-    if (boxes.offsets[box] > boxes.offsets[box + 1] || boxes.priority[box] >= LEVELS || boxes.numbers[box] < 0)
+    if (boxes.offsets[box] > boxes.offsets[box + 1] || boxes.priority[box] >= LEVELS ||
+        (boxes.numbers && boxes.numbers[box] < 0))
       return false;
     for (i64 at = boxes.offsets[box], next = 0; at < boxes.offsets[box + 1]; ++at) {
       if (boxes.attribute[at] < next || boxes.attribute[at] >= i64(attributes) || boxes.low[at] > boxes.high[at])

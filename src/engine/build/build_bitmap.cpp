@@ -121,8 +121,7 @@ struct Layout {
     out.population.allocate(all, 0);
     out.edges.allocate(all, 0);
     out.summary.allocate(all * out.summary_words, 0);
-    out.number_bytes = number_bytes_for(*std::max_element(boxes.numbers, boxes.numbers + boxes.count));
-    out.numbers.allocate(size_t(out.blocks) * BLOCK * out.number_bytes + BYTE_PADDING, 0);
+    make_numbers();
     out.alive.allocate(size_t(tiles_of(out.blocks)) * TILE_WORDS, 0);
     out.position.allocate(boxes.count);
     out.narrowest.allocate(m, CELLS);
@@ -132,6 +131,15 @@ struct Layout {
     }
     counts.resize(all);
     cursor.resize(all);
+  }
+
+  void make_numbers() {
+    out.number_bytes = number_bytes_for(boxes);
+    out.numbers.allocate(number_array_bytes(out.blocks, out.number_bytes) + BYTE_PADDING, 0);
+    for (u32 block = 0; !boxes.numbers && block < out.blocks; ++block) {
+      u32 first = u32(block_begin[block]);
+      std::memcpy(out.numbers.data() + size_t(block) * 4, &first, 4);
+    }
   }
 
   void prefetch_box(u32 box) const {
@@ -205,8 +213,10 @@ struct Layout {
   }
 
   void set_number(u32 position, size_t at, u32 box) {
-    u32 number = u32(boxes.numbers[box]);  // little-endian: the low bytes come first
-    std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
+    if (boxes.numbers) {
+      u32 number = u32(boxes.numbers[box]);  // little-endian: the low bytes come first
+      std::memcpy(out.numbers.data() + at * out.number_bytes, &number, out.number_bytes);
+    }
     out.position[box] = u32(at);
     out.alive[at / 64] |= 1ull << (position & 63);
   }

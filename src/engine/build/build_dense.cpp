@@ -61,11 +61,10 @@ struct DenseLayout {
 
   void make_numbers() {
     bool in_order = true;
-    for (size_t at = 0; at < order.size(); ++at)
+    for (size_t at = 0; boxes.numbers && at < order.size(); ++at)
       in_order &= boxes.numbers[order[at]] == boxes.numbers[order[0]] + i64(at);
-    out.first_number = in_order ? u32(boxes.numbers[order[0]]) : 0;
-    out.number_bytes =
-        in_order ? 0 : number_bytes_for(*std::max_element(boxes.numbers, boxes.numbers + boxes.count));
+    out.first_number = boxes.numbers && in_order ? u32(boxes.numbers[order[0]]) : 0;
+    out.number_bytes = in_order ? 0 : number_bytes_for(boxes);
     out.numbers.allocate(boxes.count * out.number_bytes + BYTE_PADDING, 0);
     for (size_t at = 0; at < order.size() && !in_order; ++at) {
       u32 number = u32(boxes.numbers[order[at]]);  // little-endian: the low bytes come first

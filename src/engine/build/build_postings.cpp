@@ -216,7 +216,7 @@ struct Builder {
       i64 from = boxes.offsets[box];
       write_row(out.rows.words.data() + out.rows.start[i], boxes.attribute + from, boxes.low + from, boxes.high + from,
                 boxes.size(box));
-      out.rows.numbers[i] = u32(boxes.numbers[box]);
+      out.rows.numbers[i] = boxes.numbers ? u32(boxes.numbers[box]) : u32(i);
       out.rows.levels[i] = boxes.priority[box];
       out.position[box] = u32(i);
       out.rows.alive[i / 64] |= 1ull << (i & 63);

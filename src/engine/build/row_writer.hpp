@@ -114,7 +114,11 @@ class RowWriter {
   std::vector<u8> overflow_, scratch_;  // overflow rows, and a buffer for one
 };
 
-// The bytes of a number up to `most`.
-inline u32 number_bytes_for(i64 most) { return most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1; }
+// The bytes of a box number; 0 if the boxes have none, so that numbers follow their order.
+inline u32 number_bytes_for(const Boxes& boxes) {
+  if (!boxes.numbers) return 0;
+  const i64 most = *std::max_element(boxes.numbers, boxes.numbers + boxes.count);
+  return most >> 24 ? 4 : most >> 16 ? 3 : most >> 8 ? 2 : 1;
+}
 
 }  // namespace hitbox

@@ -22,7 +22,7 @@
 // its top 16 bits. If that loses bits of any bound in the segment, rows store whole keys (`keyed`).
 //
 // Bytes per box: 8 per attribute for lines, 4 per constraint for lists, 5.5 per constraint (18 if keyed) and 1/8 per
-// attribute for its row, and 1 to 4 for its number.
+// attribute for its row, and 1 to 4 for its number unless numbers follow the order of boxes.
 #pragma once
 
 #include "base/common.hpp"
@@ -56,19 +56,32 @@ struct BlockRange {
   u32 from, to;
 };
 
-// Box numbers, stored in as few bytes as the largest one needs: an event with many matches reads mostly these.
+// Box numbers, stored in as few bytes as the largest one needs: an event with many matches reads mostly these. If the
+// boxes of each block are numbered in their order, only the first number of a block is stored.
 struct Numbers {
   const u8* first;
-  u32 bytes;  // 1 to 4
+  u32 bytes;   // 1 to 4 per box; 0: 32 bits per block
+  u32 at = 0;  // if `bytes` is 0: the position that `operator[]` counts from
 
-  Numbers from(size_t position) const { return {first + position * bytes, bytes}; }
+  Numbers from(size_t position) const {
+    if (!bytes) return {first, 0, at + u32(position)};
+    return {first + position * bytes, bytes};
+  }
 
   u32 operator[](size_t position) const {
     u32 number;
+    if (!bytes) {
+      position += at;
+      std::memcpy(&number, first + position / BLOCK * 4, 4);
+      return number + u32(position % BLOCK);
+    }
     std::memcpy(&number, first + position * bytes, 4);
     return number & ~0u >> (32 - 8 * bytes);
   }
 };
+
+// Bytes of the array of numbers, without padding.
+static inline size_t number_array_bytes(size_t blocks, u32 bytes) { return blocks * (bytes ? BLOCK * bytes : 4); }
 
 // The array "sizes".
 struct BitmapSizes {
@@ -98,7 +111,7 @@ struct Bitmap : BitmapSizes {
   const u16* order;            // [tiles][attributes] those with lines, most selective first, then NO_ATTRIBUTE
   const u64* lines;            // [groups][CELLS][LANES][WORDS]
   const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists; padded
-  Numbers numbers;             // [blocks][BLOCK], padded
+  Numbers numbers;             // [blocks][BLOCK], or [blocks], padded
   const u8* rows;              // [blocks][BLOCK][row_bytes], padded
   const u8* more;              // overflow rows: boxes with more constraints than `room`; padded
   const u64* alive;            // [tiles * LANES][WORDS]

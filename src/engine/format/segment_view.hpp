@@ -57,7 +57,7 @@ BitmapLengths each_bitmap_array(Arrays& a, u32 attributes, Visitor&& visit) {
   visit("order", a.order, tiles * m);
   found.lines = visit("lines", a.lines, Length{0, CELLS * TILE_WORDS});
   found.entries = visit("entries", a.entries, Length{ENTRY_PADDING, 1});
-  visit("numbers", a.numbers, positions * sizes.number_bytes + BYTE_PADDING);
+  visit("numbers", a.numbers, number_array_bytes(blocks, sizes.number_bytes) + BYTE_PADDING);
   visit("rows", a.rows, positions * sizes.row_bytes + BYTE_PADDING);
   found.more = visit("more", a.more, Length{BYTE_PADDING, 1});
   visit("alive", a.alive, tiles * TILE_WORDS);

@@ -53,7 +53,7 @@ static inline void check_sizes(const BitmapSizes& sizes, u32 attributes) {
   require(sizes.summary_words == (blocks + 511) / 512 * 8, "sizes", "summaries do not go with the blocks");
   require(sizes.members && sizes.members <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
   check_row_sizes(sizes, attributes);
-  require(sizes.number_bytes && sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
+  require(sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
 }
 
 static inline i64 last_key(const i64* starts, u32 cell) {

@@ -255,28 +255,50 @@ static constexpr NumberUnpacker UNPACKERS[] = {NumberUnpacker(1), NumberUnpacker
                                                NumberUnpacker(4)};
 #endif
 
-// Writes the numbers of the `size` boxes whose bits are set. If PADDED, may overwrite 16 values after them. Calls
-// prefetch_more() once per word that is not 0.
-template <u32 SIZE, bool PADDED, class Prefetch>
-static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Prefetch prefetch_more) {
-  assert(numbers.bytes >= 1 && numbers.bytes <= 4 && size == count<SIZE>(line));
+// The numbers of a word's boxes: stored one by one, or following from the first one.
+struct StoredNumbers {
+  Numbers all;
+#if defined(__AVX512F__)
+  const NumberUnpacker& unpack;
+  explicit StoredNumbers(Numbers numbers) : all(numbers), unpack(UNPACKERS[numbers.bytes - 1]) {}
+  __m512i sixteen(u32 from) const { return unpack(all.from(from).first); }
+#else
+  explicit StoredNumbers(Numbers numbers) : all(numbers) {}
+#endif
+  u32 operator[](u32 position) const { return all[position]; }
+};
+
+struct ConsecutiveNumbers {
+  u32 first;
+  explicit ConsecutiveNumbers(Numbers numbers) : first(numbers[0]) {}
+#if defined(__AVX512F__)
+  __m512i sixteen(u32 from) const {
+    const __m512i steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_add_epi32(_mm512_set1_epi32(int(first + from)), steps);
+  }
+#endif
+  u32 operator[](u32 position) const { return first + position; }
+};
+
+template <u32 SIZE, bool PADDED, class WordNumbers, class Prefetch>
+static inline void expand_words(const u64* line, u32 size, Numbers numbers, i32* out, Prefetch prefetch_more) {
+  assert(numbers.bytes <= 4 && size == count<SIZE>(line));
   u32 words = nonzero_words<SIZE>(line);
 #if defined(__AVX512F__)
   const bool dense = size >= 3 * u32(__builtin_popcount(words));
-  const NumberUnpacker& unpack = UNPACKERS[numbers.bytes - 1];
 #else
   (void)size;
 #endif
   for (; words; words &= words - 1) {
     u32 w = u32(__builtin_ctz(words));
-    const Numbers here = numbers.from(w * 64);
+    const WordNumbers here(numbers.from(w * 64));
     prefetch_more();
 #if defined(__AVX512F__)
     if (dense) {
       for (u32 at = 0; at < 64; at += 16) {
         __mmask16 chosen = __mmask16(line[w] >> at);
         u32 some = u32(__builtin_popcount(chosen));
-        __m512i all = _mm512_maskz_compress_epi32(chosen, unpack(here.from(at).first));
+        __m512i all = _mm512_maskz_compress_epi32(chosen, here.sixteen(at));
         if constexpr (PADDED) _mm512_storeu_si512(out, all);
         else _mm512_mask_storeu_epi32(out, __mmask16((1u << some) - 1), all);
         out += some;
@@ -286,6 +308,14 @@ static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, 
 #endif
     for (u64 bits = line[w]; bits; bits &= bits - 1) *out++ = i32(here[u32(__builtin_ctzll(bits))]);
   }
+}
+
+// Writes the numbers of the `size` boxes whose bits are set. If PADDED, may overwrite 16 values after them. Calls
+// prefetch_more() once per word that is not 0.
+template <u32 SIZE, bool PADDED, class Prefetch>
+static inline void expand(const u64* line, u32 size, Numbers numbers, i32* out, Prefetch prefetch_more) {
+  if (numbers.bytes) expand_words<SIZE, PADDED, StoredNumbers>(line, size, numbers, out, prefetch_more);
+  else expand_words<SIZE, PADDED, ConsecutiveNumbers>(line, size, numbers, out, prefetch_more);
 }
 
 // Copies numbers. May overwrite 15 values after them.

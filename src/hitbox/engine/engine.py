@@ -28,6 +28,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -59,7 +60,37 @@ MOST_IDLE = 64
 """Segments that nobody merges from which a writer merges them by itself."""
 RETRY_AFTER = 8
 """How many segments must come before a merge is tried again after one that failed."""
+DENSE_FIRST_NUMBER = 8
+"""Where the sizes of a dense segment have its first number."""
+MIN_ARRANGED = 1024
+"""Boxes from which the engine chooses the order of their numbers."""
 NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """Segments of many boxes, built before the boxes have numbers. If these ascend by one in the order of the segments,
+    the segments need not store them, and what belongs to neighbours in a segment lies together everywhere."""
+
+    order: I64
+    """The boxes, as places in the input, in the order of the segments."""
+    parts: list[Built]
+    """The segments; their boxes are numbered from 0 in each."""
+
+    def numbered(self, first: int) -> list[Built]:
+        """The segments, with numbers from `first` on."""
+        found: list[Built] = []
+        for kind, arrays, order, positions in self.parts:
+            if kind == "dense":
+                numbers = arrays["sizes"][DENSE_FIRST_NUMBER:]
+            elif kind == "bitmap":  # bytes: the first number of each block, then padding
+                numbers = arrays["numbers"][: 4 * int(arrays["sizes"][0])].view(np.uint32)
+            else:
+                numbers = arrays["numbers"]
+            numbers += np.uint32(first)
+            found.append((kind, arrays, np.arange(first, first + len(order)), positions))
+            first += len(order)
+        return found
 
 
 class Sealed:
@@ -132,9 +163,20 @@ class Engine(Matcher):
     def delete(self, numbers: I64) -> None:
         self.change(numbers, NONE, NO_BOXES)()
 
-    def change(self, delete: I64, numbers: I64, boxes: Boxes) -> Callable[[], None]:
+    def arrange(self, boxes: Boxes) -> Arranged | None:
+        """Builds segments of many boxes for `change`, before they have numbers; None where they are too few."""
+        if len(boxes) < max(MIN_ARRANGED, self._tail_limit):
+            return None
+        self._check_boxes(boxes)
+        parts = self.build_segments(None, boxes)
+        return Arranged(np.concatenate([order for _, _, order, _ in parts]), parts)
+
+    def change(self, delete: I64, numbers: I64, boxes: Boxes, arranged: Arranged | None = None) -> Callable[[], None]:
         """As `Matcher.change` says. All that takes long or needs memory happens here and changes nothing that anybody
-        can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared."""
+        can see, so an error or an interrupt leaves what was there; the commit only writes what is prepared.
+
+        arranged: what `arrange` made of `boxes`; `numbers` then ascend by one, and belong to its order
+        """
         delete = np.ascontiguousarray(delete, np.int64)
         numbers = np.ascontiguousarray(numbers, np.int64)
         if self._merges:
@@ -161,7 +203,7 @@ class Engine(Matcher):
             tail, dead = _kernels.Tail(), dead[:0]
         else:
             self._check(numbers, boxes, delete)
-            added = self._seal(numbers, boxes, kept)
+            added = self._seal(numbers, boxes, kept, arranged)
         self._make_room(_ends(numbers)[1] + 1)
         sealed = Sealed(kept + [segment for segment, _, _ in added], self._sealed.where)
 
@@ -484,6 +526,9 @@ class Engine(Matcher):
             raise MatcherError(f"box numbers must lie in 0..{TAIL - 1}")
         if self._any_used(numbers, freed):
             raise MatcherError("a box number is already in use: delete it first")
+        self._check_boxes(boxes)
+
+    def _check_boxes(self, boxes: Boxes) -> None:
         least, most = _ends(boxes.attribute)
         if least < 0 or most >= self.space.attributes:
             raise MatcherError(f"a box constrains an attribute outside 0..{self.space.attributes - 1}")
@@ -509,9 +554,9 @@ class Engine(Matcher):
             raise MatcherError("a box number is not in use")
         return where
 
-    def build_segments(self, numbers: I64, boxes: Boxes) -> list[Built]:
-        """(kind, arrays, numbers, positions) of each segment that these boxes become."""
-        if not len(numbers):
+    def build_segments(self, numbers: I64 | None, boxes: Boxes) -> list[Built]:
+        """The segments that these boxes become; without numbers as `Arranged` has them."""
+        if not len(boxes):
             return []
         low, high = boxes.low, boxes.high
         with _too_much():
@@ -531,8 +576,11 @@ class Engine(Matcher):
         seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
         return self.space.attributes, *self._options, self._forced, bitmap_share, *seed
 
-    def _seal(self, numbers: I64, boxes: Boxes, kept: list[Segment]) -> list[tuple[Segment, I64, U32]]:
-        return self._placed(self.build_segments(numbers, boxes), kept)
+    def _seal(
+        self, numbers: I64, boxes: Boxes, kept: list[Segment], arranged: Arranged | None = None
+    ) -> list[tuple[Segment, I64, U32]]:
+        built = self.build_segments(numbers, boxes) if arranged is None else arranged.numbered(int(numbers[0]))
+        return self._placed(built, kept)
 
     def _placed(self, built: list[Built], kept: list[Segment]) -> list[tuple[Segment, I64, U32]]:
         """New segments, and which number is where, at locations that the segments `kept` leave free, and those that are

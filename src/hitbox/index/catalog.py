@@ -50,9 +50,27 @@ class Rows:
     priority: NDArray[np.uint8]
     count: I64
     exact: NDArray[np.bool_]
+    order: I64 | None = None
+    """The order that sorts the ids, if known."""
 
     def __len__(self) -> int:
         return len(self.count)
+
+    def arranged(self, boxes: I64) -> Rows:
+        """These rows, which have one box at most, in the order `boxes` of their boxes; those without one come last."""
+        ids = self.ids if isinstance(self.ids, pa.Array) else pa.array(self.ids)
+        rows = np.concatenate([np.flatnonzero(self.count)[boxes], np.flatnonzero(self.count == 0)])
+        place = np.empty(len(rows), np.int64)
+        place[rows] = np.arange(len(rows))
+        order = sorted_order(ids)
+        return Rows(
+            ids.take(pa.array(rows)),
+            self.where if self.where is None else pa.array(self.where, pa.large_string()).take(pa.array(rows)),
+            self.priority[rows],
+            self.count[rows],
+            self.exact[boxes],
+            place if order is None else place[order],
+        )
 
 
 class Row(NamedTuple):
@@ -204,11 +222,20 @@ class Catalog:
         fresh = vars(Catalog(kind)) | {"compactions": self.compactions + 1}
         return lambda: vars(self).update(fresh)
 
-    def change(self, gone: I64, come: Rows = NO_ROWS) -> Change:
-        """Some living slots go, some rows get new ones."""
+    def first_of(self, gone: I64, boxes: int) -> int | None:
+        """The first of `boxes` consecutive numbers for a change in which some slots go; None where too many numbers
+        would be left unused. Slots and numbers in one order are found fastest."""
+        if len(gone) == self.living:
+            return 0
+        unused = sum(size * len(firsts) for size, firsts in self._free.items()) + int(self._count.array[gone].sum())
+        return len(self._owner) if 4 * unused <= len(self._owner) + boxes else None
+
+    def change(self, gone: I64, come: Rows = NO_ROWS, first_number: int | None = None) -> Change:
+        """Some living slots go, some rows get new ones. With `first_number` of `first_of`, the new boxes are numbered
+        consecutively."""
         self._check_room(len(come))
         freed, start, rows = self.boxes_of(gone), len(self._alive), len(come)
-        first, taken, given = self._numbered(gone, come.count)
+        first, taken, given = self._numbered(gone, come.count, first_number)
         numbers = _spread_out(first, come.count)
         owner = np.repeat(np.arange(start, start + rows), come.count)
         top = int(numbers.max()) + 1 if len(numbers) else 0
@@ -316,7 +343,8 @@ class Catalog:
         """Prepare what a change does to ids and texts."""
         late, start = [self.ids[slot] for slot in gone[gone >= len(self.ids.base)].tolist()], len(self.ids)
         if isinstance(come.ids, pa.Array) and len(come) > MIN_ARROW_ROWS:
-            return self._frozen(come.ids, pa.nulls(len(come), pa.large_string()) if come.where is None else come.where)
+            where = pa.nulls(len(come), pa.large_string()) if come.where is None else come.where
+            return self._frozen(come.ids, where, come.order)
         ids = come.ids.to_pylist() if isinstance(come.ids, pa.Array) else come.ids
         texts = come.where.to_pylist() if isinstance(come.where, pa.Array) else come.where or [None] * len(ids)
         slots = dict(zip(ids, range(start, start + len(ids)), strict=True))
@@ -330,26 +358,38 @@ class Catalog:
 
         return commit
 
-    def _frozen(self, ids: pa.Array | None = None, where: pa.Array | None = None) -> Callable[[], None]:
-        """Prepare to fold what came later, and more, into the frozen arrays."""
-        return self._replaced(Ids(self.ids.frozen(ids)), Values(self.where.frozen(where)))
+    def _frozen(
+        self, ids: pa.Array | None = None, where: pa.Array | None = None, order: I64 | None = None
+    ) -> Callable[[], None]:
+        """Prepare to fold what came later, and more, into the frozen arrays; `order` sorts `ids`, if known."""
+        known = None if len(self.ids) else order
+        return self._replaced(Ids(self.ids.frozen(ids)), Values(self.where.frozen(where)), known)
 
-    def _replaced(self, ids: Ids, where: Values) -> Callable[[], None]:
-        order = sorted_order(ids.base)
+    def _replaced(self, ids: Ids, where: Values, order: I64 | None = None) -> Callable[[], None]:
+        if order is None:
+            order = sorted_order(ids.base)
 
         def commit() -> None:
             self.ids, self.where, self._order, self._late = ids, where, order, {}
 
         return commit
 
-    def _numbered(self, gone: I64, count: I64) -> tuple[I64, dict[int, int], dict[int, list[int]]]:
+    def _numbered(
+        self, gone: I64, count: I64, first: int | None = None
+    ) -> tuple[I64, dict[int, int], dict[int, list[int]]]:
         """The first numbers of new runs: of a run of that length that goes, of one that is free, or fresh ones. With
         them: how many are taken from the free runs of each length, and which ones are given back to them."""
         given: dict[int, list[int]] = {}
+        if first == 0:  # everything that was there goes
+            total, end = int(count.sum()), len(self._owner)
+            rest = {end - total: [total]} if end > total else {}
+            return np.cumsum(count) - count, {size: len(firsts) for size, firsts in self._free.items()}, rest
         if len(gone):
             firsts, lengths = self._first.array[gone], self._count.array[gone]
             given = {int(size): firsts[lengths == size].tolist() for size in np.unique(lengths)}
         given.pop(0, None)
+        if first is not None:
+            return first + np.cumsum(count) - count, {}, given
         return *self._many_runs(count, given), given
 
     def _one_run(self, length: int, given: dict[int, list[int]]) -> tuple[int, dict[int, int]]:

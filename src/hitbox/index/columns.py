@@ -152,8 +152,9 @@ class Ids(Values):
     def list(self, slots: NDArray[Any]) -> builtins.list[Any]:
         return self.native.list(np.ascontiguousarray(slots, np.int32))
 
-    def take(self, at: NDArray[Any]) -> pa.Array:
-        return self.array(*self.native.columns(np.ascontiguousarray(at, np.int32)))
+    def take(self, at: NDArray[Any], events: NDArray[np.int64] | None = None) -> pa.Array:
+        """The ids of some slots; `events` says where the slots of each of many events begin, and where the last end."""
+        return self.array(*self.native.columns(np.ascontiguousarray(at, np.int32), events))
 
     @staticmethod
     def array(ids: NDArray[Any], data: NDArray[np.uint8] | None) -> pa.Array:

@@ -37,7 +37,7 @@ from hitbox.engine import Engine
 from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
-from hitbox.index.catalog import NO_ROWS, Change, Id, Row, Rows, kind_of, new_id
+from hitbox.index.catalog import NO_ROWS, Id, Row, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
 from hitbox.index.matches import Matches
 from hitbox.index.predicate_cache import PredicateCache
@@ -159,7 +159,7 @@ class Index:
                 _warn_never(f"{self.noun} {id!r} can never match{lost}: {where[:200]}")
             self._settle(kind)
             row = Row(id, where, int(priority), exact)
-            self._apply(self._catalog.change_one(self._catalog.slot(id), row), boxes, also)
+            self._apply(*self._state.changing_one(self._catalog.slot(id), row, boxes), also)
 
     def unsubscribe(self, id: Id) -> None:
         """Remove a subscription; an id that is not there is an error."""
@@ -167,7 +167,7 @@ class Index:
 
     def _remove(self, id: Id, also: Also = None) -> None:
         with self._lock.prepare:
-            self._apply(self._catalog.change_one(self._slot(id)), also=also)
+            self._apply(*self._state.changing_one(self._slot(id)), also)
 
     def unsubscribe_many(self, ids: Sequence[Id] | pa.Array) -> int:
         """Remove those of `ids` that are there, in one go; how many they were."""
@@ -207,12 +207,11 @@ class Index:
 
     def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
         """Some slots go, some rows come: all at once, or not at all. The caller prepares (read_write_lock.py)."""
-        self._apply(self._catalog.change(gone, come), boxes, also)
+        self._apply(*self._state.changing(gone, come, boxes), also)
 
-    def _apply(self, change: Change, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
-        switch = self._matcher.change(change.gone, change.come, boxes)
-        # the matcher first: where memory runs out in its commit, nothing else has changed
-        self._commit(switch, change.commit, also)
+    def _apply(self, switch: Callable[[], None], commit: Callable[[], None], also: Also = None) -> None:
+        """Commit a change of the matcher and one of the catalog, then tidy up."""
+        self._commit(switch, commit, also)
         if self._engine is not None:
             self._engine.merge_behind(self._lock.prepare)
         else:
@@ -322,7 +321,9 @@ class Index:
             raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
         if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
             raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
-        parts = list(self._match_slots(events_, where, threads, lambda slots: self._catalog.ids.take(slots)))
+        parts = list(
+            self._match_slots(events_, where, threads, lambda slots, ends: self._catalog.ids.take(slots, ends))
+        )
         if len(parts) == 1:
             return Matches(*parts[0])
         ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
@@ -337,7 +338,7 @@ class Index:
         catalog = self._catalog
         offsets, ids, priority = [np.zeros(1, np.int64)], [], []
         for ends, (some, levels) in self._match_slots(
-            events_, where, threads, lambda slots: (catalog.ids.take(slots), catalog.priority[slots])
+            events_, where, threads, lambda slots, ends: (catalog.ids.take(slots, ends), catalog.priority[slots])
         ):
             offsets.append(ends[1:] + offsets[-1][-1])
             ids.append(some)
@@ -346,7 +347,7 @@ class Index:
         return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 
     def _match_slots(
-        self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I32], T]
+        self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I32, I64], T]
     ) -> Iterator[tuple[I64, T]]:
         """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
         if not isinstance(events_, pa.Table):
@@ -361,7 +362,7 @@ class Index:
                 end = start + len(points)
                 chunk = _part(events_, start, end)
                 offsets, slots = self._resolver().many(points, chunk, filters and filters[start:end], threads)
-                found = offsets, of(slots)
+                found = offsets, of(slots, offsets)
                 taken = time.perf_counter() - begun
             yield found
             start = end if len(points) else start + size

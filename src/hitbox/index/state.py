@@ -20,9 +20,10 @@ from hitbox.encoding.arrays import I64, Boxes
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
+from hitbox.engine import Engine
 from hitbox.errors import SchemaError
 from hitbox.index.bulk_load import Encoded
-from hitbox.index.catalog import ID_TYPES, NO_SLOTS, Catalog, Id, Rows
+from hitbox.index.catalog import ID_TYPES, MIN_ARROW_ROWS, NO_SLOTS, Catalog, Id, Row, Rows
 from hitbox.index.explain import describe_box
 from hitbox.matchers import REGISTRY, Matcher, make, resolve_name, restore
 from hitbox.storage import snapshot
@@ -30,6 +31,8 @@ from hitbox.storage.array_files import damaged
 
 CHUNK = 50_000
 IN_MEMORY = Path()
+NO_BOXES = Boxes.of([])
+Commits = tuple[Callable[[], None], Callable[[], None]]
 BOXES_DIFFER = "the boxes of the catalog are not those of the matcher"
 
 
@@ -52,12 +55,35 @@ class IndexState:
         settle = self.catalog.settled("int" if pa.types.is_integer(encoded.ids.type) else "string")
         if settle is not None:
             settle()
-        change = self.catalog.change(NO_SLOTS, rows)
-        self.matcher.change(change.gone, change.come, encoded.boxes)()
-        change.commit()
+        for commit in self.changing(NO_SLOTS, rows, encoded.boxes):
+            commit()
         switch = self.matcher.prepare()
         if switch is not None:
             switch()
+
+    def changing(self, gone: I64, come: Rows, boxes: Boxes) -> Commits:
+        """Prepare that some slots go and some rows come, with their boxes. The commits, the matcher's first: where
+        memory runs out in it, nothing else has changed."""
+        first = self._first_number(gone, come)
+        arranged = None if first is None else self.matcher.arrange(boxes)  # type: ignore[attr-defined]
+        if arranged is None:
+            change = self.catalog.change(gone, come)
+            return self.matcher.change(change.gone, change.come, boxes), change.commit
+        change = self.catalog.change(gone, come.arranged(arranged.order), first)
+        return self.matcher.change(change.gone, change.come, boxes, arranged), change.commit  # type: ignore[call-arg]
+
+    def changing_one(self, gone: int | None, come: Row | None = None, boxes: Boxes = NO_BOXES) -> Commits:
+        """The same for one subscription at most on either side."""
+        change = self.catalog.change_one(gone, come)
+        return self.matcher.change(change.gone, change.come, boxes), change.commit
+
+    def _first_number(self, gone: I64, come: Rows) -> int | None:
+        """Where the engine may choose the order of the new boxes' numbers, the first of them. Not of a subscription of
+        several boxes, whose numbers are consecutive; nor if ids are the numbers of rows, which need no look-up."""
+        many = isinstance(self.matcher, Engine) and isinstance(come.ids, pa.Array) and len(come) > MIN_ARROW_ROWS
+        if not many or int(come.count.max()) > 1 or _are_consecutive(come.ids):
+            return None
+        return self.catalog.first_of(gone, int(come.count.sum()))
 
     def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
         """Prepare to move the boxes to new labels of strings; the commit must run alone."""
@@ -136,6 +162,10 @@ class IndexState:
         """Everything but the dictionaries; the catalog must have been compacted."""
         found = {f"catalog.{name}": array for name, array in self.catalog.arrays().items()}
         return found | {f"matcher.{name}": array for name, array in self.matcher.arrays().items()}
+
+
+def _are_consecutive(ids: pa.Array) -> bool:
+    return pa.types.is_integer(ids.type) and bool((np.diff(ids.to_numpy()) == 1).all())
 
 
 def read(
