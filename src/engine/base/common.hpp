@@ -46,6 +46,8 @@ struct Result {
   size_t capacity = 0;
   size_t begin = 0;     // of the last event's matches
   bool ordered = true;  // its levels have been added in descending order
+  bool counting = false;  // only the number of matches is wanted
+  size_t counted = 0;     // matches of the last event that were counted and not stored
 };
 
 // Which matches are wanted: levels from `bottom` to `top`, and at most `limit` of them.

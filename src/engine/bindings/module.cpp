@@ -339,6 +339,26 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
                         to_numpy(std::move(levels), count == 1 ? result.size : 0));
 }
 
+// Returns offsets: how many boxes each event and those before it match.
+nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix<i64> low, Matrix<i64> high,
+                 const std::string& simd, u32 threads) {
+  const MatchInput input(segments, tail);
+  const Kernels* kernels = require_kernels(simd);
+  const size_t size = low.shape(0);
+  if (high.shape(0) != size || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
+  const Events events{low.data(), high.data(), u32(low.shape(1))};
+  Memory<i64> ends(allocate<i64>(size + 1));
+  {
+    SignalCheck interrupt;
+    ReleasedGil released;
+    OwnedResult result;
+    result.counting = true;
+    ends.get()[0] = 0;
+    if (size) match_parallel(*kernels, input.set, events, size, threads, ends.get() + 1, result, interrupt);
+  }
+  return to_numpy(std::move(ends), size + 1);
+}
+
 // Whether an event may take some ten microseconds. A thread that gives Python's lock back for less may wait for
 // milliseconds until it gets it again.
 bool is_long(const SegmentSet& set) {
@@ -479,6 +499,7 @@ NB_MODULE(_kernels, m) {
         "block"_a, "lines"_a, "band"_a, "kind"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
+  m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
         "limit"_a, "holds"_a, "as_list"_a);
   m.def(

@@ -282,6 +282,10 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
     matcher.match_tile(tile, from, to);
     const size_t first = tile * tile_size;
     const u32 words = words_of(map, tile), found = count_tile(matcher.remaining, words);
+    if (out.counting) {
+      out.counted += found;
+      continue;
+    }
     reserve(out, found, double(end_tile - first_tile) / (tile + 1 - first_tile));
     expand_tile(map, first, matcher.remaining, words, out.numbers + out.size, [&] { matcher.prefetcher.step(); });
     // Boxes are ordered by level.

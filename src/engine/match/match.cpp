@@ -95,13 +95,19 @@ static size_t estimate_work(const SegmentSet& set) {
 void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                       Result& out, InterruptCheck& interrupt) {
   const size_t units = estimate_work(set);
+  size_t counted = 0;
   for (size_t e = from; e < to; ++e) {
     // Room for about all events: memory that moves while it grows loses its huge pages.
     const size_t done = e - from, mean = done ? out.size / done : 0;
     if (out.size + 2 * mean > out.capacity) set_capacity(out, out.size + 2 * mean + mean * (all - done) * 11 / 10);
     match_event(set, events, e, MatchLimits{}, out);
-    ends[e] = i64(out.size);
-    report_work(interrupt, units + (out.size - out.begin) / 4);
+    const size_t found = out.size - out.begin + out.counted;
+    if (out.counting) {
+      counted += found;
+      out.size = out.counted = 0;
+    }
+    ends[e] = i64(out.counting ? counted : out.size);
+    report_work(interrupt, units + found / 4);
   }
 }
 
