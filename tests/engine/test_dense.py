@@ -52,15 +52,16 @@ def test_small_segments_are_not_dense() -> None:
     assert kind_of(boxes, 65) == "bitmap"  # too few for the tables of so many attributes
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "kind"),
-    [(5, 7, "dense"), (MISSING, HIGHEST, "dense"), (MISSING, MISSING, "dense"), (LOWEST, HIGHEST, "dense")],
-)
-def test_boxes_that_are_all_the_same_all_match(low: int, high: int, kind: str) -> None:
+@pytest.mark.parametrize(("low", "high"), [(5, 7), (MISSING, MISSING), (LOWEST, HIGHEST)])
+def test_boxes_that_are_all_the_same_all_match(low: int, high: int) -> None:
     same = np.full((ENOUGH, 3), low)
-    assert kind_of(Boxes.of_dense(same, np.full_like(same, high)), 3, kind="auto") in (kind, "postings")
-    one_sided = np.random.default_rng(3).integers(0, 1000, (ENOUGH, 1))
-    assert kind_of(Boxes.of_dense(one_sided, np.full_like(one_sided, HIGHEST)), 1) == "dense"
+    assert kind_of(Boxes.of_dense(same, np.full_like(same, high)), 3) == "dense"
+
+
+def test_open_ends_count_as_far_as_other_boxes_look() -> None:
+    low = np.random.default_rng(3).integers(0, 1000, (ENOUGH, 10))
+    assert kind_of(Boxes.of_dense(low[:, :1], np.full_like(low[:, :1], HIGHEST)), 1) == "dense"
+    assert kind_of(Boxes.of_dense(low, np.full_like(low, HIGHEST)), 10) == "bitmap"
 
 
 def levelled(rng: np.random.Generator, count: int, width: float) -> Boxes:

@@ -293,7 +293,7 @@ struct MatchInput {
       if (auto* one = segment->as<Bitmap>()) bitmaps.push_back(*one);
       else if (auto* two = segment->as<Dense>()) dense.push_back(*two);
       else postings.push_back(*segment->as<Postings>());
-    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(),   u32(postings.size()),
+    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(),  u32(postings.size()),
            tail.rows(),    dense.data(),        u32(dense.size())};
   }
   MatchInput(const MatchInput&) = delete;  // `set` points into the vectors

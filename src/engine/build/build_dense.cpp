@@ -30,9 +30,9 @@ struct DenseLayout {
   DenseArrays& out;
   InterruptCheck& interrupt;
   RowWriter<DenseArrays> rows;
-  std::vector<u32> order;                         // boxes by position
-  std::vector<std::vector<Constraint>> columns;   // [attributes] constraints of the current tile
-  std::vector<u64> cell_lines;                    // [CELLS][words] of one attribute in the current tile
+  std::vector<u32> order;                        // boxes by position
+  std::vector<std::vector<Constraint>> columns;  // [attributes] constraints of the current tile
+  std::vector<u64> cell_lines;                   // [CELLS][words] of one attribute in the current tile
 
   u32 attributes() const { return options.attributes; }
 
@@ -64,8 +64,7 @@ struct DenseLayout {
     for (size_t at = 0; at < order.size(); ++at)
       in_order &= boxes.numbers[order[at]] == boxes.numbers[order[0]] + i64(at);
     out.first_number = in_order ? u32(boxes.numbers[order[0]]) : 0;
-    out.number_bytes =
-        in_order ? 0 : number_bytes_for(*std::max_element(boxes.numbers, boxes.numbers + boxes.count));
+    out.number_bytes = in_order ? 0 : number_bytes_for(*std::max_element(boxes.numbers, boxes.numbers + boxes.count));
     out.numbers.allocate(boxes.count * out.number_bytes + BYTE_PADDING, 0);
     for (size_t at = 0; at < order.size() && !in_order; ++at) {
       u32 number = u32(boxes.numbers[order[at]]);  // little-endian: the low bytes come first
@@ -111,7 +110,8 @@ struct DenseLayout {
         if (!overlapping) none = line[c];
       }
     }
-    const size_t lists = size_t(tiles_of(out)) * out.list_count, constraints = size_t(boxes.offsets[boxes.count] - boxes.offsets[0]);
+    const size_t lists = size_t(tiles_of(out)) * out.list_count,
+                 constraints = size_t(boxes.offsets[boxes.count] - boxes.offsets[0]);
     if (2 * constraints > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
     out.list_begin.allocate(lists + 1, 0);
     out.part_starts.allocate(lists * PART_STARTS);

@@ -136,8 +136,7 @@ static inline u32 list_word(u64 bits, u32 first, u32* out) {
 static inline u32 list_word(u64 bits, u32 first, u32* out) {
   const u32 size = u32(__builtin_popcountll(bits));
   for (u32 done = 0; done < size; done += 8)
-    for (u32 i = 0; i < 8; ++i, bits &= bits - 1)
-      out[done + i] = first + u32(__builtin_ctzll(bits | 1ull << 63));
+    for (u32 i = 0; i < 8; ++i, bits &= bits - 1) out[done + i] = first + u32(__builtin_ctzll(bits | 1ull << 63));
   return size;
 }
 #endif

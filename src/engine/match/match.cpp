@@ -114,7 +114,8 @@ void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, 
 // A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
 void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                  Result& out, InterruptCheck& interrupt) {
-  if (to - from < MIN_BATCH || set.dense_count) return match_one_by_one(set, events, from, to, all, ends, out, interrupt);
+  if (to - from < MIN_BATCH || set.dense_count)
+    return match_one_by_one(set, events, from, to, all, ends, out, interrupt);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;
   MatchLog log;
