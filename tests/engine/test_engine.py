@@ -149,11 +149,13 @@ def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) 
         assert_equal(engine, oracle, ranges[event : event + 1])
 
 
-@pytest.mark.parametrize("band", [ALONE, SMALL["band"], SHARED])
+@pytest.mark.parametrize(
+    ("kind", "band"), [("auto", ALONE), ("auto", SMALL["band"]), ("auto", SHARED), ("dense", SHARED)]
+)
 @pytest.mark.parametrize("intervals", [False, True])
-def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool, band: int) -> None:
+def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool, kind: str, band: int) -> None:
     rng = np.random.default_rng(3)
-    engine, _ = pair(3, **SMALL | {"band": band})
+    engine, _ = pair(3, **SMALL | {"band": band, "kind": kind})
     engine.insert(np.arange(900), random_boxes(rng, 900, 3))
     engine.insert(np.arange(900, 930), random_boxes(rng, 30, 3))
     engine.insert(np.arange(930, 1300), random_boxes(rng, 370, 3))
@@ -185,11 +187,11 @@ def change(rng: np.random.Generator, engine: Engine, oracle: object, alive: np.n
     return np.union1d(alive, new)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_soak_of_changes_and_compaction(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "kind"), [*((seed, "auto") for seed in range(6)), (6, "dense"), (7, "dense")])
+def test_soak_of_changes_and_compaction(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     attributes = int(rng.choice([2, 5, 30]))
-    engine, oracle = pair(attributes, **SMALL)
+    engine, oracle = pair(attributes, kind=kind, **SMALL)
     alive = np.zeros(0, np.int64)
     for _ in range(40):
         alive = change(rng, engine, oracle, alive, attributes)
@@ -228,12 +230,13 @@ def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few(count: int,
 
 
 @pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("kind", ["bitmap", "dense"])
 @pytest.mark.parametrize("largest", [2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**24 - 1, 2**24, 2**25])
-def test_numbers_of_any_size(simd: str, largest: int) -> None:
+def test_numbers_of_any_size(simd: str, kind: str, largest: int) -> None:
     """Numbers take as many bytes as the largest needs; many or few match, and a block may end in the last byte."""
     rng = np.random.default_rng(largest)
     count = min(largest + 1, 5000)
-    engine, oracle = pair(3, simd=simd, tail=1, kind="bitmap")
+    engine, oracle = pair(3, simd=simd, tail=1, kind=kind)
     numbers = np.append(np.sort(rng.permutation(min(largest, 10**6))[: count - 1]), largest)
     boxes = wide_boxes(rng, count, 3, 90, 100)
     shuffled = rng.permutation(count)

@@ -44,8 +44,10 @@ struct Result {
   u8* levels = nullptr;  // of the match at `begin` and those after it
   size_t size = 0;
   size_t capacity = 0;
-  size_t begin = 0;     // of the last event's matches
-  bool ordered = true;  // its levels have been added in descending order
+  size_t begin = 0;       // of the last event's matches
+  bool ordered = true;    // its levels have been added in descending order
+  bool counting = false;  // only the number of matches is wanted
+  size_t counted = 0;     // matches of the last event that were counted and not stored
 };
 
 // Which matches are wanted: levels from `bottom` to `top`, and at most `limit` of them.

@@ -422,7 +422,7 @@ struct MatchInput {
       if (auto* one = segment->as<Bitmap>()) bitmaps.push_back(*one);
       else if (auto* two = segment->as<Dense>()) dense.push_back(*two);
       else postings.push_back(*segment->as<Postings>());
-    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(),   u32(postings.size()),
+    set = {bitmaps.data(), u32(bitmaps.size()), postings.data(),  u32(postings.size()),
            tail.rows(),    dense.data(),        u32(dense.size())};
   }
   MatchInput(const MatchInput&) = delete;  // `set` points into the vectors
@@ -466,6 +466,26 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
   Memory<u8> levels(std::exchange(result.levels, nullptr));
   return nb::make_tuple(to_numpy(std::move(memory), count + 1), to_numpy(std::move(numbers), result.size),
                         to_numpy(std::move(levels), count == 1 ? result.size : 0));
+}
+
+// Returns offsets: how many boxes each event and those before it match.
+nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix<i64> low, Matrix<i64> high,
+                 const std::string& simd, u32 threads) {
+  const MatchInput input(segments, tail);
+  const Kernels* kernels = require_kernels(simd);
+  const size_t size = low.shape(0);
+  if (high.shape(0) != size || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
+  const Events events{low.data(), high.data(), u32(low.shape(1))};
+  Memory<i64> ends(allocate<i64>(size + 1));
+  {
+    SignalCheck interrupt;
+    ReleasedGil released;
+    OwnedResult result;
+    result.counting = true;
+    ends.get()[0] = 0;
+    if (size) match_parallel(*kernels, input.set, events, size, threads, ends.get() + 1, result, interrupt);
+  }
+  return to_numpy(std::move(ends), size + 1);
 }
 
 // Whether an event may take some ten microseconds. A thread that gives Python's lock back for less may wait for
@@ -610,6 +630,7 @@ NB_MODULE(_kernels, m) {
         "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
+  m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
         "limit"_a, "holds"_a, "as_list"_a);
   m.def(

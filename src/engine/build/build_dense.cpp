@@ -30,9 +30,9 @@ struct DenseLayout {
   DenseArrays& out;
   InterruptCheck& interrupt;
   RowWriter<DenseArrays> rows;
-  std::vector<u32> order;                         // boxes by position
-  std::vector<std::vector<Constraint>> columns;   // [attributes] constraints of the current tile
-  std::vector<u64> cell_lines;                    // [CELLS][words] of one attribute in the current tile
+  std::vector<u32> order;                        // boxes by position
+  std::vector<std::vector<Constraint>> columns;  // [attributes] constraints of the current tile
+  std::vector<u64> cell_lines;                   // [CELLS][words] of one attribute in the current tile
 
   u32 attributes() const { return options.attributes; }
 
@@ -110,7 +110,8 @@ struct DenseLayout {
         if (!overlapping) none = line[c];
       }
     }
-    const size_t lists = size_t(tiles_of(out)) * out.list_count, constraints = size_t(boxes.offsets[boxes.count] - boxes.offsets[0]);
+    const size_t lists = size_t(tiles_of(out)) * out.list_count,
+                 constraints = size_t(boxes.offsets[boxes.count] - boxes.offsets[0]);
     if (2 * constraints > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
     out.list_begin.allocate(lists + 1, 0);
     out.part_starts.allocate(lists * PART_STARTS);

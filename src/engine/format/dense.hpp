@@ -32,10 +32,10 @@ constexpr u8 INNER_LOW = 1, INNER_HIGH = 2;  // bits of `edges`
 
 // The array "sizes".
 struct DenseSizes {
-  u32 members;     // boxes when the segment was built
-  u32 tile_words;  // 64-bit words per line, a multiple of WORDS; the lines of the last tile may be shorter
-  u32 line_count;  // per tile
-  u32 list_count;  // per tile: attributes that some box constrains
+  u32 members;                 // boxes when the segment was built
+  u32 tile_words;              // 64-bit words per line, a multiple of WORDS; the lines of the last tile may be shorter
+  u32 line_count;              // per tile
+  u32 list_count;              // per tile: attributes that some box constrains
   u32 room, keyed, row_bytes;  // as in BitmapSizes
   u32 number_bytes;            // 0: the number of a box is its position plus `first_number`
   u32 first_number;
@@ -44,13 +44,13 @@ struct DenseSizes {
 // A view: pointers into arrays that somebody else owns. segment_view.hpp opens and checks them.
 struct Dense : DenseSizes {
   u32 attributes;
-  const u32* level_ends;   // [LEVELS] boxes of level 9, of level 8 or more, ...
-  const i64* starts;       // [attributes][CELLS] as in Bitmap
-  const u8* shift;         // [attributes][CELLS]
-  const u8* edges;         // [attributes][CELLS] bits: some low or high bound inside the cell, which lines cannot decide
-  const u32* line_at;      // [attributes][CELLS] which line of a tile, or EVERY_BOX or NO_LINE
-  const u16* list_at;      // [attributes] which list of a tile, or NO_LIST
-  const u32* list_begin;   // [tiles * list_count + 1] first entry of each list: its high bounds, then as many low bounds
+  const u32* level_ends;  // [LEVELS] boxes of level 9, of level 8 or more, ...
+  const i64* starts;      // [attributes][CELLS] as in Bitmap
+  const u8* shift;        // [attributes][CELLS]
+  const u8* edges;        // [attributes][CELLS] bits: some low or high bound inside the cell, which lines cannot decide
+  const u32* line_at;     // [attributes][CELLS] which line of a tile, or EVERY_BOX or NO_LINE
+  const u16* list_at;     // [attributes] which list of a tile, or NO_LIST
+  const u32* list_begin;  // [tiles * list_count + 1] first entry of each list: its high bounds, then as many low bounds
   const u16* part_starts;  // [tiles][list_count][2][PARTS + 1] relative to the first bound of the side
   const u16* entries;      // positions in the tile
   const u64* lines;        // [tiles][line_count][words]

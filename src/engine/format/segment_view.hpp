@@ -74,7 +74,8 @@ DenseLengths each_dense_array(Arrays& a, u32 attributes, Visitor&& visit) {
   DenseSizes& sizes = a;
   visit("sizes", sizes, sizeof(DenseSizes) / sizeof(u32));
   check_sizes(sizes, attributes);
-  const size_t m = attributes, boxes = sizes.members, words = words_of(sizes), lists = size_t(tiles_of(sizes)) * sizes.list_count;
+  const size_t m = attributes, boxes = sizes.members, words = words_of(sizes),
+               lists = size_t(tiles_of(sizes)) * sizes.list_count;
   DenseLengths found;
   visit("level_ends", a.level_ends, LEVELS);
   visit("starts", a.starts, m * CELLS);

@@ -3,7 +3,7 @@
 // types and lengths before.
 //
 // Checked is what kernels use as an index, shift, size or step: levels, cells (starts and shift), directory entries,
-// list ends, attributes in rows, filters and orders, offsets of rows, keys in slots, strides. Not checked is what they
+// list ends, parts of lists, attributes in rows, filters and orders, offsets of rows, keys in slots, strides. Not checked is what they
 // only compare or AND (lines, summaries, top bits of entries, bounds in rows): it causes wrong matches at worst. Boxes
 // must also be valid input for a builder: attributes ascending, low not above high.
 #pragma once
@@ -205,7 +205,7 @@ static inline void check_sizes(const DenseSizes& sizes, u32 attributes) {
   check_row_sizes(sizes, attributes);
 }
 
-// Positions in lists need no check: those beyond the tile belong to no living box (match/dense.hpp).
+// Positions in lists are not checked: any 16 bits are inside a kernel's bitmap, where those beyond the tile are 0.
 static inline void check_lists(const Dense& map) {
   const size_t lists = size_t(tiles_of(map)) * map.list_count;
   require(map.list_begin[0] == 0 && map.list_begin[lists] == map.entry_count, "list_begin",
@@ -234,8 +234,7 @@ static inline void check_tables(const Dense& map) {
   for (u32 a = 0; a < map.attributes; ++a)
     require(map.list_at[a] < map.list_count || map.list_at[a] == NO_LIST, "list_at", "a list is out of range");
   for (u32 w = map.members / 64; w < words_of(map); ++w)
-    require(!(map.alive[w] >> (w == map.members / 64 ? map.members % 64 : 0)), "alive",
-            "a box is beyond the last one");
+    require(!(map.alive[w] >> (w == map.members / 64 ? map.members % 64 : 0)), "alive", "a box is beyond the last one");
 }
 
 // Checks the live boxes at positions [from, to); returns their number.

@@ -97,6 +97,10 @@ struct MatchLog {
       }
       ends[e] = i64(sum);
     }
+    if (out.counting) {
+      out.size = sum;
+      return;
+    }
     if (sum > out.capacity) {
       out.capacity = sum + size_t(double(sum) * (growth - 1) * 1.1);
       reallocate(out.numbers, out.capacity);

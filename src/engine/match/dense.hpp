@@ -231,7 +231,7 @@ struct DenseMatcher {
   }
 };
 
-// Bits that are set in positions [from, to) of a tile.
+// The number of bits that are set in positions [from, to) of a tile.
 static inline u32 count_range(const u64* words, u32 from, u32 to) {
   u32 sum = 0;
   for (u32 w = from / 64; w * 64 < to; ++w) {
@@ -243,14 +243,27 @@ static inline u32 count_range(const u64* words, u32 from, u32 to) {
   return sum;
 }
 
+static inline u32 count_tile(const u64* remaining, u32 words) {
+  u32 sum = 0;
+  for (u32 w = 0; w < words; w += WORDS) sum += count(remaining + w);
+  return sum;
+}
+
 // Writes the numbers of the boxes of a tile whose bits are set. May overwrite 16 values after them.
 template <class Prefetch>
 static inline void expand_tile(const Dense& map, size_t first, const u64* remaining, u32 words, i32* out,
                                Prefetch prefetch_more) {
+  if (!map.number_bytes) {
+    u32* to = reinterpret_cast<u32*>(out);
+    for (u32 w = 0, base = map.first_number + u32(first); w < words; ++w, base += 64) {
+      prefetch_more();
+      to += list_word(remaining[w], base, to);
+    }
+    return;
+  }
   for (u32 w = 0; w < words; w += WORDS) {
     const u32 some = count(remaining + w);
-    if (map.number_bytes) expand<WORDS, true>(remaining + w, some, map.numbers.from(first + w * 64), out, prefetch_more);
-    else list_bits<WORDS>(remaining + w, u32(map.first_number + first + w * 64), reinterpret_cast<u32*>(out), prefetch_more);
+    expand<WORDS, true>(remaining + w, some, map.numbers.from(first + w * 64), out, prefetch_more);
     out += some;
   }
 }
@@ -262,21 +275,27 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
   const size_t to = map.level_ends[LEVELS - 1 - limits.bottom];
   if (from >= to || !limits.limit) return;
   DenseMatcher matcher(map, low, high);
-  matcher.prefetch_parts(u32(from / (size_t(map.tile_words) * 64)));
   const size_t tile_size = size_t(map.tile_words) * 64, begin = out.size;
   const u32 first_tile = u32(from / tile_size), end_tile = u32((to + tile_size - 1) / tile_size);
+  matcher.prefetch_parts(first_tile);
   for (u32 tile = first_tile; tile < end_tile && out.size - begin < limits.limit; ++tile) {
     matcher.match_tile(tile, from, to);
     const size_t first = tile * tile_size;
-    const u32 words = words_of(map, tile), found = count_range(matcher.remaining, 0, words * 64);
-    if (!found) continue;
+    const u32 words = words_of(map, tile), found = count_tile(matcher.remaining, words);
+    if (out.counting) {
+      out.counted += found;
+      continue;
+    }
     reserve(out, found, double(end_tile - first_tile) / (tile + 1 - first_tile));
     expand_tile(map, first, matcher.remaining, words, out.numbers + out.size, [&] { matcher.prefetcher.step(); });
-    for (size_t l = 0, at = first; l < LEVELS && at < first + words * 64; ++l) {
-      const size_t end = map.level_ends[l] < first + words * 64 ? map.level_ends[l] : first + words * 64;
-      if (end <= at) continue;
-      append_space(out, count_range(matcher.remaining, u32(at - first), u32(end - first)), u8(LEVELS - 1 - l));
-      at = end;
+    // Boxes are ordered by level.
+    for (u32 l = 0, at = 0, left = found; left; ++l) {
+      if (map.level_ends[l] <= first + at) continue;
+      const size_t end = map.level_ends[l] - first;
+      const u32 some = end >= words * 64 ? left : count_range(matcher.remaining, at, u32(end));
+      append_space(out, some, u8(LEVELS - 1 - l));
+      left -= some;
+      at = u32(end);
     }
   }
 }

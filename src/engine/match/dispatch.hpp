@@ -140,7 +140,8 @@ void run_parallel(size_t count, InterruptCheck& interrupt, Task task) {
 }
 
 // Matches events [0, count) in several threads, each with its share of events and its own result. The results are then
-// copied to the end of the first one, which has room for all.
+// copied to the end of the first one, which has room for all; all threads copy, because many matches take as long to copy
+// as to find. If `out` is only counting, `ends` is the result.
 inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const Events& events, size_t count,
                            size_t threads, i64* ends, Result& out, InterruptCheck& interrupt) {
   threads = std::max<size_t>(1, std::min(threads, count / 64));
@@ -149,26 +150,32 @@ inline void match_parallel(const Kernels& kernels, const SegmentSet& set, const 
   auto share = [&](size_t t) { return count * t / threads; };
   run_parallel(threads, interrupt, [&](size_t t, InterruptCheck& worker_interrupt) {
     size_t from = share(t), to = share(t + 1);
+    results[t].counting = out.counting;
     kernels.match_batch(set, events, from, to, t ? to - from : count, ends, t ? results[t] : out, worker_interrupt);
   });
-  std::vector<size_t> from(threads, 0);
-  size_t total = out.size;
+  struct Piece {
+    size_t thread, from, size, to;
+  };
+  constexpr size_t PIECE_SIZE = 1 << 18;
+  std::vector<Piece> pieces;
+  size_t total = size_t(ends[share(1) - 1]);
   for (size_t t = 1; t < threads; ++t) {
-    from[t] = total;
-    total += results[t].size;
+    for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(total);
+    const size_t size = size_t(ends[share(t + 1) - 1]) - total;
+    for (size_t at = 0; at < size; at += PIECE_SIZE)
+      pieces.push_back({t, at, std::min(PIECE_SIZE, size - at), total + at});
+    total += size;
   }
+  if (out.counting) return;
   reallocate(out.numbers, total);
   out.size = total;
-  run_parallel(threads - 1, interrupt, [&](size_t before, InterruptCheck& worker_interrupt) {
-    size_t t = before + 1;
-    for (size_t e = share(t); e < share(t + 1); ++e) ends[e] += i64(from[t]);
-    constexpr size_t COPY_STEP = 1 << 18;
-    for (size_t at = 0; at < results[t].size; at += COPY_STEP) {
-      std::memcpy(out.numbers + from[t] + at, results[t].numbers + at,
-                  std::min(COPY_STEP, results[t].size - at) * sizeof(i32));
-      report_work(worker_interrupt, COPY_STEP / 8);
+  std::atomic<size_t> next{0};
+  run_parallel(std::min(threads, pieces.size()), interrupt, [&](size_t, InterruptCheck& worker_interrupt) {
+    for (size_t i; (i = next++) < pieces.size();) {
+      const Piece& one = pieces[i];
+      std::memcpy(out.numbers + one.to, results[one.thread].numbers + one.from, one.size * sizeof(i32));
+      report_work(worker_interrupt, PIECE_SIZE / 8);
     }
-    release(results[t]);
   });
 }
 

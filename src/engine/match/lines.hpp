@@ -113,34 +113,45 @@ struct NoPrefetch {
   void operator()() const {}
 };
 
-// Writes `base` + position for each bit that is set and returns their number. May overwrite 15 values after them. Calls
-// prefetch_more() once per word that is not 0.
-template <u32 SIZE, class Prefetch = NoPrefetch>
-static inline u32 list_bits(const u64* words, u32 base, u32* out, Prefetch prefetch_more = {}) {
+#if defined(__AVX512VBMI2__)
+alignas(64) static constexpr u8 POSITIONS[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+// Writes `first` + position for each bit that is set in a word and returns their number. May overwrite 15 values more.
+static inline u32 list_word(u64 bits, u32 first, u32* out) {
+  const u32 size = u32(__builtin_popcountll(bits));
+  const __m512i all = _mm512_set1_epi32(int(first));
+  __m512i at = _mm512_maskz_compress_epi8(bits, _mm512_load_si512(POSITIONS));
+  _mm512_storeu_si512(out, _mm512_add_epi32(all, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
+  for (u32 done = 16; done < size; done += 16) {
+    at = _mm512_alignr_epi64(at, at, 2);
+    _mm512_storeu_si512(out + done, _mm512_add_epi32(all, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
+  }
+  return size;
+}
+#else
+// Eight at a time, so that few branches depend on the bits.
+static inline u32 list_word(u64 bits, u32 first, u32* out) {
+  const u32 size = u32(__builtin_popcountll(bits));
+  for (u32 done = 0; done < size; done += 8)
+    for (u32 i = 0; i < 8; ++i, bits &= bits - 1) out[done + i] = first + u32(__builtin_ctzll(bits | 1ull << 63));
+  return size;
+}
+#endif
+
+// Writes `base` + position for each bit that is set and returns their number. May overwrite 15 values after them.
+template <u32 SIZE>
+static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   u32 n = 0;
 #if defined(__AVX512VBMI2__)
-  alignas(64) static constexpr u8 POSITIONS[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                                   16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-                                                   32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
-                                                   48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
-  const __m512i positions = _mm512_load_si512(POSITIONS);
-  for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
-    u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
-    __m512i at = _mm512_maskz_compress_epi8(words[w], positions), first = _mm512_set1_epi32(int(base + w * 64));
-    prefetch_more();
-    _mm512_storeu_si512(out + n, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
-    for (u32 done = 16; done < here; done += 16) {
-      at = _mm512_alignr_epi64(at, at, 2);
-      _mm512_storeu_si512(out + n + done, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
-    }
-    n += here;
-  }
-#else
   for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some));
-    prefetch_more();
-    for (u64 bits = words[w]; bits; bits &= bits - 1) out[n++] = base + w * 64 + u32(__builtin_ctzll(bits));
+    n += list_word(words[w], base + w * 64, out + n);
   }
+#else
+  each_bit<SIZE>(words, [&](u32 position) { out[n++] = base + position; });
 #endif
   return n;
 }

@@ -95,20 +95,27 @@ static size_t estimate_work(const SegmentSet& set) {
 void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                       Result& out, InterruptCheck& interrupt) {
   const size_t units = estimate_work(set);
+  size_t counted = 0;
   for (size_t e = from; e < to; ++e) {
     // Room for about all events: memory that moves while it grows loses its huge pages.
     const size_t done = e - from, mean = done ? out.size / done : 0;
     if (out.size + 2 * mean > out.capacity) set_capacity(out, out.size + 2 * mean + mean * (all - done) * 11 / 10);
     match_event(set, events, e, MatchLimits{}, out);
-    ends[e] = i64(out.size);
-    report_work(interrupt, units + (out.size - out.begin) / 4);
+    const size_t found = out.size - out.begin + out.counted;
+    if (out.counting) {
+      counted += found;
+      out.size = out.counted = 0;
+    }
+    ends[e] = i64(out.counting ? counted : out.size);
+    report_work(interrupt, units + found / 4);
   }
 }
 
 // A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
 void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                  Result& out, InterruptCheck& interrupt) {
-  if (to - from < MIN_BATCH || set.dense_count) return match_one_by_one(set, events, from, to, all, ends, out, interrupt);
+  if (to - from < MIN_BATCH || set.dense_count)
+    return match_one_by_one(set, events, from, to, all, ends, out, interrupt);
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;
   MatchLog log;

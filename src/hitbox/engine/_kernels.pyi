@@ -88,6 +88,7 @@ def match(
     bottom: int,
     limit: int,
 ) -> tuple[I64, I32, U8]: ...
+def count(segments: list[Segment], tail: Tail, low: I64, high: I64, simd: str, threads: int) -> I64: ...
 
 class EventPlan:
     def __init__(

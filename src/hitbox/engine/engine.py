@@ -425,7 +425,9 @@ class Engine(Matcher):
 
     def count(self, points: Points, threads: int = 1) -> I64:
         """How many boxes each point meets."""
-        return np.diff(self._match(points, threads=threads)[0])
+        self._check_points(points)
+        kernels = [segment.kernel for segment in self._segments]
+        return np.diff(_kernels.count(kernels, self._tail, points.low, points.high, self.simd, threads))
 
     # --- state
 
@@ -501,6 +503,10 @@ class Engine(Matcher):
 
     # --- inside
 
+    def _check_points(self, points: Points) -> None:
+        if points.low.shape[1] != self.space.attributes:
+            raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
+
     def _match(
         self,
         points: Points,
@@ -511,8 +517,7 @@ class Engine(Matcher):
         bottom: int = 0,
         limit: int = -1,
     ) -> tuple[I64, I32, U8]:
-        if points.low.shape[1] != self.space.attributes:
-            raise MatcherError(f"points have {points.low.shape[1]} attributes, the space {self.space.attributes}")
+        self._check_points(points)
         kernels = self._sealed.kernels if segments is None else [segment.kernel for segment in segments]
         tail = self._tail if tail is None else tail
         return _kernels.match(kernels, tail, points.low, points.high, self.simd, threads, top, bottom, limit)

@@ -139,7 +139,8 @@ struct Sources {
 
   std::vector<SegmentSet> sets() const {
     return {SegmentSet{&bitmap_view, 1, nullptr, 0, Rows{}}, SegmentSet{nullptr, 0, &posting_view, 1, Rows{}},
-            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()}, SegmentSet{nullptr, 0, nullptr, 0, Rows{}, &dense_view, 1}};
+            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()},
+            SegmentSet{nullptr, 0, nullptr, 0, Rows{}, &dense_view, 1}};
   }
 };
 
