@@ -47,6 +47,7 @@ class Background:
         return self in _under_way and (self._begun or time.monotonic() < self._started + START_TIMEOUT)
 
     def _run(self, work: Callable[[], None]) -> None:
+        _kernels.work_in_background()
         with self._ended:
             self._begun = True
             try:
