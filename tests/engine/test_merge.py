@@ -200,7 +200,7 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(engine_module, "MOST_IDLE", 10)
-    monkeypatch.setattr("hitbox.engine.merge._thread.start_new_thread", none)
+    monkeypatch.setattr("hitbox.engine.background._kernels.start_in_background", none)
     pair = Pair(6)
     for _ in range(150):
         pair.change()

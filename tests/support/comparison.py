@@ -700,22 +700,24 @@ def interrupted_change(index: hitbox.Index, model: Model, rng: random.Random) ->
     after = {id: held for id, held in model.held.items() if id not in gone} | new
     was_interrupted = False
     try:
-        interrupt(10 ** rng.uniform(-4.7, -2), Interrupted)
-        if gone:
-            index.unsubscribe_many(gone)
-        elif table is not None:
-            index.load(table)
-        else:
-            for id, (text, level) in texts.items():
-                index.subscribe(id, text, priority=level)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            interrupt(10 ** rng.uniform(-4.7, -2), Interrupted)
+            if gone:
+                index.unsubscribe_many(gone)
+            elif table is not None:
+                index.load(table)
+            else:
+                for id, (text, level) in texts.items():
+                    index.subscribe(id, text, priority=level)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            # beside other threads Python may notice a signal late; this runs what is put off
+            signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGALRM))
         model.held = after
     except Interrupted:
         was_interrupted = True
     except LimitExceeded:
         pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     if was_interrupted and was_made(index, model, gone, new):
         model.held = after
     return was_interrupted

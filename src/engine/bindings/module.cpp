@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -42,6 +43,19 @@ using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 // At the end of the process, calls in threads that work in the background end with an error.
 std::atomic<bool> process_ends{false};
 thread_local bool in_background = false;
+
+// Calls work() in a new thread. It blocks all signals: Python notices one late if the system gives it to another thread
+// than the main thread. `work` is a Python function: the end of the process may unwind the thread's stack, which C++ does
+// not bear.
+void start_in_background(nb::object work) {
+  nb::object start = nb::module_::import_("_thread").attr("start_new_thread");
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  nb::object started = nb::steal(PyObject_CallFunctionObjArgs(start.ptr(), work.ptr(), nb::tuple().ptr(), nullptr));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!started.is_valid()) throw nb::python_error();
+}
 
 // Runs Python's signal handlers every 50 ms; if one raises, the call is cancelled. Only the main thread runs handlers;
 // calls in other threads stop polling for them.
@@ -660,6 +674,7 @@ NB_MODULE(_kernels, m) {
       },
       "data"_a, "before"_a = 0, "portable"_a = false);
   m.def("join_crc32c", &checksum::join, "first"_a, "second"_a, "second_size"_a);
+  m.def("start_in_background", &start_in_background, "work"_a);
   m.def("work_in_background", [] { in_background = true; });
   m.def("end_background_work", [] { process_ends = true; });
   m.def("simd_levels", [] {

@@ -302,7 +302,7 @@ class Engine(Matcher):
             return
         merge = self.begin_merge()
         if merge is not None:
-            merge.start(self, alone)
+            merge.start(partial(merge.merge, self, alone))
         if len(self._idle()) > MOST_IDLE and (commit := self.prepare()):
             commit()
 

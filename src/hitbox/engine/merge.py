@@ -13,10 +13,6 @@ dropped. The child of a fork has no such threads: it drops the merges that were 
 
 from __future__ import annotations
 
-import _thread
-import atexit
-import os
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -25,25 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64
-from hitbox.engine import _kernels
+from hitbox.engine import background
+from hitbox.engine.background import Background
 from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment
 from hitbox.errors import HitboxError
 
-START_TIMEOUT = 2.0
-"""Seconds that a new thread has to start; after that it counts as failed."""
-EXIT_TIMEOUT = 10.0
-"""Seconds that the end of the process waits for a merge to notice it."""
-
 Built = tuple[str, Arrays, I64, U32]
-_under_way: set[Merge] = set()
-_ending = False
 
 
 class Merging(Protocol):
     """What a merge asks of its engine."""
 
     def merge_segments(self, segments: list[Segment], alive: list[NDArray[np.uint64]]) -> list[Built]: ...
-    def begin_merge(self) -> Merge | None: ...
+    def merge_behind(self, alone: AbstractContextManager[None]) -> None: ...
     def place_merge(self, merge: Merge) -> bool: ...
     def finish_merge(self, merge: Merge) -> None: ...
     def drop_merge(self, merge: Merge, failed: bool) -> None: ...
@@ -51,8 +41,9 @@ class Merging(Protocol):
     def where(self) -> U32: ...
 
 
-class Merge:
+class Merge(Background):
     def __init__(self, sources: list[Segment]):
+        super().__init__()
         self.sources = sources
         self.size = sum(segment.live for segment in sources)
         self.changed: list[I64] = []
@@ -62,8 +53,6 @@ class Merge:
         """The new segments, their numbers and locations."""
         self.where: U32 = np.zeros(0, np.uint32)
         self._alive = [segment.arrays["alive"].copy() for segment in sources]
-        self._started, self._begun = time.monotonic(), False
-        self._ended = _thread.allocate_lock()
 
     def build(self, build: Callable[[list[Segment], list[NDArray[np.uint64]]], list[Built]]) -> None:
         self.built = build(self.sources, self._alive)
@@ -103,63 +92,24 @@ class Merge:
             segment.delete(dead - np.uint32(segment.base), segment.arrays["alive"])
         self.where[changed] = where[changed]
 
-    def start(self, engine: Merging, alone: AbstractContextManager[None]) -> None:
-        """Do the rest in a thread. `alone` is a section in which nobody changes the engine; the caller is in it."""
-        _under_way.add(self)
+    def merge(self, engine: Merging, alone: AbstractContextManager[None]) -> None:
+        """Do all that is left, and what is worth merging next. `alone` is a section in which nobody changes the
+        engine."""
+        failed = True
         try:
-            _thread.start_new_thread(_work, (engine, self, alone))
-        except (RuntimeError, MemoryError):  # no thread can be started
-            _under_way.discard(self)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a thread works on it."""
-        return self in _under_way and (self._begun or time.monotonic() < self._started + START_TIMEOUT)
-
-    def _run(self, engine: Merging, alone: AbstractContextManager[None]) -> Merge | None:
-        """The whole merge; the one that is worth doing next."""
-        self._begun = True
-        self.build(engine.merge_segments)
-        with alone:
-            if not engine.place_merge(self):
-                return None
-        self.locate(engine.where)
-        with alone:
-            engine.finish_merge(self)
-            following = engine.begin_merge()
-            if following is not None:
-                _under_way.add(following)
-            return following
-
-
-def _work(engine: Merging, merge: Merge | None, alone: AbstractContextManager[None]) -> None:
-    _kernels.work_in_background()
-    while merge is not None:
-        following, failed = None, True
-        with merge._ended:
-            try:
-                following = merge._run(engine, alone)
-                failed = False
-            except (MemoryError, HitboxError):
-                pass  # the segments stay as they are
-            except RuntimeError:
-                if not _ending:
-                    raise
-            finally:
-                engine.drop_merge(merge, failed)
-                _under_way.discard(merge)
-        merge = following
-
-
-def _end() -> None:
-    """Native code must not run on while the process takes itself apart."""
-    global _ending
-    _ending = True
-    _kernels.end_background_work()
-    for merge in list(_under_way):
-        merge._ended.acquire(timeout=EXIT_TIMEOUT)
-
-
-atexit.register(_end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_under_way.clear)
+            self.build(engine.merge_segments)
+            with alone:
+                known = engine.place_merge(self)
+            if known:
+                self.locate(engine.where)
+                with alone:
+                    engine.finish_merge(self)
+                    engine.merge_behind(alone)
+            failed = False
+        except (MemoryError, HitboxError):
+            pass  # the segments stay as they are
+        except RuntimeError:
+            if not background.ending:
+                raise
+        finally:
+            engine.drop_merge(self, failed)
