@@ -1,7 +1,6 @@
 // The Python extension module hitbox.engine._kernels. Input arrays are not copied; output arrays own their memory.
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <optional>
 
 #include <nanobind/nanobind.h>
@@ -11,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/event_plan.hpp"
+#include "bindings/numpy_memory.hpp"
 #include "bindings/owners.hpp"
 #include "bindings/read_write_lock.hpp"
 #include "bindings/released_gil.hpp"
@@ -58,38 +58,6 @@ struct SignalCheck : InterruptCheck {
   }
 };
 
-struct Free {
-  void operator()(void* memory) const noexcept { free_memory(memory); }
-};
-template <class T>
-using Memory = std::unique_ptr<T, Free>;
-
-// Transfers memory to a new numpy array.
-template <class T, class Owner>
-nb::object to_numpy(Owner memory, size_t size, void (*done)(void*) noexcept) {
-  nb::capsule owner(memory.get(), done);
-  T* data = memory.release();
-  return nb::cast(nb::ndarray<nb::numpy, T>(data, {size}, owner));
-}
-
-template <class T>
-nb::object to_numpy(Memory<T> memory, size_t size) {
-  return to_numpy<T>(std::move(memory), size, free_memory);
-}
-
-template <class T>
-nb::object to_numpy(Array<T>& array) {
-  if (!array.memory) array.allocate(0);
-  return to_numpy<T>(std::move(array.memory), array.size, [](void* memory) noexcept { std::free(memory); });
-}
-
-template <class T>
-nb::object to_numpy(const std::vector<T>& values) {
-  Memory<T> memory(allocate<T>(values.size()));
-  if (!values.empty()) std::memcpy(memory.get(), values.data(), values.size() * sizeof(T));
-  return to_numpy(std::move(memory), values.size());
-}
-
 Boxes boxes_from(Vector<i64> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
                  Vector<u8> priority) {
   return {numbers.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers.data()};
@@ -102,16 +70,16 @@ struct DictWriter {
   template <class T>
   size_t operator()(const char* name, Array<T>& array, const Length&) const {
     size_t size = array.size;
-    out[name] = to_numpy(array);
+    out[name] = numpy_array(array);
     return size;
   }
   size_t operator()(const char* name, const BitmapSizes& sizes, const Length&) const {
     const u32* first = &sizes.blocks;
-    out[name] = to_numpy(std::vector<u32>(first, first + sizeof sizes / sizeof *first));
+    out[name] = numpy_array(std::vector<u32>(first, first + sizeof sizes / sizeof *first));
     return 0;
   }
   size_t operator()(const char* name, const Seed& seed, const Length&) const {
-    out[name] = to_numpy(std::vector<u64>{seed.first, seed.second});
+    out[name] = numpy_array(std::vector<u64>{seed.first, seed.second});
     return 0;
   }
 };
@@ -217,21 +185,21 @@ nb::list build(u32 attributes, std::optional<Vector<i64>> numbers, Vector<i64> o
     if (bitmap_boxes->count) bitmap = build_bitmap(*bitmap_boxes, options, interrupt);
   }
   auto names_of = [&](const BoxSubset& some, Array<u32>& position) {
-    if (!numbers) return to_numpy(in_order(position, some.source));
-    return some.source.empty() ? nb::cast(*numbers) : to_numpy(some.numbers);
+    if (!numbers) return numpy_array(in_order(position, some.source));
+    return some.source.empty() ? nb::cast(*numbers) : numpy_array(some.numbers);
   };
   nb::list out;
   if (bitmap_boxes->count) {
     nb::object names = names_of(ranges, bitmap.position);
     nb::dict arrays;
     each_bitmap_array(bitmap, attributes, DictWriter{arrays});
-    out.append(nb::make_tuple("bitmap", arrays, names, to_numpy(bitmap.position)));
+    out.append(nb::make_tuple("bitmap", arrays, names, numpy_array(bitmap.position)));
   }
   if (!keyed.source.empty()) {
     nb::object names = names_of(keyed, postings.position);
     nb::dict arrays;
     each_posting_array(postings, attributes, DictWriter{arrays});
-    out.append(nb::make_tuple("postings", arrays, names, to_numpy(postings.position)));
+    out.append(nb::make_tuple("postings", arrays, names, numpy_array(postings.position)));
   }
   return out;
 }
@@ -279,8 +247,8 @@ class Segment {
 };
 
 nb::tuple decoded_to_numpy(const Decoded& boxes, const std::vector<u8>& priority) {
-  return nb::make_tuple(to_numpy(boxes.offsets), to_numpy(boxes.attribute), to_numpy(boxes.low), to_numpy(boxes.high),
-                        to_numpy(priority));
+  return nb::make_tuple(numpy_array(boxes.offsets), numpy_array(boxes.attribute), numpy_array(boxes.low),
+                        numpy_array(boxes.high), numpy_array(priority));
 }
 
 // get(position) for each position.
@@ -322,8 +290,8 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
   if (high.shape(0) != count || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
   if (top >= LEVELS || bottom > top) throw nb::value_error("levels are out of range");
   Events events{low.data(), high.data(), u32(low.shape(1))};
-  Memory<i64> memory(allocate<i64>(count + 1));
-  i64* ends = memory.get();
+  i64* ends = allocate<i64>(count + 1);
+  nb::object offsets = numpy_array(ends, {count + 1});
   OwnedResult result;
   {
     SignalCheck interrupt;
@@ -340,20 +308,13 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
     if (!result.levels) result.levels = allocate<u8>(0);
     if (!result.numbers) result.numbers = allocate<i32>(0);
   }
-  Memory<i32> numbers(std::exchange(result.numbers, nullptr));
-  Memory<u8> levels(std::exchange(result.levels, nullptr));
-  return nb::make_tuple(to_numpy(std::move(memory), count + 1), to_numpy(std::move(numbers), result.size),
-                        to_numpy(std::move(levels), count == 1 ? result.size : 0));
+  return nb::make_tuple(offsets, numpy_array(std::exchange(result.numbers, nullptr), {result.size}),
+                        numpy_array(std::exchange(result.levels, nullptr), {count == 1 ? result.size : 0}));
 }
 
 // Whether an event may take some ten microseconds. A thread that gives Python's lock back for less may wait for
 // milliseconds until it gets it again.
-bool is_long(const SegmentSet& set) {
-  size_t units = set.tail.count / 4;
-  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
-  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
-  return units > 128;
-}
+bool is_long(const SegmentSet& set) { return work_of(set) > 192; }
 
 // The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
 // decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says.
@@ -429,7 +390,7 @@ NB_MODULE(_kernels, m) {
       .def(
           "numbers",
           [](const Segment& self, Vector<u32> positions) {
-            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
+            return numpy_array(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
           },
           "positions"_a)
       .def("__len__", &Segment::size);
@@ -467,13 +428,13 @@ NB_MODULE(_kernels, m) {
              std::vector<u32> found;
              for (u32 i = 0; i < rows.count; ++i)
                if (bit(rows.alive, i)) found.push_back(i);
-             return to_numpy(found);
+             return numpy_array(found);
            })
       .def(
           "numbers",
           [](const Tail& self, Vector<u32> positions) {
             const Rows rows = self.rows();
-            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
+            return numpy_array(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
           },
           "positions"_a)
       .def("clear", &Tail::clear)

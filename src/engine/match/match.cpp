@@ -76,20 +76,12 @@ void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_
   }
 }
 
-// A rough upper bound of the work per event, in units of report_work.
-static size_t estimate_work(const SegmentSet& set) {
-  size_t units = 64 + set.tail.count / 4;
-  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
-  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
-  return units;
-}
-
 void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, i64* ends, Result& out,
                       InterruptCheck& interrupt) {
   struct Own : Result {
     ~Own() { release(*this); }
   } one;
-  const size_t units = estimate_work(set);
+  const size_t units = work_of(set);
   for (size_t e = from; e < to; ++e) {
     one.size = 0;
     one.ordered = true;
