@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <memory>
 #include <optional>
 #include <variant>
 
@@ -14,6 +13,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/event_plan.hpp"
+#include "bindings/numpy_memory.hpp"
 #include "bindings/owners.hpp"
 #include "bindings/read_write_lock.hpp"
 #include "bindings/released_gil.hpp"
@@ -81,38 +81,6 @@ struct SignalCheck : InterruptCheck {
   }
 };
 
-struct Free {
-  void operator()(void* memory) const noexcept { free_memory(memory); }
-};
-template <class T>
-using Memory = std::unique_ptr<T, Free>;
-
-// Transfers memory to a new numpy array.
-template <class T, class Owner>
-nb::object to_numpy(Owner memory, size_t size, void (*done)(void*) noexcept) {
-  nb::capsule owner(memory.get(), done);
-  T* data = memory.release();
-  return nb::cast(nb::ndarray<nb::numpy, T>(data, {size}, owner));
-}
-
-template <class T>
-nb::object to_numpy(Memory<T> memory, size_t size) {
-  return to_numpy<T>(std::move(memory), size, free_memory);
-}
-
-template <class T>
-nb::object to_numpy(Array<T>& array) {
-  if (!array.memory) array.allocate(0);
-  return to_numpy<T>(std::move(array.memory), array.size, [](void* memory) noexcept { std::free(memory); });
-}
-
-template <class T>
-nb::object to_numpy(const std::vector<T>& values) {
-  Memory<T> memory(allocate<T>(values.size()));
-  if (!values.empty()) std::memcpy(memory.get(), values.data(), values.size() * sizeof(T));
-  return to_numpy(std::move(memory), values.size());
-}
-
 Boxes boxes_from(const i64* numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low, Vector<i64> high,
                  Vector<u8> priority) {
   return {priority.size(), offsets.data(), attribute.data(), low.data(), high.data(), priority.data(), numbers};
@@ -125,7 +93,7 @@ struct DictWriter {
   template <class T>
   size_t operator()(const char* name, Array<T>& array, const Length&) const {
     size_t size = array.size;
-    out[name] = to_numpy(array);
+    out[name] = numpy_array(array);
     return size;
   }
   size_t operator()(const char* name, const BitmapSizes& sizes, const Length&) const {
@@ -135,11 +103,11 @@ struct DictWriter {
     return write_sizes(name, &sizes.members, sizeof sizes);
   }
   size_t write_sizes(const char* name, const u32* first, size_t bytes) const {
-    out[name] = to_numpy(std::vector<u32>(first, first + bytes / sizeof *first));
+    out[name] = numpy_array(std::vector<u32>(first, first + bytes / sizeof *first));
     return 0;
   }
   size_t operator()(const char* name, const Seed& seed, const Length&) const {
-    out[name] = to_numpy(std::vector<u64>{seed.first, seed.second});
+    out[name] = numpy_array(std::vector<u64>{seed.first, seed.second});
     return 0;
   }
 };
@@ -252,8 +220,8 @@ struct BuiltSegments {
   template <class Numbers>
   nb::list to_python(u32 attributes, Numbers numbers) {
     auto names_of = [&](const BoxSubset& some, Array<u32>& position) {
-      if (!numbered) return to_numpy(in_order(position, some.source));
-      return whole ? numbers() : to_numpy(some.numbers);
+      if (!numbered) return numpy_array(in_order(position, some.source));
+      return whole ? numbers() : numpy_array(some.numbers);
     };
     nb::list out;
     Array<u32>& position = is_dense ? dense.position : bitmap.position;
@@ -262,13 +230,13 @@ struct BuiltSegments {
       nb::dict arrays;
       if (is_dense) each_dense_array(dense, attributes, DictWriter{arrays});
       else each_bitmap_array(bitmap, attributes, DictWriter{arrays});
-      out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, names, to_numpy(position)));
+      out.append(nb::make_tuple(is_dense ? "dense" : "bitmap", arrays, names, numpy_array(position)));
     }
     if (!keyed.source.empty()) {
       nb::object names = names_of(keyed, postings.position);
       nb::dict arrays;
       each_posting_array(postings, attributes, DictWriter{arrays});
-      out.append(nb::make_tuple("postings", arrays, names, to_numpy(postings.position)));
+      out.append(nb::make_tuple("postings", arrays, names, numpy_array(postings.position)));
     }
     return out;
   }
@@ -347,9 +315,9 @@ class Segment {
   View view_;
 };
 
-nb::tuple decoded_to_numpy(const Decoded& boxes, const std::vector<u8>& priority) {
-  return nb::make_tuple(to_numpy(boxes.offsets), to_numpy(boxes.attribute), to_numpy(boxes.low), to_numpy(boxes.high),
-                        to_numpy(priority));
+nb::tuple decoded_numpy_array(const Decoded& boxes, const std::vector<u8>& priority) {
+  return nb::make_tuple(numpy_array(boxes.offsets), numpy_array(boxes.attribute), numpy_array(boxes.low),
+                        numpy_array(boxes.high), numpy_array(priority));
 }
 
 // get(position) for each position.
@@ -396,7 +364,7 @@ nb::list merge(const std::vector<Segment*>& segments, const std::vector<Vector<u
       built.emplace(boxes, options, interrupt);
     }
   }
-  return built ? built->to_python(attributes, [&] { return to_numpy(numbers); }) : nb::list();
+  return built ? built->to_python(attributes, [&] { return numpy_array(numbers); }) : nb::list();
 }
 
 // Stages boxes in a tail that has room for them (tail.hpp). False, and nothing is staged, if kernels must not see them:
@@ -458,8 +426,8 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
   if (high.shape(0) != count || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
   if (top >= LEVELS || bottom > top) throw nb::value_error("levels are out of range");
   Events events{low.data(), high.data(), u32(low.shape(1))};
-  Memory<i64> memory(allocate<i64>(count + 1));
-  i64* ends = memory.get();
+  i64* ends = allocate<i64>(count + 1);
+  nb::object offsets = numpy_array(ends, {count + 1});
   OwnedResult result;
   {
     SignalCheck interrupt;
@@ -476,10 +444,8 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
     if (!result.levels) result.levels = allocate<u8>(0);
     if (!result.numbers) result.numbers = allocate<i32>(0);
   }
-  Memory<i32> numbers(std::exchange(result.numbers, nullptr));
-  Memory<u8> levels(std::exchange(result.levels, nullptr));
-  return nb::make_tuple(to_numpy(std::move(memory), count + 1), to_numpy(std::move(numbers), result.size),
-                        to_numpy(std::move(levels), count == 1 ? result.size : 0));
+  return nb::make_tuple(offsets, numpy_array(std::exchange(result.numbers, nullptr), {result.size}),
+                        numpy_array(std::exchange(result.levels, nullptr), {count == 1 ? result.size : 0}));
 }
 
 // Returns offsets: how many boxes each event and those before it match.
@@ -490,27 +456,22 @@ nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix
   const size_t size = low.shape(0);
   if (high.shape(0) != size || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
   const Events events{low.data(), high.data(), u32(low.shape(1))};
-  Memory<i64> ends(allocate<i64>(size + 1));
+  i64* ends = allocate<i64>(size + 1);
+  nb::object offsets = numpy_array(ends, {size + 1});
   {
     SignalCheck interrupt;
     ReleasedGil released;
     OwnedResult result;
     result.counting = true;
-    ends.get()[0] = 0;
-    if (size) match_parallel(*kernels, input.set, events, size, threads, ends.get() + 1, result, interrupt);
+    ends[0] = 0;
+    if (size) match_parallel(*kernels, input.set, events, size, threads, ends + 1, result, interrupt);
   }
-  return to_numpy(std::move(ends), size + 1);
+  return offsets;
 }
 
 // Whether an event may take some ten microseconds. A thread that gives Python's lock back for less may wait for
 // milliseconds until it gets it again.
-bool is_long(const SegmentSet& set) {
-  size_t units = set.tail.count / 4;
-  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
-  for (u32 i = 0; i < set.dense_count; ++i) units += set.dense[i].members / 64;
-  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
-  return units > 128;
-}
+bool is_long(const SegmentSet& set) { return work_of(set) > 192; }
 
 // The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
 // decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says.
@@ -580,13 +541,13 @@ NB_MODULE(_kernels, m) {
               boxes = self.decode(positions.data(), positions.size(), interrupt);
               levels = map_positions<u8>(positions, [&](u32 at) { return self.level(at); });
             }
-            return decoded_to_numpy(boxes, levels);
+            return decoded_numpy_array(boxes, levels);
           },
           "positions"_a)
       .def(
           "numbers",
           [](const Segment& self, Vector<u32> positions) {
-            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
+            return numpy_array(map_positions<i64>(positions, [&](u32 at) { return self.number(at); }));
           },
           "positions"_a)
       .def("__len__", &Segment::size);
@@ -615,7 +576,7 @@ NB_MODULE(_kernels, m) {
           [](const Tail& self, Vector<u32> positions) {
             Rows rows = self.rows();
             SignalCheck interrupt;
-            return decoded_to_numpy(decode(rows, positions.data(), positions.size(), interrupt),
+            return decoded_numpy_array(decode(rows, positions.data(), positions.size(), interrupt),
                                     map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
           },
           "positions"_a)
@@ -625,13 +586,13 @@ NB_MODULE(_kernels, m) {
              std::vector<u32> found;
              for (u32 i = 0; i < rows.count; ++i)
                if (bit(rows.alive, i)) found.push_back(i);
-             return to_numpy(found);
+             return numpy_array(found);
            })
       .def(
           "numbers",
           [](const Tail& self, Vector<u32> positions) {
             const Rows rows = self.rows();
-            return to_numpy(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
+            return numpy_array(map_positions<i64>(positions, [&](u32 at) { return rows.numbers[at]; }));
           },
           "positions"_a)
       .def_prop_ro("live", &Tail::live)

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/numpy_memory.hpp"
 #include "bindings/released_gil.hpp"
 #include "text/boxes.hpp"
 
@@ -21,14 +22,6 @@ using text::Shape;
 
 template <class T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// A numpy array that owns the values from now on.
-template <class T>
-nb::object to_numpy(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* memory) noexcept { delete static_cast<std::vector<T>*>(memory); });
-  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner));
-}
 
 // (type, even, over, under, first, last) of an attribute.
 using Attribute = std::tuple<u8, bool, i64, i64, i64, i64>;
@@ -118,9 +111,9 @@ nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t mo
     made =
         text::Maker(self, found, {information.data(), information.size(), low.data(), high.data()}, most).make(piece);
   }
-  return nb::make_tuple(to_numpy(std::move(made.counts)), to_numpy(std::move(made.exact)),
-                        to_numpy(std::move(made.offsets)), to_numpy(std::move(made.attribute)),
-                        to_numpy(std::move(made.low)), to_numpy(std::move(made.high)));
+  return nb::make_tuple(numpy_array(std::move(made.counts)), numpy_array(std::move(made.exact)),
+                        numpy_array(std::move(made.offsets)), numpy_array(std::move(made.attribute)),
+                        numpy_array(std::move(made.low)), numpy_array(std::move(made.high)));
 }
 
 // One predicate that was read by itself.
@@ -194,8 +187,8 @@ nb::tuple strings(Reader& self, u32 attribute) {
   const text::TextTable& table = self.strings(attribute);
   std::vector<i64> offsets(1, 0);
   offsets.insert(offsets.end(), table.ends().begin(), table.ends().end());
-  return nb::make_tuple(to_numpy(std::move(offsets)),
-                        to_numpy(std::vector<u8>(table.data().begin(), table.data().end())));
+  return nb::make_tuple(numpy_array(std::move(offsets)),
+                        numpy_array(std::vector<u8>(table.data().begin(), table.data().end())));
 }
 
 }  // namespace
@@ -203,7 +196,7 @@ nb::tuple strings(Reader& self, u32 attribute) {
 void bind_text(nb::module_& m) {
   nb::class_<Piece>(m, "Piece")
       .def(nb::init<>())
-      .def("read", [](const Piece& self) { return to_numpy(std::vector<u8>(self.read)); })
+      .def("read", [](const Piece& self) { return numpy_array(self.read); })
       .def("__len__", [](const Piece& self) { return self.read.size(); });
   nb::class_<ReadText>(m, "ReadText").def_ro("strings", &ReadText::strings);
   nb::class_<Reader>(m, "Reader")

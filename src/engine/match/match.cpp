@@ -83,18 +83,9 @@ void match_chunk(const SegmentSet& set, const Events& events, size_t from, size_
   }
 }
 
-// A rough upper bound of the work per event, in units of report_work.
-static size_t estimate_work(const SegmentSet& set) {
-  size_t units = 64 + set.tail.count / 4;
-  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
-  for (u32 i = 0; i < set.dense_count; ++i) units += set.dense[i].members / 64;
-  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
-  return units;
-}
-
 void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                       Result& out, InterruptCheck& interrupt) {
-  const size_t units = estimate_work(set);
+  const size_t units = work_of(set);
   size_t counted = 0;
   for (size_t e = from; e < to; ++e) {
     // Room for about all events: memory that moves while it grows loses its huge pages.

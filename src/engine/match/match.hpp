@@ -21,6 +21,15 @@ struct SegmentSet {
   u32 dense_count = 0;
 };
 
+// A rough upper bound of the work per event, in units of report_work.
+static inline size_t work_of(const SegmentSet& set) {
+  size_t units = 64 + set.tail.count / 4;
+  for (u32 i = 0; i < set.bitmap_count; ++i) units += set.bitmaps[i].blocks;
+  for (u32 i = 0; i < set.dense_count; ++i) units += set.dense[i].members / 64;
+  for (u32 i = 0; i < set.posting_count; ++i) units += set.postings[i].rows.count / 256;
+  return units;
+}
+
 struct Kernels {
   const char* name;
   // Matches one event; higher levels first.

@@ -426,8 +426,7 @@ class Engine(Matcher):
     def count(self, points: Points, threads: int = 1) -> I64:
         """How many boxes each point meets."""
         self._check_points(points)
-        kernels = [segment.kernel for segment in self._segments]
-        return np.diff(_kernels.count(kernels, self._tail, points.low, points.high, self.simd, threads))
+        return np.diff(_kernels.count(self._sealed.kernels, self._tail, points.low, points.high, self.simd, threads))
 
     # --- state
 

@@ -10,7 +10,8 @@ from `first`, `count` of them (0 where the predicate can never hold).
 
 Ids and texts stand in frozen Arrow arrays (from a bulk load, or memory-mapped from a snapshot, with the ids' sorted
 order for look-ups); the few that came later are in plain lists, with a dict. Numbers of deleted boxes are used
-again, run by run; dead slots are squeezed out by `compact` when they are most of the catalog.
+again, run by run; dead slots are squeezed out by `compact` when they are most of the catalog. A bulk load may be
+numbered in the order that the engine chooses (`Rows.arranged`), so that neighbours there are neighbours here.
 
 Whatever changes the catalog comes in two steps: a method prepares, which may take long and may fail, and touches
 nothing that a reader sees; the `commit` that it returns is short and must be alone.
