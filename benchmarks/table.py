@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hitbox.experiments.bench_report import duration, rate
+from hitbox.experiments.bench_report import FLOOR, duration, rate
 
 
 def rows(record: dict[str, Any]) -> Iterable[list[str]]:
@@ -40,6 +40,8 @@ def markdown(name: str, record: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(row) + " |")
         if number == 0:
             lines.append("|---" + "|--:" * (len(row) - 1) + "|")
+    if any(m["name"] == "floor" for m in record["matchers"]):
+        lines.append(f"\n{FLOOR}.")
     lines += [f"\nLeft out {skipped['name']}: {skipped['why']}." for skipped in record["skipped"]]
     return "\n".join(lines) + "\n"
 

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 from hitbox import workloads
 from hitbox.encoding.arrays import Hits, Points, Space
+from hitbox.engine import _kernels
 from hitbox.errors import BenchError, HitboxError, MatcherError
 from hitbox.experiments import bench, bench_report
 from hitbox.experiments.bench_cli import app, split_matchers, workload_options
 from hitbox.experiments.contestants import OTHERS, contestants, enter
+from hitbox.experiments.floor import Floor
 from hitbox.experiments.measure import Lane
 from hitbox.matchers import REGISTRY
 from hitbox.matchers.brute import Brute
@@ -100,7 +102,38 @@ def test_record_is_complete_and_is_json():
             assert m[key] > 0
         assert set(m["ratio"]) == {"single", "1", "4", "16"}
     assert set(again["matchers"][0]["ratio"].values()) == {1.0}
-    assert len(told) == bench.steps(["numpy", "brute"], TINY)
+    assert len(told) == bench.steps(["numpy", "brute"], TINY) - 2 * TINY.repeats  # neither counts
+
+
+@pytest.mark.parametrize(("workload", "options"), [("w1", {"width": 0.9}), ("w4", {}), ("w1", {"intervals": 0.1})])
+def test_the_floor_writes_as_many_numbers_as_match(workload, options):
+    """It is checked as every matcher is, and has no figures for changes."""
+    record = bench.run(workload, ["hitbox", "floor"], {"n": 3000, **options}, TINY)
+    assert [m["name"] for m in record["matchers"]] == ["hitbox", "floor"]
+    for m in record["matchers"]:
+        assert m["counting"]["single"]["us"] > 0
+        assert m["counting"]["batch"]["events"] == 16
+    assert record["matchers"][1]["insert_one_us"] is None
+    console = Console(width=120, record=True)
+    bench_report.show(record, console)
+    text = console.export_text()
+    assert "one cold bitmap of n bits" in text
+    assert "counting only" in text
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("simd", _kernels.simd_levels())
+def test_the_floor_at_every_level(simd, share):
+    rng = np.random.default_rng(3)
+    space, points = Space.of(3), Points.of(rng.integers(0, 99, (7, 3)))
+    rows = [np.flatnonzero(rng.random(70_000) < share) for _ in range(len(points))]
+    floor = Floor(space, 70_000, np.arange(3), points, Hits.of(rows))
+    floor.simd = simd
+    hits = floor.match(points)
+    for i, row in enumerate(rows):
+        np.testing.assert_array_equal(hits[i], row)
+        np.testing.assert_array_equal(floor.match(points[i : i + 1])[0], row)
+    assert floor.count(points).tolist() == [len(row) for row in rows]
 
 
 def test_a_wrong_matcher_is_caught_before_any_timing(monkeypatch):
@@ -147,6 +180,7 @@ def test_growth_and_report(tmp_path):
         ({"workload": "w9"}, "unknown workload 'w9'"),
         ({"matchers": ["brut"]}, "unknown matcher 'brut'; did you mean 'brute'"),
         ({"matchers": ["brute", "brute"]}, "named twice"),
+        ({"matchers": ["floor"]}, "is a yardstick: name a matcher beside it"),
         ({"matchers": ["brute:speed=9"]}, "has no option 'speed'"),
         ({"matchers": ["numpy:speed=9"]}, "takes no options"),
         ({"parameters": {"n": 0}}, "at least one subscription"),

@@ -25,6 +25,7 @@ using namespace hitbox;
 using namespace nb::literals;
 
 void bind_text(nb::module_& m);  // text.cpp
+void bind_floor(nb::module_& m);  // floor.cpp
 
 namespace {
 
@@ -480,4 +481,5 @@ NB_MODULE(_kernels, m) {
   bind_owners(m);
   bind_locks(m);
   bind_text(m);
+  bind_floor(m);
 }

@@ -3,6 +3,7 @@
 #include "match/match.hpp"
 
 #include "match/batch.hpp"
+#include "match/floor.hpp"
 #include "match/lookup.hpp"
 #include "match/pipeline.hpp"
 
@@ -125,6 +126,6 @@ void match_batch(const SegmentSet& set, const Events& events, size_t from, size_
 }  // namespace
 
 extern const Kernels HITBOX_KERNELS;
-const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch};
+const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch, floor_event};
 
 }  // namespace hitbox
