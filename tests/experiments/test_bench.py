@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from typer.testing import CliRunner
 
 from hitbox import workloads
 from hitbox.encoding.arrays import Hits, Points, Space
-from hitbox.engine import _kernels
+from hitbox.engine import Engine, _kernels
 from hitbox.errors import BenchError, HitboxError, MatcherError
-from hitbox.experiments import bench, bench_report
+from hitbox.experiments import bench, bench_report, goal_cases, goals
 from hitbox.experiments.bench_cli import app, split_matchers, workload_options
 from hitbox.experiments.contestants import OTHERS, contestants, enter
 from hitbox.experiments.floor import Floor
@@ -23,6 +25,7 @@ from hitbox.matchers import REGISTRY
 from hitbox.matchers.brute import Brute
 from support.random_boxes import random_boxes, random_points
 
+COMPACT = "compact" in inspect.signature(Engine).parameters
 TINY = bench.Settings(events=5, batches=(1, 4, 16), repeats=2, updates=20, check=4, budget=0.2)
 
 
@@ -238,6 +241,65 @@ def test_command(tmp_path):
         done = runner.invoke(app, words)
         assert done.exit_code == 2
         assert message in done.stderr
+
+
+def test_goals(tmp_path):
+    """Everything is measured in small, by this checkout and by the same one as if it were the version before."""
+    checkout = tmp_path / "checkout"
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    out = tmp_path / "goals.json"
+    words = ["goals", "--quick", "--repeats", "1", "--before", str(checkout), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    record = json.loads(out.read_text())
+    assert {"seed", "machine", "simd", "before", "rounds"} <= set(record)
+    waiting = {goal.what for goal in goals.GOALS if "compact" in goal.what} if not COMPACT else set()
+    for line in record["goals"]:
+        assert (line["now"] is None) == (line["what"] in waiting), line
+        assert line["reached"] is None or line["goal"] is not None
+        assert line["what"] in done.stdout
+    text = goals.markdown(record)
+    assert len(text.splitlines()) == len(goals.GOALS) + 2
+
+
+def test_goals_without_the_version_before():
+    found = {"now": {"single": [0.5, 0.7, 0.6]}}
+    compared = goals.Goal("a / before", "w1", goals.plain("single"), 0.55, "ms", compared=goals.of_before("single"))
+    line = goals.measured(compared, found)
+    assert line["reached"] is None
+    assert line["now"] == {"median": 0.6, "least": 0.5, "most": 0.7}
+    assert goals.rows({"goals": [line]})[0][1:] == [
+        "not measured",
+        "<= 0.55x",
+        "0.6 ms",
+        "0.5 to 0.7 ms",
+        "not measured",
+    ]
+    line = goals.measured(compared, found | {"before": {"single": [1.0, 1.4, 1.2]}})
+    assert line["reached"] is True
+    rising = goals.Goal("b", "w1", goals.plain("single"), 0.65, rising=True)
+    assert goals.measured(rising, found)["reached"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--n", "5"], "goals have no parameters"),
+        (["--before", "/nowhere"], "must be a checkout of hitbox after `make setup`"),
+    ],
+)
+def test_goals_refusals(words, message):
+    done = CliRunner().invoke(app, ["goals", *words])
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_wrong_answers_yield_no_goals(monkeypatch, capsys):
+    monkeypatch.setattr(goal_cases.Index, "match", lambda *_: [])
+    with pytest.raises(SystemExit, match="match differs from the oracle"):
+        goal_cases.build("small 3", 0.01)
 
 
 class Threaded(Brute):
