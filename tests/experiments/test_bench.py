@@ -260,8 +260,11 @@ def test_goals(tmp_path):
         assert (line["now"] is None) == (line["what"] in waiting), line
         assert line["reached"] is None or line["goal"] is not None
         assert line["what"] in done.stdout
-    text = goals.markdown(record)
-    assert len(text.splitlines()) == len(goals.GOALS) + 2
+    assert len(goals.markdown(record).splitlines()) == len(goals.GOALS) + 2 + 3 + 6
+    for checkouts in record["profile"].values():
+        assert set(checkouts) == {"before", "now"}
+        for steps in checkouts.values():
+            assert sum(steps.values()) == pytest.approx(2 * steps["total"])
 
 
 def test_goals_without_the_version_before():

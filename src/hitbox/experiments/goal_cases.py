@@ -17,7 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,7 @@ import pyarrow as pa
 import hitbox
 from hitbox import Index, workloads
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Points, Space
-from hitbox.engine import Engine
+from hitbox.engine import Engine, _kernels
 from hitbox.experiments.machine import machine
 from hitbox.experiments.measure import oracle, parts_of
 from hitbox.matchers import make
@@ -61,6 +63,59 @@ def require(right: bool, what: str) -> None:
         raise SystemExit(f"wrong answers: {what} differs from the oracle; no figure is kept")
 
 
+STEPS = ("encode", "match", "owners", "ids")
+
+
+def profile(index: Index, events: list[Any]) -> Figures:
+    """Where the time of one `Index.match` goes: its steps, and the glue around them. Wall clock."""
+    total = seconds(lambda: each(index.match, events), len(events), time.perf_counter)
+    taken = (_native_steps if hasattr(_kernels, "profile_event") else _python_steps)(index, events)
+    found = {f"step {name}": taken[name] / len(events) for name in STEPS}
+    return {**found, "step glue": total - sum(found.values()), "step total": total}
+
+
+def _native_steps(index: Index, events: list[Any]) -> Figures:
+    spent = np.zeros(len(STEPS))
+
+    def match_event(*arguments: Any) -> Any:
+        answer, steps = _kernels.profile_event(*arguments)
+        np.add(spent, steps, out=spent)
+        return answer
+
+    with patch.object(_kernels, "match_event", match_event):
+        each(index.match, events)
+    return dict(zip(STEPS, spent / 1e9, strict=True))
+
+
+def _python_steps(index: Index, events: list[Any]) -> Figures:
+    """Of versions that took these steps in Python, each in a function of its own."""
+    from hitbox.encoding import events as encoding
+    from hitbox.index.catalog import Catalog
+    from hitbox.index.resolver import Resolver
+
+    spent = dict.fromkeys((*STEPS, "resolve"), 0.0)
+    with ExitStack() as stack:
+        for owner, name, step in (
+            (encoding, "from_mapping", "encode"),
+            (Engine, "match", "match"),
+            (Resolver, "one", "resolve"),
+            (Catalog, "id_list", "ids"),
+        ):
+            stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), spent, step)))
+        each(index.match, events)
+    return spent | {"owners": spent["resolve"] - spent["match"]}
+
+
+def _timed(call: Callable[..., Any], spent: Figures, step: str) -> Callable[..., Any]:
+    def timed(*arguments: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        answer = call(*arguments, **options)
+        spent[step] += time.perf_counter() - begin
+        return answer
+
+    return timed
+
+
 class Small:
     """A thousand subscriptions on some floats, where calls cost more than matching."""
 
@@ -88,6 +143,9 @@ class Small:
     def match(self) -> Figures:
         some = self.events[:2000]
         return {"match": seconds(lambda: each(self.index.match, some), len(some))}
+
+    def profile(self) -> Figures:
+        return profile(self.index, self.events[:2000])
 
     def list(self) -> Figures:
         return {"list": seconds(lambda: self.index.match_batch(self.events), len(self.events))}
@@ -154,7 +212,7 @@ class Large:
                     require(sorted(found if isinstance(found, list) else found.to_pylist()) == want, way)
             require(sorted(batch[event]) == want, "match_batch")
         best = self.engine.simd
-        for level in self._levels():
+        for level in _kernels.simd_levels():
             self.engine.simd = level
             for hits in (self.engine.match(self.points[:CHECKED]), self.engine.match(self.points)):
                 counts = [len(hits[event]) for event in range(CHECKED)]
@@ -162,11 +220,6 @@ class Large:
         self.engine.simd = best
         counted = self.engine.count(self.points[:CHECKED]).tolist()
         require(counted == [len(rows) for rows in self.expected], "count")
-
-    def _levels(self) -> list[str]:
-        from hitbox.engine import _kernels
-
-        return list(_kernels.simd_levels())
 
     def facts(self) -> Figures:
         found = {"bytes": self.engine.nbytes() / self.n, "matches": float(np.mean([len(one) for one in self.expected]))}
@@ -188,6 +241,9 @@ class Large:
 
     def match(self) -> Figures:
         return {"match": seconds(lambda: each(self.index.match, self.events[: self.few]), self.few)}
+
+    def profile(self) -> Figures:
+        return profile(self.index, self.events[: self.few])
 
     def match_array(self) -> Figures:
         if not hasattr(self.index, "match_array"):
@@ -229,7 +285,7 @@ class Large:
     def levels(self) -> Figures:
         """The engine on processors with less: without VBMI2, and with AVX2 only."""
         best, found = self.engine.simd, {}
-        for level in set(self._levels()) & {"avx512", "avx2"}:
+        for level in set(_kernels.simd_levels()) & {"avx512", "avx2"}:
             self.engine.simd = level
             found[f"{level} single"] = self.single()["single"]
             found[f"{level} batch"] = self.batch()["batch"]
