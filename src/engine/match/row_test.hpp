@@ -78,7 +78,7 @@ struct ByteCompressor {
       __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + first));
       __m128i some = _mm_shuffle_epi8(eight, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(order[chosen])));
       __m128i move = _mm_loadu_si128(reinterpret_cast<const __m128i*>(moves + 16 - n));
-      found = _mm_or_si128(found, _mm_shuffle_epi8(some, move));
+      found = _mm_or_si128(found, _mm_shuffle_epi8(_mm_move_epi64(some), move));
       n += u32(__builtin_popcount(chosen));
       mask &= ~(255ull << first);
     }
