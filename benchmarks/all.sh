@@ -12,13 +12,13 @@ run() {
     hitbox bench "$@" --out "$results/$name.json"
 }
 
-all=hitbox,rein,dexin,simple,numpy,duckdb
+all=hitbox,floor,rein,dexin,simple,numpy,duckdb
 run w1 w1 --width 0.5 --matchers $all "$@"
 run w1-narrow w1 --width 0.1 --matchers $all "$@"
 run w1-wide w1 --width 0.8 --matchers $all "$@"
 run w2 w2 --matchers $all "$@"
 run w3 w3 --matchers $all "$@"
-run w4 w4 --matchers hitbox,rein,opindex,be-tree,simple "$@"
-run w1-intervals w1 --intervals 0.1 --matchers hitbox,simple,rein,numpy "$@"
-run growth w1 --growth 200k,1M,5M,10M --matchers hitbox "$@"
-run symmetric symmetric --matchers hitbox,mlgf,ub-tree,compound,r-tree "$@"
+run w4 w4 --matchers hitbox,floor,rein,opindex,be-tree,simple "$@"
+run w1-intervals w1 --intervals 0.1 --matchers hitbox,floor,simple,rein,numpy "$@"
+run growth w1 --growth 200k,1M,5M,10M --matchers hitbox,floor "$@"
+run symmetric symmetric --matchers hitbox,floor,mlgf,ub-tree,compound,r-tree "$@"

@@ -21,9 +21,9 @@ from typing import Any
 
 from hitbox import Attribute, Exchange, Schema, language
 from hitbox.experiments import bench
-from hitbox.experiments.bench_report import duration
+from hitbox.experiments.bench_report import duration, rate
 
-FAMILIES = ("hitbox", "mlgf", "ub-tree", "compound", "r-tree")
+FAMILIES = ("hitbox", "floor", "mlgf", "ub-tree", "compound", "r-tree")
 SLICES = 10
 EVENTS, SUBSCRIBERS = 5_000, 5_000
 TOWNS = [f"town {n}" for n in range(200)]
@@ -59,7 +59,7 @@ def compare(n: int) -> Iterator[str]:
                 f"{m['ratio']['1024']:.1f}",
                 duration(m["insert_one_us"]),
                 duration(m["delete_one_us"]),
-                f"{m['build_per_s']:,.0f}",
+                rate(m["build_per_s"]),
                 f"{m['bytes_per_subscription']:,.0f}",
             ]
             yield f"| {' | '.join(cells)} |"

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hitbox.experiments.bench_report import duration, rate
+from hitbox.experiments import goals
+from hitbox.experiments.bench_report import FLOOR, duration, rate
 
 
 def rows(record: dict[str, Any]) -> Iterable[list[str]]:
@@ -40,6 +41,8 @@ def markdown(name: str, record: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(row) + " |")
         if number == 0:
             lines.append("|---" + "|--:" * (len(row) - 1) + "|")
+    if any(m["name"] == "floor" for m in record["matchers"]):
+        lines.append(f"\n{FLOOR}.")
     lines += [f"\nLeft out {skipped['name']}: {skipped['why']}." for skipped in record["skipped"]]
     return "\n".join(lines) + "\n"
 
@@ -47,6 +50,9 @@ def markdown(name: str, record: dict[str, Any]) -> str:
 def main() -> None:
     for path in map(Path, sys.argv[1:]):
         record = json.loads(path.read_text())
+        if "goals" in record:
+            print(goals.markdown(record))
+            continue
         for one in record.get("growth", [record]):
             print(markdown(path.stem, one))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -12,15 +14,18 @@ from typer.testing import CliRunner
 
 from hitbox import workloads
 from hitbox.encoding.arrays import Hits, Points, Space
+from hitbox.engine import Engine, _kernels
 from hitbox.errors import BenchError, HitboxError, MatcherError
-from hitbox.experiments import bench, bench_report
+from hitbox.experiments import bench, bench_report, goal_cases, goals
 from hitbox.experiments.bench_cli import app, split_matchers, workload_options
 from hitbox.experiments.contestants import OTHERS, contestants, enter
+from hitbox.experiments.floor import Floor
 from hitbox.experiments.measure import Lane
 from hitbox.matchers import REGISTRY
 from hitbox.matchers.brute import Brute
 from support.random_boxes import random_boxes, random_points
 
+COMPACT = "compact" in inspect.signature(Engine).parameters
 TINY = bench.Settings(events=5, batches=(1, 4, 16), repeats=2, updates=20, check=4, budget=0.2)
 
 
@@ -100,7 +105,38 @@ def test_record_is_complete_and_is_json():
             assert m[key] > 0
         assert set(m["ratio"]) == {"single", "1", "4", "16"}
     assert set(again["matchers"][0]["ratio"].values()) == {1.0}
-    assert len(told) == bench.steps(["numpy", "brute"], TINY)
+    assert len(told) == bench.steps(["numpy", "brute"], TINY) - 2 * TINY.repeats  # neither counts
+
+
+@pytest.mark.parametrize(("workload", "options"), [("w1", {"width": 0.9}), ("w4", {}), ("w1", {"intervals": 0.1})])
+def test_the_floor_writes_as_many_numbers_as_match(workload, options):
+    """It is checked as every matcher is, and has no figures for changes."""
+    record = bench.run(workload, ["hitbox", "floor"], {"n": 3000, **options}, TINY)
+    assert [m["name"] for m in record["matchers"]] == ["hitbox", "floor"]
+    for m in record["matchers"]:
+        assert m["counting"]["single"]["us"] > 0
+        assert m["counting"]["batch"]["events"] == 16
+    assert record["matchers"][1]["insert_one_us"] is None
+    console = Console(width=120, record=True)
+    bench_report.show(record, console)
+    text = console.export_text()
+    assert "one cold bitmap of n bits" in text
+    assert "counting only" in text
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 1.0])
+@pytest.mark.parametrize("simd", _kernels.simd_levels())
+def test_the_floor_at_every_level(simd, share):
+    rng = np.random.default_rng(3)
+    space, points = Space.of(3), Points.of(rng.integers(0, 99, (7, 3)))
+    rows = [np.flatnonzero(rng.random(70_000) < share) for _ in range(len(points))]
+    floor = Floor(space, 70_000, np.arange(3), points, Hits.of(rows))
+    floor.simd = simd
+    hits = floor.match(points)
+    for i, row in enumerate(rows):
+        np.testing.assert_array_equal(hits[i], row)
+        np.testing.assert_array_equal(floor.match(points[i : i + 1])[0], row)
+    assert floor.count(points).tolist() == [len(row) for row in rows]
 
 
 def test_a_wrong_matcher_is_caught_before_any_timing(monkeypatch):
@@ -147,6 +183,7 @@ def test_growth_and_report(tmp_path):
         ({"workload": "w9"}, "unknown workload 'w9'"),
         ({"matchers": ["brut"]}, "unknown matcher 'brut'; did you mean 'brute'"),
         ({"matchers": ["brute", "brute"]}, "named twice"),
+        ({"matchers": ["floor"]}, "is a yardstick: name a matcher beside it"),
         ({"matchers": ["brute:speed=9"]}, "has no option 'speed'"),
         ({"matchers": ["numpy:speed=9"]}, "takes no options"),
         ({"parameters": {"n": 0}}, "at least one subscription"),
@@ -204,6 +241,68 @@ def test_command(tmp_path):
         done = runner.invoke(app, words)
         assert done.exit_code == 2
         assert message in done.stderr
+
+
+def test_goals(tmp_path):
+    """Everything is measured in small, by this checkout and by the same one as if it were the version before."""
+    checkout = tmp_path / "checkout"
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    out = tmp_path / "goals.json"
+    words = ["goals", "--quick", "--repeats", "1", "--before", str(checkout), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    record = json.loads(out.read_text())
+    assert {"seed", "machine", "simd", "before", "rounds"} <= set(record)
+    waiting = {goal.what for goal in goals.GOALS if "compact" in goal.what} if not COMPACT else set()
+    for line in record["goals"]:
+        assert (line["now"] is None) == (line["what"] in waiting), line
+        assert line["reached"] is None or line["goal"] is not None
+        assert line["what"] in done.stdout
+    assert len(goals.markdown(record).splitlines()) == len(goals.GOALS) + 2 + 3 + 6
+    for checkouts in record["profile"].values():
+        assert set(checkouts) == {"before", "now"}
+        for steps in checkouts.values():
+            assert sum(steps.values()) == pytest.approx(2 * steps["total"])
+
+
+def test_goals_without_the_version_before():
+    found = {"now": {"single": [0.5, 0.7, 0.6]}}
+    compared = goals.Goal("a / before", "w1", goals.plain("single"), 0.55, "ms", compared=goals.of_before("single"))
+    line = goals.measured(compared, found)
+    assert line["reached"] is None
+    assert line["now"] == {"median": 0.6, "least": 0.5, "most": 0.7}
+    assert goals.rows({"goals": [line]})[0][1:] == [
+        "not measured",
+        "<= 0.55x",
+        "0.6 ms",
+        "0.5 to 0.7 ms",
+        "not measured",
+    ]
+    line = goals.measured(compared, found | {"before": {"single": [1.0, 1.4, 1.2]}})
+    assert line["reached"] is True
+    rising = goals.Goal("b", "w1", goals.plain("single"), 0.65, rising=True)
+    assert goals.measured(rising, found)["reached"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--n", "5"], "goals have no parameters"),
+        (["--before", "/nowhere"], "must be a checkout of hitbox after `make setup`"),
+    ],
+)
+def test_goals_refusals(words, message):
+    done = CliRunner().invoke(app, ["goals", *words])
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_wrong_answers_yield_no_goals(monkeypatch, capsys):
+    monkeypatch.setattr(goal_cases.Index, "match", lambda *_: [])
+    with pytest.raises(SystemExit, match="match differs from the oracle"):
+        goal_cases.build("small 3", 0.01)
 
 
 class Threaded(Brute):

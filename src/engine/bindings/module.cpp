@@ -29,6 +29,7 @@ using namespace hitbox;
 using namespace nb::literals;
 
 void bind_text(nb::module_& m);  // text.cpp
+void bind_floor(nb::module_& m);  // floor.cpp
 
 namespace {
 
@@ -473,13 +474,32 @@ nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix
 // milliseconds until it gets it again.
 bool is_long(const SegmentSet& set) { return work_of(set) > 192; }
 
+// The steps of match_event, and how long each takes, for profiles.
+enum Step { ENCODE, MATCH, OWNERS, IDS, STEPS };
+struct StepTimes {
+  using Clock = std::chrono::steady_clock;
+  i64 nanoseconds[STEPS]{};
+  Clock::time_point last = Clock::now();
+
+  void end(Step step) {
+    Clock::time_point now = Clock::now();
+    nanoseconds[step] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - last).count();
+    last = now;
+  }
+};
+struct NoTimes {
+  void end(Step) {}
+};
+
 // The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
 // decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says.
-nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
-                       const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
-                       nb::handle holds, bool as_list) {
+template <class Times>
+nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
+                          const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
+                          nb::handle holds, bool as_list, Times& times) {
   EventKeys keys;
   plan.encode(event, keys);
+  times.end(ENCODE);
   const MatchInput input(segments, tail);
   const SegmentSet& set = input.set;
   const Kernels* kernels = require_kernels(simd);
@@ -493,6 +513,7 @@ nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segme
       std::optional<ReleasedGil> free;
       if (is_long(set)) free.emplace();
       if (asked) kernels->match_event(set, events, 0, MatchLimits{LEVELS - 1, 0, asked}, result);
+      times.end(MATCH);
       if (!owners.plain) owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
       else if (!owners.direct) slots.need(result.size), owners.slots(result.numbers, result.size, slots.data);
     }
@@ -505,9 +526,28 @@ nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segme
       continue;
     }
     size = std::min(size, wanted);
-    if (as_list) return ids.list(found, size);
-    return ids.columns(found, size);
+    times.end(OWNERS);
+    nb::object answer = as_list ? ids.list(found, size) : ids.columns(found, size);
+    times.end(IDS);
+    return answer;
   }
+}
+
+nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
+                       const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
+                       nb::handle holds, bool as_list) {
+  NoTimes times;
+  return match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times);
+}
+
+// The same, and the nanoseconds of each step.
+nb::tuple profile_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
+                        const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
+                        nb::handle holds, bool as_list) {
+  StepTimes times;
+  nb::object answer = match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times);
+  const i64* taken = times.nanoseconds;
+  return nb::make_tuple(answer, nb::make_tuple(taken[ENCODE], taken[MATCH], taken[OWNERS], taken[IDS]));
 }
 
 }  // namespace
@@ -608,6 +648,8 @@ NB_MODULE(_kernels, m) {
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
         "limit"_a, "holds"_a, "as_list"_a);
+  m.def("profile_event", &profile_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a,
+        "event"_a.none(), "limit"_a, "holds"_a, "as_list"_a);
   m.def(
       "clear_bits",
       [](MutableVector<u64> bits, Vector<u32> positions) {
@@ -647,4 +689,5 @@ NB_MODULE(_kernels, m) {
   bind_owners(m);
   bind_locks(m);
   bind_text(m);
+  bind_floor(m);
 }

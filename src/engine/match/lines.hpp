@@ -73,6 +73,19 @@ static inline u32 count(const u64* words) {
   for (u32 w = WORDS; w < SIZE; w += WORDS)
     sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(_mm512_loadu_si512(words + w)));
   return u32(_mm512_reduce_add_epi64(sum));
+#elif defined(__AVX512BW__)
+  // Bits of each half byte by table, then sums of eight bytes.
+  const __m512i bits = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+  const __m512i half = _mm512_set1_epi8(15);
+  __m512i sum = _mm512_setzero_si512();
+  for (u32 w = 0; w < SIZE; w += WORDS) {
+    __m512i line = _mm512_loadu_si512(words + w);
+    __m512i lower = _mm512_shuffle_epi8(bits, _mm512_and_si512(line, half));
+    __m512i upper = _mm512_shuffle_epi8(bits, _mm512_and_si512(_mm512_srli_epi16(line, 4), half));
+    sum = _mm512_add_epi8(sum, _mm512_add_epi8(lower, upper));  // up to 8 per line: 4 lines fit into a byte
+  }
+  static_assert(SIZE / WORDS <= 31);
+  return u32(_mm512_reduce_add_epi64(_mm512_sad_epu8(sum, _mm512_setzero_si512())));
 #else
   u32 sum = 0;
   for (u32 w = 0; w < SIZE; ++w) sum += u32(__builtin_popcountll(words[w]));
@@ -149,6 +162,15 @@ static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
     u32 w = u32(__builtin_ctz(some));
     n += list_word(words[w], base + w * 64, out + n);
+  }
+#elif defined(__AVX2__)
+  // Four at a time, also where fewer are set: how many it is, is hard to predict.
+  for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
+    u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
+    u64 bits = words[w];
+    for (u32 done = 0; done < here; done += 4)
+      for (u32 i = 0; i < 4; ++i, bits = _blsr_u64(bits)) out[n + done + i] = base + w * 64 + u32(_tzcnt_u64(bits));
+    n += here;
   }
 #else
   each_bit<SIZE>(words, [&](u32 position) { out[n++] = base + position; });
@@ -228,10 +250,17 @@ static inline void find_failed(const Bitmap& map, const List& list, const u64* r
       _mm512_storeu_si512(to + 16, _mm512_or_si512(all, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(tied, 1))));
     undecided.size += some;
 #else
-    for (u32 some = fails; some; some &= some - 1)
-      failed.entry[failed.size++] = map.entries[at + u32(__builtin_ctz(some))];
-    for (u32 some = ties; some; some &= some - 1)
-      undecided.box[undecided.size++] = whose | (map.entries[at + u32(__builtin_ctz(some))] & POSITION);
+    const __m512i all = _mm512_set1_epi32(int(whose)), position = _mm512_set1_epi32(int(POSITION));
+    for (u32 half = 0; half < 2; ++half) {
+      __mmask16 failing = __mmask16(fails >> 16 * half), tying = __mmask16(ties >> 16 * half);
+      __m512i wide = _mm512_cvtepu16_epi32(half ? _mm512_extracti64x4_epi64(entry, 1) : _mm512_castsi512_si256(entry));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(failed.entry + failed.size),
+                          _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(failing, wide)));
+      failed.size += u32(__builtin_popcount(failing));
+      __m512i tied = _mm512_and_si512(_mm512_maskz_compress_epi32(tying, wide), position);
+      _mm512_storeu_si512(undecided.box + undecided.size, _mm512_or_si512(all, tied));
+      undecided.size += u32(__builtin_popcount(tying));
+    }
 #endif
     if (undecided.size > Undecided::CAPACITY) full();
   }

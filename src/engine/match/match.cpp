@@ -4,6 +4,7 @@
 
 #include "match/batch.hpp"
 #include "match/dense.hpp"
+#include "match/floor.hpp"
 #include "match/lookup.hpp"
 #include "match/pipeline.hpp"
 
@@ -14,6 +15,7 @@ constexpr u32 MIN_BATCH = 96;    // smaller batches are matched event by event
 constexpr u32 MAX_CHUNK = 4096;  // events at a time; their indexes have 16 bits
 static_assert(MAX_CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
+constexpr size_t SAMPLE = 8;  // events whose matches tell how much a chunk will log
 
 // Whether events have the attributes of the segments; asserted in debug builds.
 [[maybe_unused]] static bool fits(const SegmentSet& set, const Events& events) {
@@ -102,7 +104,25 @@ void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, 
   }
 }
 
-// A small first chunk measures the bytes logged per event, which limits the size of later chunks and so the memory.
+// About how many bytes the log needs per event of [from, to): by the matches of a few events, spread over all. They are
+// matched one by one, because a small chunk would read nearly as much of the segments as a large one.
+static size_t estimate_log(const SegmentSet& set, const Events& events, size_t from, size_t to) {
+  struct Own : Result {
+    ~Own() { release(*this); }
+  } one;
+  size_t blocks = 0, found = 0;
+  for (u32 i = 0; i < set.bitmap_count; ++i) blocks += set.bitmaps[i].blocks;
+  for (size_t i = 0; i < SAMPLE; ++i) {
+    one.size = 0;
+    one.ordered = true;
+    match_event(set, events, from + (to - from) * i / SAMPLE, MatchLimits{}, one);
+    found += one.size;
+  }
+  const size_t single = found / SAMPLE * sizeof(MatchLog::Hit), whole = blocks * sizeof(MatchLog::Dense);
+  return set.posting_count || single < whole ? single : whole;
+}
+
+// The bytes logged per event limit the size of chunks and so the memory.
 void match_batch(const SegmentSet& set, const Events& events, size_t from, size_t to, size_t all, i64* ends,
                  Result& out, InterruptCheck& interrupt) {
   if (to - from < MIN_BATCH || set.dense_count)
@@ -110,19 +130,21 @@ void match_batch(const SegmentSet& set, const Events& events, size_t from, size_
   size_t most = (size_t(8) << 20) / (size_t(events.attributes) * 8 + 64);
   most = most < 64 ? 64 : most > MAX_CHUNK ? MAX_CHUNK : most;
   MatchLog log;
-  for (size_t at = from, size = to - from > 256 ? 128 : to - from; at < to;) {
+  size_t logged = to - from > 256 ? estimate_log(set, events, from, to) : 0;
+  for (size_t at = from; at < to;) {
+    size_t size = LOG_BYTES / (logged + 64);
+    size = size < 64 ? 64 : size > most ? most : size;
     if (size > to - at) size = to - at;
     match_chunk(set, events, at, size, log, interrupt);
     log.scatter(size, double(all) / double(at + size - from), ends + at, out, interrupt);
     at += size;
-    size = LOG_BYTES / (log.bytes() / size + 64);
-    size = size < 64 ? 64 : size > most ? most : size;
+    logged = log.bytes() / size;
   }
 }
 
 }  // namespace
 
 extern const Kernels HITBOX_KERNELS;
-const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch};
+const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch, floor_event};
 
 }  // namespace hitbox

@@ -55,6 +55,40 @@ struct PrefixTest {
   u64 ties;
 };
 
+#if defined(__AVX2__) && !defined(__AVX512VBMI2__)
+// Moves chosen bytes to the front: what vpcompressb does on processors that have it.
+struct ByteCompressor {
+  alignas(64) u8 order[256][8]{};  // [which of 8 bytes]: their places, then 0x80, which shuffles to 0
+  alignas(64) u8 moves[32]{};      // from 16 - n: moves bytes up by n places
+
+  constexpr ByteCompressor() {
+    for (u32 chosen = 0; chosen < 256; ++chosen) {
+      u32 n = 0;
+      for (u32 i = 0; i < 8; ++i)
+        if (chosen >> i & 1) order[chosen][n++] = u8(i);
+      while (n < 8) order[chosen][n++] = 0x80;
+    }
+    for (u32 i = 0; i < 32; ++i) moves[i] = i < 16 ? 0x80 : u8(i - 16);
+  }
+
+  // The bytes that `mask` chooses, at most 16.
+  __m128i operator()(const u8* bytes, u64 mask) const {
+    __m128i found = _mm_setzero_si128();
+    for (u32 n = 0; mask;) {
+      u32 first = u32(__builtin_ctzll(mask)) & ~7u, chosen = u32(mask >> first & 255);
+      __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes + first));
+      __m128i some = _mm_shuffle_epi8(eight, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(order[chosen])));
+      __m128i move = _mm_loadu_si128(reinterpret_cast<const __m128i*>(moves + 16 - n));
+      found = _mm_or_si128(found, _mm_shuffle_epi8(_mm_move_epi64(some), move));
+      n += u32(__builtin_popcount(chosen));
+      mask &= ~(255ull << first);
+    }
+    return found;
+  }
+};
+static constexpr ByteCompressor COMPRESS_BYTES;
+#endif
+
 static inline PrefixTest test_prefixes(const EncodedEvent& event, const Row& row, u64 mask) {
 #if defined(__AVX512VBMI2__)
   __m512i low = _mm512_loadu_si512(row.lows), high = _mm512_loadu_si512(row.highs);
@@ -66,6 +100,20 @@ static inline PrefixTest test_prefixes(const EncodedEvent& event, const Row& row
   u64 level = _mm512_cmpeq_epu8_mask(high, event_low) | _mm512_cmpeq_epu8_mask(low, event_high);
   u64 ties = _pdep_u64(level, mask);
 #else
+#if defined(__AVX2__)
+  if (row.size <= 16) {
+    auto same = [](__m128i x, __m128i y) { return u32(_mm_movemask_epi8(_mm_cmpeq_epi8(x, y))); };
+    __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.lows));
+    __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.highs));
+    __m128i event_low = COMPRESS_BYTES(event.low_prefix, mask), event_high = event_low;
+    if (event.high_prefix != event.low_prefix) event_high = COMPRESS_BYTES(event.high_prefix, mask);
+    __m128i beyond = _mm_or_si128(_mm_subs_epu8(event_low, high), _mm_subs_epu8(low, event_high));
+    u32 used = (1u << row.size) - 1, level = (same(high, event_low) | same(low, event_high)) & used;
+    bool outside = (same(beyond, _mm_setzero_si128()) & used) != used;
+    // Rarely any is level, and depositing bits is slow on some processors.
+    return {outside, level ? _pdep_u64(level, mask) & *event.ambiguous : 0};
+  }
+#endif
   u64 fails = 0, ties = 0;
   u32 i = 0;
   for (u64 bits = mask; bits; bits &= bits - 1, ++i) {

@@ -3,7 +3,7 @@
     admit     each matcher on a small sample: compiled, checked against `brute`, its rate and memory estimated
     build     all n boxes, timed
     check     some events against `brute` over all boxes; a difference ends the run before a match is timed
-    time      repetition by repetition, in turn: single events, batches; then inserts and deletes
+    time      repetition by repetition, in turn: single events, batches, counting only; then inserts and deletes
     check     again, so that the updates left nothing behind
     record    a dict ready for JSON: figures, spread, seed, parameters, machine, commit
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hitbox import workloads
 from hitbox.encoding.arrays import Boxes, Points
 from hitbox.errors import BenchError, MatcherError
+from hitbox.experiments import floor
 from hitbox.experiments.contestants import contestants, enter
 from hitbox.experiments.machine import free_memory, machine
 from hitbox.experiments.measure import Lane, Times, oracle, parts_of, quiet_memory, require_equal, spread
@@ -32,8 +33,8 @@ from hitbox.workloads import Workload
 SAMPLE = 2_000
 RESULT_LIMIT = 1_000_000_000
 """Bytes of box numbers that one batch may return; larger batches are shortened."""
-DEFAULT = ("hitbox", "rein", "dexin", "simple", "numpy", "duckdb")
-SYMMETRIC = ("hitbox", "mlgf", "ub-tree", "compound", "r-tree", "numpy")
+DEFAULT = ("hitbox", "floor", "rein", "dexin", "simple", "numpy", "duckdb")
+SYMMETRIC = ("hitbox", "floor", "mlgf", "ub-tree", "compound", "r-tree", "numpy")
 
 Progress = Callable[[str], None]
 
@@ -81,7 +82,7 @@ def favourites(workload: str) -> list[str]:
 
 def steps(matchers: Sequence[str], settings: Settings) -> int:
     """How often `run` calls `progress` at most."""
-    return len(matchers) * (3 + settings.repeats * (2 + len(settings.batches)))
+    return len(matchers) * (3 + settings.repeats * (3 + len(settings.batches)))
 
 
 def run(
@@ -100,16 +101,25 @@ def run(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BenchError(f"matcher {twice[0]!r} is named twice")
+    yardstick = floor.NAME in names
+    if yardstick and len(names) == 1:
+        raise BenchError("the floor is a yardstick: name a matcher beside it, such as --matchers hitbox,floor")
     lanes, skipped = _admit(chosen, names, settings, progress)
     boxes = chosen.boxes(0, chosen.n)
     points = chosen.points(0, max(settings.events, *settings.batches, settings.check))
     lanes = [lane for lane in lanes if _build(lane, boxes, settings, skipped, progress)]
     expected = oracle(chosen.space, parts_of(boxes), points[: settings.check]) if lanes else []
+    used = np.unique(boxes.attribute)
     del boxes  # gigabytes at ten million
     data = Data(chosen, points, expected)
     for lane in lanes:
         progress(f"{lane.name}: checking against the oracle")
         _check(lane, data, settings)
+    if yardstick and lanes:
+        progress(f"{floor.NAME}: checking against the oracle")
+        lane = _floor(lanes, data, used)
+        _check(lane, data, settings)
+        lanes.insert(sum(names.index(one.name) < names.index(lane.name) for one in lanes), lane)
     with quiet_memory():
         _time(lanes, data, settings, progress)
     for lane in lanes:
@@ -143,8 +153,10 @@ def _admit(
     space, sample = workload.space, workload.boxes(0, min(SAMPLE, workload.n))
     points = workload.points(0, 16)
     expected = oracle(space, parts_of(sample), points)
-    entered = [(name, enter(name, space)) for name in names]
+    entered = [(name, enter(name, space)) for name in names if name != floor.NAME]
     lanes, skipped, needs = [], [], {"the boxes": float(2 * _size(sample) * workload.n / len(sample))}
+    if floor.NAME in names:
+        needs[floor.NAME] = float(floor.nbytes(workload.n, space.attributes))
     for name, matcher in entered:
         progress(f"{name}: warming up")
         if points.intervals and not matcher.intervals:
@@ -227,6 +239,14 @@ def _build(lane: Lane, boxes: Boxes, settings: Settings, skipped: list[dict[str,
     return True
 
 
+def _floor(lanes: list[Lane], data: Data, used: NDArray[np.int32]) -> Lane:
+    """The floor, with the answers of the quickest matcher, which are checked."""
+    quickest = min(lanes, key=lambda lane: lane.estimate)
+    points = data.points[: floor.MOST_EVENTS]
+    matcher = floor.Floor(data.workload.space, data.workload.n, used, points, quickest.match(points))
+    return Lane(floor.NAME, matcher, bytes_a_box=matcher.nbytes() / data.workload.n, known=len(points))
+
+
 def _check(lane: Lane, data: Data, settings: Settings) -> None:
     """Single events, then the same as one batch; updates the estimate of the time per event."""
     taken: list[float] = []
@@ -241,6 +261,10 @@ def _check(lane: Lane, data: Data, settings: Settings) -> None:
     lane.estimate = float(np.median(taken))
     done = len(taken)
     require_equal(lane.name, lane.match(data.points[:done]), data.expected[:done], "in a batch")
+    if lane.counts:
+        counted, wanted = lane.count(data.points[:done]).tolist(), [len(row) for row in data.expected[:done]]
+        if counted != wanted:
+            raise BenchError(f"matcher {lane.name!r} counts {counted} matches, not {wanted}; no result is kept")
 
 
 def _time(lanes: list[Lane], data: Data, settings: Settings, progress: Progress) -> None:
@@ -254,11 +278,16 @@ def _time(lanes: list[Lane], data: Data, settings: Settings, progress: Progress)
             for lane in _in_turn(lanes, repeat):
                 progress(f"{lane.name}: batches of {size}, repetition {repeat + 1}")
                 _time_batch(lane, data, size, most, settings)
+    for repeat in range(settings.repeats):
+        for lane in _in_turn([lane for lane in lanes if lane.counts], repeat):
+            progress(f"{lane.name}: counting only, repetition {repeat + 1}")
+            _time_counts(lane, data, settings)
     fresh = data.workload.boxes(data.workload.n, settings.updates)
-    for lane in lanes:
+    changing = [lane for lane in lanes if lane.name != floor.NAME]
+    for lane in changing:
         lane.time_one(fresh, data.workload.n, settings.budget / 4)
     for repeat in range(settings.repeats):
-        for lane in _in_turn(lanes, repeat):
+        for lane in _in_turn(changing, repeat):
             progress(f"{lane.name}: inserts and deletes, repetition {repeat + 1}")
             lane.time_bulk(fresh, data.workload.n, settings.budget / settings.repeats)
 
@@ -266,7 +295,7 @@ def _time(lanes: list[Lane], data: Data, settings: Settings, progress: Progress)
 def _time_single(lane: Lane, data: Data, settings: Settings, repeat: int) -> None:
     if lane.singles is None:
         total = lane.affordable(settings.events * settings.repeats, settings.budget)
-        events = min(settings.events, max(total // settings.repeats, min(total, 20)))
+        events = min(settings.events, lane.known, max(total // settings.repeats, min(total, 20)))
         lane.singles = np.full((max(1, min(settings.repeats, total // events)), events), np.nan)
     if repeat < len(lane.singles):
         lane.singles[repeat] = lane.time_single(data.points[: lane.singles.shape[1]])
@@ -275,11 +304,19 @@ def _time_single(lane: Lane, data: Data, settings: Settings, repeat: int) -> Non
 def _time_batch(lane: Lane, data: Data, size: int, most: int, settings: Settings) -> None:
     times = lane.batches.setdefault(size, Times())
     if not times.repeats:
-        times.events = lane.affordable(most, settings.budget)
+        times.events = lane.affordable(min(most, lane.known), settings.budget)
     spent = sum(times.repeats) * times.events
     if not times.repeats or spent + times.repeats[-1] * times.events <= settings.budget:
         times.repeats.append(lane.time_batch(data.points, times.events))
         lane.estimate = float(np.median(times.repeats))
+
+
+def _time_counts(lane: Lane, data: Data, settings: Settings) -> None:
+    """In batches of the events of the largest batch, and one by one."""
+    events = lane.batches[max(settings.batches)].events
+    for times, size in ((lane.count_single, 1), (lane.count_batch, events)):
+        times.events = size
+        times.repeats.append(lane.time_batch(data.points, size, counting=True))
 
 
 def _in_turn(lanes: list[Lane], repeat: int) -> list[Lane]:
@@ -334,12 +371,18 @@ def _figures(lane: Lane, first: Lane) -> dict[str, Any]:
                 for size, value in pace.items()
             },
         },
-        "build_per_s": len(lane.matcher) / max(lane.build, 1e-9),
-        "insert_per_s": 1 / max(float(np.median(lane.insert_bulk.repeats)), 1e-12),
-        "delete_per_s": 1 / max(float(np.median(lane.delete_bulk.repeats)), 1e-12),
-        "insert_bulk": lane.insert_bulk.record(),
-        "delete_bulk": lane.delete_bulk.record(),
-        "insert_one_us": float(np.median(lane.insert_one) * 1e6),
-        "delete_one_us": float(np.median(lane.delete_one) * 1e6),
+        "counting": {"single": lane.count_single.record(), "batch": lane.count_batch.record()},
+        **_upkeep(lane),
         "bytes_per_subscription": lane.bytes_a_box,
     }
+
+
+def _upkeep(lane: Lane) -> dict[str, Any]:
+    """Without figures for the floor, which holds no boxes."""
+    found: dict[str, Any] = {"build_per_s": len(lane.matcher) / lane.build if lane.build else None}
+    for name in ("insert", "delete"):
+        bulk, one = getattr(lane, f"{name}_bulk"), getattr(lane, f"{name}_one")
+        found[f"{name}_per_s"] = 1 / max(float(np.median(bulk.repeats)), 1e-12) if bulk.repeats else None
+        found[f"{name}_bulk"] = bulk.record()
+        found[f"{name}_one_us"] = float(np.median(one) * 1e6) if one else None
+    return found

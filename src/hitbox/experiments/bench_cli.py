@@ -19,7 +19,7 @@ from rich.table import Table
 from hitbox import workloads
 from hitbox.console.progress import progress
 from hitbox.errors import BenchError, HitboxError
-from hitbox.experiments import bench_report
+from hitbox.experiments import bench_report, goals
 from hitbox.experiments.bench import Settings, favourites, grow, run, steps
 from hitbox.experiments.contestants import contestants
 
@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False)
 @app.command(context_settings=CONTEXT)
 def bench(
     context: typer.Context,
-    workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ...; see --list")] = "w1",
+    workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ... (see --list), or goals")] = "w1",
     matchers: Annotated[str, typer.Option(help="comma-separated; ratios refer to the first one")] = "",
     events: Annotated[int, typer.Option(help="number of single events to time")] = 400,
     batches: Annotated[str, typer.Option(help="batch sizes to time, comma-separated")] = "1,64,1024,4096",
@@ -49,15 +49,30 @@ def bench(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="write the results to this JSON file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the results into this file")] = None,
+    before: Annotated[
+        Path | None, typer.Option(help="goals: a checkout of the version before, with its .venv, measured in turn")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="goals: small sizes, to see that everything runs")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
     listing: Annotated[bool, typer.Option("--list", help="print workloads, their parameters and matchers")] = False,
 ) -> None:
-    """Compare the speed of matchers. Other options are parameters of the workload, such as --n 1M --width 0.1."""
+    """Compare the speed of matchers. Other options are parameters of the workload, such as --n 1M --width 0.1.
+
+    `hitbox bench goals` measures what the library should reach, and prints it with the goals (about ten minutes).
+    """
     try:
         if listing:
             _list(Console())
             return
+        for path in (out, plot):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise BenchError(f"cannot write {path}: {path.absolute().parent} is not a directory")
         name, parameters = workload_options([workload, *context.args])
+        if name == "goals":
+            if parameters or plot is not None:
+                raise BenchError("goals have no parameters and no plot; --repeats, --before, --quick, --out and --json")
+            _deliver(_run_goals(before, quick, repeats), out, None, as_json)
+            return
         settings = Settings(
             events=events,
             batches=tuple(_counts("batches", batches)),
@@ -69,9 +84,6 @@ def bench(
             build_budget=build_budget,
             memory=memory * 1e9,
         )
-        for path in (out, plot):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise BenchError(f"cannot write {path}: {path.absolute().parent} is not a directory")
         chosen = split_matchers(matchers) or favourites(name)
         record = _run(name, chosen, parameters, settings, _counts("growth", growth) if growth else [])
         _deliver(record, out, plot, as_json)
@@ -141,6 +153,17 @@ def _run(
         return run(name, chosen, dict(parameters), settings, report)
 
 
+def _run_goals(before: Path | None, quick: bool, rounds: int) -> dict[str, Any]:
+    with progress("preparing", total=len(goals.CASES)) as step:
+
+        def report(case: str) -> None:
+            step.advance(0 if case == next(iter(goals.CASES)) else 1, doing=case)
+            if not step.visible:
+                typer.echo(f"measuring {case}", err=True)
+
+        return goals.run(before, quick, rounds, report)
+
+
 def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:
     text = json.dumps(record, indent=1)
     if out is not None:
@@ -150,6 +173,9 @@ def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_jso
             raise BenchError(f"cannot write {out}: {problem}") from None
     if as_json:
         typer.echo(text)
+    elif "goals" in record:
+        console = Console()
+        goals.show(record, console if console.is_terminal else Console(width=160))
     else:
         bench_report.show(record, Console())
     if plot is not None:

@@ -11,6 +11,11 @@ from rich.table import Table
 
 from hitbox.errors import BenchError
 
+FLOOR = (
+    "floor: the least that a matcher with one precomputed bitmap per attribute must do: AND one cold bitmap of n bits "
+    "per attribute and write the numbers of the set bits"
+)
+
 
 def show(record: dict[str, Any], console: Console) -> None:
     """Everything that `run` or `grow` returned."""
@@ -21,9 +26,13 @@ def show(record: dict[str, Any], console: Console) -> None:
     if record["matchers"]:
         console.print(_single(record))
         console.print(_batched(record))
+        if any(m["counting"]["single"] for m in record["matchers"]):
+            console.print(_counting(record))
         console.print(_upkeep(record))
     for skipped in record["skipped"]:
         console.print(f"left out {skipped['name']}: {skipped['why']}", style="yellow", highlight=False)
+    if any(m["name"] == "floor" for m in record["matchers"]):
+        console.print(FLOOR, style="dim", highlight=False)
     shortened = any(batch["events"] < int(size) for m in record["matchers"] for size, batch in m["batches"].items())
     if shortened:
         console.print("~ fewer events than the column says, to stay within the time or memory budget", style="dim")
@@ -42,11 +51,13 @@ def duration(micro: float | None) -> str:
     return f"{_three(micro / 1e6)} s"
 
 
-def rate(number: float) -> str:
+def rate(number: float | None) -> str:
     """
     >>> rate(412_345), rate(1_234_567), rate(12.3)
     ('412k', '1.23M', '12.3')
     """
+    if number is None:
+        return "-"
     for limit, unit in ((1e6, "M"), (1e3, "k")):
         if number >= limit:
             return _three(number / limit) + unit
@@ -124,6 +135,15 @@ def _batched(record: dict[str, Any]) -> Table:
 
 def _batch(times: dict[str, Any], size: int) -> str:
     return ("~" if times["events"] < size else "") + duration(times["us"])
+
+
+def _counting(record: dict[str, Any]) -> Table:
+    table = _columns("counting only", ["one event", f"of {max(record['settings']['batches'])}"])
+    for m in record["matchers"]:
+        single, batch = m["counting"]["single"], m["counting"]["batch"]
+        if single:
+            table.add_row(m["name"], duration(single["us"]), _batch(batch, max(record["settings"]["batches"])))
+    return table
 
 
 def _upkeep(record: dict[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 `numpy` keeps a low and a high column per attribute and ANDs their comparisons; `duckdb` keeps the same columns in a
 table and asks with WHERE (one query per event: its range join proved slower). Both are matchers like the others, so
-that they are checked against the oracle and timed by the same code.
+that they are checked against the oracle and timed by the same code. `floor` (floor.py) is a yardstick, not a matcher.
 
 A name may carry options: `rein:buckets=500`.
 """
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import HIGHEST, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import BenchError, MatcherError, nearest
+from hitbox.experiments import floor
 from hitbox.matchers import Matcher, make, matchers
 
 
@@ -133,7 +134,7 @@ OTHERS: dict[str, type[ColumnMasks] | type[DuckTable]] = {"numpy": ColumnMasks, 
 
 
 def contestants() -> list[str]:
-    return [*matchers(), *OTHERS]
+    return [*matchers(), *OTHERS, floor.NAME]
 
 
 def enter(text: str, space: Space) -> Matcher:

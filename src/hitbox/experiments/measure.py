@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,10 @@ class Lane:
     insert_bulk: Times = field(default_factory=Times)
     delete_bulk: Times = field(default_factory=Times)
     bytes_a_box: float = 0.0
+    known: int = sys.maxsize
+    """How many of the events the matcher can answer: the floor is given the answers to the first ones."""
+    count_single: Times = field(default_factory=Times)
+    count_batch: Times = field(default_factory=Times)
 
     def __post_init__(self) -> None:
         takes = inspect.signature(self.matcher.match).parameters
@@ -101,12 +106,22 @@ class Lane:
             taken[i] = clock() - begin
         return taken
 
-    def time_batch(self, points: Points, size: int) -> float:
+    @property
+    def counts(self) -> bool:
+        """Whether the matcher can count matches without writing them."""
+        return hasattr(self.matcher, "count")
+
+    def count(self, points: Points) -> NDArray[np.int64]:
+        counted: NDArray[np.int64] = self.matcher.count(points, **self.options)  # type: ignore[attr-defined]
+        return counted
+
+    def time_batch(self, points: Points, size: int, counting: bool = False) -> float:
         """Seconds per event in calls of `size` events; as many calls as make a measurable time."""
+        points, call = points[: self.known], self.count if counting else self.match
         calls = max(1, min(len(points) // size, int(MIN_SECONDS / max(size * self.estimate, 1e-9))))
         begin = self.clock()
         for i in range(calls):
-            self.match(points[i * size : (i + 1) * size])
+            call(points[i * size : (i + 1) * size])
         return (self.clock() - begin) / (calls * size)
 
     def affordable(self, wanted: int, seconds: float, estimate: float | None = None) -> int:
