@@ -177,9 +177,9 @@ nb::object make_one(const Reader& self, const ReadText& read, nb::object labels,
                         .make(read.piece);
   if (made.counts[0] < 0) return nb::none();
   const bool exact = made.exact.empty() || made.exact[0];
-  return nb::make_tuple(exact, to_numpy(std::move(made.offsets)), to_numpy(std::move(made.attribute)),
-                        to_numpy(std::move(made.low)), to_numpy(std::move(made.high)),
-                        to_numpy(std::vector<u8>(size_t(made.counts[0]), priority)));
+  return nb::make_tuple(exact, numpy_array(std::move(made.offsets)), numpy_array(std::move(made.attribute)),
+                        numpy_array(std::move(made.low)), numpy_array(std::move(made.high)),
+                        numpy_array(std::vector<u8>(size_t(made.counts[0]), priority)));
 }
 
 // (ends, data) of the distinct strings of an attribute.
