@@ -224,16 +224,39 @@ def filling(place: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def reading(place: str, names: list[str]) -> Iterator[Path]:
-    """A local folder with these files of a draft."""
-    if not is_remote(place):
-        yield Path(place)
+def new_file(address: str) -> Iterator[pa.NativeFile]:
+    """A file that appears when it is whole: of several attempts to write it, one stays."""
+    if not is_remote(address):
+        beside = Path(address).with_name(f".{Path(address).name}-{uuid.uuid4().hex}")
+        try:
+            with pa.OSFile(str(beside), "wb") as out:
+                yield out
+            os.replace(beside, address)
+        except OSError as problem:
+            raise SnapshotError(f"cannot write {address}: {problem.strerror or problem}") from None
+        finally:
+            beside.unlink(missing_ok=True)
         return
-    system, base = connect(place)
-    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
-        for name in names:
-            fs.copy_files(f"{base}/{name}", f"{folder}/{name}", source_filesystem=system)
-        yield Path(folder)
+    content = pa.BufferOutputStream()  # closing a stream that failed halfway would publish half of a file
+    yield content
+    _put(address, content.getvalue())
+
+
+def open_file(address: str) -> pa.NativeFile:
+    """A file for reading anywhere in it, memory-mapped if it is local."""
+    try:
+        if not is_remote(address):
+            return pa.memory_map(address)
+        system, base = connect(address)
+        return system.open_input_file(base)
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot read {without_passwords(address)}: {problem}") from None
+
+
+def make_folder(place: str) -> None:
+    """An empty folder, if the filesystem has folders."""
+    if not is_remote(place):
+        os.makedirs(place, exist_ok=True)
 
 
 def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, base: int | None = None) -> int:
@@ -343,11 +366,16 @@ def write_text(address: str, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         snapshot.replace(file, text)
         return
+    _put(address, text.encode())
+
+
+def _put(address: str, content: Any) -> None:
+    """Write a file of a store in one go."""
     system, base = connect(address)
     try:
         system.create_dir(base.rpartition("/")[0])
         with system.open_output_stream(base) as out:
-            out.write(text.encode())
+            out.write(content)
     except FAILURES as problem:
         raise SnapshotError(f"cannot write {without_passwords(address)}: {problem}") from None
 
