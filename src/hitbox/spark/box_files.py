@@ -15,7 +15,7 @@ strings are known.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def write(place: str, draft: Draft, encoded: Encoded, keys: Keys, buckets: int, 
     bucket = part_of(rows, buckets)
     order = np.argsort(bucket, kind="stable")
     ends = np.searchsorted(bucket, np.arange(buckets + 1), sorter=order)
-    (whole,) = (table if buckets == 1 else table.take(pa.array(order))).combine_chunks().to_batches()
+    whole = _batch(table if buckets == 1 else table.take(pa.array(order)))
     with snapshot_files.new_file(join(place, f"{name}.boxes")) as file, pa.ipc.new_file(file, table.schema) as out:
         for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
             out.write_batch(whole.slice(start, end - start))
@@ -80,21 +80,33 @@ def label(place: str, names: Sequence[str], schema: Schema) -> Keys:
     with snapshot_files.new_file(join(place, "labels")) as file, pa.ipc.new_file(file, LABELS) as out:
         first = 0
         for table in tables:
-            (batch,) = labels.slice(first, len(table)).combine_chunks().to_batches() or [_none(LABELS)]
-            out.write_batch(batch)
+            out.write_batch(_batch(labels.slice(first, len(table))))
             first += len(table)
     return keys
 
 
+def write_labels(place: str, relabels: Mapping[int, Relabel]) -> None:
+    """Leave what the labels of a dictionary became, as `label` does."""
+    number = np.repeat(np.array(list(relabels), np.int32), [len(relabel.old) for relabel in relabels.values()])
+    old, new = (np.concatenate([getattr(r, end) for r in relabels.values()]) for end in ("old", "new"))
+    columns = [pa.array(number), pa.array(old), pa.array(new)]
+    with snapshot_files.new_file(join(place, "labels")) as file, pa.ipc.new_file(file, LABELS) as out:
+        out.write_batch(pa.RecordBatch.from_arrays(columns, schema=LABELS))
+
+
+def read_labels(place: str, number: int = 0) -> dict[int, Relabel]:
+    """What the labels of one file of boxes became."""
+    return _relabels(_open(place, "labels").get_batch(number))
+
+
 def read(place: str, names: Sequence[str], buckets: Iterable[int], like: pa.Schema, labelled: bool) -> pa.Table:
     """The subscriptions of some buckets of all files, with the labels of the snapshot's dictionary."""
-    labels = _open(place, "labels") if labelled else None
     chosen, found = list(buckets), []
     for number, name in enumerate(names):
         file = _open(place, f"{name}.boxes")
         batches = [file.get_batch(bucket) for bucket in chosen]
-        if labels is not None:
-            relabels = _relabels(labels.get_batch(number))
+        if labelled:
+            relabels = read_labels(place, number)
             batches = [_relabelled(batch, relabels) for batch in batches]
         found += batches
     return pa.Table.from_batches(found, like)
@@ -106,7 +118,7 @@ def settle(table: pa.Table) -> tuple[pa.Table, pa.Table]:
     sound = table["error"].is_null()
     good, bad = table.filter(sound), table.filter(pc.invert(sound))
     latest = "latest" in table.column_names
-    good, bad = _sorted(good, ["id", "latest"] if latest else ["id"]), _sorted(bad, ["id"])
+    good, bad = _sorted(good), _sorted(bad)
     last, twice = _repeats(good["id"])
     error = bad["error"]
     if latest:
@@ -179,7 +191,7 @@ def _relabels(labels: pa.RecordBatch) -> dict[int, Relabel]:
     return {n: Relabel(old[attribute == n], new[attribute == n]) for n in np.unique(attribute).tolist()}
 
 
-def _relabelled(batch: pa.RecordBatch, relabels: dict[int, Relabel]) -> pa.RecordBatch:
+def _relabelled(batch: pa.RecordBatch, relabels: Mapping[int, Relabel]) -> pa.RecordBatch:
     attribute, low, high = (np.array(batch.column(name).flatten()) for name in ("attribute", "low", "high"))
     for number, relabel in relabels.items():
         at = attribute == number
@@ -190,13 +202,16 @@ def _relabelled(batch: pa.RecordBatch, relabels: dict[int, Relabel]) -> pa.Recor
     return batch
 
 
-def _sorted(table: pa.Table, columns: list[str]) -> pa.Table:
-    keys = table.select(columns)
-    if "latest" in columns and pa.types.is_floating(keys["latest"].type):  # NaN is the largest number, as in Spark
-        largest = pc.if_else(pc.is_nan(keys["latest"]), np.inf, keys["latest"])
-        keys = keys.set_column(1, "latest", largest)
-    order = pc.sort_indices(keys, [(name, "ascending") for name in columns], null_placement="at_start")
-    return table.take(order)
+def _sorted(table: pa.Table) -> pa.Table:
+    """By id, then by `latest` as Spark orders it: null is the smallest value, NaN the largest."""
+    keys = table.select(["id"])
+    if "latest" in table.column_names:
+        latest = table["latest"]
+        keys = keys.append_column("known", pc.is_valid(latest))
+        if pa.types.is_floating(latest.type):
+            keys = keys.append_column("nan", pc.is_nan(latest))
+        keys = keys.append_column("latest", latest)
+    return table.take(pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]))
 
 
 def _repeats(ids: pa.ChunkedArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -233,8 +248,8 @@ def _whole(column: Any) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
-def _none(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+def _batch(table: pa.Table) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_whole(column) for column in table.columns], schema=table.schema)
 
 
 def _open(place: str, name: str) -> pa.ipc.RecordBatchFileReader:

@@ -1,15 +1,15 @@
-"""build: a DataFrame of subscriptions, in either layout, to the next version of a snapshot, in parallel.
+"""build: a table of subscriptions, in either layout, to the next version of a snapshot, in parallel.
 
     executors   read the subscriptions, encode them as boxes       ──> draft/boxes/5e3a.boxes, 5e3a.strings
     driver      one ordered dictionary per attribute               ──> draft
     executors   each part: its boxes, catalog and matcher          ──> draft/part-00003-5e3a
     driver      manifest, rename, CURRENT                          ──> versions/00000008
 
-Spark passes the subscriptions to the first step and schedules the second. Between the two are files (box_files.py),
-not rows of Spark: it would sort and convert them one by one. The driver never loads subscriptions, only distinct
-strings and one line per file and part. A build that fails or is killed leaves the old version current; its draft is
-removed, by the next writer if need be. A task that runs twice writes files with other names; the draft keeps those of
-the attempt that Spark reports.
+Spark passes the rows of a DataFrame to the first step; the files of a Parquet table are read by the tasks themselves.
+Between the two steps are files (box_files.py), not rows of Spark: it would sort and convert them one by one. The driver
+never loads subscriptions, only distinct strings and one line per file and part. A build that fails or is killed leaves
+the old version current; its draft is removed, by the next writer if need be. A task that runs twice writes files with
+other names; the version consists of those of the attempt that Spark reports.
 
 Rows with one id fall on one part. Where `latest_by` names a column, the row with its largest value counts; otherwise
 an id with two rows is an error, because rows of a DataFrame have no order that could decide.
@@ -33,8 +33,10 @@ from hitbox.index import bulk_load
 from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import resolve_name
-from hitbox.spark import box_files, snapshot_files
-from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds
+from hitbox.spark import box_files, parquet_table, snapshot_files
+from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
+from hitbox.spark.parquet_table import ParquetTable
+from hitbox.spark.session import session
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
@@ -61,7 +63,7 @@ class BuildReport:
 
 
 def build(
-    subscriptions: DataFrame,
+    subscriptions: DataFrame | str,
     path: str,
     schema: Schema | Mapping[str, Any] | None = None,
     *,
@@ -76,6 +78,7 @@ def build(
 
     Parameters
     ----------
+    subscriptions: a DataFrame, or the path of a Parquet table, which tasks read without Spark: several times faster
     schema: optional in the wide layout, where it follows from the columns
     parts: how many parts are built in parallel (default: about one per million subscriptions)
     latest_by: the column that decides which of several rows with one id counts
@@ -84,21 +87,23 @@ def build(
     """
     path = resolve(path)
     report = resolve(report) if report else report
-    wanted, kind = _checked(subscriptions, path, schema, parts, latest_by, on_error, report)
-    require_hitbox(subscriptions.sparkSession)
+    table = subscriptions if isinstance(subscriptions, DataFrame) else ParquetTable.open(subscriptions)
+    spark = table.sparkSession if isinstance(table, DataFrame) else session()
+    wanted, kind = _checked(table, path, schema, parts, latest_by, on_error, report)
+    require_hitbox(spark)
     if report:
-        _clear(report)
+        parquet_table.remove_files(report)
     with snapshot_files.draft(path) as place:
-        task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(subscriptions, latest_by))
+        task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(table, latest_by))
         task = replace(task, latest_by=latest_by, report=report)
         snapshot_files.make_folder(task.boxes)
-        chunks = _encoded(subscriptions, task)
+        chunks = _encoded(spark, table, task)
         parts = parts or _parts(sum(rows for _, rows in chunks))
         names = [name for name, _ in chunks]
         dictionaries = box_files.label(task.boxes, names, wanted).arrays()
         with snapshot_files.filling(place) as folder:
             files = snapshot.add(folder, dictionaries)
-        done = _written(subscriptions.sparkSession, replace(task, parts=parts, names=tuple(names)))
+        done = _written(spark, replace(task, parts=parts, names=tuple(names)))
         _refuse(done, on_error)
         for one in done:
             files |= one["files"]
@@ -109,7 +114,7 @@ def build(
 
 
 def _checked(
-    subscriptions: DataFrame,
+    table: DataFrame | ParquetTable,
     path: str,
     schema: Schema | Mapping[str, Any] | None,
     parts: int | None,
@@ -124,30 +129,22 @@ def _checked(
         raise ValueProblem("on_error='report' and report=, the path of the table for bad rows, go together")
     if parts is not None and (not isinstance(parts, int) or parts < 1):
         raise ValueProblem(f"parts is a whole number of at least 1, not {parts!r}")
-    if latest_by:
-        if pa.types.is_nested(_type_of(subscriptions, latest_by)):
-            raise TableError(f"latest_by: the values of column {latest_by!r} have no order; give a number or a time")
-        subscriptions = subscriptions.drop(latest_by)
+    if latest_by and pa.types.is_nested(_type_of(table, latest_by)):
+        raise TableError(f"latest_by: the values of column {latest_by!r} have no order; give a number or a time")
+    columns = without(table.schema, latest_by)
     if schema is None:
-        schema = schema_of_bounds(subscriptions)
+        schema = schema_of_bounds(columns)
     schema = schema if isinstance(schema, Schema) else Schema(schema)
-    kind = check_subscriptions(subscriptions, schema)
+    kind = check_subscriptions(columns, schema)
     snapshot_files.require_writable(path, "a snapshot")
     if report:
         snapshot_files.require_writable(report, "a report")
     return schema, kind
 
 
-def _clear(report: str) -> None:
-    """Remove the bad rows of an earlier build, and nothing that a build did not write."""
-    for name in snapshot_files.names(report):
-        if name.startswith("part-") and name.endswith(".parquet"):
-            snapshot_files.remove(join(report, name))
-
-
-def _type_of(subscriptions: DataFrame, latest_by: str | None) -> pa.DataType | None:
+def _type_of(table: DataFrame | ParquetTable, latest_by: str | None) -> pa.DataType | None:
     """The type of the column that decides which row counts."""
-    return empty_table([field_of(subscriptions, latest_by, "latest_by")]).schema[0].type if latest_by else None
+    return empty_table([field_of(table, latest_by, "latest_by")]).schema[0].type if latest_by else None
 
 
 def _parts(subscriptions: int) -> int:
@@ -158,13 +155,15 @@ def _parts(subscriptions: int) -> int:
     return parts
 
 
-def _encoded(subscriptions: DataFrame, task: Task) -> list[tuple[str, int]]:
+def _encoded(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> list[tuple[str, int]]:
     """(name, rows) of each file of boxes."""
 
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.encode(batches)
 
-    return [(row.name, row.rows) for row in subscriptions.mapInArrow(encode, "name string, rows long").collect()]
+    result = "name string, rows long"
+    done = table.mapInArrow(encode, result) if isinstance(table, DataFrame) else table.each(spark, encode, result)
+    return [(row.name, row.rows) for row in done.collect()]
 
 
 def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
@@ -210,7 +209,7 @@ class Task:
     def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Subscriptions -> files of boxes; a row that does not fit carries its error instead."""
         for table in _chunks(batches):
-            latest = table[self.latest_by].combine_chunks() if self.latest_by else None
+            latest = table[self.latest_by].cast(self.latest_type).combine_chunks() if self.latest_by else None
             table = table.drop_columns([self.latest_by]) if self.latest_by else table
             draft = bulk_load.read(table, self.schema, DEFAULT_LIMITS)
             keys = Keys(self.schema)

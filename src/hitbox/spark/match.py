@@ -155,7 +155,7 @@ def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], s
         except HitboxError as problem:
             raise TableError(f"cannot infer the schema from the events: {problem}") from None
     else:
-        schema = schema_of_bounds(subscriptions)
+        schema = schema_of_bounds(subscriptions.schema)
     path = join(resolve(scratch or tempfile.gettempdir()), f"hitbox-match-{uuid.uuid4().hex}")
     atexit.register(snapshot_files.remove, path)
     build(subscriptions, path, schema=schema)

@@ -46,7 +46,7 @@ def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
     if key not in _open:
         while len(_open) >= MAX_OPEN:
             _open.popitem(last=False)
-        home = snapshot_files.local(path, version, identity, part)
+        home = snapshot_files.local(path, version, identity, None if part < 0 else [part])
         found = Shards.open(home, version, None if part < 0 else [part], verify=False)
         if snapshot_files.identity(found.facts) != identity:
             raise SnapshotError(
