@@ -122,10 +122,10 @@ class Shards:
         found = [part.match_with_priorities(events, where, threads) for part in self.parts]
         if len(found) == 1:
             return found[0]
-        return _merged(found, ID_TYPES[self.facts["id_type"]])
+        return merged(found, ID_TYPES[self.facts["id_type"]])
 
 
-def _merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:
+def merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:
     """The matches of all parts, event by event, most urgent first."""
     counts = np.stack([matches.counts for matches, _ in found])
     offsets = np.zeros(counts.shape[1] + 1, np.int64)

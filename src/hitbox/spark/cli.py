@@ -81,7 +81,8 @@ def build_command(
     snapshot: Annotated[str, typer.Argument(help="folder or address of the snapshot")],
     schema: Annotated[str | None, typer.Option(help="price:float,city:string or a JSON file")] = None,
     parts: Annotated[
-        int | None, typer.Option(help="number of parts to build in parallel (default: one per million subscriptions)")
+        int | None,
+        typer.Option(help="number of parts to build in parallel (default: about one per million subscriptions)"),
     ] = None,
     latest_by: Annotated[
         str | None,
@@ -182,7 +183,7 @@ def stream_command(
 
 @app.command("demo")
 def demo_command(
-    subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "200k",
+    subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "1M",
     events: Annotated[str, typer.Option(help="number of events")] = "100k",
     as_json: AsJson = False,
 ) -> None:
