@@ -181,7 +181,7 @@ def run_strings(spark: Any, hs: Any, own: Path, data: Path, sizes: tuple[int, in
 
 def table(spark: Any, hs: Any, path: str) -> Any:
     """The quickest way to build from Parquet: by its path, where that is possible."""
-    return path if hasattr(hs, "parquet_table") else spark.read.parquet(path)
+    return path if "path" in inspect.signature(hs.generate).parameters else spark.read.parquet(path)
 
 
 def built(hs: Any, subscriptions: Any, own: Path, schema: Any, clock: Clock) -> None:

@@ -72,7 +72,10 @@ def match_by_part(
 
 def _cores(spark: SparkSession) -> int:
     """How many tasks run at once, as far as Spark says: its default number of partitions."""
-    numbers = spark.range(0, 10_000).select(F.spark_partition_id().alias("number"))
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    numbers = spark.range(0, 10_000).select(F.spark_partition_id().alias("number"))  # Spark Connect has no context
     return int(numbers.agg(F.max("number")).collect()[0][0]) + 1
 
 
