@@ -1,10 +1,12 @@
 """Building a large snapshot on Spark: time, and the memory of the driver, the JVM and the Python workers.
 
     python benchmarks/spark_build.py --subscriptions 5M
+    python benchmarks/spark_build.py --subscriptions 20M --parts 20 --by-part
 
 Writes the workload W1 (10 of 20 attributes) in the wide layout as Parquet, then builds it, while the memory of every
 process is read five times a second. Resident memory that belongs to a process alone ("anonymous") is what it costs;
-pages of files that it maps or writes belong to the page cache. At the end a few events are matched against the
+pages of files that it maps or writes belong to the page cache; "largest_worker" is the largest resident memory of a
+Python worker, mapped files included. At the end a few events are matched against the
 snapshot on Spark and compared with boxes that this process makes and tests itself, one chunk after the other.
 """
 
@@ -34,6 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--subscriptions", default="5M")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--parts", type=int, default=None)
+    parser.add_argument("--by-part", action="store_true", help="match with one part per task")
     parser.add_argument("--memory", default="2g", help="the JVM's heap")
     given = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="hitbox-spark-build-")
@@ -47,17 +51,16 @@ def measure(given: argparse.Namespace, folder: str) -> dict[str, Any]:
     count = workloads.count(given.subscriptions)
     facts: dict[str, Any] = {"subscriptions": count, "cores": given.cores, "load_before": os.getloadavg()[0]}
     spark = hs.session(f"local[{given.cores}]", spark_driver_memory=given.memory)
-    made = hs.generate("w1", count, EVENTS, spark=spark, partitions=8 * given.cores)
     with observed() as seen:
-        made.subscriptions.write.parquet(f"{folder}/subscriptions")
+        made = hs.generate("w1", count, EVENTS, path=folder, spark=spark)
     facts["generate"] = seen
     with observed() as seen:
-        report = hs.build(spark.read.parquet(f"{folder}/subscriptions"), f"{folder}/snapshot")
+        report = hs.build(f"{folder}/subscriptions", f"{folder}/snapshot", parts=given.parts)
     facts["build"] = seen | {"parts": report.parts, "per_second": round(report.subscriptions / seen["seconds"])}
     size = sum(file.stat().st_size for file in Path(folder, "snapshot").rglob("*") if file.is_file())
     facts["bytes_a_subscription"] = round(size / count)
     with observed() as seen:
-        rows = hs.match(made.events, f"{folder}/snapshot").collect()
+        rows = hs.match(made.events, f"{folder}/snapshot", by_part=given.by_part).collect()
     facts["match"] = seen | {"events": EVENTS, "matches": sum(len(row.subscriptions) for row in rows)}
     if {row.event_id: sorted(row.subscriptions) for row in rows} != by_hand(count):
         raise SystemExit("the snapshot does not answer as the boxes do")
@@ -87,7 +90,7 @@ def observed() -> Iterator[dict[str, Any]]:
     def watch() -> None:
         while not over.wait(0.2):
             now = memory()
-            now["all"] = sum(now.values())
+            now["all"] = sum(size for name, size in now.items() if name != "largest_worker")
             for name, size in now.items():
                 peaks[name] = max(peaks.get(name, 0), size)
 
@@ -104,22 +107,25 @@ def observed() -> Iterator[dict[str, Any]]:
 
 
 def memory() -> dict[str, int]:
-    """Anonymous KB of this process, of its JVM and of its Python workers together."""
+    """Anonymous KB of this process, its JVM and its Python workers together; resident KB of the largest worker."""
     parents: dict[int, int] = {}
-    sizes: dict[int, tuple[str, int]] = {}
+    sizes: dict[int, tuple[str, int, int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
             parents[int(folder.name)] = int(status["PPid"])
-            sizes[int(folder.name)] = status["Name"].strip(), int(status["RssAnon"].split()[0])
+            anonymous, resident = (int(status[name].split()[0]) for name in ("RssAnon", "VmRSS"))
+            sizes[int(folder.name)] = status["Name"].strip(), anonymous, resident
         except (OSError, KeyError, ValueError):
             continue
-    me, found = os.getpid(), {"driver": 0, "jvm": 0, "workers": 0}
-    for pid, (name, size) in sizes.items():
+    me, found = os.getpid(), {"driver": 0, "jvm": 0, "workers": 0, "largest_worker": 0}
+    for pid, (name, size, resident) in sizes.items():
         if pid == me:
             found["driver"] += size
         elif me in ancestors(pid, parents):
             found["jvm" if name == "java" else "workers"] += size
+            if name != "java":
+                found["largest_worker"] = max(found["largest_worker"], resident)
     return found
 
 

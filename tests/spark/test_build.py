@@ -6,16 +6,20 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hitbox import Index, Schema, workloads
 from hitbox import spark as hs
 from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
-from hitbox.spark import snapshot_files, writer_lease
+from hitbox.spark import build, parquet_table, snapshot_files, writer_lease
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import resolve
+from hitbox.storage.addresses import join, resolve
 from support.object_store import ObjectStore
 
 SCHEMA = Schema({"price": "float", "city": "string"})
@@ -218,6 +222,107 @@ def test_layouts_say_the_same(spark: Any, tmp_path: Path) -> None:
     one, two = (Index.open(tmp_path / name).match_batch(events) for name in ("wide", "texts"))
     assert [sorted(one[n]) for n in range(50)] == [sorted(two[n]) for n in range(50)]
     assert len(one.ids)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_tables_that_tasks_write_and_read_themselves(
+    spark: Any, s3: ObjectStore, tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.0)
+    home = s3.address("bucket/made") if remote else str(tmp_path / "made")
+    frames = hs.generate("w1", 300, 40, spark=spark, levels=3)
+    for files in (5, 2):  # the second replaces all files of the first
+        made = hs.generate("w1", 300, 40, path=home, partitions=files, spark=spark, levels=3)
+        names = snapshot_files.names(join(resolve(home), "subscriptions"))
+        assert sorted(names) == [f"part-{n:05d}.parquet" for n in range(files)]
+    snapshot_path = join(resolve(home), "snapshot")
+    report = hs.build(join(resolve(home), "subscriptions"), snapshot_path, made.schema, parts=2)
+    assert (report.subscriptions, report.parts) == (300, 2)
+    counts = {row.event_id: row.matches for row in hs.match(frames.events, snapshot_path, form="counts").collect()}
+    plain = Index(made.schema)
+    plain.load(frames.subscriptions.toArrow())
+    events = frames.events.toArrow()
+    assert counts == dict(zip(events["event_id"].to_pylist(), plain.match_batch(events).counts.tolist(), strict=True))
+    if not remote:
+        for name in ("subscriptions", "events"):
+            written, expected = spark.read.parquet(f"{home}/{name}").toArrow(), getattr(frames, name).toArrow()
+            assert written.sort_by(written.column_names[0]).equals(expected.sort_by(expected.column_names[0]))
+        with pytest.raises(TableError, match="cannot read the Parquet table"):
+            hs.build(str(tmp_path / "nowhere"), str(tmp_path / "s"))
+
+
+def test_a_file_is_read_in_several_tasks_and_a_folder_may_name_a_column(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_table, "TASK_ROWS", 100)
+    (tmp_path / "t" / "priority=7").mkdir(parents=True)
+    table = pa.table({"id": np.arange(250), "a_low": np.arange(250), "a_high": np.arange(250)})
+    pq.write_table(table, tmp_path / "t" / "priority=7" / "x.parquet", row_group_size=50)
+    assert len(parquet_table.ParquetTable.open(str(tmp_path / "t")).pieces) == 3
+    assert hs.build(str(tmp_path / "t"), str(tmp_path / "s"), {"a": "int"}).subscriptions == 250
+    index = Index.open(tmp_path / "s")
+    assert index.match({"a": 249}) == [249]
+    assert index.priority(249) == 7
+
+
+def test_strings_of_many_tasks_get_one_dictionary(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task labels its own strings; bounds on and between strings mean the same when the labels are replaced."""
+    rng = Random(7)
+    tests = [
+        "city = '{}'",
+        "city > '{}'",
+        "city <= '{}'",
+        "city LIKE '{}%'",
+        "city <> '{}'",
+        "city BETWEEN '{}' AND 'zzz'",
+    ]
+    rows = [
+        (f"s{n}", rng.choice(tests).format("".join(rng.choices("almz", k=rng.randint(1, 3)))), 4) for n in range(300)
+    ]
+    assert hs.build(predicates(spark, *rows).repartition(7), str(tmp_path), SCHEMA, parts=3).subscriptions == 300
+    index, plain = Index.open(tmp_path), Index(SCHEMA)
+    for id, where, _ in rows:
+        plain.subscribe(id, where)
+    for city in ("", "a", "al", "am", "b", "lz", "m", "mm", "n", "zzz", "zzzz"):
+        assert sorted(index.match({"city": city})) == sorted(plain.match({"city": city})), city
+
+
+def test_parts_follow_from_the_number_of_subscriptions(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "LARGEST_PART", 100)
+    made = hs.generate("w1", 350, 1, spark=spark)
+    assert hs.build(made.subscriptions, str(tmp_path)).parts == 4
+    facts = snapshot.facts_of(tmp_path)
+    assert len(facts["parts"]) == 4
+    assert sorted(Index.open(tmp_path)) == list(range(350))
+    hs.apply_changes(
+        spark.createDataFrame([(1, "unsubscribe", 17, None)], "sequence int, op string, id long, where string"),
+        str(tmp_path),
+    )
+    assert 17 not in Index.open(tmp_path), "changes find the part of an id"
+    assert [build._parts(n) for n in (0, 100, 101, 200, 10**9)] == [1, 1, 2, 2, build.BUCKETS]
+
+
+@pytest.mark.parametrize("kind", ["double", "timestamp"])
+def test_latest_by_orders_as_spark_does(spark: Any, tmp_path: Path, kind: str) -> None:
+    """Null is the smallest value, NaN the largest."""
+    values = [None, "1", "NaN", "2"] if kind == "double" else [None, "2026-01-01", "2026-01-03", "2026-01-02"]
+    rows = [("a", f"price > {n}", value) for n, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, "id string, where string, at string")
+    frame = frame.withColumn("at", frame.at.cast(kind)).repartition(3)
+    hs.build(frame, str(tmp_path), SCHEMA, latest_by="at")
+    assert Index.open(tmp_path).where("a") == "price > 2"
+    with pytest.raises(TableError, match="'at' have no order"):
+        hs.build(frame.selectExpr("id", "where", "array(at) as at"), str(tmp_path), SCHEMA, latest_by="at")
+
+
+def test_a_draft_holds_no_boxes_when_it_is_published(spark: Any, tmp_path: Path) -> None:
+    hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path), SCHEMA)
+    names = {file.name.partition("-")[0] for file in (tmp_path / "versions" / "00000001").iterdir()}
+    assert "boxes" not in names, names
+    assert "part" in names
 
 
 def test_unknown_parameters_are_named(spark: Any) -> None:

@@ -8,12 +8,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from hitbox import Index
 from hitbox import spark as hs
+from hitbox.encoding import string_dictionary
 from hitbox.errors import SnapshotError, TableError, WriterConflict
+from hitbox.index.sharded import Shards, part_of
+from hitbox.spark import snapshot_files, writer_lease
 from hitbox.storage import snapshot, writer_lock
+from hitbox.storage.addresses import resolve
+from support.object_store import ObjectStore
 
 SCHEMA = {"price": "int", "city": "string"}
 LOG = "sequence bigint, op string, id string, where string, priority int"
@@ -111,6 +117,65 @@ def test_entries_that_do_not_fit(spark: Any, path: str) -> None:
         hs.apply_changes(bad.withColumn("id", bad.sequence), path)
     with pytest.raises(SnapshotError, match="there is none"):
         hs.apply_changes(bad, path + "/nowhere")
+
+
+def test_only_the_parts_that_change_are_read_and_written(spark: Any, tmp_path: Path) -> None:
+    """Files of the other parts are links; if one of them is damaged, the change does not even notice."""
+    path = tmp_path / "s"
+    hs.build(
+        spark.createDataFrame([(n, n, n) for n in range(40)], "id long, a_low long, a_high long"), str(path), parts=4
+    )
+    (part,) = part_of(pa.array([7]), 4).tolist()
+    other = next(n for n in range(4) if n != part)
+    first = snapshot.facts_of(path, 1)
+    damaged = path / "versions" / "00000001" / first["parts"][other] / "catalog.ids.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    entries = spark.createDataFrame([(1, "unsubscribe", 7)], "sequence int, op string, id long")
+    entries = entries.selectExpr("*", "id as a_low", "id as a_high")
+    report = hs.apply_changes(entries, str(path))
+    assert (report.version, report.unsubscribed) == (2, 1)
+    second = snapshot.facts_of(path, 2)
+    assert [one == two for one, two in zip(first["parts"], second["parts"], strict=True)] == [
+        n != part for n in range(4)
+    ]
+    assert second["subscriptions"] == 39
+    linked = path / "versions" / "00000002" / second["parts"][other] / "catalog.ids.npy"
+    assert linked.stat().st_ino == damaged.stat().st_ino
+    assert not (path / "versions" / "00000002" / "changes").exists()
+    (index,) = Shards.open(path, 2, [part]).parts
+    assert 7 not in index
+
+
+def test_changes_on_a_store_fetch_only_what_they_change(
+    spark: Any, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.0)
+    address = resolve(s3.address("bucket/s"))
+    base = spark.createDataFrame([(f"s{n}", f"city = 'c{n}'") for n in range(30)], "id string, where string")
+    hs.build(base, address, SCHEMA, parts=3)
+    (part,) = part_of(pa.array(["new"]), 3).tolist()
+    hs.apply_changes(log(spark, (1, "subscribe", "new", "city = 'b'", 4)), address)
+    facts = snapshot_files.facts(address, 2)
+    assert facts["subscriptions"] == 31
+    whole = snapshot_files.local(address, 2, snapshot_files.identity(facts), [part])
+    there = {file.name for file in snapshot.folder_of(whole, 2).iterdir() if file.is_dir()}
+    assert there == {facts["parts"][part]}
+    events = spark.createDataFrame([(1, 0, "b"), (2, 0, "c7")], "event_id int, price int, city string")
+    found = {row.event_id: row.subscriptions for row in hs.match(events, address).collect()}
+    assert found == {1: ["new"], 2: ["s7"]}
+
+
+def test_labels_that_are_spread_again_move_all_parts(spark: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(string_dictionary, "_fill", lambda labels, fresh: None)
+    monkeypatch.setattr(string_dictionary, "MAX_GAP_SEARCHES", 0)
+    names = snapshot.facts_of(path)["parts"]
+    hs.apply_changes(log(spark, (1, "subscribe", "new", "city = 'bb' OR city > 'c9'", 4)), path)
+    assert not set(names) & set(snapshot.facts_of(path)["parts"])
+    index = Index.open(path)
+    assert index.match({"city": "bb"}) == ["new"]
+    assert sorted(index.match({"city": "c5"})) == ["s5"]
+    assert sorted(index.match({"city": "d"})) == ["new"]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

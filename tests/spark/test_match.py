@@ -17,10 +17,12 @@ import pytest
 
 from hitbox import Index, workloads
 from hitbox import spark as hs
-from hitbox.errors import SnapshotError, TableError, ValueProblem
-from hitbox.spark import match_task, snapshot_files, writer_lease
-from hitbox.spark.demo import join
+from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
+from hitbox.index import sharded
+from hitbox.spark import match_task, part_match, snapshot_files, writer_lease
+from hitbox.spark.demo import join, range_join
 from hitbox.spark.generate import Tables
+from hitbox.storage import snapshot
 from support.object_store import ObjectStore
 from support.predicates import SCHEMA, random_event, random_predicate
 
@@ -89,6 +91,8 @@ def test_bounds_of_every_type_equal_sparks_join(spark: Any) -> None:
     theirs = join(events, subscriptions, list(values)).select("event_id", "id").collect()
     assert sorted(map(tuple, ours)) == sorted(map(tuple, theirs))
     assert len(ours) > 100
+    binned = range_join(events, subscriptions, list(values), "i", 4).select("event_id", "id").collect()
+    assert sorted(map(tuple, binned)) == sorted(map(tuple, theirs))
 
 
 def test_large_equals_the_index_in_this_process(w1: Any) -> None:
@@ -135,6 +139,63 @@ def test_part_by_part_gives_the_same(w1: Any, form: str, limit: int | None) -> N
             (r.event_id, len(r.subscriptions)) if limit else (r.event_id, sorted(r.subscriptions)) for r in spread
         ]
     assert sorted(map(tuple, plain)) == sorted(map(tuple, spread))
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+@pytest.mark.parametrize(
+    ("form", "limit"), [("arrays", None), ("arrays", 5), ("pairs", 5), ("counts", None), ("counts", 5)]
+)
+def test_the_steps_of_a_match_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, limit: int | None, kind: str
+) -> None:
+    """Without Spark: blocks, pieces of different sizes in each part, and the merge, event by event."""
+    monkeypatch.setattr(match_task, "MAX_BATCH_IDS", 600)
+    monkeypatch.setattr(part_match, "MIN_PIECE_IDS", 1)
+    tables = Tables(workloads.get("w1", n=400, width=0.9, levels=5))
+    table = tables.subscriptions(0, 400)
+    if kind == "string":
+        table = table.set_column(0, "id", table["id"].cast(pa.string()))
+    parts = 3
+    with snapshot.draft(tmp_path) as draft:
+        files = snapshot.add(draft, {})
+        names = [sharded.part_name(n) for n in range(parts)]
+        for number, name in enumerate(names):
+            index = Index(tables.schema)
+            belongs = sharded.part_of(table["id"].combine_chunks(), 2) == number  # none to the last part
+            index.load(table.filter(pa.array(belongs)))
+            files |= sharded.write_part(draft, index, name)
+        facts = {"schema": tables.schema.to_json(), "subscriptions": 400, "id_type": kind, "matcher": "hitbox"}
+        snapshot.publish(tmp_path, draft, facts | {"parts": names}, files)
+    identity = snapshot_files.identity(snapshot_files.facts(str(tmp_path)))
+    job = match_task.Job(str(tmp_path), 1, identity, tuple(tables.schema), ("event_id",), form, limit)
+    work = part_match.PartMatch(job, parts, kind)
+    events = tables.events(0, 90).to_batches(max_chunksize=40)
+    blocks = list(work.blocks(iter([*events, events[0].slice(0, 0)])))
+    assert [block.num_rows for block in blocks] == [1, 1, 1]
+    pieces: list[dict[str, Any]] = []
+    for part in range(parts):
+        asked = [b.append_column("part", pa.array([part], pa.int32())) for b in blocks]
+        pieces += [row for batch in work.match(iter(asked)) for row in batch.to_pylist()]
+    assert len({(row["block"], row["first"]) for row in pieces}) > len(blocks)
+    pieces.sort(key=lambda row: (row["block"], row["first"], row["part"]))
+    sent = [pa.RecordBatch.from_pylist(pieces[start : start + 7]) for start in range(0, len(pieces), 7)]
+    ours = pa.Table.from_batches(list(work.merge(iter(sent))))
+    plain = pa.Table.from_batches(list(job(iter(tables.events(0, 90).to_batches()))))
+    levels = dict(zip(table["id"].to_pylist(), table["priority"].to_pylist(), strict=True))
+    assert told(ours, form, limit, levels) == told(plain, form, limit, levels)
+    with pytest.raises(HitboxError, match="did not see the same events"):
+        list(work.merge(iter([pa.RecordBatch.from_pylist(pieces[:-1])])))
+
+
+def told(table: pa.Table, form: str, limit: int | None, levels: dict[Any, int]) -> Any:
+    """What must be equal: of a limited number of matches the priorities, otherwise the ids."""
+    rows = table.to_pylist()
+    if form == "counts":
+        return rows
+    if form == "pairs":
+        return [(row["event_id"], levels[row["subscription"]]) for row in rows]
+    ranks = [(row["event_id"], [levels[id] for id in row["subscriptions"]]) for row in rows]
+    return ranks if limit else (ranks, [sorted(row["subscriptions"]) for row in rows])
 
 
 @pytest.mark.parametrize("layout", ["wide", "where"])

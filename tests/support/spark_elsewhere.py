@@ -97,9 +97,11 @@ def environment(place: Path) -> Path:
 def whole(spark: Any, folder: str) -> None:
     """Everything once: generate, build, match, changes, a stream."""
     path = f"{folder}/snapshot"
-    made = hs.generate("w1", 2000, 300, spark=spark, width=0.7, levels=3)
+    made = hs.generate("w1", 2000, 300, path=f"{folder}/made", spark=spark, width=0.7, levels=3)
+    assert hs.build(f"{folder}/made/subscriptions", f"{folder}/other", parts=3).subscriptions == 2000
     assert hs.build(made.subscriptions, path, parts=2).subscriptions == 2000
     check(made, path)
+    check(made, f"{folder}/other", by_part=True)
     log = spark.createDataFrame(
         [(1, "unsubscribe", 5, None), (2, "subscribe", 9999, "a0 >= 0")],
         "sequence bigint, op string, id bigint, where string",
@@ -124,10 +126,11 @@ def whole(spark: Any, folder: str) -> None:
     spark.stop()
 
 
-def check(made: Any, path: str) -> None:
+def check(made: Any, path: str, by_part: bool = False) -> None:
     events = made.events.toArrow()
     matches = Index.open(path).match_batch(events)
-    ours = {row.event_id: sorted(row.subscriptions) for row in hs.match(made.events, path).collect()}
+    rows = hs.match(made.events, path, by_part=by_part).collect()
+    ours = {row.event_id: sorted(row.subscriptions) for row in rows}
     assert ours == {event: sorted(matches[row]) for row, event in enumerate(events["event_id"].to_pylist())}
 
 

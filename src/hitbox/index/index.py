@@ -194,16 +194,23 @@ class Index:
             self._admit(draft.strings(self.schema))
             encoded = bulk_load.last_of_each(draft.encode(self._keys, self.limits))
             _refuse(draft.errors, on_error)
-            kind = "int" if pa.types.is_integer(encoded.ids.type) else "string"
-            self._catalog.check_kind(kind)
+            self._catalog.check_kind("int" if pa.types.is_integer(encoded.ids.type) else "string")
             never = int((encoded.count == 0).sum())
             if never:
                 _warn_never(f"{never} of the subscriptions loaded can never match", stacklevel=3)
-            old = self._catalog.slots_of(encoded.ids)
-            rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
-            self._settle(kind)
-            self._change(old[old >= 0], rows, encoded.boxes)
+            self._put_all(encoded)
         return LoadReport(len(encoded.ids), sorted(draft.errors.items()))
+
+    def put(self, encoded: bulk_load.Encoded) -> None:
+        """Add or replace subscriptions that are already encoded with the keys of this index; each id occurs once."""
+        with self._lock.prepare:
+            self._put_all(encoded)
+
+    def _put_all(self, encoded: bulk_load.Encoded) -> None:
+        old = self._catalog.slots_of(encoded.ids)
+        rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
+        self._settle("int" if pa.types.is_integer(encoded.ids.type) else "string")
+        self._change(old[old >= 0], rows, encoded.boxes)
 
     def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
         """Some slots go, some rows come: all at once, or not at all. The caller prepares (read_write_lock.py)."""

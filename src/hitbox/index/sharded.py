@@ -12,9 +12,7 @@ of the parts are merged event by event, most urgent first: one pass over the ids
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
-import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,13 +25,13 @@ from numpy.typing import NDArray
 from hitbox.encoding.arrays import I64
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, NeverMatches, TableError
+from hitbox.encoding.string_dictionary import Relabel
+from hitbox.errors import HitboxError
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import ID_TYPES
-from hitbox.index.index import Index, LoadReport
+from hitbox.index.index import Index
 from hitbox.index.matches import Matches
 from hitbox.index.state import IndexState
-from hitbox.language import DEFAULT_LIMITS
 from hitbox.storage import snapshot
 
 
@@ -67,6 +65,17 @@ def write_part(folder: Path, index: Index, name: str) -> snapshot.Files:
     """Add an index to a draft as the part `name`; returns the manifest entries of its files."""
     files = snapshot.add(folder / name, index.compacted().arrays())
     return {f"{name}/{file}": facts for file, facts in files.items()}
+
+
+def change_part(index: Index, relabels: Mapping[int, Relabel], gone: pa.Array, come: bulk_load.Encoded) -> int:
+    """Move a part to new labels of strings, remove the ids `gone` that are there, add or replace what comes; how many
+    were removed."""
+    if relabels:
+        index.relabelling(relabels)()
+    removed = index.unsubscribe_many(gone) if len(gone) else 0
+    if len(come.ids):
+        index.put(come)
+    return removed
 
 
 class Shards:
@@ -113,57 +122,10 @@ class Shards:
         found = [part.match_with_priorities(events, where, threads) for part in self.parts]
         if len(found) == 1:
             return found[0]
-        return _merged(found, ID_TYPES[self.facts["id_type"]])
-
-    def change(self, gone: pa.Array, come: pa.Table) -> tuple[set[int], int, LoadReport]:
-        """Remove the ids `gone` that are there, load the table `come`: parts that changed, how many went, what came."""
-        draft = bulk_load.read(come, self.schema, DEFAULT_LIMITS)
-        if draft.ids.type != ID_TYPES[self.facts["id_type"]]:
-            raise TableError(
-                f"ids of type {come['id'].type} do not fit the {self.facts['id_type']} ids of the snapshot"
-            )
-        relabels, admit = self.keys.admitting(draft.strings(self.schema))
-        moves = [part.relabelling(relabels) for part in self.parts] if relabels else []
-        admit()
-        for move in moves:
-            move()
-        touched = set(range(len(self.parts))) if relabels else set()
-        errors: list[tuple[int, str]] = []
-        removed = loaded = 0
-        leaving, coming = part_of(gone, len(self.parts)), part_of(draft.ids, len(self.parts))
-        for number, part in enumerate(self.parts):
-            if (leaving == number).any():
-                removed += part.unsubscribe_many(gone.filter(pa.array(leaving == number)))
-                touched.add(number)
-            rows = np.flatnonzero(coming == number)
-            if len(rows):
-                with warnings.catch_warnings():  # a log may contain predicates that can never be true
-                    warnings.simplefilter("ignore", NeverMatches)
-                    report = part.load(come.take(pa.array(rows)), on_error="return")
-                loaded += report.loaded
-                errors += [(int(rows[row]), message) for row, message in report.errors]
-                touched.add(number)
-        return touched, removed, LoadReport(loaded, sorted(errors))
-
-    def write(self, source: Path, draft: Path, touched: set[int]) -> tuple[dict[str, Any], snapshot.Files]:
-        """Add all parts to a draft; those that did not change are linked from the version folder `source`."""
-        names = list(self.facts.get("parts", [""]))
-        files = snapshot.add(draft, self.keys.arrays())
-        for number, part in enumerate(self.parts):
-            if number in touched or not names[number]:
-                names[number] = part_name(number)
-                files |= write_part(draft, part, names[number])
-            else:
-                files |= _take_over(source, draft, names[number], self.facts["files"])
-        meta = self.parts[0].compacted().facts() | {
-            "subscriptions": len(self),
-            "id_type": self.facts["id_type"],
-            "parts": names,
-        }
-        return meta, files
+        return merged(found, ID_TYPES[self.facts["id_type"]])
 
 
-def _merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:
+def merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:
     """The matches of all parts, event by event, most urgent first."""
     counts = np.stack([matches.counts for matches, _ in found])
     offsets = np.zeros(counts.shape[1] + 1, np.int64)
@@ -181,14 +143,3 @@ def _merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataTyp
         event = np.repeat(np.arange(counts.shape[1]), counts.sum(axis=0))
         place = place[np.argsort(event * 10 + (9 - priority[place].astype(np.int64)), kind="stable")]
     return Matches(offsets, ids.take(pa.array(place))), priority[place]
-
-
-def _take_over(source: Path, draft: Path, name: str, files: Mapping[str, Any]) -> snapshot.Files:
-    (draft / name).mkdir()
-    kept = {file: facts for file, facts in files.items() if file.startswith(f"{name}/")}
-    for file in kept:
-        try:
-            os.link(source / f"{file}.npy", draft / f"{file}.npy")
-        except OSError:  # not every filesystem has links
-            shutil.copyfile(source / f"{file}.npy", draft / f"{file}.npy")
-    return kept

@@ -1,13 +1,15 @@
-"""build: a DataFrame of subscriptions, in either layout, to the next version of a snapshot, in parallel.
+"""build: a table of subscriptions, in either layout, to the next version of a snapshot, in parallel.
 
-    executors   parse the predicates, gather their strings                       only if the schema has strings
-    driver      one ordered dictionary per attribute              ──> draft
-    executors   encode: rows -> boxes, shuffled by the part of the id
-    executors   each part: catalog and matcher                     ──> draft/part-00003-5e3a
+    executors   read the subscriptions, encode them as boxes       ──> draft/boxes/5e3a.boxes, 5e3a.strings
+    driver      one ordered dictionary per attribute               ──> draft
+    executors   each part: its boxes, catalog and matcher          ──> draft/part-00003-5e3a
     driver      manifest, rename, CURRENT                          ──> versions/00000008
 
-The driver never loads subscriptions, only distinct strings and one line per part. A build that fails or is killed
-leaves the old version current; its draft is removed, by the next writer if need be.
+Spark passes the rows of a DataFrame to the first step; the files of a Parquet table are read by the tasks themselves.
+Between the two steps are files (box_files.py), not rows of Spark: it would sort and convert them one by one. The driver
+never loads subscriptions, only distinct strings and one line per file and part. A build that fails or is killed leaves
+the old version current; its draft is removed, by the next writer if need be. A task that runs twice writes files with
+other names; the version consists of those of the attempt that Spark reports.
 
 Rows with one id fall on one part. Where `latest_by` names a column, the row with its largest value counts; otherwise
 an id with two rows is an error, because rows of a DataFrame have no order that could decide.
@@ -17,30 +19,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql import DataFrame, SparkSession
 
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.errors import TableError, ValueProblem
 from hitbox.index import bulk_load
-from hitbox.index.sharded import index_of, part_name, part_of, write_part
+from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import resolve_name
-from hitbox.spark import box_rows, snapshot_files
-from hitbox.spark.columns import ID_TYPES, check_subscriptions, field_of, schema_of_bounds
+from hitbox.spark import box_files, parquet_table, snapshot_files
+from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
+from hitbox.spark.parquet_table import ParquetTable
+from hitbox.spark.session import session
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
 
-SUBSCRIPTIONS_PER_PART = 1_000_000
+LARGEST_PART = 1_400_000
+"""Subscriptions per part where the caller does not say how many parts; parts are halved, so they hold 0.7 to 1.4M."""
+BUCKETS = 64
+"""Into how many buckets ids are cut while the number of parts is not known: it is 1, 2, 4, ... or BUCKETS."""
+CHUNK_ROWS, CHUNK_BYTES = 200_000, 2**27
+"""Subscriptions that a task encodes at a time."""
 MAX_NAMED = 5
 
 
@@ -57,7 +63,7 @@ class BuildReport:
 
 
 def build(
-    subscriptions: DataFrame,
+    subscriptions: DataFrame | str,
     path: str,
     schema: Schema | Mapping[str, Any] | None = None,
     *,
@@ -72,40 +78,43 @@ def build(
 
     Parameters
     ----------
+    subscriptions: a DataFrame, or the path of a Parquet table, which tasks read without Spark: several times faster
     schema: optional in the wide layout, where it follows from the columns
-    parts: how many parts are built in parallel (default: one per million subscriptions)
+    parts: how many parts are built in parallel (default: about one per million subscriptions)
     latest_by: the column that decides which of several rows with one id counts
     on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and continues
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
     """
     path = resolve(path)
     report = resolve(report) if report else report
-    wanted, kind = _checked(subscriptions, path, schema, parts, latest_by, on_error, report)
-    require_hitbox(subscriptions.sparkSession)
+    table = subscriptions if isinstance(subscriptions, DataFrame) else ParquetTable.open(subscriptions)
+    spark = table.sparkSession if isinstance(table, DataFrame) else session()
+    wanted, kind = _checked(table, path, schema, parts, latest_by, on_error, report)
+    require_hitbox(spark)
     if report:
-        _clear(report)
-    if parts is None:
-        parts = max(1, -(-subscriptions.count() // SUBSCRIPTIONS_PER_PART))
+        parquet_table.remove_files(report)
     with snapshot_files.draft(path) as place:
-        keys = Keys(wanted)
-        keys.admit(_strings(subscriptions.drop(latest_by) if latest_by else subscriptions, wanted))
-        dictionaries = keys.arrays()
+        task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(table, latest_by))
+        task = replace(task, latest_by=latest_by, report=report)
+        snapshot_files.make_folder(task.boxes)
+        chunks = _encoded(spark, table, task)
+        parts = parts or _parts(sum(rows for _, rows in chunks))
+        names = [name for name, _ in chunks]
+        dictionaries = box_files.label(task.boxes, names, wanted).arrays()
         with snapshot_files.filling(place) as folder:
             files = snapshot.add(folder, dictionaries)
-        task = Task(place, wanted, tuple(dictionaries), kind, resolve_name(matcher), parts, latest_by, report)
-        done = _run(subscriptions, task, kind)
+        done = _written(spark, replace(task, parts=parts, names=tuple(names)))
         _refuse(done, on_error)
-        done += [task.empty_part(number) for number in range(parts) if number not in {d["part"] for d in done}]
-        done.sort(key=lambda d: int(d["part"]))
         for one in done:
             files |= one["files"]
+        snapshot_files.remove(task.boxes)
         version = snapshot_files.publish(path, place, task.facts(done) | {"sequence": sequence}, files)
     subscribed, never, rejected = (sum(d[name] for d in done) for name in ("subscriptions", "never", "rejected"))
     return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None)
 
 
 def _checked(
-    subscriptions: DataFrame,
+    table: DataFrame | ParquetTable,
     path: str,
     schema: Schema | Mapping[str, Any] | None,
     parts: int | None,
@@ -120,59 +129,51 @@ def _checked(
         raise ValueProblem("on_error='report' and report=, the path of the table for bad rows, go together")
     if parts is not None and (not isinstance(parts, int) or parts < 1):
         raise ValueProblem(f"parts is a whole number of at least 1, not {parts!r}")
-    if latest_by:
-        field_of(subscriptions, latest_by, "latest_by")
-        subscriptions = subscriptions.drop(latest_by)
+    if latest_by and pa.types.is_nested(_type_of(table, latest_by)):
+        raise TableError(f"latest_by: the values of column {latest_by!r} have no order; give a number or a time")
+    columns = without(table.schema, latest_by)
     if schema is None:
-        schema = schema_of_bounds(subscriptions)
+        schema = schema_of_bounds(columns)
     schema = schema if isinstance(schema, Schema) else Schema(schema)
-    kind = check_subscriptions(subscriptions, schema)
+    kind = check_subscriptions(columns, schema)
     snapshot_files.require_writable(path, "a snapshot")
     if report:
         snapshot_files.require_writable(report, "a report")
     return schema, kind
 
 
-def _clear(report: str) -> None:
-    """Remove the bad rows of an earlier build, and nothing that a build did not write."""
-    for name in snapshot_files.names(report):
-        if name.startswith("part-") and name.endswith(".parquet"):
-            snapshot_files.remove(join(report, name))
+def _type_of(table: DataFrame | ParquetTable, latest_by: str | None) -> pa.DataType | None:
+    """The type of the column that decides which row counts."""
+    return empty_table([field_of(table, latest_by, "latest_by")]).schema[0].type if latest_by else None
 
 
-def _strings(subscriptions: DataFrame, schema: Schema) -> dict[int, list[str]]:
-    """The strings that need labels, by attribute: distinct over all partitions."""
-    if not any(attribute.type == "string" for attribute in schema.values()):
-        return {}
-
-    def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            draft = bulk_load.read(pa.Table.from_batches([batch]), schema, DEFAULT_LIMITS)
-            found = draft.strings(schema)
-            numbers = np.repeat(np.array(list(found), np.int32), [len(texts) for texts in found.values()])
-            texts = pa.concat_arrays([pa.array([], pa.large_string()), *found.values()])
-            columns = [pa.array(numbers), texts.cast(pa.string())]
-            yield pa.RecordBatch.from_arrays(columns, ["attribute", "text"])
-
-    found = subscriptions.mapInArrow(gather, "attribute int, text string").distinct().toArrow()
-    numbers = found["attribute"].to_numpy()
-    return {n: found["text"].filter(pa.array(numbers == n)).to_pylist() for n in np.unique(numbers).tolist()}
+def _parts(subscriptions: int) -> int:
+    """As few parts as the size allows, of which each holds whole buckets."""
+    parts = 1
+    while parts < BUCKETS and subscriptions > parts * LARGEST_PART:
+        parts *= 2
+    return parts
 
 
-def _run(subscriptions: DataFrame, task: Task, kind: str) -> list[dict[str, Any]]:
-    latest = task.latest_by and subscriptions.schema[task.latest_by].dataType
+def _encoded(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> list[tuple[str, int]]:
+    """(name, rows) of each file of boxes."""
 
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.encode(batches)
 
+    result = "name string, rows long"
+    done = table.mapInArrow(encode, result) if isinstance(table, DataFrame) else table.each(spark, encode, result)
+    return [(row.name, row.rows) for row in done.collect()]
+
+
+def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
+    """What was written of each part."""
+
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.write(batches)
 
-    order = ["part", "id", *(["latest"] if latest else [])]
-    encoded = subscriptions.mapInArrow(encode, box_rows.schema(ID_TYPES[kind], latest))
-    sorted_ = encoded.repartition(task.parts, "part").sortWithinPartitions(*[F.col(name) for name in order])
-    done = sorted_.mapInArrow(write, T.StructType([T.StructField("done", T.StringType())]))
-    return [json.loads(row.done) for row in done.collect()]
+    rows = spark.range(0, task.parts, numPartitions=task.parts).mapInArrow(write, "done string").collect()
+    return sorted((json.loads(row.done) for row in rows), key=lambda done: int(done["part"]))
 
 
 @dataclass(frozen=True)
@@ -181,12 +182,19 @@ class Task:
 
     place: str
     schema: Schema
-    dictionaries: tuple[str, ...]
     kind: str
     matcher: str
-    parts: int
-    latest_by: str | None
-    report: str | None
+    buckets: int
+    latest_type: pa.DataType | None
+    latest_by: str | None = None
+    report: str | None = None
+    parts: int = 0
+    names: tuple[str, ...] = ()
+    """The files of boxes."""
+
+    @property
+    def boxes(self) -> str:
+        return join(self.place, "boxes")
 
     def facts(self, done: list[dict[str, Any]]) -> dict[str, Any]:
         """The facts for the manifest."""
@@ -199,48 +207,55 @@ class Task:
         }
 
     def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Subscriptions -> rows of boxes; a row that does not fit carries its error instead."""
-        keys = self._keys()
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            latest = table[self.latest_by] if self.latest_by else None
-            draft = bulk_load.read(
-                table.drop_columns([self.latest_by]) if self.latest_by else table, self.schema, DEFAULT_LIMITS
-            )
+        """Subscriptions -> files of boxes; a row that does not fit carries its error instead."""
+        for table in _chunks(batches):
+            latest = table[self.latest_by].cast(self.latest_type).combine_chunks() if self.latest_by else None
+            table = table.drop_columns([self.latest_by]) if self.latest_by else table
+            draft = bulk_load.read(table, self.schema, DEFAULT_LIMITS)
+            keys = Keys(self.schema)
+            keys.admit(draft.strings(self.schema))
             encoded = draft.encode(keys, DEFAULT_LIMITS)
-            yield box_rows.pack(draft, encoded, part_of(draft.ids, self.parts), latest)
+            name = box_files.write(self.boxes, draft, encoded, keys, self.buckets, latest)
+            yield pa.RecordBatch.from_pydict({"name": [name], "rows": [table.num_rows]})
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows sorted by part -> one part of the snapshot after the other; a line of JSON each."""
-        for part, table in box_rows.by_part(batches):
-            done = json.dumps(self._write_part(part, table))
-            yield pa.RecordBatch.from_arrays([pa.array([done])], ["done"])
+        """Numbers of parts -> the parts of the snapshot; a line of JSON each."""
+        for batch in batches:
+            for part in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pydict({"done": [json.dumps(self._write_part(part))]})
 
-    def empty_part(self, part: int) -> dict[str, Any]:
-        latest = T.LongType() if self.latest_by else None
-        return self._write_part(part, box_rows.empty(ID_TYPES[self.kind], latest))
-
-    def _write_part(self, part: int, table: pa.Table) -> dict[str, Any]:
-        good, bad = box_rows.settle(table, self.latest_by is not None)
+    def _write_part(self, part: int) -> dict[str, Any]:
+        like = box_files.schema(self.kind, self.latest_type)
+        chosen = range(part, self.buckets, self.parts)
+        labelled = any(attribute.type == "string" for attribute in self.schema.values())
+        good, bad = box_files.settle(box_files.read(self.boxes, self.names, chosen, like, labelled))
         facts: dict[str, Any] = {"part": part, "rejected": bad.num_rows}
         if bad.num_rows and self.report is None:
             return facts | {"errors": bad.slice(0, MAX_NAMED).to_pylist()}
         if bad.num_rows and self.report:
-            with snapshot_files.filling(self.report) as folder:
-                folder.mkdir(parents=True, exist_ok=True)
-                pq.write_table(bad, folder / f"part-{part:05d}.parquet")
-        encoded = box_rows.unpack(good)
+            snapshot_files.make_folder(self.report)
+            with snapshot_files.new_file(join(self.report, f"part-{part:05d}.parquet")) as file:
+                pq.write_table(bad, file)
+        encoded = box_files.unpack(good)
         name = part_name(part)
         with snapshot_files.filling(self.place) as folder:
-            files = write_part(folder, index_of(self._keys(), encoded, self.matcher), name)
+            files = write_part(folder, index_of(Keys(self.schema), encoded, self.matcher), name)
         never = int((encoded.count == 0).sum())
         return facts | {"name": name, "files": files, "subscriptions": len(encoded.ids), "never": never}
 
-    def _keys(self) -> Keys:
-        files = [f"{name}.npy" for name in self.dictionaries]
-        with snapshot_files.reading(self.place, files) as folder:
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in self.dictionaries}
-            return Keys.from_arrays(self.schema, arrays)
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of many rows: what is learnt about predicates and strings is learnt once per table."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(held)
 
 
 def _refuse(done: list[dict[str, Any]], on_error: str) -> None:

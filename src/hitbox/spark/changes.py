@@ -9,35 +9,44 @@ sequence of the last change of each id. So an entry that is repeated, or that is
 changes nothing, and a late entry for another id is applied. Ids whose last change is more than `remember` entries old
 are forgotten: an entry from before that is counted as too late and not applied.
 
-Cost: the parts that changed are opened, changed in memory and written; the others are linked.
+    driver      entries that count, new strings, boxes          ──> draft/changes
+    executors   each part that changes: open, change, write      ──> draft/part-00003-91bc
+    driver      links the other parts, manifest, CURRENT         ──> versions/00000009
+
+So a change costs what the parts cost that it falls on. Only if the labels of strings have to be spread again, which is
+rare, all parts are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.encoding import array_checks
 from hitbox.encoding.arrays import I64
+from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
+from hitbox.encoding.string_dictionary import Relabel
 from hitbox.errors import TableError, ValueProblem
+from hitbox.index import bulk_load, state
 from hitbox.index.catalog import ID_TYPES, text_arrays
-from hitbox.index.sharded import Shards
-from hitbox.spark import snapshot_files
-from hitbox.spark.columns import check_subscriptions, field_of
+from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_part
+from hitbox.language import DEFAULT_LIMITS
+from hitbox.spark import box_files, snapshot_files
+from hitbox.spark.columns import check_subscriptions, field_of, without
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import for_spark, resolve
+from hitbox.storage.addresses import for_spark, join, resolve
 
 OPS = ("subscribe", "unsubscribe")
 MAX_NAMED = 5
@@ -96,7 +105,7 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
     if not isinstance(kind, T.IntegralType):
         raise TableError(f"column 'sequence' is a column of {kind.simpleString()}, not of whole numbers")
     field_of(changes, "op", "the column")
-    ids = check_subscriptions(changes.drop("sequence", "op"), Schema.from_json(facts["schema"]))
+    ids = check_subscriptions(without(changes.schema, "sequence", "op"), Schema.from_json(facts["schema"]))
     if ids != facts["id_type"]:
         raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
 
@@ -110,21 +119,109 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
         entries, errors = _sound(entries, on_error)
         if not entries.num_rows:
             return ChangeReport(facts["version"], memory.last, 0, 0, ignored, too_late, errors)
-        home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts))
-        shards = Shards.open(home, facts["version"])
         come = entries.filter(pc.equal(entries["op"], "subscribe"))
-        gone = entries.filter(pc.equal(entries["op"], "unsubscribe"))
-        touched, removed, report = shards.change(_ids(gone), come.drop_columns(["sequence", "op"]))
-        errors += [(come["sequence"][row].as_py(), message) for row, message in report.errors]
+        gone = _ids(entries.filter(pc.equal(entries["op"], "unsubscribe")))
+        keys = _keys(path, facts)
+        draft = bulk_load.read(come.drop_columns(["sequence", "op"]), keys.schema, DEFAULT_LIMITS)
+        relabels = keys.admit(draft.strings(keys.schema))
+        encoded = draft.encode(keys, DEFAULT_LIMITS)
+        errors += [(come["sequence"][row].as_py(), message) for row, message in sorted(draft.errors.items())]
         _refuse(errors, on_error)
         memory.add(entries, remember)
-        source = Path(home) / "versions" / f"{facts['version']:08d}"
+        parts = facts.get("parts", [""])
         with snapshot_files.draft(path) as place:
+            task = Task(path, facts["version"], snapshot_files.identity(facts), len(parts), place, bool(relabels))
+            task = task.prepared(draft, encoded, keys, gone, relabels)
+            touched = np.unique(np.concatenate([part_of(ids, len(parts)) for ids in (gone, encoded.ids)])).tolist()
+            if relabels or parts == [""]:
+                touched = list(range(len(parts)))
+            done = _changed(changes.sparkSession, task, touched)
             with snapshot_files.filling(place) as folder:
-                meta, files = shards.write(source, folder, touched)
-                files |= snapshot.add(folder, memory.arrays())
-            version = snapshot_files.publish(path, place, meta | memory.facts(), files, base=facts["version"])
-    return ChangeReport(version, memory.last, report.loaded, removed, ignored, too_late, errors)
+                files = snapshot.add(folder, keys.arrays() | memory.arrays())
+            names = [done[n]["name"] if n in done else name for n, name in enumerate(parts)]
+            kept = {file: said for file, said in facts["files"].items() if file.partition("/")[0] in names}
+            snapshot_files.take_over(path, facts["version"], place, kept)
+            for one in done.values():
+                files |= one["files"]
+            snapshot_files.remove(task.changes)
+            meta = {name: facts[name] for name in ("schema", "id_type", "matcher")} | {"parts": names}
+            meta["subscriptions"] = facts["subscriptions"] + sum(one["more"] for one in done.values())
+            meta |= memory.facts()
+            version = snapshot_files.publish(path, place, meta, files | kept, base=facts["version"])
+    removed = sum(one["removed"] for one in done.values())
+    return ChangeReport(version, memory.last, len(encoded.ids), removed, ignored, too_late, errors)
+
+
+def _keys(path: str, facts: Mapping[str, Any]) -> Keys:
+    """The dictionaries of a version, without its parts."""
+    home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts), parts=())
+    _, arrays = snapshot.read(home, facts["version"], verify=False, parts=())
+    return state.keys_of(facts, arrays, snapshot.folder_of(home, facts["version"]))
+
+
+def _changed(spark: SparkSession, task: Task, parts: list[int]) -> dict[int, dict[str, Any]]:
+    """What was written of each part that changes, by its number."""
+
+    def change(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pydict({"done": [json.dumps({"part": parts[at], **task(parts[at])})]})
+
+    rows = spark.range(0, len(parts), numPartitions=len(parts)).mapInArrow(change, "done string").collect()
+    return {done["part"]: done for done in (json.loads(row.done) for row in rows)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What executors do with the parts that change; pickled to them."""
+
+    path: str
+    version: int
+    identity: int
+    parts: int
+    place: str
+    relabelled: bool
+    """The labels of strings were spread again."""
+    boxes: str = ""
+    """The file of the subscriptions that come."""
+
+    @property
+    def changes(self) -> str:
+        return join(self.place, "changes")
+
+    def prepared(
+        self,
+        draft: bulk_load.Draft,
+        encoded: bulk_load.Encoded,
+        keys: Keys,
+        gone: pa.Array,
+        relabels: Mapping[int, Relabel],
+    ) -> Task:
+        """Leave what executors need beside the draft of the version."""
+        snapshot_files.make_folder(self.changes)
+        if relabels:
+            box_files.write_labels(self.changes, relabels)
+        leaving = part_of(gone, self.parts)
+        like = pa.schema([("id", gone.type)])
+        with snapshot_files.new_file(join(self.changes, "gone")) as file, pa.ipc.new_file(file, like) as out:
+            for part in range(self.parts):
+                ids = gone.filter(pa.array(leaving == part))
+                out.write_batch(pa.RecordBatch.from_arrays([ids], schema=like))
+        return replace(self, boxes=box_files.write(self.changes, draft, encoded, Keys(keys.schema), self.parts, None))
+
+    def __call__(self, part: int) -> dict[str, Any]:
+        home = snapshot_files.local(self.path, self.version, self.identity, [part])
+        (index,) = Shards.open(home, self.version, [part], verify=False).parts
+        gone = pa.ipc.open_file(snapshot_files.open_file(join(self.changes, "gone"))).get_batch(part).column(0)
+        kind = "int" if pa.types.is_integer(gone.type) else "string"
+        rows = box_files.read(self.changes, [self.boxes], [part], box_files.schema(kind, None), labelled=False)
+        come = box_files.unpack(rows.filter(rows["error"].is_null()))
+        relabels = box_files.read_labels(self.changes) if self.relabelled else {}
+        before, name = len(index), part_name(part)
+        removed = change_part(index, relabels, gone, come)
+        with snapshot_files.filling(self.place) as folder:
+            files = write_part(folder, index, name)
+        return {"name": name, "files": files, "removed": removed, "more": len(index) - before}
 
 
 def _newest(changes: DataFrame) -> pa.Table:
@@ -171,8 +268,8 @@ class Memory:
         kind, built = facts["id_type"], int(facts.get("sequence", 0))
         if "changes" not in facts:
             return cls(kind, built, built, built, pa.array([], ID_TYPES[kind]), np.zeros(0, np.int64))
-        home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts))
-        _, arrays = snapshot.read(home, facts["version"], parts=())
+        home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts), parts=())
+        _, arrays = snapshot.read(home, facts["version"], verify=False, parts=())
         found = snapshot.part(arrays, "changes")
         with snapshot.naming(snapshot.folder_of(home, facts["version"]), "changes."):
             ids = (

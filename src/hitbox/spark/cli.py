@@ -26,7 +26,6 @@ from hitbox.console.progress import Step
 from hitbox.console.progress import progress as shown_progress
 from hitbox.errors import TableError, WorkloadError
 from hitbox.spark import demo as demonstration
-from hitbox.spark import snapshot_files
 from hitbox.spark.build import build as built
 from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
@@ -34,9 +33,11 @@ from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
 from hitbox.spark.stream import match_stream, progress, stop
 from hitbox.spark.task_progress import spark_progress
-from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
+from hitbox.storage.addresses import ONLY_SPARK, is_remote, resolve, scheme_of
 
 CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+TEXT_ENDINGS = (".csv", ".json", ".jsonl", ".ndjson")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -67,13 +68,10 @@ def generate_command(
     """Write a synthetic workload as Parquet. Other options are parameters of the workload, such as --width 0.1."""
     with plain_errors():
         sizes = _count("subscriptions", subscriptions), _count("events", events)
-        made = generated(workload, *sizes, layout=layout, spark=(spark := _start(master)), **_parameters(context.args))
-        summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
-        for name, frame in (("subscriptions", made.subscriptions), ("events", made.events)):
-            with _timed(spark, f"writing {name}") as clock:
-                frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
-            summary[f"{name}_seconds"] = clock()
-        snapshot_files.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
+        spark, parameters = _start(master), _parameters(context.args)
+        with _timed(spark, "writing") as clock:
+            generated(workload, *sizes, layout=layout, path=out, spark=spark, **parameters)
+        summary = {"subscriptions": sizes[0], "events": sizes[1], "seconds": clock(), "out": out}
     _print_facts(as_json, summary)
 
 
@@ -83,7 +81,8 @@ def build_command(
     snapshot: Annotated[str, typer.Argument(help="folder or address of the snapshot")],
     schema: Annotated[str | None, typer.Option(help="price:float,city:string or a JSON file")] = None,
     parts: Annotated[
-        int | None, typer.Option(help="number of parts to build in parallel (default: one per million subscriptions)")
+        int | None,
+        typer.Option(help="number of parts to build in parallel (default: about one per million subscriptions)"),
     ] = None,
     latest_by: Annotated[
         str | None,
@@ -98,10 +97,9 @@ def build_command(
     with plain_errors():
         wanted = table_files.read_schema(schema) if schema else None
         spark = _start(master)
-        frame = _read(spark, subscriptions)
         with _timed(spark, "building") as clock:
             made = built(
-                frame,
+                _table(spark, subscriptions),
                 snapshot,
                 wanted,
                 matcher=matcher,
@@ -185,7 +183,7 @@ def stream_command(
 
 @app.command("demo")
 def demo_command(
-    subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "200k",
+    subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "1M",
     events: Annotated[str, typer.Option(help="number of events")] = "100k",
     as_json: AsJson = False,
 ) -> None:
@@ -222,11 +220,17 @@ def _read(spark: SparkSession, path: str) -> DataFrame:
     try:
         if path.endswith(".csv"):
             return spark.read.csv(path, header=True, inferSchema=True)
-        if path.endswith((".json", ".jsonl", ".ndjson")):
+        if path.endswith(TEXT_ENDINGS):
             return spark.read.json(path)
         return spark.read.parquet(path)
     except AnalysisException as problem:
         raise TableError(f"cannot read {path}: {str(problem).splitlines()[0]}") from None
+
+
+def _table(spark: SparkSession, path: str) -> Any:
+    """A table to build from: Parquet is read by the tasks themselves, if pyarrow can open the address."""
+    parquet = not path.endswith(TEXT_ENDINGS) and scheme_of(path) not in ONLY_SPARK
+    return path if parquet else _read(spark, path)
 
 
 def _against(spark: SparkSession, path: str) -> Any:

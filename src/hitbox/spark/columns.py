@@ -16,13 +16,14 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, SchemaError, TableError, nearest
 from hitbox.index import bulk_load
 from hitbox.language import DEFAULT_LIMITS
+from hitbox.spark.parquet_table import ParquetTable
 
 ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()}
 
 
-def schema_of_bounds(subscriptions: DataFrame) -> Schema:
+def schema_of_bounds(columns: T.StructType) -> Schema:
     """The schema that follows from the columns of the wide layout."""
-    fields = {field.name: field.dataType for field in subscriptions.schema.fields}
+    fields = {field.name: field.dataType for field in columns.fields}
     if "where" in fields:
         raise SchemaError(
             "the types of the attributes cannot be inferred from predicates in a column 'where': "
@@ -73,9 +74,9 @@ def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
     return to_arrow_schema(T.StructType(list(fields)), timezone="UTC").empty_table()
 
 
-def check_subscriptions(subscriptions: DataFrame, schema: Schema) -> str:
+def check_subscriptions(columns: T.StructType, schema: Schema) -> str:
     """Raise what `bulk_load.read` would raise for these columns; otherwise returns the kind of the ids."""
-    empty = empty_table(subscriptions.schema.fields)
+    empty = empty_table(columns.fields)
     draft = bulk_load.read(empty, schema, DEFAULT_LIMITS)
     try:
         draft.encode(Keys(schema), DEFAULT_LIMITS)
@@ -113,11 +114,16 @@ def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> lis
     return wanted
 
 
-def field_of(frame: DataFrame, name: str, what: str) -> Any:
+def without(columns: T.StructType, *names: str | None) -> T.StructType:
+    """The other columns."""
+    return T.StructType([field for field in columns.fields if field.name not in names])
+
+
+def field_of(table: DataFrame | ParquetTable, name: str, what: str) -> Any:
     """The field called `name`; an error that names the nearest column otherwise."""
-    found = [field for field in frame.schema.fields if field.name == name]
+    found = [field for field in table.schema.fields if field.name == name]
     if not found:
         raise TableError(
-            f"{what} {name!r} is not a column{nearest(name, frame.columns)}; columns: {', '.join(frame.columns[:10])}"
+            f"{what} {name!r} is not a column{nearest(name, table.columns)}; columns: {', '.join(table.columns[:10])}"
         )
     return found[0]

@@ -1,4 +1,4 @@
-"""generate: the synthetic workloads as DataFrames, the same rows whatever the partitioning.
+"""generate: the synthetic workloads as DataFrames or Parquet tables, the same rows whatever the partitioning.
 
 Row i of a workload depends on (seed, i) alone (hitbox.workloads), so each task makes its own rows and nothing is
 shuffled. Attributes are called a0, a1, ...; those that subscriptions declare about themselves (symmetric) as well.
@@ -9,6 +9,7 @@ shuffled. Attributes are called a0, a1, ...; those that subscriptions declare ab
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -21,8 +22,11 @@ from hitbox import workloads
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Boxes
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import WorkloadError
+from hitbox.spark import parquet_table, snapshot_files
+from hitbox.spark.parquet_table import NewTable
 from hitbox.spark.session import session
 from hitbox.spark.worker_check import require_hitbox
+from hitbox.storage.addresses import join, resolve
 from hitbox.workloads import Workload
 
 LAYOUTS = ("wide", "where")
@@ -40,6 +44,7 @@ def generate(
     events: int = 1_000_000,
     *,
     layout: str = "wide",
+    path: str | None = None,
     partitions: int | None = None,
     first_subscription: int = 0,
     first_event: int = 0,
@@ -48,6 +53,9 @@ def generate(
 ) -> Generated:
     """Subscriptions and events of a workload (`hitbox.workloads.names()`), with its parameters by keyword.
 
+    path: also write the Parquet tables `subscriptions` and `events`, and schema.json, into this folder. Tasks write
+        the files themselves, which is several times faster than to write the DataFrames.
+    partitions: how many tasks make the rows (and files, if there is a path)
     first_subscription, first_event: the first row to make, for more of the same later
     """
     if layout not in LAYOUTS:
@@ -65,6 +73,14 @@ def generate(
         return spark.range(first, first + count, numPartitions=partitions).mapInArrow(rows, schema)
 
     tables = Tables(made, layout)
+    if path is not None:
+        home = resolve(path)
+        made_subscriptions = NewTable(
+            join(home, "subscriptions"), first_subscription, subscriptions, tables.subscriptions
+        )
+        made_events = NewTable(join(home, "events"), first_event, events, tables.events)
+        parquet_table.write(spark, [made_subscriptions, made_events], partitions)
+        snapshot_files.write_text(join(home, "schema.json"), json.dumps(tables.schema.to_json(), indent=1) + "\n")
     return Generated(
         frame(first_subscription, subscriptions, tables.subscriptions, tables.subscription_type),
         frame(first_event, events, tables.events, tables.event_type),
@@ -109,11 +125,11 @@ class Tables:
             "id": pa.array(np.arange(start, start + count)),
             "priority": pa.array(boxes.priority.astype(np.int32)),
         }
-        low, high = boxes.dense(len(self.schema))
+        low, high = (np.ascontiguousarray(ends.T) for ends in boxes.dense(len(self.schema)))
         stated = self.information if self.layout == "where" else range(len(self.schema))
         for n in stated:
-            columns[f"a{n}_low"] = _bound(low[:, n], unbounded=[MISSING, LOWEST])
-            columns[f"a{n}_high"] = _bound(high[:, n], unbounded=[MISSING, HIGHEST])
+            columns[f"a{n}_low"] = _bound(low[n], unbounded=[MISSING, LOWEST])
+            columns[f"a{n}_high"] = _bound(high[n], unbounded=[MISSING, HIGHEST])
         if self.layout == "where":
             columns["where"] = pa.array(self._texts(boxes), pa.string())
         return pa.table(columns)
@@ -161,4 +177,7 @@ def _text(attributes: list[int], low: list[int], high: list[int]) -> str:
 
 
 def _bound(keys: I64, unbounded: list[int]) -> pa.Array:
-    return pa.array(keys, mask=np.isin(keys, unbounded))
+    absent = keys == unbounded[0]
+    for key in unbounded[1:]:  # np.isin sorts
+        absent |= keys == key
+    return pa.array(keys, mask=absent)

@@ -1,8 +1,7 @@
 """match: an events DataFrame against a snapshot, or against a DataFrame of subscriptions built on the fly.
 
 The job runs where the events are: every task memory-maps the snapshot and matches its partition (match_task.py).
-If the snapshot is larger than a host's memory, `by_part=True` sends each event to every part instead, so that a task
-opens one part at a time, and merges what the parts found.
+If the snapshot is larger than a host's memory, `by_part=True` gives each task one part of it (part_match.py).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
 from hitbox.spark.match_task import FORMS, Job
+from hitbox.spark.part_match import match_by_part
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
 
@@ -53,7 +53,8 @@ def match(
     where: the column with each event's own predicate over what subscriptions say about themselves
     version: of the snapshot (default: the current one)
     allow_missing: treat an attribute that the events have no column for as null
-    by_part: send events to the parts of the snapshot instead of opening all parts in each task
+    by_part: each task opens one part of the snapshot and gets all events, and what the parts found is merged; for
+        snapshots larger than a host's memory
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     """
     if isinstance(subscriptions, DataFrame):
@@ -63,7 +64,8 @@ def match(
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
     require_hitbox(events.sparkSession)
     if by_part:
-        return _by_part(events, job, schema, len(snapshot_files.facts(path, job.version).get("parts", [""])))
+        facts = snapshot_files.facts(path, job.version)
+        return match_by_part(events, _read(job), job, schema, len(facts.get("parts", [""])), facts["id_type"])
     return run(events, job, schema)
 
 
@@ -100,51 +102,17 @@ def prepare(
 
 def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
     """Pass only the columns that the job reads to the job."""
-    read = dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]])
 
     def partition(batches: Any) -> Any:
         return job(batches)
 
-    return events.select(*[_column(name) for name in read]).mapInArrow(partition, schema)
+    return events.select(*_read(job)).mapInArrow(partition, schema)
 
 
-def _column(name: str) -> Any:
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
-def _by_part(events: DataFrame, job: Job, schema: T.StructType, parts: int) -> DataFrame:
-    """Each event goes to each part; what the parts found is merged by the event's row."""
-    row, part = "_hitbox_row", "_hitbox_part"
-    numbers = F.explode(F.sequence(F.lit(0), F.lit(parts - 1)))
-    spread = events.withColumn(row, F.monotonically_increasing_id()).withColumn(part, numbers).repartition(part)
-    kept = tuple(field.name for field in schema.fields[:-1])
-    fields = [*schema.fields[:-1], T.StructField(row, T.LongType()), schema.fields[-1]]
-    values = {**job.__dict__, "kept": (*kept, row), "part": part}
-    if job.form == "counts" or (job.form == "pairs" and job.limit is None):
-        found = run(spread, Job(**values), T.StructType(fields))
-        if job.form == "pairs":
-            return found.drop(row)
-        return _grouped(found, row, kept, F.sum("matches").alias("matches"))
-    fields[-1] = T.StructField("subscriptions", T.ArrayType(_id_type(schema)))
-    fields.append(T.StructField("priorities", T.ArrayType(T.IntegerType())))
-    found = run(spread, Job(**{**values, "form": "arrays", "priorities": True}), T.StructType(fields))
-    zipped = found.withColumn("found", F.arrays_zip("priorities", "subscriptions")).drop("priorities", "subscriptions")
-    urgent = F.sort_array(F.flatten(F.collect_list("found")), asc=False)
-    urgent = F.slice(urgent, 1, job.limit) if job.limit is not None else urgent
-    merged = _grouped(zipped, row, kept, urgent["subscriptions"].alias("subscriptions"))
-    if job.form == "arrays":
-        return merged
-    return merged.withColumn("subscription", F.explode("subscriptions")).drop("subscriptions")
-
-
-def _grouped(found: DataFrame, row: str, kept: Sequence[str], result: Any) -> DataFrame:
-    firsts = [F.first(_column(name)).alias(name) for name in kept]
-    return found.groupBy(row).agg(*firsts, result).drop(row)
-
-
-def _id_type(schema: T.StructType) -> T.DataType:
-    kind = schema.fields[-1].dataType
-    return kind.elementType if isinstance(kind, T.ArrayType) else kind
+def _read(job: Job) -> list[Any]:
+    """The columns of the events that a job reads."""
+    names = dict.fromkeys([*job.kept, *job.attributes, *([job.where] if job.where else [])])
+    return [F.col("`" + name.replace("`", "``") + "`") for name in names]
 
 
 def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], scratch: str | None) -> str:
@@ -155,7 +123,7 @@ def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], s
         except HitboxError as problem:
             raise TableError(f"cannot infer the schema from the events: {problem}") from None
     else:
-        schema = schema_of_bounds(subscriptions)
+        schema = schema_of_bounds(subscriptions.schema)
     path = join(resolve(scratch or tempfile.gettempdir()), f"hitbox-match-{uuid.uuid4().hex}")
     atexit.register(snapshot_files.remove, path)
     build(subscriptions, path, schema=schema)

@@ -46,7 +46,7 @@ def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
     if key not in _open:
         while len(_open) >= MAX_OPEN:
             _open.popitem(last=False)
-        home = snapshot_files.local(path, version, identity, part)
+        home = snapshot_files.local(path, version, identity, None if part < 0 else [part])
         found = Shards.open(home, version, None if part < 0 else [part], verify=False)
         if snapshot_files.identity(found.facts) != identity:
             raise SnapshotError(
@@ -105,64 +105,32 @@ class Job:
     form: str = "arrays"
     limit: int | None = None
     where: str | None = None
-    part: str | None = None
-    """The column that says which part of the snapshot a row asks; None asks all."""
-    priorities: bool = False
-    """Return the priority of each match as well."""
     counts: str | None = None
     """Where each task leaves a small file with what passed through it (see `passed`)."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = Counted()
         try:
-            yield from self._matched(batches, count)
+            yield from self.matched(batches, count)
         finally:
             if self.counts is not None and count.events:
                 count.leave(self.counts)
 
-    def _matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
-        size = FIRST_SLICE
-        for table, part in self._parts(batches):
-            index = opened(self.path, self.version, self.identity, part)
-            start = 0
-            while start < table.num_rows:
-                began = time.perf_counter()
-                piece = self._fitting(index, table.slice(start, size))
-                matches, priority = self._match(index, piece)
-                count.add(piece.num_rows, len(matches.ids), time.perf_counter() - began)
-                start += piece.num_rows
-                each = max(1.0, len(matches.ids) / piece.num_rows)
-                size = int(min(max(MAX_BATCH_IDS / each, 1), LARGEST_SLICE, size * 8))
-                yield from self._output(piece, matches, priority)
-
-    def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
-        """The slice, or as much of it as should fit, judged by a sample of its events."""
-        rows = piece.num_rows
-        if rows < MIN_PROBED_SLICE or rows * len(index) <= MAX_BATCH_IDS:
-            return piece
-        sample = piece.take(pa.array(np.arange(0, rows, rows // PROBED_EVENTS)))
-        matches, _ = self._match(index, sample)
-        each = max(1.0, len(matches.ids) / sample.num_rows)
-        return piece if rows * each <= 2 * MAX_BATCH_IDS else piece.slice(0, max(1, int(MAX_BATCH_IDS / each)))
-
-    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]:
-        """The batches, split by the part that they ask."""
+    def matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
+        """The matches of a partition; what passed is added to `count` as it passes."""
+        slicer = Slicer(self, MAX_BATCH_IDS)
         for batch in batches:
-            table = pa.Table.from_batches([batch])
-            if self.part is None:
-                yield table, -1
-                continue
-            asked = table[self.part].to_numpy()
-            for part in np.unique(asked).tolist():
-                yield table.filter(pa.array(asked == part)), part
+            index = opened(self.path, self.version, self.identity)
+            for piece, matches, priority in slicer(index, pa.Table.from_batches([batch]), count):
+                yield from self.output(piece, matches, priority)
 
-    def _match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
+    def match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
         where = None if self.where is None else piece[self.where].to_pylist()
         try:
             matches, priority = index.match_batch(piece.select(list(self.attributes)), where)
         except TableError as problem:
             raise TableError(f"{problem}{self._which(piece, problem)}") from None
-        return (matches, priority) if self.limit is None else _first(matches, priority, self.limit)
+        return (matches, priority) if self.limit is None else first_of_each(matches, priority, self.limit)
 
     def _which(self, piece: pa.Table, problem: TableError) -> str:
         if not problem.rows or not self.kept:
@@ -170,18 +138,17 @@ class Job:
         name = self.kept[0]
         return f" ({name} = {piece[name][problem.rows[0][0]].as_py()!r})"
 
-    def _output(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+    def output(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+        """The rows of some events and what they match."""
         kept = piece.select(list(self.kept))
         if self.form == "counts":
-            yield from _batches(kept.append_column("matches", pa.array(matches.counts)))
+            yield from batches_of(kept.append_column("matches", pa.array(matches.counts)))
         elif self.form == "pairs":
             for start in range(0, len(matches.ids), MAX_BATCH_IDS):
                 some = slice(start, min(start + MAX_BATCH_IDS, len(matches.ids)))
                 events = np.searchsorted(matches.offsets, np.arange(some.start, some.stop), side="right") - 1
                 table = kept.take(pa.array(events)).append_column("subscription", _spark_ids(matches.ids[some]))
-                if self.priorities:
-                    table = table.append_column("priority", pa.array(priority[some].astype(np.int32)))
-                yield from _batches(table)
+                yield from batches_of(table)
         else:
             for first, last in _runs(matches.offsets):
                 ends = matches.offsets[first : last + 1]
@@ -189,10 +156,39 @@ class Job:
                 offsets = pa.array((ends - ends[0]).astype(np.int32))
                 table = kept.slice(first, last - first)
                 table = table.append_column("subscriptions", pa.ListArray.from_arrays(offsets, ids))
-                if self.priorities:
-                    levels = pa.array(priority[ends[0] : ends[-1]].astype(np.int32))
-                    table = table.append_column("priorities", pa.ListArray.from_arrays(offsets, levels))
-                yield from _batches(table)
+                yield from batches_of(table)
+
+
+class Slicer:
+    """Matches tables of events in slices that find at most `most` ids, as far as those before them tell."""
+
+    def __init__(self, job: Job, most: int):
+        self.job, self.most, self.size = job, most, FIRST_SLICE
+
+    def __call__(
+        self, index: Shards, table: pa.Table, count: Counted
+    ) -> Iterator[tuple[pa.Table, Matches, NDArray[np.uint8]]]:
+        """The slices of a table, what their events match, and the priorities."""
+        start = 0
+        while start < table.num_rows:
+            began = time.perf_counter()
+            piece = self._fitting(index, table.slice(start, self.size))
+            matches, priority = self.job.match(index, piece)
+            count.add(piece.num_rows, len(matches.ids), time.perf_counter() - began)
+            start += piece.num_rows
+            each = max(1.0, len(matches.ids) / piece.num_rows)
+            self.size = int(min(max(self.most / each, 1), LARGEST_SLICE, self.size * 8))
+            yield piece, matches, priority
+
+    def _fitting(self, index: Shards, piece: pa.Table) -> pa.Table:
+        """The slice, or as much of it as should fit, judged by a sample of its events."""
+        rows = piece.num_rows
+        if rows < MIN_PROBED_SLICE or rows * len(index) <= self.most:
+            return piece
+        sample = piece.take(pa.array(np.arange(0, rows, rows // PROBED_EVENTS)))
+        matches, _ = self.job.match(index, sample)
+        each = max(1.0, len(matches.ids) / sample.num_rows)
+        return piece if rows * each <= 2 * self.most else piece.slice(0, max(1, int(self.most / each)))
 
 
 def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
@@ -205,7 +201,7 @@ def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _first(matches: Matches, priority: NDArray[np.uint8], limit: int) -> tuple[Matches, NDArray[np.uint8]]:
+def first_of_each(matches: Matches, priority: NDArray[np.uint8], limit: int) -> tuple[Matches, NDArray[np.uint8]]:
     """The most urgent `limit` matches of each event."""
     counts = np.minimum(matches.counts, limit)
     offsets = np.zeros(len(counts) + 1, np.int64)
@@ -218,6 +214,6 @@ def _spark_ids(ids: pa.Array) -> pa.Array:
     return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
 
 
-def _batches(table: pa.Table) -> Sequence[pa.RecordBatch]:
+def batches_of(table: pa.Table) -> Sequence[pa.RecordBatch]:
     batches: Sequence[pa.RecordBatch] = table.combine_chunks().to_batches()
     return batches

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,8 @@ logger.loader.level = off
 logger.shutdown.name = org.apache.spark.util.ShutdownHookManager
 logger.shutdown.level = off
 """
+
+HARMLESS = b"WARNING: Using incubator modules: jdk.incubator.vector"
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -58,9 +63,11 @@ def session(master: str | None = None, name: str = "hitbox", **settings: Any) ->
     options = DEFAULTS | {"spark.driver.memory": "2g"} | given
     flags = options.get("spark.driver.extraJavaOptions", "")
     options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {flags}".strip()
+    options["spark.master"] = master or "local[*]"
     for key, value in options.items():
         builder = builder.config(key, str(value))
-    return builder.master(master or "local[*]").getOrCreate()
+    with _jvm_messages_filtered():
+        return builder.getOrCreate()
 
 
 def active() -> SparkSession | None:
@@ -69,6 +76,32 @@ def active() -> SparkSession | None:
     if found is None and "pyspark.sql.connect.session" in sys.modules:
         found = sys.modules["pyspark.sql.connect.session"].SparkSession.getActiveSession()
     return found
+
+
+@contextlib.contextmanager
+def _jvm_messages_filtered() -> Iterator[None]:
+    """A JVM that starts in the body writes to stderr through a filter, which drops the line that Java prints because of
+    an option that Spark's launcher always sets."""
+    try:
+        screen = os.dup(2)
+    except OSError:  # a process without stderr
+        yield
+        return
+    read, write = os.pipe()
+    threading.Thread(target=_pass_on, args=(read, screen), daemon=True, name="hitbox-jvm-messages").start()
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+
+
+def _pass_on(messages: int, screen: int) -> None:
+    with open(messages, "rb") as lines:
+        for line in lines:
+            if HARMLESS not in line:
+                os.write(screen, line)
 
 
 def _require_java() -> None:

@@ -6,8 +6,9 @@ host then share one memory-mapped copy either way. The first worker of a host th
 and leaves a note; the others rely on the note.
 
     $HITBOX_CACHE/3f9a.../lock
-                          versions/00000007/...     the same layout as in the original; the last two stay
-                          verified/00000007.json    which files were verified: sizes, times, checksums
+                          versions/00000007/...       the same layout as in the original; the last two stay
+                          verified/00000007.json      which files were verified: sizes, times, checksums
+                          verified/00000007-3.json    the same for part 3 alone; only it and what parts share is copied
 
 Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
 manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
@@ -25,7 +26,7 @@ import shutil
 import tempfile
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ from hitbox.storage.addresses import connect, is_remote, join, local_folder, wit
 KEPT_COPIES = 2
 PARALLEL_COPIES = 8
 """Files of a version that are copied at the same time within a store."""
+
+ALL, SHARED = -2, -1
+"""Pieces of a version besides its parts: everything, and the files that belong to no part."""
 
 FAILURES = (OSError, pa.ArrowException)
 """What pyarrow raises if a store fails."""
@@ -82,63 +86,62 @@ def identity(facts: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(facts["files"], sort_keys=True).encode())
 
 
-def local(path: str, version: int, expected: int, part: int = -1) -> str:
+def local(path: str, version: int, expected: int, parts: Iterable[int] | None = None) -> str:
     """A local root that holds this version: the path itself, or a copy of an address in the cache of this host.
 
-    Its bytes (of one part, where only that is asked for) have been verified on this host, once for all its workers.
+    Its bytes have been verified on this host, once for all its workers.
 
     expected: the identity of the version in the original place
+    parts: only these parts are needed, and what they share; by default all
     """
-    root = _cache(path)
-    if not is_remote(path):
-        if not _verified(Path(path), root, version, expected, part):
-            with _alone(root):
-                if not _verified(Path(path), root, version, expected, part):
-                    snapshot.read(path, version, parts=_parts(Path(path), version, part))
-                    _note(Path(path), root, version, expected, part)
-        return path
-    if not _cached(root, version, expected):
-        with _alone(root):
-            if not _cached(root, version, expected):
-                shutil.rmtree(root / "versions" / f"{version:08d}", ignore_errors=True)
-                _fetch(path, version, root)
-                _note(root, root, version, expected)
-    return str(root)
+    cache = _cache(path)
+    home = cache if is_remote(path) else Path(path)
+    for piece in [ALL] if parts is None else [SHARED, *parts]:
+        if not _verified(home, cache, version, expected, piece):
+            with _alone(cache):
+                if not _verified(home, cache, version, expected, piece):
+                    if is_remote(path):
+                        _fetch(path, version, cache, expected, piece)
+                    names = snapshot.facts_of(home, version).get("parts", [""])
+                    snapshot.read(home, version, parts=names if piece == ALL else () if piece < 0 else [names[piece]])
+                    _note(home, cache, version, expected, piece)
+    return str(home)
 
 
-def _cached(root: Path, version: int, expected: int) -> bool:
-    return (root / "versions" / f"{version:08d}").is_dir() and _verified(root, root, version, expected)
+def _files(facts: Mapping[str, Any], piece: int) -> list[str]:
+    """The files of one part, of none (those that all share), or of all."""
+    if piece == ALL:
+        return list(facts["files"])
+    prefix = f"{facts['parts'][piece]}/" if piece >= 0 and "parts" in facts else ""
+    return [name for name in facts["files"] if name.rpartition("/")[0] == prefix.rstrip("/")]
 
 
-def _parts(home: Path, version: int, part: int) -> list[str] | None:
-    return None if part < 0 else [snapshot.facts_of(home, version).get("parts", [""])[part]]
-
-
-def _verified(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> bool:
+def _verified(home: Path, cache: Path, version: int, expected: int, piece: int) -> bool:
     """Whether a process of this host has verified these files, and none was written since."""
     try:
-        text = _note_file(cache, version, part).read_text()
-        return text == _note_text(home, version, expected)
-    except OSError:
+        text = _note_file(cache, version, piece).read_text()
+        return text == _note_text(home, version, expected, piece)
+    except (OSError, SnapshotError):
         return False
 
 
-def _note(home: Path, cache: Path, version: int, expected: int, part: int = -1) -> None:
-    """Note that a version was verified; a host whose cache cannot be written verifies it in each worker."""
+def _note(home: Path, cache: Path, version: int, expected: int, piece: int) -> None:
+    """Note that files were verified; a host whose cache cannot be written verifies them in each worker."""
     with contextlib.suppress(OSError, SnapshotError):
-        file = _note_file(cache, version, part)
+        file = _note_file(cache, version, piece)
         file.parent.mkdir(parents=True, exist_ok=True)
-        snapshot.replace(file, _note_text(home, version, expected))
+        snapshot.replace(file, _note_text(home, version, expected, piece))
 
 
-def _note_file(cache: Path, version: int, part: int) -> Path:
-    return cache / "verified" / (f"{version:08d}.json" if part < 0 else f"{version:08d}-{part}.json")
+def _note_file(cache: Path, version: int, piece: int) -> Path:
+    ending = {ALL: "", SHARED: "-shared"}.get(piece, f"-{piece}")
+    return cache / "verified" / f"{version:08d}{ending}.json"
 
 
-def _note_text(home: Path, version: int, expected: int) -> str:
+def _note_text(home: Path, version: int, expected: int, piece: int) -> str:
     facts = snapshot.facts_of(home, version)
     folder = snapshot.folder_of(home, version)
-    states = {name: (folder / f"{name}.npy").stat() for name in facts["files"]}
+    states = {name: (folder / f"{name}.npy").stat() for name in _files(facts, piece)}
     files = {name: [state.st_size, state.st_mtime_ns, state.st_ino] for name, state in states.items()}
     return json.dumps({"identity": identity(facts), "expected": expected, "files": files})
 
@@ -154,16 +157,26 @@ def _alone(cache: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(path: str, version: int, root: Path) -> None:
+def _fetch(path: str, version: int, root: Path, expected: int, piece: int) -> None:
+    """Copy files of a version into the cache. Until they are noted as verified, nobody uses them."""
     system, base = connect(path)
-    facts(path, version)  # if this version is gone, the error lists those that exist
+    there = facts(path, version)  # if this version is gone, the error lists those that exist
+    place = root / "versions" / f"{version:08d}"
+    with contextlib.suppress(SnapshotError):
+        if place.is_dir() and identity(snapshot.facts_of(root, version)) != expected:
+            shutil.rmtree(place, ignore_errors=True)  # of a snapshot that was deleted and built again
     beside = root / f".fetching-{uuid.uuid4().hex}"
+
+    def fetch(name: str) -> None:
+        for folder in (beside, place):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        source = f"{base}/versions/{version:08d}/{name}"
+        fs.copy_files(source, str(beside / name), source_filesystem=system)
+        os.replace(beside / name, place / name)
+
     try:
-        place = beside / "versions" / f"{version:08d}"
-        place.mkdir(parents=True)
-        fs.copy_files(f"{base}/versions/{version:08d}", str(place), source_filesystem=system)
-        snapshot.read(beside, version)
-        os.rename(place, root / "versions" / f"{version:08d}")
+        with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
+            list(pool.map(fetch, ["manifest.json", *(f"{name}.npy" for name in _files(there, piece))]))
     except FAILURES as problem:
         raise SnapshotError(
             f"cannot copy version {version} of the snapshot at {without_passwords(path)}: {problem}"
@@ -224,16 +237,56 @@ def filling(place: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def reading(place: str, names: list[str]) -> Iterator[Path]:
-    """A local folder with these files of a draft."""
-    if not is_remote(place):
-        yield Path(place)
+def new_file(address: str) -> Iterator[pa.NativeFile]:
+    """A file that appears when it is whole: of several attempts to write it, one stays."""
+    if not is_remote(address):
+        beside = Path(address).with_name(f".{Path(address).name}-{uuid.uuid4().hex}")
+        try:
+            with pa.OSFile(str(beside), "wb") as out:
+                yield out
+            os.replace(beside, address)
+        except OSError as problem:
+            raise SnapshotError(f"cannot write {address}: {problem.strerror or problem}") from None
+        finally:
+            beside.unlink(missing_ok=True)
         return
-    system, base = connect(place)
-    with tempfile.TemporaryDirectory(prefix="hitbox-") as folder:
-        for name in names:
-            fs.copy_files(f"{base}/{name}", f"{folder}/{name}", source_filesystem=system)
-        yield Path(folder)
+    content = pa.BufferOutputStream()  # closing a stream that failed halfway would publish half of a file
+    yield content
+    _put(address, content.getvalue())
+
+
+def open_file(address: str) -> pa.NativeFile:
+    """A file for reading anywhere in it, memory-mapped if it is local."""
+    try:
+        if not is_remote(address):
+            return pa.memory_map(address)
+        system, base = connect(address)
+        return system.open_input_file(base)
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot read {without_passwords(address)}: {problem}") from None
+
+
+def make_folder(place: str) -> None:
+    """An empty folder, if the filesystem has folders."""
+    if not is_remote(place):
+        os.makedirs(place, exist_ok=True)
+
+
+def take_over(path: str, version: int, place: str, files: Iterable[str]) -> None:
+    """Add files of a version to a draft, without their content passing through this process."""
+    names = [f"{name}.npy" for name in files]
+    if is_remote(path):
+        if names:
+            _move(join(path, "versions", f"{version:08d}"), place, names)
+        return
+    source = snapshot.folder_of(path, version)
+    for name in names:
+        target = Path(place, name)
+        target.parent.mkdir(exist_ok=True)
+        try:
+            os.link(source / name, target)
+        except OSError:  # not every filesystem has links
+            shutil.copyfile(source / name, target)
 
 
 def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, base: int | None = None) -> int:
@@ -343,11 +396,16 @@ def write_text(address: str, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         snapshot.replace(file, text)
         return
+    _put(address, text.encode())
+
+
+def _put(address: str, content: Any) -> None:
+    """Write a file of a store in one go."""
     system, base = connect(address)
     try:
         system.create_dir(base.rpartition("/")[0])
         with system.open_output_stream(base) as out:
-            out.write(text.encode())
+            out.write(content)
     except FAILURES as problem:
         raise SnapshotError(f"cannot write {without_passwords(address)}: {problem}") from None
 

@@ -1,0 +1,134 @@
+"""Parquet tables that tasks read and write themselves: Spark schedules the tasks and sees no row.
+
+table/part-00000.parquet      a file appears when it is whole; a task that runs twice writes the same file again
+      part-00001.parquet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from hitbox.errors import TableError
+from hitbox.spark import snapshot_files
+from hitbox.storage.addresses import connect, is_remote, join, resolve, without_passwords
+
+TASK_ROWS = 250_000
+BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """A Parquet file or folder that exists."""
+
+    schema: T.StructType
+    arrow: pa.Schema
+    pieces: tuple[Any, ...]
+    """Some row groups of a file each: what one task reads."""
+
+    @classmethod
+    def open(cls, address: str) -> ParquetTable:
+        path = resolve(address)
+        system, base = connect(path) if is_remote(path) else (fs.LocalFileSystem(), path)
+        try:
+            found = ds.dataset(base, format="parquet", filesystem=system, partitioning="hive")
+            pieces = tuple(piece for fragment in found.get_fragments() for piece in _pieces(fragment))
+        except (*snapshot_files.FAILURES, ValueError) as problem:
+            reason = str(problem).partition("\n")[0]
+            raise TableError(f"cannot read the Parquet table {without_passwords(path)}: {reason}") from None
+        return cls(from_arrow_schema(found.schema), found.schema, pieces)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    def each(self, spark: SparkSession, work: Callable[[Iterator[pa.RecordBatch]], Any], result: str) -> DataFrame:
+        """What `work` makes of the rows of each piece; it gets Arrow batches, as in mapInArrow."""
+
+        def piece(numbers: Iterator[pa.RecordBatch]) -> Any:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from work(self._batches(self.pieces[number]))
+
+        return spark.range(0, len(self.pieces), numPartitions=max(1, len(self.pieces))).mapInArrow(piece, result)
+
+    def _batches(self, piece: Any) -> Iterator[pa.RecordBatch]:
+        found: Iterator[pa.RecordBatch] = piece.to_batches(
+            self.arrow, batch_size=BATCH_ROWS, batch_readahead=1, use_threads=False
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A table to write: the rows that `make(start, count)` returns for all numbers from `first` on."""
+
+    path: str
+    first: int
+    count: int
+    make: Callable[[int, int], pa.Table]
+
+    def files(self, files: int | None) -> list[tuple[str, int, int]]:
+        """(address, start, end) of each file."""
+        files = files or max(1, -(-self.count // TASK_ROWS))
+        starts = [self.first + self.count * file // files for file in range(files + 1)]
+        names = [join(self.path, f"part-{file:05d}.parquet") for file in range(files)]
+        return list(zip(names, starts[:-1], starts[1:], strict=True))
+
+
+def write(spark: SparkSession, tables: Sequence[NewTable], files: int | None) -> None:
+    """Write tables, each in so many files (default: by its size); those of earlier tables there are removed."""
+    for table in tables:
+        remove_files(table.path)
+        snapshot_files.make_folder(table.path)
+    pieces = [(*file, table.make) for table in tables for file in table.files(files)]
+
+    def task(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                address, start, end, make = pieces[number]
+                with snapshot_files.new_file(address) as out:
+                    _write_rows(out, start, end, make)
+            yield batch
+
+    spark.range(0, len(pieces), numPartitions=len(pieces)).mapInArrow(task, "id long").collect()
+
+
+def remove_files(folder: str) -> None:
+    """Remove the files of an earlier table, and nothing else."""
+    for name in snapshot_files.names(folder):
+        if name.startswith("part-") and name.endswith(".parquet"):
+            snapshot_files.remove(join(folder, name))
+
+
+def _write_rows(out: Any, start: int, end: int, make: Callable[[int, int], pa.Table]) -> None:
+    table = make(start, min(BATCH_ROWS, end - start))
+    with pq.ParquetWriter(out, table.schema, use_dictionary=False) as writer:
+        while True:
+            writer.write_table(table)
+            start += table.num_rows
+            if start >= end:
+                return
+            table = make(start, min(BATCH_ROWS, end - start))
+
+
+def _pieces(file: Any) -> Iterator[Any]:
+    held: list[int] = []
+    rows = 0
+    for group in file.row_groups:
+        held.append(group.id)
+        rows += group.num_rows
+        if rows >= TASK_ROWS:
+            yield file.subset(row_group_ids=held)
+            held, rows = [], 0
+    if held:
+        yield file.subset(row_group_ids=held)
