@@ -28,7 +28,7 @@ namespace nb = nanobind;
 using namespace hitbox;
 using namespace nb::literals;
 
-void bind_text(nb::module_& m);  // text.cpp
+void bind_text(nb::module_& m);   // text.cpp
 void bind_floor(nb::module_& m);  // floor.cpp
 
 namespace {
@@ -246,10 +246,11 @@ struct BuiltSegments {
 // Builds segments of boxes: [(kind, arrays, numbers, positions)]. Without numbers, the boxes of each segment are numbered
 // from 0 in its own order, and instead of numbers this order is returned.
 nb::list build(std::optional<Vector<i64>> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
-               Vector<i64> high, Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band, const std::string& kind,
-               double bitmap_share, u64 first_seed, u64 second_seed) {
+               Vector<i64> high, Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band,
+               const std::string& kind, double bitmap_share, u64 first_seed, u64 second_seed) {
   const Boxes boxes = boxes_from(numbers ? numbers->data() : nullptr, offsets, attribute, low, high, priority);
-  const BuildOptions options{attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  const BuildOptions options{
+      attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::optional<BuiltSegments> built;
   {
@@ -335,7 +336,8 @@ nb::list merge(const std::vector<Segment*>& segments, const std::vector<Vector<u
   if (alive.size() != segments.size()) throw nb::value_error("each segment needs the bits of its boxes");
   for (size_t i = 0; i < alive.size(); ++i)
     if (alive[i].size() * 64 < segments[i]->size()) throw nb::value_error("a segment has more boxes than bits");
-  const BuildOptions options{attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  const BuildOptions options{
+      attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::vector<i64> numbers;
   std::optional<BuiltSegments> built;
@@ -360,8 +362,8 @@ nb::list merge(const std::vector<Segment*>& segments, const std::vector<Vector<u
       }
     }
     if (!numbers.empty()) {
-      const Boxes boxes{numbers.size(), all.offsets.data(), all.attribute.data(), all.low.data(), all.high.data(),
-                        levels.data(), numbers.data()};
+      const Boxes boxes{numbers.size(),  all.offsets.data(), all.attribute.data(), all.low.data(),
+                        all.high.data(), levels.data(),      numbers.data()};
       built.emplace(boxes, options, interrupt);
     }
   }
@@ -617,7 +619,7 @@ NB_MODULE(_kernels, m) {
             Rows rows = self.rows();
             SignalCheck interrupt;
             return decoded_numpy_array(decode(rows, positions.data(), positions.size(), interrupt),
-                                    map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
+                                       map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
           },
           "positions"_a)
       .def("living",
@@ -639,10 +641,10 @@ NB_MODULE(_kernels, m) {
       .def_prop_ro("nbytes", &Tail::bytes)
       .def("__len__", &Tail::size);
 
-  m.def("build", &build, "numbers"_a.none(), "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a, "attributes"_a,
-        "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
-  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a,
-        "first_seed"_a, "second_seed"_a);
+  m.def("build", &build, "numbers"_a.none(), "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
+        "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
+  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a,
+        "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);

@@ -173,8 +173,8 @@ nb::object make_one(const Reader& self, const ReadText& read, nb::object labels,
     low.push_back(first);
     high.push_back(last);
   }
-  text::Made made = text::Maker(self, keys, {attributes.data(), about.size(), low.data(), high.data()}, most)
-                        .make(read.piece);
+  text::Made made =
+      text::Maker(self, keys, {attributes.data(), about.size(), low.data(), high.data()}, most).make(read.piece);
   if (made.counts[0] < 0) return nb::none();
   const bool exact = made.exact.empty() || made.exact[0];
   return nb::make_tuple(exact, numpy_array(std::move(made.offsets)), numpy_array(std::move(made.attribute)),
