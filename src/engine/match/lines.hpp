@@ -159,9 +159,13 @@ template <u32 SIZE>
 static inline u32 list_bits(const u64* words, u32 base, u32* out) {
   u32 n = 0;
 #if defined(__AVX512VBMI2__)
+  const __m512i positions = _mm512_load_si512(POSITIONS);
   for (u32 some = nonzero_words<SIZE>(words); some; some &= some - 1) {
-    u32 w = u32(__builtin_ctz(some));
-    n += list_word(words[w], base + w * 64, out + n);
+    u32 w = u32(__builtin_ctz(some)), here = u32(__builtin_popcountll(words[w]));
+    __m512i at = _mm512_maskz_compress_epi8(words[w], positions), first = _mm512_set1_epi32(int(base + w * 64));
+    _mm512_storeu_si512(out + n, _mm512_add_epi32(first, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(at))));
+    if (here > 16) list_word(words[w], base + w * 64, out + n);  // rare: the boxes of a tile that are left are few
+    n += here;
   }
 #elif defined(__AVX2__)
   // Four at a time, also where fewer are set: how many it is, is hard to predict.
