@@ -150,6 +150,7 @@ def test_a_claim_that_is_undecided_gets_one_more_seed(tmp_path: Path, monkeypatc
     assert {one.seed for one in more} == {3}
     assert {one.events for one in more} == {runner.MORE_EVENTS * 4}
     few = [replace(task, most_events=20) for task in todo]
+    monkeypatch.setattr(runner, "_hours", lambda todo: 1.0)
     runner.run(few, Store(tmp_path))
     for task in few:
         for label in task.lanes:

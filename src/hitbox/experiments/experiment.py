@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hitbox.experiments.claims import Check
 
 SCALES = ("smoke", "small", "paper")
-MEASURES = ("match", "upkeep", "times", "plan", "halves")
+MEASURES = ("match", "upkeep", "deletions", "times", "plan", "halves")
 ENGINE = "hitbox"
 
 APPROXIMATE_TAMA = "tama=tama:exact=false"
@@ -45,13 +45,15 @@ class Scale:
     checked: int
     """Events per seed that are compared with the oracle before anything is timed."""
     deleted: int
-    """Subscriptions that are deleted one by one."""
+    """Subscriptions that are deleted one by one where `deletions` are measured."""
+    hours: float
+    """After so many hours of measuring, no more seeds are added to decide claims."""
 
 
 SETTINGS = {
-    "smoke": Scale(seeds=2, events=4, repeats=1, budget=0.02, build_budget=10, checked=2, deleted=10),
-    "small": Scale(seeds=3, events=34, repeats=3, budget=0.2, build_budget=60, checked=2, deleted=100),
-    "paper": Scale(seeds=3, events=34, repeats=3, budget=0.4, build_budget=1800, checked=2, deleted=1_000),
+    "smoke": Scale(seeds=2, events=4, repeats=1, budget=0.02, build_budget=10, checked=2, deleted=10, hours=0),
+    "small": Scale(seeds=3, events=34, repeats=3, budget=0.2, build_budget=60, checked=2, deleted=100, hours=2),
+    "paper": Scale(seeds=3, events=34, repeats=3, budget=0.25, build_budget=1800, checked=2, deleted=1_000, hours=8),
 }
 
 
@@ -125,7 +127,7 @@ class Experiment:
     beside: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of a second workload, on which every matcher is timed in turn with the first. The machine's speed
     varies from point to point, so only this shows small differences."""
-    measures: tuple[Literal["match", "upkeep", "times", "plan", "halves"], ...] = ("match",)
+    measures: tuple[Literal["match", "upkeep", "deletions", "times", "plan", "halves"], ...] = ("match",)
     log_axis: bool = False
     engine: bool = True
     """Whether the engine runs along; not where nothing but variants of one matcher are compared."""

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from hitbox.experiments.claims import judge
 from hitbox.experiments.curves import Curves
@@ -26,6 +27,11 @@ from hitbox.experiments.rules import (
     Rules,
 )
 
+VALUES = pa.schema(
+    [(name, pa.string()) for name in ("paper", "experiment", "x")]
+    + [("n", pa.int64()), ("matcher", pa.string()), ("metric", pa.string())]
+    + [(name, pa.float64()) for name in ("value", "low", "high")]
+)
 SHUFFLES = 20
 """Exchanges of labels that the baseline is the mean of."""
 WEAKEST_FIRST = (FAILS, UNDECIDED, DIRECTION, FACTOR)
@@ -99,40 +105,38 @@ def shuffled(
     Only experiments that compare several matchers take part; `judged` and `held` are means over the shuffles, `true` is
     how many of the same statements hold with the right labels.
     """
-    chosen = [one for one in experiments if len(_rivals(one[1])) > 1]
-    generator = np.random.default_rng(1)
-    held, judged = [], []
+    return add_up([shuffled_one(*one, rules, shuffles) for one in experiments])
+
+
+def shuffled_one(
+    paper: str, experiment: Experiment, curves: Curves, rules: Rules = CURRENT, shuffles: int = SHUFFLES
+) -> dict[str, float]:
+    names = [name for name in experiment.lanes(1) if name != ENGINE]
+    if len(names) < 2:
+        return {}
+    generator = np.random.default_rng([1, *f"{paper} {experiment.name}".encode()])
+    found = []
     for _ in range(shuffles):
-        rows = []
-        for paper, experiment, curves in chosen:
-            names = _rivals(experiment)
-            rows += verdicts(paper, experiment, curves.renamed(_exchange(names, generator)), rules)
-        good, all_ = _holding(rows)
-        held.append(good)
-        judged.append(all_)
-    true, of = _holding([row for one in chosen for row in verdicts(*one, rules)])
-    return {
-        "held": float(np.mean(held)) if held else 0.0,
-        "judged": float(np.mean(judged)) if judged else 0.0,
-        "true": float(true),
-        "true judged": float(of),
-        "shuffles": float(shuffles),
-    }
+        other = curves.renamed(_exchange(names, generator))
+        found.append(_holding(verdicts(paper, experiment, other, rules)))
+    held, judged = np.mean(found, axis=0).tolist()
+    true, of = _holding(verdicts(paper, experiment, curves, rules))
+    return {"held": held, "judged": judged, "true": float(true), "true judged": float(of)}
+
+
+def add_up(parts: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in ("held", "judged", "true", "true judged")}
 
 
 def baseline_text(shuffled: dict[str, float]) -> str:
     """
-    >>> baseline_text({"held": 3.0, "judged": 10.0, "true": 6.0, "true judged": 10.0, "shuffles": 20.0})
+    >>> baseline_text({"held": 3.0, "judged": 10.0, "true": 6.0, "true judged": 10.0})
     'With the labels of the matchers shuffled, 30% of the statements hold; with the right ones, 60%.'
     """
     share = shuffled["held"] / max(1.0, shuffled["judged"])
     true = shuffled["true"] / max(1.0, shuffled["true judged"])
     shuffled_text = f"With the labels of the matchers shuffled, {share:.0%} of the statements hold"
     return f"{shuffled_text}; with the right ones, {true:.0%}."
-
-
-def _rivals(experiment: Experiment) -> list[str]:
-    return [name for name in experiment.lanes(1) if name != ENGINE]
 
 
 def _exchange(names: list[str], generator: np.random.Generator) -> dict[str, str]:
@@ -146,6 +150,22 @@ def _exchange(names: list[str], generator: np.random.Generator) -> dict[str, str
 def _holding(rows: list[dict[str, Any]]) -> tuple[int, int]:
     groups = [group["verdict"] for group in counted(rows) if not group["trivial"]]
     return sum(v in (FACTOR, DIRECTION) for v in groups), sum(v != NOT_COMPARABLE for v in groups)
+
+
+def values(paper: str, experiment: Experiment, curves: Curves, rules: Rules = CURRENT) -> list[list[Any]]:
+    """A row for each value, with its interval: see VALUES."""
+    rows: list[list[Any]] = []
+    for x, point, n in zip(curves.xs, curves.points, curves.n, strict=True):
+        for matcher, metrics in point.items():
+            for metric, samples in metrics.items():
+                low, high = rules.interval(samples)
+                rows.append([paper, experiment.name, str(x), n, matcher, metric, float(samples[0]), low, high])
+    return rows
+
+
+def values_table(rows: list[list[Any]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(VALUES)
+    return pa.table([pa.array(c, kind) for c, kind in zip(columns, VALUES.types, strict=True)], schema=VALUES)
 
 
 def before() -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.encoding.arrays import Boxes, Points
+from hitbox.encoding.arrays import I64, Boxes, Points
 from hitbox.errors import MatcherError
 from hitbox.experiments.contestants import enter
 from hitbox.experiments.machine import free_memory
@@ -48,6 +48,8 @@ COUNTED_PAIRS = 400_000_000
 """Of events and subscriptions in which matches are counted, as in REIN's tables: some match one pair in ten million."""
 WAIT_FACTOR = 3
 """Waiting for a quick moment may take this many times the time planned for timing."""
+DELETING_FACTOR = 60
+"""Deleting subscriptions one by one may take this many times the time planned for timing."""
 MEMORY_FACTOR = 1.5
 """A structure takes up to this many times its size while it grows."""
 F64 = NDArray[np.float64]
@@ -72,9 +74,18 @@ class Data:
     workload: Workload
     boxes: Boxes
 
+    _expected: dict[bytes, list[I64]] = field(default_factory=dict)
+
     @cached_property
     def fresh(self) -> Boxes:
         return self.workload.boxes(len(self.boxes), INSERTED_BOXES)
+
+    def expected(self, points: Points) -> list[I64]:
+        """What the points must meet, found once for all contestants."""
+        key = points.low.tobytes() + points.high.tobytes()
+        if key not in self._expected:
+            self._expected[key] = oracle(self.workload.space, parts_of(self.boxes), points)
+        return self._expected[key]
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,8 @@ def measure_unit(
         if last:
             begin = time.perf_counter()
             upkeep = _upkeep(lanes[0], effort)
+            if any("deletions" in request.measures for request in last):
+                upkeep += _deletions(lanes[0], effort)
             for request in last:
                 found[request.key].rows.extend(upkeep)
                 found[request.key].seconds += (time.perf_counter() - begin) / len(last)
@@ -224,7 +237,7 @@ def _measure(lanes: list[Built], request: Request, effort: Effort) -> list[Row]:
 
 def _check(one: Built, points: Points, effort: Effort) -> None:
     some = points[: effort.checked]
-    expected = oracle(one.data.workload.space, parts_of(one.data.boxes), some)
+    expected = one.data.expected(some)
     begin = time.process_time()
     for i, want in enumerate(expected):
         when = f"on {len(one.data.boxes):,} boxes"
@@ -363,7 +376,7 @@ def _counts(one: Built, request: Request) -> list[Row]:
 
 
 def _upkeep(built: Built, effort: Effort) -> list[Row]:
-    """Insert and delete fresh boxes, in calls of one and of many; then delete some that were there, one by one."""
+    """Insert and delete fresh boxes, in calls of one and of many."""
     lane, data = built.lane, built.data
     n = len(data.boxes)
     lane.time_one(data.fresh, n, effort.budget)
@@ -374,26 +387,30 @@ def _upkeep(built: Built, effort: Effort) -> list[Row]:
         pace = yardstick.quickest / float(np.mean([before, yardstick()]))
         kinds["insert many"].append(lane.insert_bulk.repeats[-1] * pace)
         kinds["delete many"].append(lane.delete_bulk.repeats[-1] * pace)
-    kinds["delete one"] = _delete_some(lane, n, min(effort.deleted, n // 2), 5 * effort.budget)
-    pace_now = yardstick.quickest * 1e6
+    return [row for kind, taken in kinds.items() for row in _rows_of(kind, taken)]
+
+
+def _deletions(built: Built, effort: Effort) -> list[Row]:
+    """Subscriptions drawn at random are deleted, one call each; fewer where that takes long."""
+    n = len(built.data.boxes)
+    numbers = np.random.default_rng(n).permutation(n)[: min(effort.deleted, n // 2)].astype(np.int64)
+    lane, began = built.lane, time.perf_counter()
+    taken: list[float] = []
+    for i in range(len(numbers)):
+        begin = lane.clock()
+        lane.matcher.delete(numbers[i : i + 1])
+        taken.append(lane.clock() - begin)
+        if time.perf_counter() - began > DELETING_FACTOR * effort.budget and i >= 20:
+            break
+    return _rows_of("delete one", taken)
+
+
+def _rows_of(kind: str, taken: list[float]) -> list[Row]:
+    pace = yardstick.quickest * 1e6
     return [
-        {"kind": kind, "sample": i, "ns": seconds * 1e9, "beside": False, "pace": pace_now}
-        for kind, taken in kinds.items()
+        {"kind": kind, "sample": i, "ns": seconds * 1e9, "beside": False, "pace": pace}
         for i, seconds in enumerate(taken)
     ]
-
-
-def _delete_some(lane: Lane, n: int, count: int, seconds: float) -> list[float]:
-    """Seconds of each deletion of a subscription drawn at random; fewer where they take long."""
-    numbers = np.random.default_rng(n).permutation(n)[:count].astype(np.int64)
-    clock, began, taken = lane.clock, time.perf_counter(), []
-    for i in range(count):
-        begin = clock()
-        lane.matcher.delete(numbers[i : i + 1])
-        taken.append(clock() - begin)
-        if time.perf_counter() - began > seconds and i >= 20:
-            break
-    return taken
 
 
 def digest(numbers: NDArray[Any]) -> int:

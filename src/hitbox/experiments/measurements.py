@@ -25,6 +25,8 @@ import pyarrow.parquet as pq
 from hitbox.errors import BenchError
 
 FORMAT = 1
+ORACLE = "brute"
+"""The contestant whose rows say what every event must meet."""
 KINDS = ("event", "build", "insert one", "delete one", "insert many", "delete many", "count", "level")
 COUNTED_EVENTS = 50
 """Events per row of the kind `count`."""
@@ -60,6 +62,12 @@ SCHEMA = pa.schema(
 level, whose sum is `ns` and whose number is `matches`; `digest`: of the matches of an event, whatever their order."""
 
 
+UNITS = pa.schema(
+    [(name, pa.string()) for name in ("paper", "experiment", "x", "series", "contestant")] + [("seed", pa.int32())]
+)
+"""What names the rows of a unit."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """One contestant on one seed at a point."""
@@ -75,7 +83,8 @@ class Unit:
     commit: str = ""
     when: str = ""
     cpu: str = ""
-    peak_gb: float = 0.0
+    making: float = 0.0
+    """Seconds of making its workload, where it was the first one measured on it."""
 
 
 @dataclass

@@ -24,9 +24,12 @@ START_SECONDS = 0.3
 """Of a contestant: compiled kernels are read, a sample is built and checked."""
 MAKE_SECONDS, READ_SECONDS = 10e-6, 2e-6
 """Per subscription of 20 attributes or fewer: made and written as Parquet by Spark on 2 cores; read."""
+EVENTS_SECONDS, ORACLE_SECONDS = 0.5, 3.0
+"""Of the Spark jobs that make the events of a point and seed, and that find what those of the first seed must meet."""
 FIXED_GB = 1.5
 """Python, the compiled kernels and Spark's driver."""
-DELETE_SECONDS = 0.5
+DELETE_SECONDS = 4.0
+"""Of deleting a thousand subscriptions one by one, on the mean over contestants and sizes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,9 @@ def plan(todo: list[Task], store: Store) -> list[Line]:
             read.add(one.site)
             seconds += rows * max(1.0, _attributes(one.task) / 20) * (2 if one.task.experiment.beside else 1)
         memory = max((memory_gb(one) for one in own), default=0.0)
-        points = len({(str(one.task.x), one.task.series) for one in own})
+        places = {(str(one.task.x), one.task.series, one.seed) for one in own}
+        seconds += EVENTS_SECONDS * len(places) + ORACLE_SECONDS * sum(seed == 1 for _, _, seed in places)
+        points = len({place[:2] for place in places})
         lines.append(Line(paper, experiment.name, points, len(own), max(t.n for t in here), seconds / 3600, memory))
     return lines
 
@@ -85,8 +90,9 @@ def unit_seconds(one: Wanted, store: Store, built: set[tuple[str, str]] | None =
         seconds += twice * build_seconds(cost.build_us * n / 1e6, settings)
         if built is not None:
             built.add(key)
-    if "upkeep" in one.task.experiment.measures:
-        seconds += DELETE_SECONDS + settings.budget
+    measures = one.task.experiment.measures
+    if "upkeep" in measures:
+        seconds += settings.budget + DELETE_SECONDS * settings.deleted / 1_000 * ("deletions" in measures)
     return seconds
 
 

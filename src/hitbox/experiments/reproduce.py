@@ -9,6 +9,7 @@ OUT/plots/            each picture as SVG and PNG
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -23,9 +24,10 @@ import pyarrow.parquet as pq
 
 from hitbox.errors import BenchError, nearest
 from hitbox.experiments import judging, plots, report, rules, runner
-from hitbox.experiments.curves import Curves
+from hitbox.experiments.curves import BESIDE, Curves
 from hitbox.experiments.experiment import SCALES, SETTINGS, Experiment, Paper
 from hitbox.experiments.machine import machine
+from hitbox.experiments.measurements import UNITS
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.rules import Rules
 from hitbox.experiments.runner import Store, Task
@@ -102,7 +104,7 @@ def write(
     """Everything but the points, from the points. With a source on Spark, the judging runs there."""
     found = runner.curves_from(todo, store, judged_by)
     units = [(task, unit) for task in todo for unit in store.valid(task)]
-    judged = source.judge(todo, store, judged_by) if source else judge_here(found, judged_by)
+    judged = judge_on(source, todo, store, scale, judged_by) if source else judge_here(found, judged_by)
     record = {
         "scale": scale,
         "rules": {"version": judged_by.version, "about": judged_by.about, "thresholds": rules.table(judged_by)},
@@ -112,7 +114,7 @@ def write(
         "commits": dict(Counter(unit.commit for _, unit in units)),
         "seeds": sorted({unit.seed for _, unit in units}),
         "events": _span([_events(task, store) for task in todo]),
-        "hours": round(sum(unit.seconds for _, unit in units) / 3600, 2),
+        "hours": round(runner.seconds_of(todo, store) / 3600, 2),
         "settings": vars(SETTINGS[scale]),
         "headline": judging.headline(judged["verdicts"]),
         "shuffled": judged["shuffled"],
@@ -126,7 +128,7 @@ def write(
             if unit.skipped and unit.seed == 1
         ],
     }
-    pq.write_table(values(found, judged_by), store.out / "results.parquet")
+    pq.write_table(judged["values"], store.out / "results.parquet")
     (store.out / "results.json").write_text(json.dumps(record) + "\n")
     pictures = draw(chosen, found, todo, store)
     (store.out / "report.html").write_text(report.page(record, chosen, found, pictures))
@@ -134,18 +136,45 @@ def write(
 
 
 def judge_here(found: Found, judged_by: Rules) -> dict[str, Any]:
-    """Verdicts and baseline in this process."""
-    rows = [
-        row for (paper, experiment), c in found.items() for row in judging.verdicts(paper, experiment, c, judged_by)
-    ]
+    """Verdicts, baseline and values in this process."""
     every = [(paper, experiment, curves) for (paper, experiment), curves in found.items()]
-    return {"verdicts": rows, "shuffled": judging.shuffled(every, judged_by)}
+    return {
+        "verdicts": [row for one in every for row in judging.verdicts(*one, judged_by)],
+        "shuffled": judging.shuffled(every, judged_by),
+        "values": judging.values_table([row for one in every for row in judging.values(*one, judged_by)]),
+    }
+
+
+def judge_on(source: Any, todo: list[Task], store: Store, scale: str, judged_by: Rules) -> dict[str, Any]:
+    """The same as Spark jobs over the raw rows, and every answer of the first seed compared with the oracle's."""
+    valid = [(task, unit) for task in todo for unit in store.valid(task)]
+    skipped = [
+        (task.paper, task.experiment.name, str(task.x), task.series, unit.contestant, unit.skipped)
+        for task, unit in valid
+        if unit.skipped
+    ]
+    units = pa.Table.from_pylist(
+        [
+            {"paper": task.paper, "experiment": task.experiment.name, "x": str(task.x), "series": task.series}
+            | {"contestant": name, "seed": unit.seed}
+            for task, unit in [*valid, *((task, unit) for task in todo for unit in store.oracle(task))]
+            for name in (unit.contestant, unit.contestant + BESIDE)
+        ],
+        schema=UNITS,
+    )
+    files = [(store.out / task.file).absolute() for task in todo if (store.out / task.file).exists()]
+    judged: dict[str, Any] = source.judge(files, units, skipped, scale, judged_by)
+    inexact = {label for task in todo for label, spec in task.lanes.items() if "exact=false" in spec}
+    judged["oracle"] = source.wrong_answers(files, units, inexact)
+    if judged["oracle"]["wrong"]:
+        raise BenchError(
+            f"{judged['oracle']['wrong']} events have other matches than the oracle's: nothing is reported"
+        )
+    return judged
 
 
 def code_of(todo: list[Task]) -> str:
     """One hash of the code and the declarations of all that was measured."""
-    import hashlib
-
     text = "\n".join(f"{task} {label} {task.code(label)}" for task in todo for label in task.lanes)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -158,21 +187,6 @@ def _events(task: Task, store: Store) -> int:
 def _span(numbers: list[int]) -> list[int]:
     there = [number for number in numbers if number]
     return [min(there), max(there)] if there else []
-
-
-def values(found: Found, judged_by: Rules) -> pa.Table:
-    """A row for each value, with its interval."""
-    rows = []
-    for (paper, experiment), curves in found.items():
-        for x, point, n in zip(curves.xs, curves.points, curves.n, strict=True):
-            for matcher, metrics in point.items():
-                for metric, samples in metrics.items():
-                    low, high = judged_by.interval(samples)
-                    rows.append((paper, experiment.name, str(x), n, matcher, metric, float(samples[0]), low, high))
-    names = ["paper", "experiment", "x", "n", "matcher", "metric", "value", "low", "high"]
-    kinds = [pa.string()] * 3 + [pa.int64()] + [pa.string()] * 2 + [pa.float64()] * 3
-    columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    return pa.table([pa.array(c, k) for c, k in zip(columns, kinds, strict=True)], names=names)
 
 
 def draw(chosen: list[Paper], found: Found, todo: list[Task], store: Store) -> dict[str, Path]:

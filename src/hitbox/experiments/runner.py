@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -50,6 +50,13 @@ class Source(Protocol):
     def boxes(self, workload: str, parameters: dict[str, Any]) -> Boxes: ...
 
     def points(self, workload: str, parameters: dict[str, Any], count: int) -> Points: ...
+
+
+@runtime_checkable
+class OracleSource(Source, Protocol):
+    """One that can also say what events must meet, without the timing process."""
+
+    def expected(self, workload: str, parameters: dict[str, Any], points: Points) -> list[dict[str, int]]: ...
 
 
 class LocalSource:
@@ -164,6 +171,11 @@ class Store:
         """What was measured with the code and the declaration of now."""
         return [u for u in self.point(task).units if u.contestant in task.lanes and u.code == task.code(u.contestant)]
 
+    def oracle(self, task: Task) -> list[Unit]:
+        """The units that say what events must meet."""
+        found = [u for u in self.point(task).units if u.contestant == measurements.ORACLE]
+        return [unit for unit in found if unit.code == oracle_code(task)]
+
     def rows(self, task: Task) -> pa.Table:
         """The rows of the valid units."""
         point = self.point(task)
@@ -225,11 +237,23 @@ def run(
     until = time.monotonic() + seconds
     source = source or LocalSource()
     left = measure_all(missing(todo, store), store, source, until, progress)
-    while decide and not left:
+    if decide and not left:
+        until = min(until, time.monotonic() + 3600 * _hours(todo) - seconds_of(todo, store))
+    while decide and not left and time.monotonic() < until:
         more = undecided(todo, store, rules)
         if not more or measure_all(more, store, source, until, progress):
             break
     return left
+
+
+def _hours(todo: list[Task]) -> float:
+    return max((SETTINGS[task.scale].hours for task in todo), default=0.0)
+
+
+def seconds_of(todo: Iterable[Task], store: Store) -> float:
+    """What all that is stored and valid took: measuring, the workloads, and asking the oracle."""
+    units = [unit for task in todo for unit in (*store.valid(task), *store.oracle(task))]
+    return sum(unit.seconds + unit.making for unit in units)
 
 
 def measure_all(
@@ -248,13 +272,17 @@ def measure_all(
         if time.monotonic() > until:
             left += units
             continue
+        begin = time.monotonic()
         data, beside = _data(units[0], source)
+        making = time.monotonic() - begin
+        _ask_oracle(units, store, source)
         for same in specs.values():
             if time.monotonic() > until:
                 left += same
                 continue
             progress(f"{same[0].task}: {same[0].label}, seed {same[0].seed}", 0)
-            _measure(same, data, beside, store, source)
+            _measure(same, data, beside, store, source, making)
+            making = 0.0
             progress("", len(same))
     return left
 
@@ -275,7 +303,32 @@ def _data(unit: Wanted, source: Source) -> tuple[Data, Data | None]:
     return made, Data(workloads.get(name, **second), source.boxes(name, second)) if second else None
 
 
-def _measure(same: list[Wanted], data: Data, beside: Data | None, store: Store, source: Source) -> None:
+def _ask_oracle(units: list[Wanted], store: Store, source: Source) -> None:
+    """What every event of the first seed must meet, where Spark can say: stored beside the measurements, and compared
+    with them when they are judged."""
+    if not isinstance(source, OracleSource):
+        return
+    for task in {one.task: None for one in units if one.seed == 1}:
+        name, code = task.experiment.workload, oracle_code(task)
+        if store.oracle(task):
+            continue
+        begin, count = time.monotonic(), SETTINGS[task.scale].events
+        asked = task.parameters(1) | task.experiment.events(task.x)
+        found = source.expected(name, task.parameters(1), source.points(name, asked, count))
+        rows = [row | {"kind": "event", "sample": i} for i, row in enumerate(found)]
+        unit = Unit(measurements.ORACLE, 1, code, count, round(time.monotonic() - begin, 3))
+        result = Result(rows)
+        store.put(task, unit, _table(Wanted(task, measurements.ORACLE, 1, count), result))
+
+
+def oracle_code(task: Task) -> str:
+    text = code_hash("brute", task.experiment.workload)
+    return (
+        text + hashlib.sha256(json.dumps([task.parameters(1), task.experiment.events(task.x)]).encode()).hexdigest()[:8]
+    )
+
+
+def _measure(same: list[Wanted], data: Data, beside: Data | None, store: Store, source: Source, making: float) -> None:
     """One contestant at every point that uses these boxes."""
     first = same[0]
     settings = SETTINGS[first.task.scale]
@@ -293,6 +346,7 @@ def _measure(same: list[Wanted], data: Data, beside: Data | None, store: Store, 
             commit() or "installed",
             datetime.now(UTC).isoformat(timespec="seconds"),
             cpu_model(),
+            round(making if one is first else 0.0, 3),
         )
         store.put(one.task, unit, _table(one, result))
 

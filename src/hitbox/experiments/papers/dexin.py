@@ -103,6 +103,10 @@ PARTITIONED = (
 )
 EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN between 30% and 50%, not at 60%."
 ONE_LEAF = "Either takes a microsecond up to 50,000 subscriptions; with more, BE-Tree's way down leaves the caches."
+BY_MORE = (
+    "The paper's DEXIN walks red-black trees in Java. Ours sweeps runs of one array into a bit set, about a "
+    "nanosecond per end, so it leads those that check candidate by candidate by more."
+)
 TWICE = (
     "Every structure is charged with the bounds that it checks candidates by. BE-Tree keeps them and one entry a "
     "subscription; DEXIN keeps both ends of every constraint in its slots as well, as the paper's 2NM says."
@@ -178,6 +182,7 @@ SUBSCRIPTIONS = Experiment(
                 f"DEXIN's time as a share of {OTHERS[name]}'s",
                 f"{said:.2%}",
                 mean_ratio("dexin", name, said),
+                BY_MORE,
                 group="fastest",
             )
             for name, said in SHARES.items()
@@ -186,12 +191,14 @@ SUBSCRIPTIONS = Experiment(
             "Reduction against TAMA (N = 1M)",
             "82.13%: 5.6 times",
             at_size("tama", 5.6, 1_000_000),
+            BY_MORE,
             group="fastest",
         ),
         Claim(
             "Reduction against BE-Tree (N = 0.75M)",
             "63.01%: 2.7 times",
             at_size("be-tree", 2.7, 750_000),
+            BY_MORE,
             group="fastest",
         ),
         *each(TITLES, "{} slows down with N", "figure 2", rises, trivial=True),
@@ -336,7 +343,7 @@ ZIPF_SUBSCRIPTIONS = Experiment(
     beside=UNIFORM,
     matchers=MATCHERS,
     n=by(0, 0, 0),
-    values=SIZES,
+    values=by((200, 400), (50_000, 100_000, 200_000), (250_000, 750_000, 1_250_000, 1_750_000)),
     plots=(Plot("figure 7", "match"),),
     claims=(
         *under_zipf("figure 7"),
@@ -438,7 +445,13 @@ RATES = Experiment(
         *each(FATTER, "{} slows down with the rate", "figure 12", rises),
         Claim("REIN speeds up with the rate", "figure 12", falls("rein"), STILL_FAILING),
         Claim("DEXIN is stable", "figure 12", flat("dexin"), CORRELATED),
-        Claim("DEXIN beats BE-Tree on average", "by 42.46%", mean_ratio("dexin", "be-tree", 0.5754), group="fastest"),
+        Claim(
+            "DEXIN beats BE-Tree on average",
+            "by 42.46%",
+            mean_ratio("dexin", "be-tree", 0.5754),
+            BY_MORE,
+            group="fastest",
+        ),
         Claim("DEXIN is the fastest on average", "the next best by 42.46%", least_mean("dexin", ALL), group="fastest"),
     ),
 )

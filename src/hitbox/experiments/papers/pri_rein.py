@@ -381,11 +381,13 @@ PRIORITIES = Experiment(
             "Matching time of Pri-Rein against Rein at selectivity 0.1",
             "+2.88%",
             costs_more("pri-rein", "rein", 0.0288, "matching", 0.1),
+            ONE_BY_ONE,
         ),
         Claim(
             "Matching time of Pri-Rein against Rein at selectivity 0.3",
             "+9.98%",
             costs_more("pri-rein", "rein", 0.0998, "matching", 0.3),
+            ONE_BY_ONE,
         ),
         Claim(
             "Heeding priorities usually costs less than 5% of the throughput",
