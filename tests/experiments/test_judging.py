@@ -251,3 +251,14 @@ def test_what_differs_from_the_report_before_the_rules_is_listed_with_the_reason
     assert (row["before"], row["now"]) == ("not comparable", FAILS)
     assert "our own limit" in row["reason"]
     assert all(row["reason"] for row in changed.values())
+
+
+def test_no_claim_of_the_report_before_the_rules_was_lost() -> None:
+    now = {
+        (paper.name, experiment.name, claim.was or claim.text)
+        for paper in PAPERS.values()
+        for experiment in paper.experiments
+        for claim in experiment.claims
+    }
+    lost = [row["claim"] for row in judging.before() if (row["paper"], row["experiment"], row["claim"]) not in now]
+    assert lost == []

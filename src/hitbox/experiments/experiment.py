@@ -76,6 +76,8 @@ class Claim:
     """Any implementation would satisfy it: arithmetic of the workload, or more work for more subscriptions."""
     correction: str = ""
     """Why it is judged in another way than in the report before the rules."""
+    was: str = ""
+    """Its text in that report, where that was another one."""
 
 
 def each(
@@ -87,7 +89,11 @@ def each(
     **more: Any,
 ) -> tuple[Claim, ...]:
     """What a paper says of several is judged one by one; `titles`: matcher -> what the paper calls it."""
-    return tuple(Claim(text.format(title), said, check(name), finding, **more) for name, title in titles.items())
+    was = more.pop("was", "")
+    return tuple(
+        Claim(text.format(title), said, check(name), finding, was=was.format(title), **more)
+        for name, title in titles.items()
+    )
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
                 "used": used,
                 "earlier": older,
                 "correction": claim.correction,
+                "was": claim.was,
             }
         )
     return rows
@@ -181,7 +182,7 @@ def changed(rows: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     old = {(row["paper"], row["experiment"], row["claim"]): row for row in before()}
     found = []
     for row in rows:
-        earlier = old.pop((row["paper"], row["experiment"], row["claim"]), None)
+        earlier = old.pop((row["paper"], row["experiment"], row["was"] or row["claim"]), None)
         if earlier is None:
             found.append(_change(row, "", row["correction"] or "The statement was left out before."))
         elif row["verdict"] not in BEFORE.get(earlier["verdict"], (NOT_COMPARABLE,)):

@@ -176,7 +176,7 @@ def judge_rows(
     experiment = experiment_of(paper, name)
     judged_by = rules.version(version)
     left_out = {(x, series, who): why for p, e, x, series, who, why in skipped if (p, e) == (paper, name)}
-    curves = curves_of(experiment, scale, rows.cast(SCHEMA), left_out, judged_by)
+    curves = curves_of(experiment, scale, rows.select(SCHEMA.names).cast(SCHEMA), left_out, judged_by)
     return {
         "paper": paper,
         "experiment": name,

@@ -147,6 +147,7 @@ def costs(title: str, metric: str, at: At, said: dict[str, tuple[str, float]], g
             f"{title} of {PRIORITISED[name]} against Rein",
             text,
             costs_more(name, "rein", value, metric, at),
+            ONE_BY_ONE,
             group=f"{group} {name}" if group else "",
             correction="Up to half more counted as a few per cent more.",
         )
