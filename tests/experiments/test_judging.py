@@ -195,6 +195,15 @@ def experiment(*statements: Claim) -> Experiment:
     return Experiment("e", "e", "x", "rein", ("fast", "slow"), nothing, nothing, (), statements)
 
 
+def test_too_few_seeds_or_events_leave_a_claim_undecided() -> None:
+    for seeds, events, expected in ((3, 102, DIRECTION), (2, 102, UNDECIDED), (3, 99, UNDECIDED)):
+        c = curves([1], fast=[1.0], slow=[10.0])
+        c.points[0]["slow"] |= {"seeds": np.array([seeds]), "events": np.array([events])}  # type: ignore[index, operator]
+        (row,) = judging.verdicts("rein", experiment(Claim("", "", claims.faster("fast", "slow", None))), c)
+        assert row["verdict"] == expected
+        assert row["settled"] == (expected == DIRECTION)
+
+
 def test_statements_that_repeat_each_other_count_once_as_the_weakest() -> None:
     rows = judging.verdicts(
         "rein",

@@ -135,6 +135,8 @@ class Experiment:
     varies from point to point, so only this shows small differences."""
     measures: tuple[Literal["match", "upkeep", "deletions", "times", "plan", "halves"], ...] = ("match",)
     log_axis: bool = False
+    most_events: int = 0
+    """The paper's number of events, where it is another one here than elsewhere in the paper."""
     engine: bool = True
     """Whether the engine runs along; not where nothing but variants of one matcher are compared."""
 

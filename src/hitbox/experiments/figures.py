@@ -52,7 +52,9 @@ def figures(rows: Columns, n: int, rules: Rules) -> dict[str, F64]:
     """Every metric of one contestant at one point."""
     found: dict[str, F64] = {}
     kinds = {kind: _select(rows, rows["kind"] == kind) for kind in dict.fromkeys(rows["kind"].tolist())}
+    found["seeds"] = np.array([float(len(np.unique(rows["seed"])))])
     if "event" in kinds:
+        found["events"] = np.array([float(len(kinds["event"]["ns"]))])
         found |= _events(kinds["event"], kinds.get("level"), rules)
     if "build" in kinds:
         found |= _builds(kinds["build"], n, rules)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hitbox.experiments.claims import judge
 from hitbox.experiments.curves import Curves
-from hitbox.experiments.experiment import ENGINE, Experiment
+from hitbox.experiments.experiment import ENGINE, Claim, Experiment
 from hitbox.experiments.rules import (
     CURRENT,
     DIRECTION,
@@ -24,6 +24,7 @@ from hitbox.experiments.rules import (
     UNDECIDED,
     VERDICTS,
     VERSIONS,
+    Outcome,
     Rules,
 )
 
@@ -44,7 +45,7 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
     rows = []
     for claim in experiment.claims:
         curves.used.clear()
-        outcome = judge(claim.check, curves, rules)
+        outcome = judge_enough(claim, curves, rules)
         used = sorted((name, str(x)) for name, x in curves.used)
         older = {
             old.version: judge(claim.check, curves, old).verdict for old in VERSIONS if old.version < rules.version
@@ -70,6 +71,20 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
             }
         )
     return rows
+
+
+def judge_enough(claim: Claim, curves: Curves, rules: Rules) -> Outcome:
+    """A claim is undecided while one of its points has fewer seeds or events than the rules ask for."""
+    outcome = judge(claim.check, curves, rules)
+    if outcome.verdict == NOT_COMPARABLE:
+        return outcome
+    for name, x in curves.used:
+        figures = curves.points[curves.xs.index(x)][name]
+        for what in ("seeds", "events"):
+            if what in figures and figures[what][0] < rules[what]:
+                note = f"{name} at {x} has {figures[what][0]:.0f} {what} so far, of {rules[what]:.0f} at least"
+                return Outcome(outcome.ours, UNDECIDED, note, settled=False)
+    return outcome
 
 
 def _sentence(note: str) -> str:

@@ -126,7 +126,7 @@ def write(path: Path, point: Point) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         table = point.rows.replace_schema_metadata({"hitbox": made})
-        pq.write_table(table, part, compression="zstd", use_dictionary=True)
+        pq.write_table(table, part, compression="zstd", write_statistics=False)
         os.replace(part, path)
     except OSError as problem:
         raise BenchError(f"cannot write {path}: {problem.strerror or problem}; the points before it are kept") from None

@@ -84,6 +84,8 @@ def _head(record: dict[str, Any]) -> str:
         "that is timed beside them. "
         f"{where}</p>"
     )
+    if record["missing"]:
+        text += f"<p><b>Not complete: {record['missing']} measurements are missing.</b> The same command continues.</p>"
     if scale == "smoke":
         text += "<p><b>This scale only shows that everything runs: its verdicts mean nothing.</b></p>"
     return text

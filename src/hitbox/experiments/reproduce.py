@@ -113,6 +113,7 @@ def write(
         "code": code_of(todo),
         "commits": dict(Counter(unit.commit for _, unit in units)),
         "seeds": sorted({unit.seed for _, unit in units}),
+        "missing": len(runner.missing(todo, store)),
         "events": _span([_events(task, store) for task in todo]),
         "hours": round(runner.seconds_of(todo, store) / 3600, 2),
         "settings": vars(SETTINGS[scale]),

@@ -125,6 +125,8 @@ def _show(record: dict[str, object], console: Console) -> None:
         found = judging.headline(v for v in verdicts if v["paper"] == paper)
         table.add_row(paper, *(str(found[name]) for name in (*VERDICTS, "trivial")))
     console.print(table)
+    if record["missing"]:
+        console.print(f"Not complete: {record['missing']} measurements are missing. The same command continues.")
     console.print(judging.baseline_text(record["shuffled"]), highlight=False)  # type: ignore[arg-type]
     for v in verdicts:
         if v["verdict"] == FAILS:

@@ -152,7 +152,7 @@ class Wanted:
 def tasks(paper: Paper, scale: str) -> Iterator[Task]:
     for experiment in paper.experiments:
         for x, series in experiment.places(scale):
-            yield Task(paper.name, experiment, scale, x, series, paper.events)
+            yield Task(paper.name, experiment, scale, x, series, experiment.most_events or paper.events)
 
 
 class Store:

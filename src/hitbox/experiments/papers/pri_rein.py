@@ -337,6 +337,7 @@ PRIORITIES = Experiment(
     n=N,
     values=by((0.01, 0.1), *((0.001, 0.1, 0.3),) * 2),
     set=lambda s: {"selectivity": s},
+    most_events=5_000,
     measures=("times",),
     plots=(
         Plot("figure 11", "levels"),
