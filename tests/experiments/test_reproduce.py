@@ -256,6 +256,9 @@ def test_what_does_not_fit_is_marked_and_the_others_go_on(tmp_path: Path, monkey
     assert left_out["siena"] == ""
     ((_, curves),) = runner.curves_from([task], store).items()
     assert "does not fit" in curves.skipped[-1]["h-tree"]
+    assert "h-tree" in {one.label for one in runner.missing([task], store)}  # there is enough memory now
+    monkeypatch.setattr(runner, "free_memory", lambda: 400_000)
+    assert runner.missing([task], store) == []
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ WAIT_FACTOR = 3
 """Waiting for a quick moment may take this many times the time planned for timing."""
 DELETING_FACTOR = 60
 """Deleting subscriptions one by one may take this many times the time planned for timing."""
+USABLE_SHARE = 0.9
+"""Of the free memory that a contestant may take."""
 MEMORY_FACTOR = 1.5
 """A structure takes up to this many times its size while it grows."""
 F64 = NDArray[np.float64]
@@ -107,7 +109,17 @@ class Request:
 class Result:
     rows: list[Row] = field(default_factory=list)
     skipped: str = ""
+    needs_gb: float = 0.0
+    """Free memory that it would have needed, where it was left out for lack of it."""
     seconds: float = 0.0
+
+
+class LeftOut(MatcherError):
+    """A contestant that should not be tried, and how much free memory it would need."""
+
+    def __init__(self, why: str, needs_gb: float = 0.0):
+        super().__init__(why)
+        self.needs_gb = needs_gb
 
 
 def measure_unit(
@@ -122,10 +134,10 @@ def measure_unit(
                 yardstick()
         try:
             lanes = _build(label, spec, data, beside, requests, effort)
+        except LeftOut as problem:
+            return {request.key: Result(skipped=str(problem), needs_gb=problem.needs_gb) for request in requests}
         except (MatcherError, MemoryError) as problem:
-            lanes = f"does not fit: {problem}"
-        if isinstance(lanes, str):
-            return {request.key: Result(skipped=lanes) for request in requests}
+            return {request.key: Result(skipped=f"does not fit: {problem}") for request in requests}
         shared = (time.perf_counter() - began) / len(requests)
         found = {}
         for request in requests:
@@ -154,16 +166,14 @@ class Built:
 
 def _build(
     label: str, spec: str, data: Data, beside: Data | None, requests: list[Request], effort: Effort
-) -> list[Built] | str:
+) -> list[Built]:
     built = []
     for one, second in ((data, False), (beside, True)):
         if one is None:
             continue
         points = requests[0].beside if second else requests[0].points
         assert points is not None
-        why = _obstacle(label, spec, one, points, effort)
-        if why:
-            return why
+        _rehearse(label, spec, one, points, effort)
         built.append(Built(Lane(label, enter(spec, one.workload.space)), one, [], second))
         _insert_all(built[-1])
     spent = [row["ns"] / 1e9 for one in built for row in one.builds]
@@ -175,8 +185,8 @@ def _build(
     return built
 
 
-def _obstacle(label: str, spec: str, data: Data, points: Points, effort: Effort) -> str:
-    """Compile and check on a sample; why the whole should not be tried, or nothing."""
+def _rehearse(label: str, spec: str, data: Data, points: Points, effort: Effort) -> None:
+    """Compile and check on a sample; LeftOut where the whole should not be tried."""
     n, space = len(data.boxes), data.workload.space
     for count in (min(20, n), min(SAMPLE, n)):
         sample = data.boxes.take(np.arange(count))
@@ -190,13 +200,13 @@ def _obstacle(label: str, spec: str, data: Data, points: Points, effort: Effort)
         expected = oracle(space, parts_of(sample), points[:4])
         require_equal(label, lane.match(points[:4]), expected, "on a sample", exact=lane.matcher.exact)
     need = MEMORY_FACTOR * n * (lane.matcher.nbytes() - small) / max(1, count - half)
-    free = 0.9 * free_memory()
+    free = USABLE_SHARE * free_memory()
     if need > free:
-        return f"does not fit: it needs about {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
+        why = f"does not fit: it needs about {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
+        raise LeftOut(why, need / 1e9)
     seconds = n * taken / max(1, count - half)
     if seconds > effort.build_budget:
-        return f"building would take about {seconds:,.0f} s"
-    return ""
+        raise LeftOut(f"building would take about {seconds:,.0f} s")
 
 
 def _insert_all(built: Built) -> float:

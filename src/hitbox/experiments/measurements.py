@@ -83,6 +83,8 @@ class Unit:
     commit: str = ""
     when: str = ""
     cpu: str = ""
+    needs_gb: float = 0.0
+    """Free memory that it would have needed, where it was left out for lack of it."""
     making: float = 0.0
     """Seconds of making its workload, where it was the first one measured on it."""
 

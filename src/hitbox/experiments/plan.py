@@ -119,17 +119,22 @@ def _attributes(task: Task) -> int:
 
 
 def cost_of(one: Wanted) -> Cost:
+    return _cost(one.task, one.label)
+
+
+@cache
+def _cost(task: Task, label: str) -> Cost:
     """Of the nearest point in the table: of the experiment, else of the paper, else any; else the slowest."""
-    rows = [row for row in table() if row["contestant"] == one.label]
-    own = [row for row in rows if (row["paper"], row["experiment"]) == (one.task.paper, one.task.experiment.name)]
-    some = own or [row for row in rows if row["paper"] == one.task.paper] or rows
-    if not some:
-        same = [
-            row for row in table() if (row["paper"], row["experiment"]) == (one.task.paper, one.task.experiment.name)
-        ]
-        some = [max(same or table(), key=lambda row: row["event_us"] / max(1, row["n"]))]
-    row = min(some, key=lambda row: _distance(row, one.task))
-    return Cost(row["build_us"], row["event_us"] * one.task.n / max(1, row["n"]), row["bytes"])
+    here = [row for row in table() if (row["paper"], row["experiment"]) == (task.paper, task.experiment.name)]
+    own = [row for row in table() if row["contestant"] == label]
+    known = [
+        [row for row in here if row["contestant"] == label],
+        [row for row in own if row["paper"] == task.paper],
+        own,
+        [max(here or table(), key=lambda row: row["event_us"] / max(1, row["n"]))],
+    ]
+    row = min(next(rows for rows in known if rows), key=lambda row: _distance(row, task))
+    return Cost(row["build_us"], row["event_us"] * task.n / max(1, row["n"]), row["bytes"])
 
 
 def _distance(row: dict[str, Any], task: Task) -> float:

@@ -35,8 +35,8 @@ from hitbox.experiments.curves import BESIDE, Curves
 from hitbox.experiments.experiment import ENGINE, SETTINGS, Experiment, Paper, Value
 from hitbox.experiments.figures import curves_of
 from hitbox.experiments.judging import verdicts
-from hitbox.experiments.machine import commit, cpu_model
-from hitbox.experiments.measure_unit import Data, Effort, Request, Result, measure_unit
+from hitbox.experiments.machine import commit, cpu_model, free_memory
+from hitbox.experiments.measure_unit import USABLE_SHARE, Data, Effort, Request, Result, measure_unit
 from hitbox.experiments.measurements import Point, Unit
 from hitbox.experiments.rules import CURRENT, Rules
 
@@ -190,12 +190,16 @@ class Store:
 
 
 def missing(todo: Iterable[Task], store: Store) -> list[Wanted]:
-    """The first seeds of every contestant that are not there, or not valid on this machine."""
+    """The first seeds of every contestant that are not there, not valid on this machine, or that would fit now."""
     found = []
-    cpu = cpu_model()
+    cpu, free_gb = cpu_model(), USABLE_SHARE * free_memory() / 1e9
     for task in todo:
         settings = SETTINGS[task.scale]
-        there = {(unit.contestant, unit.seed) for unit in store.valid(task) if unit.cpu == cpu}
+        there = {
+            (unit.contestant, unit.seed)
+            for unit in store.valid(task)
+            if unit.cpu == cpu and (not unit.needs_gb or unit.needs_gb > free_gb)
+        }
         for seed in range(1, settings.seeds + 1):
             found += [Wanted(task, label, seed, settings.events) for label in task.lanes if (label, seed) not in there]
     return found
@@ -346,6 +350,7 @@ def _measure(same: list[Wanted], data: Data, beside: Data | None, store: Store, 
             commit() or "installed",
             datetime.now(UTC).isoformat(timespec="seconds"),
             cpu_model(),
+            round(result.needs_gb, 6),
             round(making if one is first else 0.0, 3),
         )
         store.put(one.task, unit, _table(one, result))
