@@ -217,7 +217,9 @@ def test_statements_that_repeat_each_other_count_once_as_the_weakest() -> None:
     )
     assert [row["verdict"] for row in rows] == [DIRECTION, FACTOR, FAILS, DIRECTION]
     assert rows[2]["reason"] == "because"
+    rows[0]["missed"] = True
     found = judging.headline(rows)
+    assert found["another factor"] == 1
     assert (found[FACTOR], found[DIRECTION], found[FAILS]) == (0, 1, 1)
     assert (found["trivial"], found["trivial that hold"]) == (1, 1)
 

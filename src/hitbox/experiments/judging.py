@@ -19,6 +19,7 @@ from hitbox.experiments.rules import (
     DIRECTION,
     FACTOR,
     FAILS,
+    NO_FACTOR,
     NOT_COMPARABLE,
     OTHER_FACTOR,
     UNDECIDED,
@@ -63,6 +64,7 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
                 "explained": not differs or bool(claim.finding),
                 "group": claim.group or claim.text,
                 "trivial": claim.trivial,
+                "missed": outcome.note in (OTHER_FACTOR, NO_FACTOR),
                 "settled": outcome.settled,
                 "used": used,
                 "earlier": older,
@@ -100,17 +102,26 @@ def counted(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for (paper, experiment, group, trivial), members in groups.items():
         judged = [row["verdict"] for row in members if row["verdict"] != NOT_COMPARABLE]
         verdict = min(judged, key=WEAKEST_FIRST.index) if judged else NOT_COMPARABLE
-        found.append({"paper": paper, "experiment": experiment, "group": group, "trivial": trivial, "verdict": verdict})
+        one = {"paper": paper, "experiment": experiment, "group": group, "trivial": trivial}
+        found.append(one | {"verdict": verdict, "missed": any(row["missed"] for row in members)})
     return found
 
 
 def headline(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """How many statements, each counted once, got which verdict; those that are trivially true are counted apart."""
+    """How many statements, each counted once, got which verdict; those that are trivially true are counted apart.
+
+    "another factor": how many of those with the direction only state a number that ours misses.
+    """
     groups = counted(rows)
     found = Counter(group["verdict"] for group in groups if not group["trivial"])
     trivial = [group for group in groups if group["trivial"]]
     held = sum(group["verdict"] in (FACTOR, DIRECTION) for group in trivial)
-    return {name: found[name] for name in VERDICTS} | {"trivial": len(trivial), "trivial that hold": held}
+    missed = sum(group["missed"] and group["verdict"] == DIRECTION and not group["trivial"] for group in groups)
+    return {name: found[name] for name in VERDICTS} | {
+        "another factor": missed,
+        "trivial": len(trivial),
+        "trivial that hold": held,
+    }
 
 
 def shuffled(

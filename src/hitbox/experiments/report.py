@@ -74,7 +74,7 @@ def _head(record: dict[str, Any]) -> str:
         else "Workloads and verdicts were made in one process, without Spark."
     )
     text = (
-        f"<h1>The papers, reproduced</h1><p><code>hitbox reproduce all --scale {scale}</code>, code {record['code']}, "
+        f"<h1>The papers, reproduced</h1><p><code>{escape(record['command'])}</code>, code {record['code']}, "
         f"seeds {', '.join(map(str, record['seeds']))}, {events} events per point, {record['hours']:.1f} hours of "
         f"measuring, rules {record['rules']['version']}. hitbox {escape(machine['hitbox'])}, {machine['when']}, "
         f"{escape(place)}.</p>"
@@ -97,7 +97,8 @@ def _headline(record: dict[str, Any]) -> str:
     unexplained = sum(not v["explained"] for v in record["verdicts"])
     return (
         f"<h2>Verdicts</h2><p>Statements that repeat each other count once. <b>{found[FACTOR]}</b> are reproduced "
-        f"with their factor, <b>{found[DIRECTION]}</b> in direction only, <b>{found[FAILS]}</b> fail.</p>"
+        f"with their factor, <b>{found[DIRECTION]}</b> in direction only, <b>{found[FAILS]}</b> fail. "
+        f"{found['another factor']} of those in direction only state a number that ours misses.</p>"
         f"<table style='width:auto'>{rows}</table><p>{found['trivial']} more are satisfied by any implementation and "
         f"are not counted ({found['trivial that hold']} of them hold). {escape(baseline_text(record['shuffled']))} "
         f"{unexplained} rows that differ from their paper have no explanation yet.</p>"

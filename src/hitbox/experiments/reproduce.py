@@ -54,7 +54,8 @@ def reproduce(
     plots.pyplot()  # without matplotlib there is no report: say so before hours of work
     source = cluster(store.out) if spark else None
     runner.run(todo, store, source, seconds=seconds, progress=progress, rules=judged_by)
-    return write(chosen, todo, store, scale, judged_by, source)
+    words = ["hitbox", "reproduce", paper, "--scale", scale, *(["--figure", repr(figure)] if figure else [])]
+    return write(chosen, todo, store, " ".join(words if spark else [*words, "--local"]), judged_by, source)
 
 
 def choose(paper: str, scale: str, figure: str = "") -> tuple[list[Paper], list[Task]]:
@@ -99,13 +100,15 @@ def writable(out: Path) -> Path:
 
 
 def write(
-    chosen: list[Paper], todo: list[Task], store: Store, scale: str, judged_by: Rules, source: Any = None
+    chosen: list[Paper], todo: list[Task], store: Store, command: str, judged_by: Rules, source: Any = None
 ) -> dict[str, Any]:
     """Everything but the points, from the points. With a source on Spark, the judging runs there."""
+    scale = todo[0].scale
     found = runner.curves_from(todo, store, judged_by)
     units = [(task, unit) for task in todo for unit in store.valid(task)]
     judged = judge_on(source, todo, store, scale, judged_by) if source else judge_here(found, judged_by)
     record = {
+        "command": command,
         "scale": scale,
         "rules": {"version": judged_by.version, "about": judged_by.about, "thresholds": rules.table(judged_by)},
         "machine": machine(),
@@ -194,7 +197,7 @@ def draw(chosen: list[Paper], found: Found, todo: list[Task], store: Store) -> d
     folder = store.out / "plots"
     pictures: dict[str, Path] = {}
     panels = []
-    scale = todo[0].scale if todo else "small"
+    scale = todo[0].scale
     for paper in chosen:
         for experiment in paper.experiments:
             curves = found.get((paper.name, experiment))
