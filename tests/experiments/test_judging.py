@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,13 @@ def test_later_rules_show_what_the_earlier_ones_said(monkeypatch: pytest.MonkeyP
 def test_every_threshold_has_a_reason() -> None:
     for one in rules.VERSIONS:
         assert all(len(threshold.reason) > 20 for threshold in one.thresholds.values())
+
+
+def test_the_page_states_the_rules() -> None:
+    page = (Path(__file__).parents[2] / "docs/reproduction/README.md").read_text()
+    assert f"the rules, version {CURRENT.version}" in page
+    for name, one in CURRENT.thresholds.items():
+        assert f"| {name} | {one.value:g} | {one.reason} |" in page, name
 
 
 def test_what_differs_from_the_report_before_the_rules_is_listed_with_the_reason() -> None:
