@@ -12,7 +12,7 @@ import pytest
 from hitbox.errors import BenchError
 from hitbox.experiments import claims, judging, rules
 from hitbox.experiments.claims import judge
-from hitbox.experiments.curves import Curves
+from hitbox.experiments.curves import BESIDE, Curves
 from hitbox.experiments.experiment import Claim, Experiment, by
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.ranks import rank_correlation
@@ -249,6 +249,31 @@ def test_later_rules_show_what_the_earlier_ones_said(monkeypatch: pytest.MonkeyP
 def test_every_threshold_has_a_reason() -> None:
     for one in rules.VERSIONS:
         assert all(len(threshold.reason) > 20 for threshold in one.thresholds.values())
+
+
+class Everything(dict[str, Any]):
+    """Figures in which every metric is there."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return np.array([2.0])
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    __getitem__ = get
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_every_claim_can_be_judged_where_everything_is_measured(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No claim asks for a place or a matcher that its experiment does not have."""
+    monkeypatch.setattr(judging, "judge_enough", lambda claim, c, by: judge(claim.check, c, by))
+    for paper in PAPERS.values():
+        for one in paper.experiments:
+            names = [name + more for name in one.labels(scale) for more in ("", *([BESIDE] if one.beside else []))]
+            xs = list(one.values[scale])
+            c = Curves(xs, [{name: Everything() for name in names} for _ in xs], [{}] * len(xs), [10**9] * len(xs))
+            for row in judging.verdicts(paper.name, one, c):
+                assert not row["reason"].startswith("Not measured"), (row["claim"], row["reason"])
 
 
 def test_the_page_states_the_rules() -> None:
