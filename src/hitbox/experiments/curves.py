@@ -1,4 +1,4 @@
-"""What an experiment measured, as the checks and the plots read it."""
+"""What an experiment measured, as the checks and the plots read it: each value with its resampled values."""
 
 from __future__ import annotations
 
@@ -7,49 +7,62 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hitbox.errors import BenchError
 
+F64 = NDArray[np.float64]
 Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
-FINE_TIMES = ("preparing", "gap", "interval", "ending", "determining", "waiting", "last", "level_")
-TIMES = ("match", "insert_", "delete_", *FINE_TIMES)
-"""Prefixes of the metrics that are times and are scaled by the yardstick."""
-UNITLESS = {"match_range", "level_vs_determining"}
-"""Metrics whose names look like times but that are pure numbers."""
 BESIDE = " beside"
 """Suffix of the labels of matchers on the second workload of an experiment."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What an experiment measured: a value for each (matcher, metric, place on the axis)."""
+    """A value for each (matcher, metric, place on the axis).
+
+    Each is an array: the estimate first, then the values of the bootstrap's resamples, in the same order everywhere, so
+    that a ratio of two values is a ratio of two arrays.
+    """
 
     xs: list[Any]
-    points: list[Mapping[str, Mapping[str, float]]]
-    """At each x: matcher -> metric -> value."""
+    points: list[Mapping[str, Mapping[str, F64]]]
+    """At each x: matcher -> metric -> values."""
     skipped: list[Mapping[str, str]]
+    """At each x: matcher -> why it was not measured."""
     n: list[int] = field(default_factory=list)
+    used: set[tuple[str, Any]] = field(default_factory=set)
+    """(matcher, x) that checks have read: what must be measured again to decide a claim."""
 
     def place(self, at: At) -> int:
+        if not self.xs:
+            raise Missing("nothing was measured")
         if at in ("first", "last"):
             return 0 if at == "first" else len(self.xs) - 1
         if at in self.xs:
             return self.xs.index(at)
         raise Missing(f"no measurement at {at}")
 
-    def value(self, matcher: str, metric: str, at: At) -> float:
+    def value(self, matcher: str, metric: str, at: At) -> F64:
         return self._at(matcher, metric, self.place(at))
 
-    def _at(self, matcher: str, metric: str, place: int) -> float:
+    def estimate(self, matcher: str, metric: str, at: At) -> float:
+        return float(self.value(matcher, metric, at)[0])
+
+    def has(self, matcher: str, metric: str, at: At) -> bool:
+        return metric in self.points[self.place(at)].get(matcher, {})
+
+    def _at(self, matcher: str, metric: str, place: int) -> F64:
         found = self.points[place].get(matcher, {}).get(metric)
         if found is None:
             why = self.skipped[place].get(matcher, "not measured")
             raise Missing(f"{matcher} at {self.xs[place]}: {why}")
+        self.used.add((matcher, self.xs[place]))
         return found
 
-    def line(self, matcher: str, metric: str, where: Where | None = None) -> tuple[list[Any], list[float]]:
+    def line(self, matcher: str, metric: str, where: Where | None = None) -> tuple[list[Any], list[F64]]:
         """The places where it was measured, and the values there."""
         found = [
             (x, self._at(matcher, metric, place))
@@ -61,27 +74,22 @@ class Curves:
             raise Missing(f"{matcher}: {why}")
         return [x for x, _ in found], [value for _, value in found]
 
-    def ends(self, matcher: str, metric: str, where: Where | None = None) -> tuple[float, float]:
-        """Mean of the two first and of the two last values: one place alone is too noisy."""
+    def ends(self, matcher: str, metric: str, where: Where | None = None) -> tuple[F64, F64]:
+        """The first and the last value; means of two each where there are five or more."""
         xs, values = self.line(matcher, metric, where)
         if len(xs) < 2:
             raise Missing(f"{matcher}: one measurement only")
         some = 2 if len(xs) >= 5 else 1
-        return float(np.mean(values[:some])), float(np.mean(values[-some:]))
+        return np.mean(values[:some], axis=0), np.mean(values[-some:], axis=0)
 
+    def renamed(self, names: Mapping[str, str]) -> Curves:
+        """The same measurements with the labels of matchers exchanged."""
+        exchange = dict(names) | {name + BESIDE: other + BESIDE for name, other in names.items()}
 
-def at_one_pace(point: Mapping[str, Mapping[str, float]], factor: float) -> dict[str, dict[str, float]]:
-    """The figures of a point with the TIMES multiplied by `factor`: what they would be on the machine at its fastest.
+        def swap(point: Mapping[str, Any]) -> dict[str, Any]:
+            return {exchange.get(name, name): what for name, what in point.items()}
 
-    Times of a point are those of the quickest yardstick that was seen there; elsewhere it may have been quicker.
-    """
-    return {
-        lane: {
-            name: value * factor if name.startswith(TIMES) and name not in UNITLESS else value
-            for name, value in m.items()
-        }
-        for lane, m in point.items()
-    }
+        return Curves(self.xs, [swap(p) for p in self.points], [swap(s) for s in self.skipped], self.n)
 
 
 class Missing(BenchError):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hitbox.encoding.arrays import Boxes, Hits, Points
 from hitbox.errors import BenchError
 from hitbox.matchers import Matcher, make
-from hitbox.matchers.rein import mark
+from hitbox.matchers.kernels import mark
 
 CHUNK = 1 << 16
 WARM_UP_EVENTS = 3

@@ -1,15 +1,15 @@
 """The papers, reproduced: run their experiments, judge their claims, write one report.
 
+OUT/points/           the raw measurements, one Parquet file per point: a stopped run continues from here
 OUT/report.html       verdicts and curves, one file
-OUT/results.json      the same for machines: machine, settings, verdicts, points
-OUT/results.parquet   a row for each value: paper, experiment, x, matcher, metric, value
-OUT/summary.parquet   a row for each curve: places, smallest, mean, largest
+OUT/results.json      the same for machines: rules, headline, verdicts, what has changed, how it was measured
+OUT/results.parquet   a row for each value: paper, experiment, x, matcher, metric, value, low, high
 OUT/plots/            each picture as SVG and PNG
-OUT/points/           what was measured, one file per point: a stopped run continues from here
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -23,16 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hitbox.errors import BenchError, nearest
-from hitbox.experiments import plots, report, runner
-from hitbox.experiments.claims import judge
-from hitbox.experiments.curves import Curves
+from hitbox.experiments import judging, plots, report, rules, runner
+from hitbox.experiments.curves import BESIDE, Curves
 from hitbox.experiments.experiment import SCALES, SETTINGS, Experiment, Paper
-from hitbox.experiments.machine import free_memory, machine
+from hitbox.experiments.machine import machine
+from hitbox.experiments.measurements import UNITS
 from hitbox.experiments.papers import PAPERS
-from hitbox.experiments.runner import Task
+from hitbox.experiments.rules import Rules
+from hitbox.experiments.runner import Store, Task
 
-Progress = Callable[[Task, bool], None]
-Found = dict[tuple[str, str], Curves]
+Progress = Callable[[str, int], None]
+Found = dict[tuple[str, Experiment], Curves]
 
 
 def reproduce(
@@ -41,21 +42,23 @@ def reproduce(
     out: str | os.PathLike[str] = "reproduction",
     *,
     figure: str = "",
-    seed: int = 1,
-    spark: bool = False,
-    progress: Progress = lambda task, done: None,
+    seconds: float = float("inf"),
+    spark: bool = True,
+    rules_version: int = rules.CURRENT.version,
+    progress: Progress = lambda doing, units: None,
 ) -> dict[str, Any]:
-    """Run `paper` (or `all`) at `scale` and write the report into `out`; returns the record."""
-    chosen, todo = plan(paper, scale, figure, seed)
-    target = writable(Path(out))
-    require_memory(scale)
+    """Run `paper` (or `all`) at `scale` for at most `seconds`, and write the report into `out`; returns the record."""
+    chosen, todo = choose(paper, scale, figure)
+    judged_by = rules.version(rules_version)
+    store = Store(writable(Path(out)))
     plots.pyplot()  # without matplotlib there is no report: say so before hours of work
-    source = _cluster() if spark else None
-    runner.run(todo, target, progress, source)
-    return write(chosen, todo, target, scale, seed, spark)
+    source = cluster(store.out) if spark else None
+    runner.run(todo, store, source, seconds=seconds, progress=progress, rules=judged_by)
+    words = ["hitbox", "reproduce", paper, "--scale", scale, *(["--figure", repr(figure)] if figure else [])]
+    return write(chosen, todo, store, " ".join(words if spark else [*words, "--local"]), judged_by, source)
 
 
-def plan(paper: str, scale: str, figure: str = "", seed: int = 1) -> tuple[list[Paper], list[Task]]:
+def choose(paper: str, scale: str, figure: str = "") -> tuple[list[Paper], list[Task]]:
     """The papers and points that the words name; unknown words are refused."""
     names = [*PAPERS, "all"]
     if paper not in names:
@@ -68,7 +71,7 @@ def plan(paper: str, scale: str, figure: str = "", seed: int = 1) -> tuple[list[
         have = ", ".join(dict.fromkeys(known))
         raise BenchError(f"{paper} has no figure {figure!r}{nearest(figure, known)} (have: {have})")
     wanted = known.get(figure, [])
-    todo = [task for one in chosen for task in runner.tasks(one, scale, seed)]
+    todo = [task for one in chosen for task in runner.tasks(one, scale)]
     return chosen, [task for task in todo if not figure or (task.paper, task.experiment.name) in wanted]
 
 
@@ -96,114 +99,142 @@ def writable(out: Path) -> Path:
     return out
 
 
-def require_memory(scale: str) -> None:
-    need, free = SETTINGS[scale].memory_gb, free_memory() / 1e9
-    if free < need:
-        smaller = SCALES[max(0, SCALES.index(scale) - 1)]
-        raise BenchError(
-            f"scale {scale!r} needs about {need:.0f} GB of free memory, and {free:.1f} GB are free; "
-            f"free some, use a larger machine, or take --scale {smaller}"
-        )
-
-
-def write(chosen: list[Paper], todo: list[Task], out: Path, scale: str, seed: int, spark: bool) -> dict[str, Any]:
-    """Everything but the points, from the points."""
-    found = runner.curves(todo, out)
-    points = [{"paper": t.paper, "experiment": t.experiment.name, **p} for t in todo if (p := runner.stored(t, out))]
+def write(
+    chosen: list[Paper], todo: list[Task], store: Store, command: str, judged_by: Rules, source: Any = None
+) -> dict[str, Any]:
+    """Everything but the points, from the points. With a source on Spark, the judging runs there."""
+    scale = todo[0].scale
+    found = runner.curves_from(todo, store, judged_by)
+    units = [(task, unit) for task in todo for unit in store.valid(task)]
+    judged = judge_on(source, todo, store, scale, judged_by) if source else judge_here(found, judged_by)
     record = {
+        "command": command,
         "scale": scale,
-        "seed": seed,
+        "rules": {"version": judged_by.version, "about": judged_by.about, "thresholds": rules.table(judged_by)},
         "machine": machine(),
-        "commits": dict(Counter(point["commit"] or "installed" for point in points)),
+        "spark": source is not None,
+        "code": code_of(todo),
+        "commits": dict(Counter(unit.commit for _, unit in units)),
+        "seeds": sorted({unit.seed for _, unit in units}),
+        "missing": len(runner.missing(todo, store)),
+        "events": _span([_events(task, store) for task in todo]),
+        "hours": round(runner.seconds_of(todo, store) / 3600, 2),
         "settings": vars(SETTINGS[scale]),
-        "seconds": sum(point["seconds"] for point in points),
-        "cpu_seconds": sum(point["cpu_seconds"] for point in points),
-        "verdicts": verdicts(chosen, found),
-        "points": [{key: value for key, value in point.items() if key != "fingerprint"} for point in points],
+        "headline": judging.headline(judged["verdicts"]),
+        "shuffled": judged["shuffled"],
+        "verdicts": judged["verdicts"],
+        "changed": judging.changed(judged["verdicts"]),
+        "oracle": judged.get("oracle"),
+        "skipped": [
+            {"paper": task.paper, "experiment": task.experiment.name, "x": task.x, "contestant": unit.contestant}
+            | {"reason": unit.skipped}
+            for task, unit in units
+            if unit.skipped and unit.seed == 1
+        ],
     }
-    table = values(points)
-    pq.write_table(table, out / "results.parquet")
-    pq.write_table(_cluster().summary(table) if spark else summary(table), out / "summary.parquet")
-    (out / "results.json").write_text(json.dumps(record) + "\n")
-    pictures = draw(chosen, found, points, out / "plots")
-    (out / "report.html").write_text(report.page(record, chosen, pictures))
+    pq.write_table(judged["values"], store.out / "results.parquet")
+    (store.out / "results.json").write_text(json.dumps(record) + "\n")
+    pictures = draw(chosen, found, todo, store)
+    (store.out / "report.html").write_text(report.page(record, chosen, found, pictures))
     return record
 
 
-def verdicts(chosen: list[Paper], found: Found) -> list[dict[str, Any]]:
-    """One for each claim of the experiments that were run."""
-    rows = []
-    for paper in chosen:
-        for experiment in paper.experiments:
-            curves = found.get((paper.name, experiment.name))
-            for claim in experiment.claims if curves else ():
-                assert curves is not None
-                outcome = judge(claim.check, curves)
-                verdict = report.verdict_of(outcome.holds, outcome.close)
-                rows.append(
-                    {
-                        "paper": paper.name,
-                        "experiment": experiment.name,
-                        "claim": claim.text,
-                        "said": claim.said,
-                        "ours": outcome.ours,
-                        "verdict": verdict,
-                        "reason": outcome.note or (claim.finding if verdict in report.DIFFERENT else ""),
-                    }
-                )
-    return rows
+def judge_here(found: Found, judged_by: Rules) -> dict[str, Any]:
+    """Verdicts, baseline and values in this process."""
+    every = [(paper, experiment, curves) for (paper, experiment), curves in found.items()]
+    return {
+        "verdicts": [row for one in every for row in judging.verdicts(*one, judged_by)],
+        "shuffled": judging.shuffled(every, judged_by),
+        "values": judging.values_table([row for one in every for row in judging.values(*one, judged_by)]),
+    }
 
 
-def values(points: list[dict[str, Any]]) -> pa.Table:
-    rows = [
-        (p["paper"], p["experiment"], str(p["x"]), p["n"], matcher, metric, float(value))
-        for p in points
-        for matcher, metrics in p["lanes"].items()
-        for metric, value in metrics.items()
+def judge_on(source: Any, todo: list[Task], store: Store, scale: str, judged_by: Rules) -> dict[str, Any]:
+    """The same as Spark jobs over the raw rows, and every answer of the first seed compared with the oracle's."""
+    valid = [(task, unit) for task in todo for unit in store.valid(task)]
+    skipped = [
+        (task.paper, task.experiment.name, str(task.x), task.series, unit.contestant, unit.skipped)
+        for task, unit in valid
+        if unit.skipped
     ]
-    names = ["paper", "experiment", "x", "n", "matcher", "metric", "value"]
-    kinds = [pa.string(), pa.string(), pa.string(), pa.int64(), pa.string(), pa.string(), pa.float64()]
-    columns = list(zip(*rows, strict=True)) or [()] * len(names)
-    return pa.table([pa.array(c, k) for c, k in zip(columns, kinds, strict=True)], names=names)
-
-
-def summary(table: pa.Table) -> pa.Table:
-    """A row for each curve: how many places, and the smallest, mean and largest value."""
-    keys = ["paper", "experiment", "matcher", "metric"]
-    found = table.group_by(keys).aggregate([("value", kind) for kind in ("count", "min", "mean", "max")])
-    return found.rename_columns([*keys, "places", "smallest", "mean", "largest"]).sort_by(
-        [(k, "ascending") for k in keys]
+    units = pa.Table.from_pylist(
+        [
+            {"paper": task.paper, "experiment": task.experiment.name, "x": str(task.x), "series": task.series}
+            | {"contestant": name, "seed": unit.seed}
+            for task, unit in [*valid, *((task, unit) for task in todo for unit in store.oracle(task))]
+            for name in (unit.contestant, unit.contestant + BESIDE)
+        ],
+        schema=UNITS,
     )
+    files = [(store.out / task.file).absolute() for task in todo if (store.out / task.file).exists()]
+    judged: dict[str, Any] = source.judge(files, units, skipped, scale, judged_by)
+    inexact = {label for task in todo for label, spec in task.lanes.items() if "exact=false" in spec}
+    judged["oracle"] = source.wrong_answers(files, units, inexact)
+    if judged["oracle"]["wrong"]:
+        raise BenchError(
+            f"{judged['oracle']['wrong']} events have other matches than the oracle's: nothing is reported"
+        )
+    return judged
 
 
-def draw(chosen: list[Paper], found: Found, points: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
+def code_of(todo: list[Task]) -> str:
+    """One hash of the code and the declarations of all that was measured."""
+    text = "\n".join(f"{task} {label} {task.code(label)}" for task in todo for label in task.lanes)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _events(task: Task, store: Store) -> int:
+    label = next(iter(task.lanes))
+    return sum(unit.events for unit in store.valid(task) if unit.contestant == label)
+
+
+def _span(numbers: list[int]) -> list[int]:
+    there = [number for number in numbers if number]
+    return [min(there), max(there)] if there else []
+
+
+def draw(chosen: list[Paper], found: Found, todo: list[Task], store: Store) -> dict[str, Path]:
+    folder = store.out / "plots"
     pictures: dict[str, Path] = {}
     panels = []
+    scale = todo[0].scale
     for paper in chosen:
         for experiment in paper.experiments:
-            curves = found.get((paper.name, experiment.name))
+            curves = found.get((paper.name, experiment))
             if curves is None:
                 continue
-            scatter = _last(points, paper, experiment)["scatter"]
             for plot in experiment.plots:
+                if plot.table:
+                    continue
                 name = report.picture_name(paper, experiment, plot)
-                plots.draw(experiment, plot, curves, scatter, folder / name)
+                scatter = _scatter(todo, store, experiment) if plot.metric == "scatter" else {}
+                plots.draw(experiment, plot, curves, scatter, folder / name, experiment.labels(scale))
                 pictures[name] = folder / f"{name}.svg"
             if experiment is paper.experiments[0]:
                 panels.append((f"{paper.title}, {experiment.plots[0].figure}", experiment, experiment.plots[0], curves))
     if panels:
-        plots.overview(panels, folder / "overview")
+        plots.overview(panels, folder / "overview", scale)
         pictures["overview"] = folder / "overview.svg"
     return pictures
 
 
-def _last(points: list[dict[str, Any]], paper: Paper, experiment: Experiment) -> dict[str, Any]:
-    return [p for p in points if (p["paper"], p["experiment"]) == (paper.name, experiment.name)][-1]
+def _scatter(todo: list[Task], store: Store, experiment: Experiment) -> dict[str, list[tuple[float, float]]]:
+    """Matches and microseconds of each event at the last point that was measured."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    tables = [table for task in todo if task.experiment is experiment and (table := store.rows(task)).num_rows]
+    for row in tables[-1].to_pylist() if tables else []:
+        if row["kind"] == "event":
+            found.setdefault(row["contestant"], []).append((row["matches"], row["ns"] / 1e3))
+    return found
 
 
-def _cluster() -> Any:
-    """Spark makes the boxes and sums up: only where it is asked for, for it takes seconds to start."""
+def cluster(out: Path) -> Any:
+    """Spark makes the workloads and judges: imported only where it is wanted, for it takes seconds to start."""
     try:
-        return import_module("hitbox.experiments.spark_workloads")
+        return import_module("hitbox.experiments.on_spark").SparkSource(out)
     except ModuleNotFoundError as missing:
-        raise BenchError(f"--spark needs the package {missing.name!r}: pip install 'hitbox[spark]'") from None
+        raise BenchError(
+            f"the workloads are made by Spark, which needs the package {missing.name!r}: pip install "
+            f"'hitbox[spark]', or "
+            "give --local to make them in this process (the same rows)"
+        ) from None

@@ -1,185 +1,407 @@
-"""Runs the points of the chosen experiments, one after the other, and keeps each in a file as soon as it is done.
+"""Measures the points of the chosen experiments, and keeps each in a file as soon as it is done.
 
-    OUT/points/small/rein/widths/0.1.json       found again by the next run, if it was made from the same declaration
+    OUT/points/paper/rein/widths/0.5.parquet        (measurements.py)
 
-So a stopped run continues where it was, and the work can be shared: several machines run some figures each into
-directories of their own, and the point files are put together.
+The unit of work is a contestant on one seed at a point. A unit is valid while the code that it measured, its
+declaration and the machine are the same; only what is missing or no longer valid is measured. So a stopped run
+continues where it was, and a run can be spread over several invocations, each with a time budget.
 
-Points that fell on a busy minute of the machine, by their yardstick, are measured once more at the end.
+Points that use the same boxes are measured together: a contestant is built once for all of them.
+
+When every point has its first seeds, the claims are judged. Points of claims whose interval straddles a threshold get
+one more seed with more events, again and again, until everything is decided, the paper's number of events is reached,
+or the time is over.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import pyarrow as pa
+
+from hitbox import workloads
 from hitbox.encoding.arrays import Boxes, Points
-from hitbox.errors import BenchError
-from hitbox.experiments.curves import Curves, at_one_pace
-from hitbox.experiments.experiment import SETTINGS, Experiment, Paper, Value
-from hitbox.experiments.machine import cpu_model
-from hitbox.experiments.measure_point import measure_point
+from hitbox.experiments import measurements
+from hitbox.experiments.code_hash import code_hash
+from hitbox.experiments.curves import BESIDE, Curves
+from hitbox.experiments.experiment import ENGINE, SETTINGS, Experiment, Paper, Value
+from hitbox.experiments.figures import curves_of
+from hitbox.experiments.judging import verdicts
+from hitbox.experiments.machine import commit, cpu_model, free_memory
+from hitbox.experiments.measure_unit import USABLE_SHARE, Data, Effort, Request, Result, measure_unit
+from hitbox.experiments.measurements import Point, Unit
+from hitbox.experiments.rules import CURRENT, Rules
 
-FORMAT = 3
-"""Of the files of points: 3 since their times are those of the quickest yardstick beside them."""
-BUSY_ABOVE = 1.05
-"""A point whose yardstick took this many times as long as at the quickest point was measured on a busy machine. A
-matcher that is bound by memory then takes a tenth longer; the yardstick, which fits the caches, does not."""
-REMEASURE_SHARE = 0.2
-"""At most this share of the time that all points took is spent on measuring some of them again."""
-LAST_START = {"small": 3_500.0}
-"""Seconds after which no point is measured again: the small scale should end within an hour."""
+MORE_EVENTS = 4
+"""Seeds that are added to decide a claim have this many times the events of the first ones."""
 
 
 class Source(Protocol):
-    """What makes the workloads, if not this process."""
+    """What makes the workloads."""
 
     def boxes(self, workload: str, parameters: dict[str, Any]) -> Boxes: ...
 
     def points(self, workload: str, parameters: dict[str, Any], count: int) -> Points: ...
 
 
+@runtime_checkable
+class OracleSource(Source, Protocol):
+    """One that can also say what events must meet, without the timing process."""
+
+    def expected(self, workload: str, parameters: dict[str, Any], points: Points) -> list[dict[str, int]]: ...
+
+
+class LocalSource:
+    """The workloads made in this process."""
+
+    def boxes(self, workload: str, parameters: dict[str, Any]) -> Boxes:
+        made = workloads.get(workload, **parameters)
+        return made.boxes(0, made.n)
+
+    def points(self, workload: str, parameters: dict[str, Any], count: int) -> Points:
+        return workloads.get(workload, **parameters).points(0, count)
+
+
 @dataclass(frozen=True)
 class Task:
+    """A point of an experiment."""
+
     paper: str
     experiment: Experiment
     scale: str
     x: Value
-    seed: int = 1
+    series: str = ""
+    most_events: int = 1_000
+    """The paper's number of events."""
+
+    def parameters(self, seed: int) -> dict[str, Any]:
+        return {**self.experiment.parameters(self.scale, self.x, self.series), "seed": seed}
+
+    def beside(self, seed: int) -> dict[str, Any]:
+        return self.parameters(seed) | dict(self.experiment.beside) if self.experiment.beside else {}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        return {**self.experiment.parameters(self.scale, self.x), "seed": self.seed}
-
-    @property
-    def weight(self) -> float:
-        """An estimate of its time, relative to others."""
-        n = float(self.parameters["n"])
-        return (n + 3_000) * len(self.experiment.labels)
+    def n(self) -> int:
+        return int(self.parameters(1)["n"])
 
     @property
     def file(self) -> Path:
-        name = str(self.x).replace(" ", "-")
-        return Path("points", self.scale, self.paper, self.experiment.name, f"{name}.json")
+        name = str(self.x) + (f" {self.series}" if self.series else "")
+        return Path("points", self.scale, self.paper, self.experiment.name, f"{name.replace(' ', '-')}.parquet")
 
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """What a stored point must have been made from to be used again."""
-        return {
-            "format": FORMAT,
-            "parameters": self.parameters,
+    @cached_property
+    def lanes(self) -> dict[str, str]:
+        return self.experiment.lanes(self.x)
+
+    def code(self, label: str) -> str:
+        """What a stored unit must have been made from to be used: code and declaration."""
+        declared = {
+            "format": measurements.FORMAT,
+            "parameters": self.parameters(0),
             "events": self.experiment.events(self.x),
             "beside": dict(self.experiment.beside),
-            "lanes": self.experiment.lanes(self.x),
+            "contestant": self.lanes[label],
             "measures": list(self.experiment.measures),
-            "settings": vars(SETTINGS[self.scale]),
-            "cpu": cpu_model(),
         }
+        name = self.lanes[label].partition(":")[0]
+        text = code_hash(name, self.experiment.workload) + json.dumps(declared, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        return f"{self.paper} {self.experiment.name} at {self.x}"
+        series = f", {self.series}" if self.series else ""
+        return f"{self.paper} {self.experiment.name} at {self.x}{series}"
 
 
-def tasks(paper: Paper, scale: str, seed: int = 1) -> Iterator[Task]:
+@dataclass(frozen=True)
+class Wanted:
+    """A unit that is to be measured."""
+
+    task: Task
+    label: str
+    seed: int
+    events: int
+
+    @property
+    def spec(self) -> str:
+        return self.task.lanes[self.label]
+
+    @property
+    def site(self) -> str:
+        """Units with the same site are measured on the same boxes."""
+        task = self.task
+        return json.dumps(
+            [task.experiment.workload, task.parameters(self.seed), task.beside(self.seed)], sort_keys=True
+        )
+
+    @property
+    def rows_of(self) -> str:
+        """Units with the same value use the first n of the same rows: a workload's rows do not depend on n."""
+        task = self.task
+        made = [task.parameters(self.seed) | {"n": 0}, task.beside(self.seed) | {"n": 0}]
+        return json.dumps([task.experiment.workload, *made], sort_keys=True)
+
+
+def tasks(paper: Paper, scale: str) -> Iterator[Task]:
     for experiment in paper.experiments:
-        for x in experiment.values[scale]:
-            yield Task(paper.name, experiment, scale, x, seed)
+        for x, series in experiment.places(scale):
+            yield Task(paper.name, experiment, scale, x, series, experiment.most_events or paper.events)
+
+
+class Store:
+    """The points under a directory; each is read once."""
+
+    def __init__(self, out: Path):
+        self.out = out
+        self._points: dict[Path, Point] = {}
+
+    def point(self, task: Task) -> Point:
+        if task.file not in self._points:
+            self._points[task.file] = measurements.read(self.out / task.file) or Point()
+        return self._points[task.file]
+
+    def valid(self, task: Task) -> list[Unit]:
+        """What was measured with the code and the declaration of now."""
+        return [u for u in self.point(task).units if u.contestant in task.lanes and u.code == task.code(u.contestant)]
+
+    def oracle(self, task: Task) -> list[Unit]:
+        """The units that say what events must meet."""
+        found = [u for u in self.point(task).units if u.contestant == measurements.ORACLE]
+        return [unit for unit in found if unit.code == oracle_code(task)]
+
+    def rows(self, task: Task) -> pa.Table:
+        """The rows of the valid units."""
+        point = self.point(task)
+        keep = {(u.contestant + beside, u.seed) for u in self.valid(task) for beside in ("", BESIDE)}
+        pairs = zip(point.rows["contestant"].to_pylist(), point.rows["seed"].to_pylist(), strict=True)
+        return point.rows.filter(pa.array([pair in keep for pair in pairs], pa.bool_()))
+
+    def put(self, task: Task, unit: Unit, rows: pa.Table) -> None:
+        point = self.point(task)
+        point.put(unit, rows)
+        measurements.write(self.out / task.file, point)
+
+
+def missing(todo: Iterable[Task], store: Store) -> list[Wanted]:
+    """The first seeds of every contestant that are not there, not valid on this machine, or that would fit now."""
+    found = []
+    cpu, free_gb = cpu_model(), USABLE_SHARE * free_memory() / 1e9
+    for task in todo:
+        settings = SETTINGS[task.scale]
+        there = {
+            (unit.contestant, unit.seed)
+            for unit in store.valid(task)
+            if unit.cpu == cpu and (not unit.needs_gb or unit.needs_gb > free_gb)
+        }
+        for seed in range(1, settings.seeds + 1):
+            found += [Wanted(task, label, seed, settings.events) for label in task.lanes if (label, seed) not in there]
+    return found
+
+
+def undecided(todo: Iterable[Task], store: Store, rules: Rules = CURRENT) -> list[Wanted]:
+    """One more seed for every point whose measurements leave a claim undecided that more of them may decide."""
+    found: list[Wanted] = []
+    todo = list(todo)
+    for (_, experiment), curves in curves_from(todo, store, rules).items():
+        here = [task for task in todo if task.experiment is experiment]
+        rows = verdicts(here[0].paper, experiment, curves, rules)
+        unsettled = {tuple(pair) for row in rows if not row["settled"] for pair in row["used"]}
+        for task in here:
+            there = store.valid(task)
+            for label in task.lanes:
+                curve = f"{label} {task.series}" if task.series else label
+                own = [unit for unit in there if unit.contestant == label and not unit.skipped]
+                used = (curve, str(task.x)) in unsettled or (curve + BESIDE, str(task.x)) in unsettled
+                left = task.most_events - sum(unit.events for unit in own)
+                if own and used and left > 0:
+                    events = min(left, MORE_EVENTS * SETTINGS[task.scale].events)
+                    found.append(Wanted(task, label, max(unit.seed for unit in own) + 1, events))
+    return found
 
 
 def run(
     todo: list[Task],
-    out: Path,
-    progress: Callable[[Task, bool], None] = lambda task, done: None,
+    store: Store,
     source: Source | None = None,
-) -> None:
-    """Measure what is not yet stored under `out`; `progress` is called before and after each task.
-
-    Points that were measured while the machine was busy are then measured again; the attempt with the quicker yardstick
-    counts. For these, `progress` is called before each only, because they were counted already.
-    """
-    for task in todo:
-        progress(task, False)
-        if stored(task, out) is None:
-            _write(out / task.file, _measured(task, source))
-        progress(task, True)
-    for task, first in busy(todo, out):
-        progress(task, False)
-        again = _measured(task, source)
-        both = {key: first[key] + again[key] for key in ("seconds", "cpu_seconds")}
-        _write(out / task.file, {**min(first, again, key=lambda point: point["yard"]), **both, "tries": 2})
-
-
-def busy(todo: list[Task], out: Path) -> list[tuple[Task, dict[str, Any]]]:
-    """The points that were measured only once, and while the machine was slow: the slowest, as many as time allows."""
-    points = [(task, point) for task in todo if (point := stored(task, out))]
-    quickest = min((point["yard"] for _, point in points), default=0.0)
-    left = sum((REMEASURE_SHARE - ("tries" in point)) * one_try(point) for _, point in points)
-    for scale in {task.scale for task in todo} & LAST_START.keys():
-        left = min(left, LAST_START[scale] - sum(point["seconds"] for _, point in points))
-    slow = [one for one in points if "tries" not in one[1] and one[1]["yard"] > BUSY_ABOVE * quickest]
-    chosen = []
-    for task, point in sorted(slow, key=lambda one: -float(one[1]["yard"])):
-        left -= one_try(point)
-        if left < 0:
+    *,
+    seconds: float = float("inf"),
+    progress: Callable[[str, int], None] = lambda doing, units: None,
+    decide: bool = True,
+    rules: Rules = CURRENT,
+) -> list[Wanted]:
+    """Measure what is missing, then what may decide a claim, for at most `seconds`; returns the first units left
+    over."""
+    until = time.monotonic() + seconds
+    source = source or LocalSource()
+    left = measure_all(missing(todo, store), store, source, until, progress)
+    if decide and not left:
+        until = min(until, time.monotonic() + 3600 * _hours(todo) - seconds_of(todo, store))
+    while decide and not left and time.monotonic() < until:
+        more = undecided(todo, store, rules)
+        if not more or measure_all(more, store, source, until, progress):
             break
-        chosen.append((task, point))
-    return chosen
+    return left
 
 
-def one_try(point: dict[str, Any]) -> float:
-    """The seconds that measuring a point once took."""
-    return float(point["seconds"]) / int(point.get("tries", 1))
+def _hours(todo: list[Task]) -> float:
+    return max((SETTINGS[task.scale].hours for task in todo), default=0.0)
 
 
-def _measured(task: Task, source: Source | None) -> dict[str, Any]:
-    made = _made(source, task) if source else None
-    point = measure_point(task.experiment, task.scale, task.x, task.parameters, made)
-    return {"fingerprint": task.fingerprint, **point}
+def seconds_of(todo: Iterable[Task], store: Store) -> float:
+    """What all that is stored and valid took: measuring, the workloads, and asking the oracle."""
+    units = [unit for task in todo for unit in (*store.valid(task), *store.oracle(task))]
+    return sum(unit.seconds + unit.making for unit in units)
 
 
-def _made(source: Source, task: Task) -> tuple[Boxes, Points]:
-    workload, parameters = task.experiment.workload, task.parameters
-    asked = parameters | task.experiment.events(task.x)
-    return source.boxes(workload, parameters), source.points(workload, asked, SETTINGS[task.scale].events)
+def measure_all(
+    wanted: list[Wanted],
+    store: Store,
+    source: Source,
+    until: float,
+    progress: Callable[[str, int], None],
+) -> list[Wanted]:
+    """Site by site, contestant by contestant; what time did not allow is returned."""
+    left: list[Wanted] = []
+    for units in in_order(wanted):
+        specs: dict[tuple[str, str], list[Wanted]] = {}
+        for one in units:
+            specs.setdefault((one.label, one.spec), []).append(one)
+        if time.monotonic() > until:
+            left += units
+            continue
+        begin = time.monotonic()
+        data, beside = _data(units[0], source)
+        making = time.monotonic() - begin
+        _ask_oracle(units, store, source)
+        for same in specs.values():
+            if time.monotonic() > until:
+                left += same
+                continue
+            progress(f"{same[0].task}: {same[0].label}, seed {same[0].seed}", 0)
+            _measure(same, data, beside, store, source, making)
+            making = 0.0
+            progress("", len(same))
+    return left
 
 
-def stored(task: Task, out: Path) -> dict[str, Any] | None:
-    """The point of an earlier run, or None where it was never finished or the declaration has changed."""
-    try:
-        found: dict[str, Any] = json.loads((out / task.file).read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as problem:
-        raise BenchError(f"cannot read {out / task.file}: {problem}; delete it to measure that point again") from None
-    same = json.loads(json.dumps(task.fingerprint))
-    return found if found.get("fingerprint") == same else None
+def in_order(wanted: list[Wanted]) -> Iterator[list[Wanted]]:
+    """The units of one site after another; sites that use the same rows stand together, the largest first."""
+    rows: dict[str, dict[str, list[Wanted]]] = {}
+    for one in wanted:
+        rows.setdefault(one.rows_of, {}).setdefault(one.site, []).append(one)
+    for sites in rows.values():
+        yield from sorted(sites.values(), key=lambda units: -units[0].task.n)
 
 
-def curves(todo: list[Task], out: Path) -> dict[tuple[str, str], Curves]:
-    """(paper, experiment) -> what was measured, at the pace of the fastest point."""
-    found: dict[tuple[str, str], Curves] = {}
-    points = [(task, point) for task in todo if (point := stored(task, out))]
-    fastest = min((point["quickest"] for _, point in points), default=0.0)
-    for task, point in points:
-        key = (task.paper, task.experiment.name)
-        here = found.setdefault(key, Curves([], [], [], []))
-        here.xs.append(task.x)
-        here.points.append(at_one_pace(point["lanes"], fastest / point["quickest"]))
-        here.skipped.append(point["skipped"])
-        here.n.append(point["n"])
+def _data(unit: Wanted, source: Source) -> tuple[Data, Data | None]:
+    name, task = unit.task.experiment.workload, unit.task
+    first, second = task.parameters(unit.seed), task.beside(unit.seed)
+    made = Data(workloads.get(name, **first), source.boxes(name, first))
+    return made, Data(workloads.get(name, **second), source.boxes(name, second)) if second else None
+
+
+def _ask_oracle(units: list[Wanted], store: Store, source: Source) -> None:
+    """What every event of the first seed must meet, where Spark can say: stored beside the measurements, and compared
+    with them when they are judged."""
+    if not isinstance(source, OracleSource):
+        return
+    for task in {one.task: None for one in units if one.seed == 1}:
+        name, code = task.experiment.workload, oracle_code(task)
+        if store.oracle(task):
+            continue
+        begin, count = time.monotonic(), SETTINGS[task.scale].events
+        asked = task.parameters(1) | task.experiment.events(task.x)
+        found = source.expected(name, task.parameters(1), source.points(name, asked, count))
+        rows = [row | {"kind": "event", "sample": i} for i, row in enumerate(found)]
+        unit = Unit(measurements.ORACLE, 1, code, count, round(time.monotonic() - begin, 3))
+        result = Result(rows)
+        store.put(task, unit, _table(Wanted(task, measurements.ORACLE, 1, count), result))
+
+
+def oracle_code(task: Task) -> str:
+    text = code_hash("brute", task.experiment.workload)
+    return (
+        text + hashlib.sha256(json.dumps([task.parameters(1), task.experiment.events(task.x)]).encode()).hexdigest()[:8]
+    )
+
+
+def _measure(same: list[Wanted], data: Data, beside: Data | None, store: Store, source: Source, making: float) -> None:
+    """One contestant at every point that uses these boxes."""
+    first = same[0]
+    settings = SETTINGS[first.task.scale]
+    effort = Effort(settings.repeats, settings.budget, settings.build_budget, settings.checked, settings.deleted)
+    found = measure_unit(first.spec, data, [_request(one, source) for one in same], effort, beside, first.label)
+    for one in same:
+        result = found[one]
+        unit = Unit(
+            one.label,
+            one.seed,
+            one.task.code(one.label),
+            one.events,
+            round(result.seconds, 3),
+            result.skipped,
+            commit() or "installed",
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            cpu_model(),
+            round(result.needs_gb, 6),
+            round(making if one is first else 0.0, 3),
+        )
+        store.put(one.task, unit, _table(one, result))
+
+
+def _request(one: Wanted, source: Source) -> Request:
+    task, name = one.task, one.task.experiment.workload
+    asked = task.parameters(one.seed) | task.experiment.events(task.x)
+    second = task.beside(one.seed)
+    return Request(
+        one,
+        workloads.get(name, **asked),
+        source.points(name, asked, one.events),
+        task.experiment.measures,
+        counted=one.label == ENGINE,
+        beside=source.points(name, second, one.events) if second else None,
+    )
+
+
+def _table(one: Wanted, result: Result) -> pa.Table:
+    task = one.task
+    shared = {
+        "paper": task.paper,
+        "experiment": task.experiment.name,
+        "x": str(task.x),
+        "series": task.series,
+        "n": task.n,
+        "seed": one.seed,
+    }
+    rows = [{**shared, **row, "contestant": one.label + (BESIDE if row.get("beside") else "")} for row in result.rows]
+    return measurements.table_of(rows)
+
+
+def curves_from(todo: Iterable[Task], store: Store, rules: Rules = CURRENT) -> dict[tuple[str, Experiment], Curves]:
+    """(paper, experiment) -> what was measured, of the experiments that have any point."""
+    found = {}
+    for (paper, experiment), here in by_experiment(todo).items():
+        rows = pa.concat_tables([store.rows(task) for task in here])
+        skipped = {
+            (str(task.x), task.series, unit.contestant): unit.skipped
+            for task in here
+            for unit in store.valid(task)
+            if unit.skipped
+        }
+        if rows.num_rows or skipped:
+            found[paper, experiment] = curves_of(experiment, here[0].scale, rows, skipped, rules)
     return found
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all: a run may be stopped at any moment."""
-    part = path.with_suffix(".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(record))
-        os.replace(part, path)
-    except OSError as problem:
-        raise BenchError(f"cannot write {path}: {problem.strerror or problem}; the points before it are kept") from None
+def by_experiment(todo: Iterable[Task]) -> dict[tuple[str, Experiment], list[Task]]:
+    found: dict[tuple[str, Experiment], list[Task]] = {}
+    for task in todo:
+        found.setdefault((task.paper, task.experiment), []).append(task)
+    return found

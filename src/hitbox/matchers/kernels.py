@@ -146,6 +146,12 @@ def grown_for_unmarked(marks: U64, found: I32, used: int) -> I32:
 
 
 @njit(cache=True, nogil=True)
+def mark(marks: U64, numbers: I32) -> None:
+    for number in numbers:
+        marks[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
+
+
+@njit(cache=True, nogil=True)
 def unmarked(marks: U64, found: I32, used: int, stamps: I64) -> tuple[I32, int]:
     """Append the numbers whose bit is 0 to `found[:used]`; the (possibly moved) array and its new end."""
     found = grown_for_unmarked(marks, found, used)

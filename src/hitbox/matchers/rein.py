@@ -36,7 +36,7 @@ from numba import njit
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.matchers.base import check_choice, check_count, check_flag
 from hitbox.matchers.box_store import NO_STAMPS, TimedMatcher
-from hitbox.matchers.kernels import U64, Lists, Living, unmarked, unmarked_bits
+from hitbox.matchers.kernels import U64, Lists, Living, mark, unmarked, unmarked_bits
 
 LOW, HIGH = 0, 1
 
@@ -181,12 +181,6 @@ def enter(
                 lists[at] = (2 * a + side) * cells + cell(end, lowest[a], highest[a], width[a])
                 owners[at], ends[at] = numbers[box], end
                 place[a] = at + 1
-
-
-@njit(cache=True, nogil=True)
-def mark(marks: U64, numbers: I32) -> None:
-    for number in numbers:
-        marks[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
 
 
 @njit(cache=True, nogil=True)

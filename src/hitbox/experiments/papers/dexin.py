@@ -11,7 +11,10 @@ from hitbox.experiments.claims import (
     Check,
     against,
     best,
+    equal,
+    exponential,
     falls,
+    falls_slightly,
     faster,
     flat,
     gap_closes,
@@ -20,13 +23,16 @@ from hitbox.experiments.claims import (
     least_growth,
     least_mean,
     mean_ratio,
+    negligible,
     not_rising,
-    ratio,
     rises,
     rises_slightly,
+    slightly_more,
     steeper,
 )
+from hitbox.experiments.curves import Curves
 from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
+from hitbox.experiments.rules import Outcome, Rules
 
 TITLES = {
     "tama": "TAMA",
@@ -40,15 +46,19 @@ OTHERS = {name: title for name, title in TITLES.items() if name != "dexin"}
 FATTER = {name: title for name, title in OTHERS.items() if name != "rein"}
 ALL = tuple(TITLES)
 MATCHERS = tuple(APPROXIMATE_TAMA if name == "tama" else name for name in ALL)
+WIDE_MATCHERS = tuple("h-tree=h-tree:limit=2000000000" if name == "h-tree" else name for name in MATCHERS)
+"""H-Tree refuses more than 250M entries by default; a million ranges of width 0.6 need 1,800M, 7 GB."""
 N = by(300, 150_000, 1_000_000)
 """Many beside the 20,000 buckets that REIN sweeps whatever they hold, and enough to see how far events lie apart."""
+HALF = by(300, 100_000, 500_000)
+"""Where every contestant is built on two workloads."""
 SIZES = by(
     (200, 400),
     (50_000, 100_000, 150_000, 200_000),
     (250_000, 500_000, 750_000, 1_000_000, 1_250_000, 1_500_000, 1_750_000),
 )
 ATTRIBUTES = by((2, 6), (2, 4, 6, 10, 14, 18, 22), (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22))
-WIDTHS = by((0.2, 0.6), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9))
+WIDTHS = by((0.2, 0.6), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9))
 SHARES = {"tama": 0.2018, "h-tree": 0.6428, "be-tree": 0.6836, "opindex": 0.264, "rein": 0.3849}
 SKEWED = {"distribution": "zipf", "event_distribution": "zipf", "skew": 1.0}
 UNIFORM = {"distribution": "uniform", "event_distribution": "uniform"}
@@ -93,6 +103,10 @@ PARTITIONED = (
 )
 EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN between 30% and 50%, not at 60%."
 ONE_LEAF = "Either takes a microsecond up to 50,000 subscriptions; with more, BE-Tree's way down leaves the caches."
+BY_MORE = (
+    "The paper's DEXIN walks red-black trees in Java. Ours sweeps runs of one array into a bit set, about a "
+    "nanosecond per end, so it leads those that check candidate by candidate by more."
+)
 TWICE = (
     "Every structure is charged with the bounds that it checks candidates by. BE-Tree keeps them and one entry a "
     "subscription; DEXIN keeps both ends of every constraint in its slots as well, as the paper's 2NM says."
@@ -105,14 +119,22 @@ def under_zipf(figure: str) -> tuple[Claim, ...]:
     return (
         *each(rest, text, "to some extent", against, AS_MANY),
         *each({"h-tree": "H-Tree"}, text, "to some extent", against, COPIES),
-        Claim("DEXIN is affected least", figure, least_against("dexin", ALL), AS_MANY),
+        Claim(
+            "DEXIN is affected least",
+            figure,
+            least_against("dexin", ALL),
+            AS_MANY,
+            correction="Others that were affected less were overlooked by a slack of a tenth.",
+        ),
     )
 
 
 def varies_least(check: Callable[..., Check], own: float, others: dict[str, float]) -> tuple[Claim, ...]:
     """What the paper says of the spread from event to event: DEXIN's mean standard deviation in ms, and theirs."""
     said = f"std {own} against {min(others.values())} to {max(others.values())}"
-    least = Claim("DEXIN varies least from event to event", said, check("dexin", ALL, "match_std"), SPREAD)
+    least = Claim(
+        "DEXIN varies least from event to event", said, check("dexin", ALL, "match_std"), SPREAD, group="steadiest"
+    )
     return (
         least,
         *(
@@ -121,10 +143,20 @@ def varies_least(check: Callable[..., Check], own: float, others: dict[str, floa
                 f"{own} / {value}",
                 mean_ratio("dexin", name, own / value, "match_std"),
                 SPREAD,
+                group="steadiest",
             )
             for name, value in others.items()
         ),
     )
+
+
+def at_size(rival: str, times: float, n: int) -> Check:
+    """DEXIN's lead at the paper's N, or at the largest one where the scale is smaller."""
+
+    def check(c: Curves, rules: Rules) -> Outcome:
+        return faster("dexin", rival, times, n if n in c.xs else "last")(c, rules)
+
+    return check
 
 
 SUBSCRIPTIONS = Experiment(
@@ -140,22 +172,42 @@ SUBSCRIPTIONS = Experiment(
         Plot("figure 2", "match"),
         Plot("figure 3", "match_std"),
         Plot("figure 13", "build_total"),
-        Plot("figure 14", "memory"),
+        Plot("figure 13: unsubscribing", "delete_each"),
+        Plot("figure 14", "memory_total"),
     ),
     claims=(
-        Claim("DEXIN is the fastest at every N", "figure 2", best("dexin", ALL)),
+        Claim("DEXIN is the fastest at every N", "figure 2", best("dexin", ALL), group="fastest"),
         *(
-            Claim(f"DEXIN's time as a share of {OTHERS[name]}'s", f"{said:.2%}", mean_ratio("dexin", name, said))
+            Claim(
+                f"DEXIN's time as a share of {OTHERS[name]}'s",
+                f"{said:.2%}",
+                mean_ratio("dexin", name, said),
+                BY_MORE,
+                group="fastest",
+            )
             for name, said in SHARES.items()
         ),
-        Claim("Reduction against TAMA (N = 1M)", "82.13%: 5.6 times", faster("dexin", "tama", 5.6)),
-        Claim("Reduction against BE-Tree (N = 0.75M)", "63.01%: 2.7 times", faster("dexin", "be-tree", 2.7)),
-        *each(TITLES, "{} slows down with N", "figure 2", rises),
+        Claim(
+            "Reduction against TAMA (N = 1M)",
+            "82.13%: 5.6 times",
+            at_size("tama", 5.6, 1_000_000),
+            BY_MORE,
+            group="fastest",
+        ),
+        Claim(
+            "Reduction against BE-Tree (N = 0.75M)",
+            "63.01%: 2.7 times",
+            at_size("be-tree", 2.7, 750_000),
+            BY_MORE,
+            group="fastest",
+        ),
+        *each(TITLES, "{} slows down with N", "figure 2", rises, trivial=True),
         *each(
             TITLES,
             "{}: the standard deviation grows with N",
             "figure 3",
-            lambda name: rises(name, metric="match_std"),
+            lambda name: rises(name, "match_std"),
+            trivial=True,
         ),
         Claim("DEXIN is least sensitive to N", "figure 2", least_growth("dexin", ALL)),
         *varies_least(best, 1.52, {"tama": 27.49, "h-tree": 36.02, "be-tree": 5.74, "opindex": 13.39, "rein": 11.87}),
@@ -166,12 +218,19 @@ SUBSCRIPTIONS = Experiment(
             lambda name: best("dexin", ("dexin", name), "build"),
             ONE_LEAF,
         ),
-        Claim(
-            "DEXIN subscribes slightly slower than REIN",
-            "figure 13",
-            ratio("dexin", "rein", 1.2, "build", 1.0),
+        Claim("DEXIN subscribes slightly slower than REIN", "figure 13", slightly_more("dexin", "rein", "build")),
+        *each(
+            FATTER,
+            "DEXIN unsubscribes faster than {}",
+            "section 4.2.1: as subscribing",
+            lambda name: best("dexin", ("dexin", name), "delete_each"),
         ),
-        Claim("DEXIN takes slightly more memory than REIN", "figure 14", ratio("dexin", "rein", 1.2, "memory", 1.0)),
+        Claim(
+            "DEXIN unsubscribes slightly slower than REIN",
+            "section 4.2.1: as subscribing",
+            slightly_more("dexin", "rein", "delete_each"),
+        ),
+        Claim("DEXIN takes slightly more memory than REIN", "figure 14", slightly_more("dexin", "rein", "memory")),
         *each(
             FATTER,
             "DEXIN takes less memory than {}",
@@ -182,9 +241,31 @@ SUBSCRIPTIONS = Experiment(
     ),
 )
 
+SLOTS = Experiment(
+    name="slots",
+    title="Number of slots of DEXIN (N={n}, M=10)",
+    axis="slots per attribute and end",
+    workload="dexin",
+    matchers=("dexin=dexin:slots={x}",),
+    n=N,
+    values=by((100, 1_500), *((100, 300, 750, 1_500, 3_000, 6_000),) * 2),
+    set=lambda tau: {},
+    log_axis=True,
+    engine=False,
+    plots=(Plot("section 4: tau", "match", log=False), Plot("section 4: tau, memory", "memory_total", log=False)),
+    claims=(
+        Claim(
+            "More slots help slightly",
+            "slightly",
+            falls_slightly("dexin"),
+        ),
+        Claim("More slots take more memory", "section 4", rises("dexin", "memory")),
+    ),
+)
+
 DIMENSIONS = Experiment(
     name="dimensions",
-    title="Number of attributes (N=1M)",
+    title="Number of attributes (N={n})",
     axis="attributes",
     workload="dexin",
     matchers=MATCHERS,
@@ -193,7 +274,13 @@ DIMENSIONS = Experiment(
     set=lambda m: {"m": m},
     plots=(Plot("figure 4", "match"), Plot("figure 5", "match_std")),
     claims=(
-        *each({"tama": "TAMA", "opindex": "OpIndex", "rein": "REIN"}, "{} slows down with M", "figure 4", rises),
+        *each(
+            {"tama": "TAMA", "opindex": "OpIndex", "rein": "REIN"},
+            "{} slows down with M",
+            "figure 4",
+            rises,
+            trivial=True,
+        ),
         Claim("BE-Tree slows down with M", "figure 4", rises("be-tree"), EARLY_END),
         Claim("H-Tree speeds up to M = 6", "figure 4", falls("h-tree", where=lambda m: m <= 6)),
         Claim("H-Tree slows down beyond M = 6", "figure 4", rises("h-tree", where=lambda m: m >= 6), EARLY_END),
@@ -209,34 +296,35 @@ DIMENSIONS = Experiment(
             OTHERS,
             "{} varies more with more attributes",
             "figure 5",
-            lambda name: rises(name, metric="match_std"),
+            lambda name: rises(name, "match_std"),
             MATCHES_VARY,
         ),
-        Claim("Fewer match with more attributes", "section 4.1.2", falls("hitbox", metric="hits")),
+        Claim("Fewer match with more attributes", "section 4.1.2", falls("hitbox", "hits"), trivial=True),
         Claim("DEXIN slows down slightly up to M = 6", "figure 4", rises_slightly("dexin", where=lambda m: m <= 6)),
-        Claim("DEXIN varies less with more attributes", "figure 5", falls("dexin", metric="match_std"), SPREAD),
+        Claim("DEXIN varies less with more attributes", "figure 5", falls("dexin", "match_std"), SPREAD),
     ),
 )
 
 RANGES = Experiment(
     name="widths",
-    title="Width of the ranges (N=1M, M=10)",
+    title="Width of the ranges (N={n}, M=10)",
     axis="width of a range, share of the domain",
     workload="dexin",
-    matchers=MATCHERS,
+    matchers=WIDE_MATCHERS,
     n=N,
     values=WIDTHS,
     set=lambda w: {"width": w, "width_max": 0.0},
     plots=(Plot("figure 6", "match"), Plot("spread over the width", "match_std")),
     claims=(
-        Claim("TAMA slows down rapidly", "figure 6", rises("tama", by=2)),
+        Claim("TAMA slows down rapidly", "figure 6", rises("tama", rapidly=True)),
         Claim("BE-Tree slows down less than TAMA", "slowly", steeper("tama", "be-tree"), PARTITIONED),
         Claim("OpIndex slows down less than TAMA", "slowly", steeper("tama", "opindex")),
         Claim("H-Tree is the fastest up to 0.3", "figure 6", best("h-tree", ALL, where=lambda w: w <= 0.3)),
         Claim(
             "H-Tree then slows down exponentially",
             "figure 6",
-            rises("h-tree", by=4, where=lambda w: 0.3 <= w <= 0.7),
+            exponential("h-tree", where=lambda w: w >= 0.3),
+            correction="Growing by a factor of four counted as exponential.",
         ),
         Claim("REIN speeds up with the width", "figure 6", falls("rein")),
         Claim("DEXIN keeps nearly unchanged", "figure 6", flat("dexin"), WHAT_IS_LEFT),
@@ -255,7 +343,7 @@ ZIPF_SUBSCRIPTIONS = Experiment(
     beside=UNIFORM,
     matchers=MATCHERS,
     n=by(0, 0, 0),
-    values=by((200, 400), (50_000, 100_000, 200_000), SIZES["paper"]),
+    values=by((200, 400), (50_000, 100_000, 200_000), (250_000, 750_000, 1_250_000, 1_750_000)),
     plots=(Plot("figure 7", "match"),),
     claims=(
         *under_zipf("figure 7"),
@@ -265,14 +353,14 @@ ZIPF_SUBSCRIPTIONS = Experiment(
 
 ZIPF_DIMENSIONS = Experiment(
     name="zipf-dimensions",
-    title="Number of attributes, Zipf-distributed constraints",
+    title="Number of attributes, Zipf-distributed constraints (N={n})",
     axis="attributes",
     workload="dexin",
     fixed=SKEWED,
     beside=UNIFORM,
     matchers=MATCHERS,
-    n=N,
-    values=by((2, 6), (2, 6, 10, 22), ATTRIBUTES["paper"]),
+    n=HALF,
+    values=by((2, 6), (2, 6, 10, 22), (2, 6, 10, 14, 18, 22)),
     set=lambda m: {"m": m},
     plots=(Plot("figure 8", "match"),),
     claims=under_zipf("figure 8"),
@@ -280,14 +368,14 @@ ZIPF_DIMENSIONS = Experiment(
 
 ZIPF_WIDTHS = Experiment(
     name="zipf-widths",
-    title="Width of the ranges, Zipf-distributed constraints",
+    title="Width of the ranges, Zipf-distributed constraints (N={n})",
     axis="width of a range, share of the domain",
     workload="dexin",
     fixed=SKEWED,
     beside=UNIFORM,
-    matchers=MATCHERS,
-    n=N,
-    values=by((0.2, 0.6), (0.1, 0.3, 0.5), WIDTHS["paper"]),
+    matchers=WIDE_MATCHERS,
+    n=HALF,
+    values=WIDTHS,
     set=lambda w: {"width": w, "width_max": 0.0},
     plots=(Plot("figure 9", "match"),),
     claims=under_zipf("figure 9"),
@@ -295,7 +383,7 @@ ZIPF_WIDTHS = Experiment(
 
 CARDINALITIES = Experiment(
     name="cardinalities",
-    title="Cardinality of the attribute values (N=1M, M=10)",
+    title="Cardinality of the attribute values (N={n}, M=10)",
     axis="distinct values per attribute",
     workload="dexin",
     matchers=MATCHERS,
@@ -318,13 +406,13 @@ CARDINALITIES = Experiment(
             lambda name: not_rising(name, where=lambda c: c <= 1_000),
             "With few values most buckets are empty, and the others long runs that are quick to read.",
         ),
-        Claim("DEXIN is the fastest", "by more than 26.88%", best("dexin", ALL)),
+        Claim("DEXIN is the fastest", "by more than 26.88%", best("dexin", ALL, by=1 / (1 - 0.2688))),
     ),
 )
 
 EQUALITIES = Experiment(
     name="equalities",
-    title="Share of point constraints (N=1M, M=10)",
+    title="Share of point constraints (N={n}, M=10)",
     axis="equalities, share of the constraints",
     workload="dexin",
     matchers=MATCHERS,
@@ -344,7 +432,7 @@ EQUALITIES = Experiment(
 
 RATES = Experiment(
     name="rates",
-    title="Matching rate (N=1M, M=10)",
+    title="Matching rate (N={n}, M=10)",
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=MATCHERS,
@@ -357,15 +445,21 @@ RATES = Experiment(
         *each(FATTER, "{} slows down with the rate", "figure 12", rises),
         Claim("REIN speeds up with the rate", "figure 12", falls("rein"), STILL_FAILING),
         Claim("DEXIN is stable", "figure 12", flat("dexin"), CORRELATED),
-        Claim("DEXIN beats BE-Tree on average", "by 42.46%", mean_ratio("dexin", "be-tree", 0.5754)),
-        Claim("DEXIN is the fastest on average", "the next best by 42.46%", least_mean("dexin", ALL)),
+        Claim(
+            "DEXIN beats BE-Tree on average",
+            "by 42.46%",
+            mean_ratio("dexin", "be-tree", 0.5754),
+            BY_MORE,
+            group="fastest",
+        ),
+        Claim("DEXIN is the fastest on average", "the next best by 42.46%", least_mean("dexin", ALL), group="fastest"),
     ),
 )
 
 OPTIMAL = "optimal=dexin:plan=optimal"
 PLANS = Experiment(
     name="plans",
-    title="Near-optimal against optimal plan (N=1M)",
+    title="Near-optimal against optimal plan (N={n})",
     axis="attributes",
     workload="dexin",
     fixed={"distribution": "mixed"},
@@ -374,9 +468,11 @@ PLANS = Experiment(
     values=by((2, 6), (2, 4, 6, 10, 14, 18), ATTRIBUTES["paper"]),
     set=lambda m: {"m": m},
     measures=("match", "plan"),
+    engine=False,
     plots=(
         Plot("figure 15", "plan_cost", log=False),
-        Plot("figure 16", "match"),
+        Plot("figure 16: with planning", "match"),
+        Plot("figure 16: without planning", "match_planned"),
         Plot("figure 16: finding a plan", "plan_time"),
     ),
     claims=(
@@ -388,26 +484,28 @@ PLANS = Experiment(
         Claim(
             "From M = 10 on the costs are almost the same",
             "figure 15",
-            ratio("dexin", "optimal", 1.0, "plan_cost", 0.99, 1.1, at=10),
+            equal("dexin", "optimal", None, "plan_cost", 10),
         ),
         Claim(
             "Matching time without planning is close at M = 10",
             "figure 16",
-            ratio("dexin", "optimal", 1.0, "match", 0.5, 1.3, at=10),
+            equal("dexin", "optimal", None, "match_planned", 10),
+            correction="The time of planning was not subtracted.",
         ),
-        Claim("With planning the optimal one is slower", "figure 16", faster("dexin", "optimal", 2)),
+        Claim("With planning the optimal one is slower", "figure 16", faster("dexin", "optimal", None)),
         Claim("Its disadvantage grows with M", "exponentially", gap_opens("optimal", "dexin")),
         Claim(
             "Finding the near-optimal plan is negligible",
             "figure 16",
-            ratio("dexin", "optimal", 0.01, "plan_time", 0.0, 0.2),
+            negligible("dexin", "plan_time", "match"),
+            correction="It was compared with finding the optimal plan, not with matching.",
         ),
     ),
 )
 
 METHODS = Experiment(
     name="methods",
-    title="One method alone (N=1M, M=10)",
+    title="One method alone (N={n}, M=10)",
     axis="share of the subscriptions that an event meets",
     workload="dexin",
     matchers=("dexin", "exclusive=dexin:plan=exclusive", "inclusive=dexin:plan=inclusive"),
@@ -416,6 +514,7 @@ METHODS = Experiment(
     set=lambda rate: {"match_rate": rate},
     log_axis=True,
     plots=(Plot("figure 17", "match"),),
+    engine=False,
     claims=(
         Claim("Exclusive alone speeds up with the rate", "figure 17", falls("exclusive"), STILL_FAILING),
         Claim("Inclusive alone slows down with the rate", "figure 17", rises("inclusive")),
@@ -435,6 +534,7 @@ PAPER = Paper(
     "Java on a 2.8 GHz Xeon, 96 GB; 0.25-1.75M subscriptions, 1000 events.",
     (
         SUBSCRIPTIONS,
+        SLOTS,
         DIMENSIONS,
         RANGES,
         ZIPF_SUBSCRIPTIONS,
@@ -446,4 +546,5 @@ PAPER = Paper(
         PLANS,
         METHODS,
     ),
+    events=1_000,
 )

@@ -28,12 +28,29 @@ SUBSCRIPTIONS = Experiment(
     plots=(Plot("figure 3", "match"),),
     claims=(
         Claim("Linear comparison is the slowest", "figure 3", worst("simple", ALL)),
-        Claim("Index-Count is faster than counting", "figure 3", best("index-count", ("index-count", "counting"))),
-        Claim("Index-Count is the fastest of the three", "figure 3", best("index-count", ALL)),
-        *each(TITLES, "{} slows down with n", "figure 3", rises),
-        Claim("Index-Count declines least with n", "figure 3", least_growth("index-count", ALL)),
-        Claim("Linear comparison declines more than Index-Count", "figure 3", steeper("simple", "index-count")),
-        Claim("Counting declines more than Index-Count", "figure 3", steeper("counting", "index-count"), SHARED),
+        Claim(
+            "Index-Count is faster than counting",
+            "figure 3",
+            best("index-count", ("index-count", "counting")),
+            group="fastest",
+        ),
+        Claim("Index-Count is the fastest of the three", "figure 3", best("index-count", ALL), group="fastest"),
+        *each(TITLES, "{} slows down with n", "figure 3", rises, trivial=True),
+        Claim("Index-Count declines least with n", "figure 3", least_growth("index-count", ALL), group="declines"),
+        Claim(
+            "Linear comparison declines more than Index-Count",
+            "figure 3",
+            steeper("simple", "index-count"),
+            SHARED,
+            group="declines",
+        ),
+        Claim(
+            "Counting declines more than Index-Count",
+            "figure 3",
+            steeper("counting", "index-count"),
+            SHARED,
+            group="declines",
+        ),
     ),
 )
 
@@ -43,4 +60,5 @@ PAPER = Paper(
     "Pentium IV 3.0 GHz, 2 GB; the paper gives no parameters of its workload: ours is `index-count`, constraints "
     "<=, >= and = on 4 of 10 attributes that many subscriptions share.",
     (SUBSCRIPTIONS,),
+    events=1_000,
 )

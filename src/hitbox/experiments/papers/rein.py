@@ -8,6 +8,7 @@ from __future__ import annotations
 from hitbox.experiments.claims import (
     best,
     does_not_fit,
+    equal,
     falls,
     faster,
     flat,
@@ -19,9 +20,12 @@ from hitbox.experiments.claims import (
     near,
     not_rising,
     nothing_matched,
-    ratio,
+    of_series,
     rises,
+    same_everywhere,
+    shape,
     turns,
+    turns_later,
     worst,
 )
 from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
@@ -29,10 +33,20 @@ from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, P
 TITLES = {"siena": "SIENA", "tama": "TAMA", "h-tree": "H-Tree", "rein": "REIN"}
 ALL = tuple(TITLES)
 MATCHERS = tuple(APPROXIMATE_TAMA if name == "tama" else name for name in ALL)
+WIDE_MATCHERS = tuple("h-tree=h-tree:limit=2000000000" if name == "h-tree" else name for name in MATCHERS)
+"""H-Tree refuses more than 250M entries by default; a million wide ranges need more, and they fit into memory."""
 
 APPENDED = (
     "Both append 2k entries per subscription to lists in one array; REIN also computes the bucket of each, its lists "
     "are many and short."
+)
+EARLY = (
+    "H-Tree's leaves are runs of one array here, and a candidate is dropped at the first constraint that fails: it is "
+    "faster relative to the others than the paper's."
+)
+FREE_BRANCH = (
+    "With 10 of 20 attributes constrained, half of the indexed attributes are left free by a subscription and are not "
+    "split, so it takes far fewer copies than the paper's formula says."
 )
 HALF_HOLD = (
     "Of narrow ranges half of the ends hold, of wide ones nine tenths: what SIENA counts rises by 1.8 at most, and "
@@ -54,6 +68,18 @@ EVENTS_MATTER = (
     "much as uniform ones and leave REIN less to mark: the paper's own finding that REIN is faster where more matches."
 )
 
+COUNTED = (
+    "SIENA counts the ends that hold, three in four, in a map, and REIN marks the others, one in four, in a bit set: "
+    "here a count costs about eight nanoseconds and a mark one."
+)
+
+FORMULAS = {
+    "siena": lambda n: 16 * 20 + 16 * 10 * n + 4 * n,
+    "tama": lambda n: 8 * 20 * 2**13 + 40 * 10 * n + 4 * n,
+    "h-tree": lambda n: 8 * 6**6 + 4 * 3**6 * n,
+    "rein": lambda n: 8 * 1000 + 16 * 10 * n,
+}
+"""Table VII: bytes for n subscriptions with m = 20, k = 10, d = 13, c = l = 6, w = 0.5 and b = 1000."""
 TABLE_IV = {5: 11745128, 7: 3015656, 9: 752285, 11: 178837, 13: 43162, 15: 10727, 17: 2769, 19: 762, 21: 251, 23: 54}
 TABLE_VI = {0.2: 32, 0.3: 2369, 0.4: 40166, 0.5: 378886, 0.6: 2329247, 0.7: 10843737, 0.8: 42023835}
 """Constraints a subscription, or width -> matches of 400 events with a million subscriptions."""
@@ -70,42 +96,80 @@ SUBSCRIPTIONS = Experiment(
         (100_000, 200_000, 300_000, 400_000, 500_000),
         (200_000, 400_000, 600_000, 800_000, 1_000_000, 1_200_000, 1_400_000, 1_600_000, 1_800_000, 2_000_000),
     ),
-    measures=("match", "upkeep"),
+    measures=("match", "upkeep", "deletions"),
     plots=(
         Plot("figure 7", "match"),
         Plot("figure 10", "scatter"),
-        Plot("table III", "match_std"),
+        Plot("table III: slowest event", "match_max", table=True),
+        Plot("table III: fastest event", "match_min", table=True),
+        Plot("table III: standard deviation", "match_std", table=True),
         Plot("figure 12", "build_total"),
-        Plot("figure 13", "delete_one"),
-        Plot("figure 14, table VII", "memory"),
+        Plot("figure 13", "delete_thousand"),
+        Plot("figure 14", "memory_total"),
+        Plot("table VII", "memory_total", table=True, formulas=FORMULAS),
     ),
     claims=(
-        Claim("At the largest n REIN is faster than SIENA", "14 times", faster("rein", "siena", 14)),
+        Claim("At the largest n REIN is faster than SIENA", "14 times", faster("rein", "siena", 14), COUNTED),
         Claim("At the largest n REIN is faster than TAMA", "9 times", faster("rein", "tama", 9), QUICK_TAMA),
-        Claim("At the largest n REIN is faster than H-Tree", "6 times", faster("rein", "h-tree", 6)),
-        *each(TITLES, "{}: matching time rises with n", "figure 7", rises),
+        Claim("At the largest n REIN is faster than H-Tree", "6 times", faster("rein", "h-tree", 6), EARLY),
+        *each(TITLES, "{}: matching time rises with n", "figure 7", rises, trivial=True),
         Claim("REIN is least affected by n", "figure 7", least_growth("rein", ALL)),
-        Claim("Share of the subscriptions that an event meets", "0.00091", matched(0.00091, "last")),
-        Claim("SIENA takes longer where more match", "figure 10a", follows("siena", 1)),
-        Claim("TAMA takes longer where more match", "figure 10b", follows("tama", 1)),
-        Claim("H-Tree takes longer where more match", "figure 10c", follows("h-tree", 1)),
-        Claim("REIN takes less time where more match", "figure 10d", follows("rein", -1)),
-        Claim("REIN varies least from event to event", "std 0.15 s of 1.5 s", least("rein", ALL, "match_std")),
+        Claim("Share of the subscriptions that an event meets", "0.00091", matched(0.00091, "last"), trivial=True),
+        Claim("SIENA takes longer where more match", "figure 10a", follows("siena", 1), group="figure 10a"),
+        Claim("TAMA takes longer where more match", "figure 10b", follows("tama", 1), group="figure 10b"),
+        Claim("H-Tree takes longer where more match", "figure 10c", follows("h-tree", 1), group="figure 10c"),
+        Claim("REIN takes less time where more match", "figure 10d", follows("rein", -1), group="figure 10d"),
+        Claim(
+            "SIENA's time grows logarithmically with the matches",
+            "figure 10a",
+            shape("siena", "logarithmic", 1),
+            group="figure 10a",
+        ),
+        Claim(
+            "TAMA's time grows logarithmically with the matches",
+            "figure 10b",
+            shape("tama", "logarithmic", 1),
+            group="figure 10b",
+        ),
+        Claim(
+            "H-Tree's time grows linearly with the matches",
+            "figure 10c",
+            shape("h-tree", "linear", 1),
+            group="figure 10c",
+        ),
+        Claim(
+            "REIN's time falls logarithmically with the matches",
+            "figure 10d",
+            shape("rein", "logarithmic", -1),
+            group="figure 10d",
+        ),
+        Claim(
+            "REIN varies least from event to event",
+            "std 0.15 s of 1.5 s",
+            least("rein", ALL, "match_std"),
+            STEADY_TAMA,
+            group="steadiest",
+        ),
         Claim(
             "SIENA's standard deviation against REIN's",
             "0.728 / 0.150 s: 4.9 times",
             faster("rein", "siena", 4.9, metric="match_std"),
+            COUNTED,
+            group="steadiest",
         ),
         Claim(
             "TAMA's standard deviation against REIN's",
             "1.797 / 0.150 s: 12 times",
             faster("rein", "tama", 12, metric="match_std"),
             STEADY_TAMA,
+            group="steadiest",
         ),
         Claim(
             "H-Tree's standard deviation against REIN's",
             "14.10 / 0.150 s: 94 times",
             faster("rein", "h-tree", 94, metric="match_std"),
+            EARLY,
+            group="steadiest",
         ),
         Claim(
             "H-Tree varies most: slowest against fastest event",
@@ -115,41 +179,57 @@ SUBSCRIPTIONS = Experiment(
         Claim("SIENA: slowest against fastest event", "24.21 / 19.91 s: 1.22", near("siena", "match_range", 1.22)),
         Claim("TAMA: slowest against fastest event", "19.17 / 8.50 s: 2.26", near("tama", "match_range", 2.26)),
         Claim("REIN: slowest against fastest event", "2.03 / 1.10 s: 1.85", near("rein", "match_range", 1.85)),
-        Claim("SIENA is the quickest to insert", "figure 12", best("siena", ALL, "build"), finding=APPENDED),
+        Claim("SIENA is the quickest to insert", "figure 12", best("siena", ALL, "build"), APPENDED, group="insertion"),
         Claim(
             "REIN inserts hardly slower than SIENA",
             "+4%",
-            ratio("rein", "siena", 1.04, "build", 0.5, 2),
-            finding=APPENDED,
+            equal("rein", "siena", 1.04, "build"),
+            APPENDED,
+            group="insertion",
+            correction="Half or twice as slow counted as hardly slower.",
         ),
-        Claim("TAMA takes longer than SIENA to insert", "18 times", faster("siena", "tama", 18, metric="build")),
-        Claim("H-Tree takes longer than SIENA to insert", "8 times", faster("siena", "h-tree", 8, metric="build")),
-        Claim("Deleting from SIENA grows with n", "figure 13", rises("siena", metric="delete_one", by=2)),
-        Claim("REIN is the quickest to delete", "figure 13", best("rein", ALL, "delete_one")),
-        Claim("REIN takes the least memory", "figure 14", best("rein", ALL, "memory", lambda n: n >= 100_000)),
+        Claim(
+            "TAMA takes longer than SIENA to insert",
+            "18 times",
+            faster("siena", "tama", 18, metric="build"),
+            group="insertion",
+        ),
+        Claim(
+            "H-Tree takes longer than SIENA to insert",
+            "8 times",
+            faster("siena", "h-tree", 8, metric="build"),
+            group="insertion",
+        ),
+        Claim("Deleting from SIENA grows with n", "figure 13", rises("siena", "delete_thousand", rapidly=True)),
+        Claim("REIN is the quickest to delete", "figure 13", best("rein", ALL, "delete_thousand")),
+        Claim("REIN takes the least memory", "figure 14", best("rein", ALL, "memory"), group="memory"),
         Claim(
             "SIENA takes hardly more memory than REIN",
             "16kn + 4n against 16kn bytes",
-            ratio("siena", "rein", 1.025, "memory", 0.5, 2),
+            equal("siena", "rein", 1.025, "memory"),
+            group="memory",
+            correction="Half or twice as much counted as hardly more.",
         ),
         Claim(
             "TAMA takes more memory than REIN",
             "40kn against 16kn bytes: 2.5 times",
-            ratio("tama", "rein", 2.5, "memory", 1.0),
+            faster("rein", "tama", 2.5, metric="memory"),
+            group="memory",
         ),
         Claim(
             "H-Tree takes more memory than REIN",
             "4 * 3^6 n against 16kn bytes: 18 times",
-            ratio("h-tree", "rein", 18, "memory", 1.0),
-            finding="The paper's formula lets every subscription constrain all 6 indexed attributes; with 10 of 20 "
+            faster("rein", "h-tree", 18, metric="memory"),
+            "The paper's formula lets every subscription constrain all 6 indexed attributes; with 10 of 20 "
             "constrained, half of them are free and are not split.",
+            group="memory",
         ),
     ),
 )
 
 CONSTRAINTS = Experiment(
     name="constraints",
-    title="Number of constraints (n=1M, m=2k, w=0.5)",
+    title="Number of constraints (n={n}, m=2k, w=0.5)",
     axis="constraints per subscription",
     workload="rein",
     matchers=MATCHERS,
@@ -158,14 +238,15 @@ CONSTRAINTS = Experiment(
     set=lambda k: {"k": k, "m": 2 * k},
     plots=(Plot("figure 8", "match"), Plot("table IV", "hits")),
     claims=(
-        Claim("With 23 constraints REIN is faster than SIENA", "16 times", faster("rein", "siena", 16, 23)),
+        Claim("With 23 constraints REIN is faster than SIENA", "16 times", faster("rein", "siena", 16, 23), COUNTED),
         Claim("With 23 constraints REIN is faster than TAMA", "10 times", faster("rein", "tama", 10, 23), QUICK_TAMA),
-        Claim("With 23 constraints REIN is faster than H-Tree", "4 times", faster("rein", "h-tree", 4, 23)),
+        Claim("With 23 constraints REIN is faster than H-Tree", "4 times", faster("rein", "h-tree", 4, 23), EARLY),
         *each(
             {name: title for name, title in TITLES.items() if name != "h-tree"},
             "{} slows down with more constraints",
             "figure 8",
             rises,
+            trivial=True,
         ),
         Claim(
             "H-Tree first speeds up with more constraints",
@@ -173,57 +254,80 @@ CONSTRAINTS = Experiment(
             falls("h-tree", where=lambda k: k <= 9),
         ),
         *(
-            Claim(f"Share matched with {k} constraints", f"{count:,} of 400M", matched(count / 400e6, k))
+            Claim(f"Share matched with {k} constraints", f"{count:,} of 400M", matched(count / 400e6, k), trivial=True)
             for k, count in TABLE_IV.items()
         ),
     ),
 )
 
+SIZES = {"200k": {"n": 200_000}, "1M": {"n": 1_000_000}, "2M": {"n": 2_000_000}}
 BUCKETS = Experiment(
     name="buckets",
-    title="Number of buckets (m=20, k=10, w=0.5)",
-    axis="buckets an attribute and end",
+    title="Number of buckets ({n} subscriptions, m=20, k=10, w=0.5)",
+    axis="buckets per attribute and end",
     workload="rein",
     matchers=("rein=rein:buckets={x}",),
-    n=by(1_000, 200_000, 2_000_000),
+    n=by(0, 0, 0),
     values=by(
         (50, 1_000),
         (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000),
         (50, 100, 200, 400, 600, 800, 1_000, 2_000, 5_000, 10_000, 20_000),
     ),
     set=lambda b: {},
+    series=by({"500": {"n": 500}, "1k": {"n": 1_000}}, {"50k": {"n": 50_000}, "200k": {"n": 200_000}}, SIZES),
     log_axis=True,
+    engine=False,
     plots=(Plot("figure 9", "match", log=False),),
     claims=(
-        Claim("More buckets help at first", "falls from 50 to 1000", falls("rein", where=lambda b: b <= 1_000)),
+        Claim(
+            "More buckets help at first",
+            "falls from 50 to 1000 with 2M subscriptions",
+            of_series("rein", lambda rein: falls(rein, where=lambda b: b <= 1_000), -1),
+        ),
         Claim(
             "Beyond a critical point (which depends on n) more buckets hurt",
             "1000 with 2M subscriptions",
-            turns("rein"),
+            of_series("rein", turns, -1),
+            group="critical point",
+        ),
+        Claim(
+            "The critical point is higher with more subscriptions",
+            "section V-B3",
+            of_series("rein", turns_later, -1, 0),
+            group="critical point",
+            correction="It was measured at one n, which cannot show that it depends on n.",
         ),
     ),
 )
 
+SHAPES = {
+    "uniform": {"distribution": "uniform"},
+    "normal": {"distribution": "normal"},
+    "pareto": {"distribution": "pareto"},
+    "events normal": {"event_distribution": "normal"},
+    "events pareto": {"event_distribution": "pareto"},
+}
 DISTRIBUTIONS = Experiment(
     name="distributions",
-    title="Distribution of constraint values and of event values",
-    axis="distribution",
+    title="Distribution of constraint values and of event values (m=20, k=10, w=0.5)",
+    axis="subscriptions",
     workload="rein",
     matchers=("rein",),
-    n=by(1_000, 200_000, 2_000_000),
-    values=by(*(("uniform", "normal", "pareto", "events normal", "events pareto"),) * 3),
-    set=lambda name: {"event_distribution": name.split()[1]} if name.startswith("events") else {"distribution": name},
-    plots=(Plot("table V", "match", log=False),),
+    n=by(0, 0, 0),
+    values=by((500, 1_000), (50_000, 100_000, 200_000), SUBSCRIPTIONS.values["paper"]),
+    series=by(*(SHAPES,) * 3),
+    engine=False,
+    plots=(Plot("table V", "match", log=False, table=True),),
     claims=(
         Claim(
             "REIN does not feel the distribution of the constraints",
             "1.539, 1.577, 1.542 s: 2.5% apart",
-            flat("rein", where=lambda name: not name.startswith("events")),
+            same_everywhere("rein uniform", "rein normal", "rein pareto"),
         ),
         Claim(
             "REIN does not feel the distribution of the events",
             "the same",
-            flat("rein", where=lambda name: name == "uniform" or name.startswith("events")),
+            same_everywhere("rein uniform", "rein events normal", "rein events pareto"),
             finding=EVENTS_MATTER,
         ),
     ),
@@ -231,22 +335,30 @@ DISTRIBUTIONS = Experiment(
 
 WIDTHS = Experiment(
     name="widths",
-    title="Width of the ranges (n=1M, m=20, k=10)",
+    title="Width of the ranges (n={n}, m=20, k=10)",
     axis="width of a range, share of the domain",
     workload="rein",
-    matchers=MATCHERS,
+    matchers=WIDE_MATCHERS,
     n=by(500, 200_000, 1_000_000),
     values=by((0.1, 0.6), *((0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),) * 2),
     set=lambda w: {"width": w},
     plots=(Plot("figure 11", "match"), Plot("table VI", "hits"), Plot("insertion over width", "build")),
     claims=(
-        Claim("At w = 0.6 REIN is faster than SIENA", "17 times", faster("rein", "siena", 17, 0.6)),
+        Claim("At w = 0.6 REIN is faster than SIENA", "17 times", faster("rein", "siena", 17, 0.6), COUNTED),
         Claim("At w = 0.6 REIN is faster than TAMA", "12 times", faster("rein", "tama", 12, 0.6), QUICK_TAMA),
-        Claim("At w = 0.6 REIN is faster than H-Tree", "50 times", faster("rein", "h-tree", 50, 0.6)),
+        Claim("At w = 0.6 REIN is faster than H-Tree", "50 times", faster("rein", "h-tree", 50, 0.6), EARLY),
         Claim(
-            "With many matches (w = 0.8) REIN leads SIENA", "an order of magnitude", faster("rein", "siena", 10, 0.8)
+            "With many matches (w = 0.8) REIN leads SIENA",
+            "an order of magnitude",
+            faster("rein", "siena", 10, 0.8),
+            COUNTED,
         ),
-        Claim("With many matches (w = 0.8) REIN leads TAMA", "an order of magnitude", faster("rein", "tama", 10, 0.8)),
+        Claim(
+            "With many matches (w = 0.8) REIN leads TAMA",
+            "an order of magnitude",
+            faster("rein", "tama", 10, 0.8),
+            QUICK_TAMA,
+        ),
         Claim("SIENA slows down with the width", "figure 11", rises("siena"), finding=HALF_HOLD),
         Claim("REIN speeds up with the width", "figure 11", falls("rein")),
         Claim(
@@ -270,15 +382,21 @@ WIDTHS = Experiment(
             "H-Tree does not fit into 32 GB at w = 0.7",
             "1M subscriptions",
             does_not_fit("h-tree", 0.7, 1_000_000, 32),
+            FREE_BRANCH,
+            group="does not fit",
+            correction="A refusal by our own limit counted as holding; now the memory that it takes is compared.",
         ),
         Claim(
             "H-Tree does not fit into 32 GB at w = 0.8",
             "1M subscriptions",
             does_not_fit("h-tree", 0.8, 1_000_000, 32),
+            FREE_BRANCH,
+            group="does not fit",
+            correction="A refusal by our own limit counted as holding; now the memory that it takes is compared.",
         ),
-        Claim("Nothing matches up to w = 0.1", "0 of 400M", nothing_matched(0.01, 0.05, 0.1)),
+        Claim("Nothing matches up to w = 0.1", "0 of 400M", nothing_matched(0.01, 0.05, 0.1), trivial=True),
         *(
-            Claim(f"Share matched at w = {w}", f"{count:,} of 400M", matched(count / 400e6, w))
+            Claim(f"Share matched at w = {w}", f"{count:,} of 400M", matched(count / 400e6, w), trivial=True)
             for w, count in TABLE_VI.items()
         ),
         *each(
@@ -301,4 +419,5 @@ PAPER = Paper(
     "REIN (INFOCOM 2014)",
     "C++ on 2.4 GHz cores and 32 GB; 200k-2M subscriptions; matching times in seconds for 400 events.",
     (SUBSCRIPTIONS, CONSTRAINTS, BUCKETS, DISTRIBUTIONS, WIDTHS),
+    events=400,
 )

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from hitbox.experiments.claims import (
     absolute,
+    at_most_linear,
+    equal,
+    exponential,
     falls,
     faster,
     flat,
     gap_opens,
+    less_than_linear,
+    linear,
     not_rising,
-    ratio,
     rises,
     steeper,
-    sublinear,
-    superlinear,
 )
 from hitbox.experiments.experiment import Claim, Experiment, Paper, Plot, by, each
 
@@ -65,6 +67,8 @@ WIDENED = (
     "must all be read. The change is far smaller than that of the R-trees, but it is there."
 )
 N = by(300, 100_000, 1_000_000)
+HALF = by(300, 100_000, 500_000)
+"""Where every point needs R-trees of its own, which take a minute per million subscriptions to build."""
 WIDER = {"width": 0.38}
 """With it the two halves return 203 rows at 16 attributes and 2,960 at 8, where the paper counted 205 and 2,789."""
 
@@ -79,7 +83,7 @@ SUBSCRIPTIONS = Experiment(
     values=by(
         (200, 400),
         (25_000, 50_000, 100_000, 200_000, 400_000),
-        (250_000, 500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000),
+        (250_000, 500_000, 1_000_000, 1_750_000, 2_500_000),
     ),
     plots=(Plot("figure 3a", "match"),),
     claims=(
@@ -87,7 +91,7 @@ SUBSCRIPTIONS = Experiment(
             TREES | TRANSFORMED,
             "{} scales well with the number of subscriptions",
             "figure 3a",
-            lambda name: sublinear(name),
+            at_most_linear,
         ),
         Claim("MLGF beats the naive R-tree", "one or two orders of magnitude", faster(MLGF, NAIVE, 20)),
         Claim("MLGF beats the compound R-trees", "one or two orders of magnitude", faster(MLGF, COMPOUND, 20)),
@@ -98,12 +102,12 @@ SUBSCRIPTIONS = Experiment(
 
 DIMENSIONS = Experiment(
     name="dimensions",
-    title="Number of attributes, half of them criteria",
+    title="Number of attributes, half of them criteria (n={n})",
     axis="attributes",
     workload="symmetric",
     fixed=WIDER,
     matchers=MATCHERS,
-    n=by(200, 200_000, 1_000_000),
+    n=by(300, 200_000, 500_000),
     values=by((8, 16), (8, 16, 24, 32, 48, 64), (8, 16, 24, 32, 40, 48, 56, 64)),
     set=lambda m: {"m": m, "information": m // 2},
     measures=("match", "upkeep", "halves"),
@@ -118,20 +122,22 @@ DIMENSIONS = Experiment(
         Claim(
             "Compound gains from 8 to 16 attributes",
             "2789 intermediate results at 8, 205 at 16",
-            falls(COMPOUND, metric="intermediate", by=1.5, where=lambda m: m <= 16),
+            falls(COMPOUND, "intermediate", where=lambda m: m <= 16),
+            trivial=True,
         ),
         Claim(
             "Compound is no slower with 16 attributes than with 8",
             "figure 3b",
-            not_rising(COMPOUND, within=1.1, where=lambda m: m <= 16),
+            not_rising(COMPOUND, where=lambda m: m <= 16, at_most="equal"),
             OVERLAP,
         ),
-        Claim("MLGF grows less than linearly with the attributes", "figure 3b", sublinear(MLGF, most=1.0)),
+        Claim("MLGF grows less than linearly with the attributes", "figure 3b", less_than_linear(MLGF)),
         *each(
             TRANSFORMED,
             "Building {} grows linearly",
             "figure 4a",
-            lambda name: sublinear(name, metric="build"),
+            lambda name: linear(name, "build"),
+            correction="A curve that falls counted as growing linearly.",
         ),
         *each(
             TREES,
@@ -139,6 +145,7 @@ DIMENSIONS = Experiment(
             "figure 4a",
             lambda name: steeper(name, MLGF, "build"),
             ONE_PATH,
+            group="building deteriorates",
         ),
         *each(
             TREES,
@@ -146,43 +153,50 @@ DIMENSIONS = Experiment(
             "figure 4a",
             lambda name: steeper(name, UB, "build"),
             ONE_PATH,
+            group="building deteriorates",
         ),
         *each(
             TREES,
-            "Inserting into {} grows more than linearly",
-            "exponential",
-            lambda name: superlinear(name, metric="insert_each"),
+            "Inserting into {} grows exponentially",
+            "exponentially",
+            lambda name: exponential(name, "insert_each"),
             ONE_PATH,
+            was="Inserting into {} grows more than linearly",
         ),
         *each(
             TREES,
-            "Deleting from {} grows more than linearly",
-            "exponential",
-            lambda name: superlinear(name, metric="delete_each"),
+            "Deleting from {} grows exponentially",
+            "exponentially",
+            lambda name: exponential(name, "delete_each"),
             WANDERING,
+            was="Deleting from {} grows more than linearly",
         ),
         *each(
             TRANSFORMED,
-            "Inserting into {} grows linearly at most",
+            "Inserting into {} grows linearly",
             "figure 4b",
-            lambda name: sublinear(name, metric="insert_each"),
+            lambda name: linear(name, "insert_each"),
+            was="Inserting into {} grows linearly at most",
+            correction="A curve that falls counted as growing linearly.",
         ),
         *each(
             TRANSFORMED,
-            "Deleting from {} grows linearly at most",
+            "Deleting from {} grows linearly",
             "figure 4c",
-            lambda name: sublinear(name, metric="delete_each"),
+            lambda name: linear(name, "delete_each"),
+            was="Deleting from {} grows linearly at most",
+            correction="A curve that falls counted as growing linearly.",
         ),
         Claim(
             "MLGF inserts a little faster than UB-tree",
             "a little",
-            ratio(MLGF, UB, 0.9, "insert_each", 0.0, 1.0, at=16),
+            faster(MLGF, UB, None, 16, "insert_each"),
             ALIKE,
         ),
         Claim(
             "MLGF deletes a little slower than UB-tree",
             "a little",
-            ratio(MLGF, UB, 1.1, "delete_each", 1.0, at=16),
+            faster(UB, MLGF, None, 16, "delete_each"),
             ALIKE,
         ),
         Claim(
@@ -195,12 +209,12 @@ DIMENSIONS = Experiment(
 
 SELECTIVITIES = Experiment(
     name="selectivities",
-    title="Selectivity",
+    title="Selectivity (n={n})",
     axis="share of the subscriptions that an event meets",
     workload="symmetric",
     fixed=WIDER,
     matchers=MATCHERS,
-    n=N,
+    n=HALF,
     values=by((0.01, 0.1), (0.0001, 0.0005, 0.001, 0.002, 0.005), (0.00001, 0.00005, 0.0001, 0.0002, 0.0005)),
     set=lambda s: {"selectivity": s},
     log_axis=True,
@@ -215,26 +229,26 @@ SELECTIVITIES = Experiment(
 
 ROLES = Experiment(
     name="roles",
-    title="Criteria : information attributes of a subscription",
+    title="Criteria : information attributes of a subscription (n={n})",
     axis="criteria attributes of 16",
     workload="symmetric",
     fixed=WIDER,
     matchers=MATCHERS,
-    n=N,
+    n=HALF,
     values=by((0, 16), *((0, 4, 8, 12, 16),) * 2),
     set=lambda criteria: {"information": 16 - criteria},
     plots=(Plot("figure 3d", "match"),),
     claims=(
-        Claim("Compound equals naive at 0 : 16", "the same", ratio(COMPOUND, NAIVE, 1, low=0.7, high=1.4, at=0)),
-        Claim("Compound equals naive at 16 : 0", "the same", ratio(COMPOUND, NAIVE, 1, low=0.7, high=1.4, at=16)),
+        Claim("Compound equals naive at 0 : 16", "the same", equal(COMPOUND, NAIVE, at=0)),
+        Claim("Compound equals naive at 16 : 0", "the same", equal(COMPOUND, NAIVE, at=16)),
         Claim("MLGF leads UB-tree by more with more criteria", "figure 3d", gap_opens(UB, MLGF), NEAR),
-        Claim("MLGF beats UB-tree in the asymmetric case 16 : 0", "figure 3d", faster(MLGF, UB, 10, at=16), NEAR),
+        Claim("MLGF beats UB-tree in the asymmetric case 16 : 0", "figure 3d", faster(MLGF, UB, None, at=16), NEAR),
     ),
 )
 
 EQUALITIES = Experiment(
     name="equalities",
-    title="Share of equality predicates in the events",
+    title="Share of equality predicates in the events (n={n})",
     axis="equalities, share of the criteria",
     workload="symmetric",
     fixed=WIDER,
@@ -254,7 +268,7 @@ EQUALITIES = Experiment(
 
 UNUSED = Experiment(
     name="unused",
-    title="Share of the attributes that the predicates of events use",
+    title="Share of the attributes that the predicates of events use (n={n})",
     axis="used by events, share of the attributes that they may ask for",
     workload="symmetric",
     fixed=WIDER,
@@ -277,4 +291,5 @@ PAPER = Paper(
     "Symmetric publish/subscribe",
     "C++ on four 900 MHz CPUs, 16 GB; one million subscriptions, 1000 events.",
     (SUBSCRIPTIONS, DIMENSIONS, SELECTIVITIES, ROLES, EQUALITIES, UNUSED),
+    events=1_000,
 )
