@@ -36,6 +36,7 @@ def spark() -> Iterator[Any]:
         "spark_driver_memory": "1g",
         "spark_sql_shuffle_partitions": 2,
         "spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark_ui_enabled": "false",
         "spark_sql_ansi_doubleQuotedIdentifiers": "true",
     }
     session = hs.session("local[2]", "hitbox-tests", **settings)

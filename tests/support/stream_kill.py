@@ -49,6 +49,7 @@ def session() -> Any:
         "local[2]",
         spark_driver_memory="1g",
         spark_sql_shuffle_partitions=2,
+        spark_ui_enabled="false",
         spark_driver_extraJavaOptions=flags,
     )
 

@@ -36,9 +36,10 @@ from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import resolve_name
 from hitbox.spark import box_rows, snapshot_files
 from hitbox.spark.columns import ID_TYPES, check_subscriptions, field_of, schema_of_bounds
+from hitbox.spark.task_progress import job_description
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import join, resolve
+from hitbox.storage.addresses import join, resolve, without_passwords
 
 SUBSCRIPTIONS_PER_PART = 1_000_000
 MAX_NAMED = 5
@@ -86,7 +87,10 @@ def build(
         _clear(report)
     if parts is None:
         parts = max(1, -(-subscriptions.count() // SUBSCRIPTIONS_PER_PART))
-    with snapshot_files.draft(path) as place:
+    with (
+        snapshot_files.draft(path) as place,
+        job_description(subscriptions.sparkSession, f"hitbox: build {without_passwords(path)}"),
+    ):
         keys = Keys(wanted)
         keys.admit(_strings(subscriptions.drop(latest_by) if latest_by else subscriptions, wanted))
         dictionaries = keys.arrays()

@@ -36,8 +36,9 @@ from hitbox.index.catalog import ID_TYPES, text_arrays
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
 from hitbox.spark.columns import check_subscriptions, field_of
+from hitbox.spark.task_progress import job_description
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import for_spark, resolve
+from hitbox.storage.addresses import for_spark, resolve, without_passwords
 
 OPS = ("subscribe", "unsubscribe")
 MAX_NAMED = 5
@@ -102,7 +103,8 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
 
 
 def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
-    newest = _newest(changes)
+    with job_description(changes.sparkSession, f"hitbox: read the changes for {without_passwords(path)}"):
+        newest = _newest(changes)
     with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = snapshot_files.facts(path)
         memory = Memory.read(path, facts)

@@ -3,6 +3,8 @@
 The job runs where the events are: every task memory-maps the snapshot and matches its partition (match_task.py).
 If the snapshot is larger than a host's memory, `by_part=True` sends each event to every part instead, so that a task
 opens one part at a time, and merges what the parts found.
+
+A stream takes the same path; there, each micro-batch finds out its version inside its tasks (stream_task.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
 from hitbox.spark.match_task import FORMS, Job
+from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
 
@@ -42,8 +45,12 @@ def match(
     allow_missing: bool = False,
     by_part: bool = False,
     scratch: str | None = None,
+    metrics: str = "hitbox",
 ) -> DataFrame:
     """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
+
+    On a stream, every micro-batch is matched against one version: the one that is current when the batch starts. It
+    is the same for all tasks, and again if Spark repeats the batch. The column `snapshot_version` holds it.
 
     Parameters
     ----------
@@ -51,16 +58,21 @@ def match(
     form: "arrays" (one array of ids per event), "pairs" (one row per match) or "counts" (matches per event)
     limit: at most this many matches per event, the most urgent ones
     where: the column with each event's own predicate over what subscriptions say about themselves
-    version: of the snapshot (default: the current one)
+    version: of the snapshot (default: the current one; on a stream, the current one of each batch)
     allow_missing: treat an attribute that the events have no column for as null
     by_part: send events to the parts of the snapshot instead of opening all parts in each task
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
+    metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     """
     if isinstance(subscriptions, DataFrame):
         others = [name for name in (event_id, *keep, where) if name]
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
+    if events.isStreaming:
+        if by_part:
+            raise ValueProblem("by_part is for tables; a stream opens all parts in each task")
+        return _on_stream(events, job, schema, version, allow_missing, metrics)
     require_hitbox(events.sparkSession)
     if by_part:
         return _by_part(events, job, schema, len(snapshot_files.facts(path, job.version).get("parts", [""])))
@@ -100,12 +112,42 @@ def prepare(
 
 def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
     """Pass only the columns that the job reads to the job."""
-    read = dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]])
 
-    def partition(batches: Any) -> Any:
+    def hitbox_match(batches: Any) -> Any:  # Spark shows this name in its plans
         return job(batches)
 
-    return events.select(*[_column(name) for name in read]).mapInArrow(partition, schema)
+    return events.select(*[_column(name) for name in _read(job)]).mapInArrow(hitbox_match, schema)
+
+
+def _read(job: Job) -> list[str]:
+    """The columns of the events that a job reads."""
+    return list(dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]]))
+
+
+def _on_stream(
+    events: DataFrame, job: Job, schema: T.StructType, version: int | None, allow_missing: bool, metrics: str
+) -> DataFrame:
+    """The matches of each micro-batch, the version that they were found in, and figures for Spark's progress."""
+    for name in (VERSION, FIGURES):
+        if name in job.kept:
+            raise TableError(f"keep names a column {name!r}, which the result has already: rename it")
+    if version is None:
+        snapshot_files.require_writable(join(job.path, "pins"), "pins of the stream")
+    require_hitbox(events.sparkSession)
+    read = _read(job)
+    others = tuple(name for name in events.columns if name not in read)
+    id_type = str(snapshot_files.facts(job.path, job.version)["id_type"])
+    task = StreamTask(job, id_type, others, version is None, allow_missing)
+
+    def hitbox_match(batches: Any) -> Any:
+        return task(batches)
+
+    # all can be null, in the rows with figures; the metadata of an event-time column says what its watermark is
+    fields = [T.StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields]
+    found = events.select(*[_column(name) for name in read]).mapInArrow(
+        hitbox_match, T.StructType([*fields, *EXTRA_FIELDS])
+    )
+    return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
 
 
 def _column(name: str) -> Any:

@@ -115,12 +115,13 @@ class Job:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = Counted()
         try:
-            yield from self._matched(batches, count)
+            yield from self.matched(batches, count)
         finally:
             if self.counts is not None and count.events:
                 count.leave(self.counts)
 
-    def _matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
+    def matched(self, batches: Iterator[pa.RecordBatch], count: Counted) -> Iterator[pa.RecordBatch]:
+        """The matches of a partition; what passed is added to `count` as it passes."""
         size = FIRST_SLICE
         for table, part in self._parts(batches):
             index = opened(self.path, self.version, self.identity, part)
