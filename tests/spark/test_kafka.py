@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 from hitbox import Index
 from hitbox import spark as hs
+from hitbox.console.progress import progress
+from hitbox.spark import kafka_demo
 
 OFFSET = ["topic", "partition", "offset"]
 
@@ -42,7 +45,7 @@ def run(spark: Any, kafka: str, path: str, names: tuple[str, str], checkpoint: P
 
 
 def test_from_kafka_to_kafka(spark: Any, kafka: str, tmp_path: Path) -> None:
-    path, names, checkpoint = str(tmp_path / "snapshot"), ("quotes", "hits"), tmp_path / "checkpoint"
+    path, names, checkpoint = str(tmp_path / "snapshot"), ("prices", "wanted"), tmp_path / "checkpoint"
     index = Index({"price": "float", "city": "string"})
     index.subscribe("cheap", "price < 10")
     index.subscribe("paris", "city = 'Paris'")
@@ -70,3 +73,15 @@ def test_from_kafka_to_kafka(spark: Any, kafka: str, tmp_path: Path) -> None:
     cheap = {(n, "cheap", 1) for n in (0, 1, 2)}
     assert found == cheap | {(n, "paris", 1) for n in (1, 3, 5)} | {(n, "rome", 2) for n in (7, 8)}
     assert len(hits) == len(found), "nothing twice"
+
+
+def test_the_demo(spark: Any, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_demo, "QUOTES", 600)
+    monkeypatch.setattr(kafka_demo, "PER_BATCH", 200)
+    with progress("", 6) as step:
+        facts = kafka_demo.KafkaDemo(spark, kafka, str(tmp_path), step).run()
+    assert facts["events"] > 600
+    assert facts["hits"] > 0
+    assert facts["versions"] == [1, 2]
+    assert facts["lost"] == 0
+    assert facts["latency_ms"] > 0

@@ -99,7 +99,6 @@ def child_kafka(spark: Any, folder: Path, rows: int) -> None:
 
     from hitbox import spark as hs
 
-    snapshot.KEPT_VERSIONS = 10**9
     path, kafka = str(folder / "snapshot"), {"kafka.bootstrap.servers": (folder.parent / "kafka").read_text()}
     topics = f"events-{folder.name}", f"hits-{folder.name}"
     if not (folder / "sent").exists():

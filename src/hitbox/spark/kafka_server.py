@@ -40,6 +40,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=60000
 """
 
 
