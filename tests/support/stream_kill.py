@@ -102,7 +102,7 @@ def child_kafka(spark: Any, folder: Path, rows: int) -> None:
     path, kafka = str(folder / "snapshot"), {"kafka.bootstrap.servers": (folder.parent / "kafka").read_text()}
     topics = f"events-{folder.name}", f"hits-{folder.name}"
     if not (folder / "sent").exists():
-        Growing(path).publish()
+        Growing(folder).publish()
         sent = spark.range(rows).select(F.to_json(F.struct(F.col("id").alias("value"))).alias("value"))
         sent.withColumn("topic", F.lit(topics[0])).write.format("kafka").options(**kafka).save()
         (folder / "sent").touch()
@@ -115,7 +115,7 @@ def child_kafka(spark: Any, folder: Path, rows: int) -> None:
     writer = writer.format("kafka").options(**kafka).option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     (folder / "ready").touch()
-    growing = Growing(path)
+    growing = Growing(folder)
     while query.isActive:
         growing.publish()
         time.sleep(0.2)
@@ -129,18 +129,28 @@ def child_kafka(spark: Any, folder: Path, rows: int) -> None:
 
 
 class Growing:
-    """A snapshot: version n has the subscriptions 0 to n - 1; number k wants the events of which k + 1 is a divisor."""
+    """A snapshot with one subscription more in each version; number k wants the events of which k + 1 is a divisor.
 
-    def __init__(self, path: str):
-        self.path = path
-        exists = Path(path, "CURRENT").exists()
-        self.index = Index.open(path) if exists else Index({"value": "int"})
+    `sizes` notes how many each version has. A writer that is killed may leave a gap in the numbers of the versions.
+    """
+
+    def __init__(self, folder: Path):
+        self.path, self.sizes = folder / "snapshot", folder / "sizes"
+        exists = (self.path / "CURRENT").exists()
+        self.index = Index.open(self.path) if exists else Index({"value": "int"})
+        if exists:
+            self.note()
 
     def publish(self) -> None:
         number = len(self.index)
         wanted = ", ".join(str(value) for value in range(0, 10_000, number + 1))
         self.index.subscribe(number, f"value IN ({wanted})" if number else "value >= 0")
         self.index.save(self.path)
+        self.note()
+
+    def note(self) -> None:
+        with open(self.sizes, "a") as out:
+            out.write(f"{snapshot.current(self.path)} {len(self.index)}\n")
 
 
 def sequence_of(path: str) -> int:
@@ -365,6 +375,7 @@ def check_kafka(folder: Path, rows: int) -> dict[str, Any]:
         found = hits.setdefault((hit["topic"], hit["partition"], hit["offset"]), set())
         copies += (hit["subscription"], hit["snapshot_version"]) in found
         found.add((hit["subscription"], hit["snapshot_version"]))
+    sizes = dict(map(int, line.split()) for line in (folder / "sizes").read_text().splitlines())
     lost = doubled = wrong = 0
     total, versions = sum(map(len, hits.values())), set()
     for row in events.select(["topic", "partition", "offset", "value"]).to_pylist():
@@ -375,7 +386,8 @@ def check_kafka(folder: Path, rows: int) -> dict[str, Any]:
         if len(seen) == 1:
             value, version = json.loads(row["value"])["value"], seen.pop()
             versions.add(version)
-            wrong += {subscription for subscription, _ in found} != {k for k in range(version) if value % (k + 1) == 0}
+            expected = {k for k in range(sizes[version]) if value % (k + 1) == 0}
+            wrong += {subscription for subscription, _ in found} != expected
     return {
         "events": events.num_rows,
         "hits": total,

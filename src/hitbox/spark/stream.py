@@ -96,10 +96,11 @@ def match_stream(
 def progress(stream: str | StreamingQuery, metrics: str = "hitbox") -> list[dict[str, Any]]:
     """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching.
 
+    For a query there is also `snapshot_age_seconds`: how long ago the version was published.
+
     Parameters
     ----------
-    stream: the checkpoint of a `match_stream`; or a query with a `match` in it, of which Spark keeps the last 100
-        batches, here with `snapshot_age_seconds`: how long ago the version was published
+    stream: the checkpoint of a `match_stream`, or a query with a `match` in it (Spark keeps its last 100 batches)
     metrics: as given to `match`
     """
     if isinstance(stream, str | os.PathLike):
