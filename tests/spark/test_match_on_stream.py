@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 from hitbox import Index
 from hitbox import spark as hs
@@ -132,6 +134,20 @@ def test_a_stream_that_matches_nothing_still_counts(spark: Any, tmp_path: Path) 
     query.stop()
     first = hs.progress(query)[0]
     assert (first["events"], first["matches"]) == (PER_BATCH, 0)
+
+
+def test_progress_reads_what_spark_connect_gives() -> None:
+    schema = {"fields": [{"name": "events"}, {"name": "version"}]}
+    rows = [Row(events=5, version=1), Row(values=[6, 2], schema=schema), Row(events=None, version=None)]
+    seen = [
+        SimpleNamespace(batchId=batch, observedMetrics={"hitbox": row}, durationMs={"triggerExecution": 250})
+        for batch, row in enumerate(rows)
+    ]
+    done: Any = hs.progress(SimpleNamespace(recentProgress=seen))  # type: ignore[arg-type]
+    assert done == [
+        {"batch": 0, "events": 5, "version": 1, "seconds": 0.25},
+        {"batch": 1, "events": 6, "version": 2, "seconds": 0.25},
+    ]
 
 
 def test_a_given_version_stays(spark: Any, growing: Growing, tmp_path: Path) -> None:

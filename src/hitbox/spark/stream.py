@@ -105,7 +105,8 @@ def progress(stream: str | StreamingQuery, metrics: str = "hitbox") -> list[dict
     """
     if isinstance(stream, str | os.PathLike):
         return [json.loads(text) for text in snapshot_files.texts(join(resolve(stream), "hitbox", "batches"))]
-    return [_figures(one, metrics) for one in stream.recentProgress if metrics in one.observedMetrics]
+    figures = [_figures(one, metrics) for one in stream.recentProgress if metrics in one.observedMetrics]
+    return [one for one in figures if one["events"] is not None]  # a batch without events has none
 
 
 def _figures(one: Any, metrics: str) -> dict[str, Any]:
