@@ -97,14 +97,14 @@ def _tidy(path: str, query: str, batch: int) -> None:
     """Remove pins that no batch will read again. A failure is left to the next batch."""
     with contextlib.suppress(SnapshotError, OSError):
         for name in snapshot_files.names(join(path, "pins")):
-            stem = Path(name).stem
-            if not stem.startswith("query-"):
-                continue
-            mine, _, number = stem.removeprefix("query-").rpartition("-")
-            if mine == query:
-                over = int(number) <= batch - KEPT_BATCHES
-            else:
-                pin = snapshot_files.pinned(path, stem)
-                over = pin is not None and snapshot.expired(pin)
-            if over:
-                snapshot_files.remove(join(path, "pins", name))
+            with contextlib.suppress(SnapshotError, OSError):
+                if name.startswith("query-") and name.endswith(".json") and _over(path, Path(name).stem, query, batch):
+                    snapshot_files.remove(join(path, "pins", name))
+
+
+def _over(path: str, name: str, query: str, batch: int) -> bool:
+    mine, _, number = name.removeprefix("query-").rpartition("-")
+    if mine == query and number.isdigit():
+        return int(number) <= batch - KEPT_BATCHES
+    pin = snapshot_files.pinned(path, name)
+    return pin is not None and snapshot.expired(pin)
