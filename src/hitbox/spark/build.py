@@ -37,9 +37,10 @@ from hitbox.spark import box_files, parquet_table, snapshot_files
 from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
+from hitbox.spark.task_progress import job_description
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import join, resolve
+from hitbox.storage.addresses import join, resolve, without_passwords
 
 LARGEST_PART = 1_400_000
 """Subscriptions per part where the caller does not say how many parts; parts are halved, so they hold 0.7 to 1.4M."""
@@ -93,7 +94,10 @@ def build(
     require_hitbox(spark)
     if report:
         parquet_table.remove_files(report)
-    with snapshot_files.draft(path) as place:
+    with (
+        snapshot_files.draft(path) as place,
+        job_description(spark, f"hitbox: build {without_passwords(path)}"),
+    ):
         task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(table, latest_by))
         task = replace(task, latest_by=latest_by, report=report)
         snapshot_files.make_folder(task.boxes)

@@ -45,8 +45,9 @@ from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files, snapshot_files
 from hitbox.spark.columns import check_subscriptions, field_of, without
+from hitbox.spark.task_progress import job_description
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import for_spark, join, resolve
+from hitbox.storage.addresses import for_spark, join, resolve, without_passwords
 
 OPS = ("subscribe", "unsubscribe")
 MAX_NAMED = 5
@@ -111,7 +112,8 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
 
 
 def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
-    newest = _newest(changes)
+    with job_description(changes.sparkSession, f"hitbox: read the changes for {without_passwords(path)}"):
+        newest = _newest(changes)
     with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = snapshot_files.facts(path)
         memory = Memory.read(path, facts)
@@ -135,7 +137,8 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
             touched = np.unique(np.concatenate([part_of(ids, len(parts)) for ids in (gone, encoded.ids)])).tolist()
             if relabels or parts == [""]:
                 touched = list(range(len(parts)))
-            done = _changed(changes.sparkSession, task, touched)
+            with job_description(changes.sparkSession, f"hitbox: change {without_passwords(path)}"):
+                done = _changed(changes.sparkSession, task, touched)
             with snapshot_files.filling(place) as folder:
                 files = snapshot.add(folder, keys.arrays() | memory.arrays())
             names = [done[n]["name"] if n in done else name for n, name in enumerate(parts)]

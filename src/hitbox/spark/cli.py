@@ -29,6 +29,7 @@ from hitbox.spark import demo as demonstration
 from hitbox.spark.build import build as built
 from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
+from hitbox.spark.kafka_demo import kafka_demo
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
 from hitbox.spark.stream import match_stream, progress, stop
@@ -185,13 +186,14 @@ def stream_command(
 def demo_command(
     subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "1M",
     events: Annotated[str, typer.Option(help="number of events")] = "100k",
+    kafka: Annotated[bool, typer.Option("--kafka", help="show a stream from Kafka to Kafka instead")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
     with plain_errors():
         console = Console(quiet=as_json)
         sizes = _count("subscriptions", subscriptions), _count("events", events)
-        facts = demonstration.demo(*sizes, console=console)
+        facts = kafka_demo(console) if kafka else demonstration.demo(*sizes, console=console)
     if as_json:
         typer.echo(json.dumps(facts))
 

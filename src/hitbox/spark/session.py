@@ -36,7 +36,6 @@ logger.shutdown.level = off
 HARMLESS = b"WARNING: Using incubator modules: jdk.incubator.vector"
 
 DEFAULTS = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -24,6 +24,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,6 +46,7 @@ PARALLEL_COPIES = 8
 
 ALL, SHARED = -2, -1
 """Pieces of a version besides its parts: everything, and the files that belong to no part."""
+SETTLE_SECONDS = writer_lease.SETTLE_SECONDS
 
 FAILURES = (OSError, pa.ArrowException)
 """What pyarrow raises if a store fails."""
@@ -343,7 +345,7 @@ def _retire(path: str, number: int, before: int | None) -> None:
         pins = [_pin(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
     except SnapshotError:  # a damaged pin: it may keep any version
         return
-    held = {int(pin["version"]) for pin in pins if pin}
+    held = {int(pin["version"]) for pin in pins if pin and not snapshot.expired(pin)}
     kept = {*were_current[max(0, len(were_current) - snapshot.KEPT_VERSIONS + 1) :], *held}
     for old in there:
         if old < number and old not in kept:
@@ -371,6 +373,30 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
         return
     write_text(join(path, "pins", f"{name}.json"), snapshot.pin_text({"version": version, "batch": batch}))
     facts(path, version)
+
+
+def pin_once(path: str, name: str, **facts: Any) -> dict[str, Any]:
+    """What `name` pinned; if that is nothing yet, it pins the current version. All who ask get the same answer.
+
+    pyarrow has no conditional put. So on an object store a pin counts only after SETTLE_SECONDS: whoever finds none
+    writes one, and the last of those who write at the same time wins.
+    """
+    if not is_remote(path):
+        return snapshot.pin_once(path, name, **facts)
+    address = join(path, "pins", f"{name}.json")
+    found = _pin(address)
+    if found is None:
+        write_text(address, snapshot.pin_text({"version": current(path), **facts, "settled": False}))
+    elif found["settled"]:
+        return found
+    time.sleep(SETTLE_SECONDS)
+    found = _pin(address)
+    if found is None:
+        raise SnapshotError(f"the pin {without_passwords(address)} was removed while it was in use")
+    if not found["settled"]:
+        found["settled"] = True
+        write_text(address, snapshot.pin_text(found))
+    return found
 
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +31,9 @@ from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
 from hitbox.spark.match import prepare, run
 from hitbox.spark.match_task import passed
+from hitbox.spark.task_progress import job_description
 from hitbox.spark.worker_check import require_hitbox
-from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
+from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of, without_passwords
 
 KEPT_BATCHES = 10_000
 """Batches whose progress is kept."""
@@ -91,9 +93,27 @@ def match_stream(
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
-def progress(checkpoint: str) -> list[dict[str, Any]]:
-    """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching."""
-    return [json.loads(text) for text in snapshot_files.texts(join(resolve(checkpoint), "hitbox", "batches"))]
+def progress(stream: str | StreamingQuery, metrics: str = "hitbox") -> list[dict[str, Any]]:
+    """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching.
+
+    For a query there is also `snapshot_age_seconds`: how long ago the version was published.
+
+    Parameters
+    ----------
+    stream: the checkpoint of a `match_stream`, or a query with a `match` in it (Spark keeps its last 100 batches)
+    metrics: as given to `match`
+    """
+    if isinstance(stream, str | os.PathLike):
+        return [json.loads(text) for text in snapshot_files.texts(join(resolve(stream), "hitbox", "batches"))]
+    figures = [_figures(one, metrics) for one in stream.recentProgress if metrics in one.observedMetrics]
+    return [one for one in figures if one["events"] is not None]  # a batch without events has none
+
+
+def _figures(one: Any, metrics: str) -> dict[str, Any]:
+    found = one.observedMetrics[metrics].asDict()
+    if "schema" in found:  # as Spark Connect gives it
+        found = dict(zip([field["name"] for field in found["schema"]["fields"]], found["values"], strict=True))
+    return {"batch": one.batchId, **found, "seconds": one.durationMs["triggerExecution"] / 1000}
 
 
 def stop(query: StreamingQuery) -> None:
@@ -152,10 +172,12 @@ class Batch:
         with self._counting() as counts:
             matches = run(events, replace(job, counts=counts), schema)
             matches = matches.withColumn("snapshot_version", F.lit(version).cast("long"))
-            if self.sink is not None:
-                self.sink(matches, batch_id)
-            else:
-                matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+            doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
+            with job_description(events.sparkSession, doing):
+                if self.sink is not None:
+                    self.sink(matches, batch_id)
+                else:
+                    matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
             count = passed(counts)
         self._note(
             batch=batch_id,

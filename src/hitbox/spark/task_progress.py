@@ -1,4 +1,4 @@
-"""A progress line for the Spark stages that are running."""
+"""What a person sees of the Spark jobs that run: a progress line here, a description in Spark's UI."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ from typing import Any
 from hitbox.console.progress import Step, progress
 
 POLL_SECONDS = 0.3
+
+
+@contextmanager
+def job_description(spark: Any, text: str) -> Iterator[None]:
+    """Spark's UI shows the jobs of the body under this text; a Connect session has no such setting."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", before)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import hitbox
 from hitbox.errors import HitboxError
+from hitbox.spark.task_progress import job_description
 
 _PROBE = """
 def probe(batches):
@@ -34,7 +35,8 @@ def require_hitbox(spark: SparkSession) -> None:
     space: dict[str, Any] = {"__name__": "__main__"}  # so that the function travels by value, not by name
     exec(_PROBE, space)
     try:
-        rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
+        with job_description(spark, "hitbox: check that the workers can run it"):
+            rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
     except Exception as problem:  # classic sessions, Connect and the JVM have no error in common
         raise _unfit(_reason(str(problem))) from problem
     for row in rows:

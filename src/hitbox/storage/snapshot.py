@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -151,6 +153,22 @@ def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> 
             replace(root / "pins" / f"{name}.json", pin_text({"version": version, **facts}))
 
 
+def pin_once(path: str | os.PathLike[str], name: str, **facts: Any) -> dict[str, Any]:
+    """What `name` pinned; if that is nothing yet, it pins the current version. All who ask get the same answer."""
+    found = pinned(path, name)
+    if found is not None:
+        return found
+    root = local_folder(path)
+    with _naming_folder(root):
+        (root / "pins").mkdir(exist_ok=True)
+        with _pinning(root):
+            found = pinned(root, name)
+            if found is None:
+                found = {"version": current(root), **facts}
+                replace(root / "pins" / f"{name}.json", pin_text(found))
+    return found
+
+
 def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
     """What `name` pinned."""
     file = local_folder(path) / "pins" / f"{name}.json"
@@ -185,7 +203,13 @@ def parse_pin(file: str, text: str) -> dict[str, Any]:
 def pins(path: str | os.PathLike[str]) -> set[int]:
     """The versions that are pinned."""
     names = [file.stem for file in (local_folder(path) / "pins").glob("*.json")]
-    return {int(found["version"]) for name in names if (found := pinned(path, name))}
+    found = [pinned(path, name) for name in names]
+    return {int(pin["version"]) for pin in found if pin and not expired(pin)}
+
+
+def expired(pin: Mapping[str, Any]) -> bool:
+    """Whether a pin no longer holds its version: nobody came back for it in time."""
+    return bool(pin.get("expires", math.inf) < time.time())
 
 
 def versions(path: str | os.PathLike[str]) -> list[int]:
