@@ -9,17 +9,22 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hitbox import Index
+from hitbox import spark as hs
 from hitbox.errors import SnapshotError, WriterConflict
 from hitbox.spark import snapshot_files, writer_lease
-from hitbox.storage import snapshot, writer_lock
+from hitbox.spark.versions import chosen
+from hitbox.storage import retention, snapshot, writer_lock
 from hitbox.storage.addresses import resolve
 from support.object_store import ObjectStore
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -38,9 +43,9 @@ def fill(place: str, mark: int = 0) -> tuple[dict[str, Any], snapshot.Files]:
         return stock.facts(), snapshot.add(folder, stock.arrays() | index._keys.arrays())
 
 
-def publish(address: str, mark: int = 0, base: int | None = None) -> int:
+def publish(address: str, mark: int = 0, base: int | None = None, keep: Any = None) -> int:
     with snapshot_files.draft(address) as place:
-        return snapshot_files.publish(address, place, *fill(place, mark), base)
+        return snapshot_files.publish(address, place, *fill(place, mark), base, operation="build", keep=keep)
 
 
 def opened(address: str, version: int | None = None) -> Index:
@@ -77,8 +82,8 @@ def test_two_drafts_do_not_meet(s3: ObjectStore, address: str) -> None:
     with snapshot_files.draft(address) as one, snapshot_files.draft(address) as two:
         assert one != two
         facts, other = fill(one, 1), fill(two, 2)
-        assert snapshot_files.publish(address, two, *other) == 1
-        assert snapshot_files.publish(address, one, *facts) == 2
+        assert snapshot_files.publish(address, two, *other, operation="build") == 1
+        assert snapshot_files.publish(address, one, *facts, operation="build") == 2
     assert opened(address, 1).match({"s": "x2"})
     assert opened(address, 2).match({"s": "x1"})
     assert not [name for name in s3.names() if ".draft" in name]
@@ -219,6 +224,43 @@ def test_pinned_versions_stay(s3: ObjectStore, address: str) -> None:
     s3.objects["bucket/my ads/pins/stream.json"] = b"{"
     publish(address)
     assert snapshot_files._numbers(address) == [1, 3, 4, 5], "nobody knows which version a damaged pin keeps"
+
+
+def test_versions_stay_as_long_as_asked(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = 0.0
+    monkeypatch.setattr(retention, "now", lambda: NOON + timedelta(hours=hours))
+    for hours in (0, 1, 2, 10):
+        publish(address, keep="5 hours" if not hours else None)
+    found = hs.versions(address)
+    assert [(one.version, one.time, one.rows, one.operation, one.current) for one in found] == [
+        (3, NOON + timedelta(hours=2), 5, "build", False),
+        (4, NOON + timedelta(hours=10), 5, "build", True),
+    ]
+    assert chosen(address, None, "2026-01-31 21:00") == 3
+    with pytest.raises(SnapshotError, match=r"snapshot at s3://key:\.\.\.@bucket.* was current at 2026-01-31 13:00"):
+        chosen(address, None, "2026-01-31 13:00")
+    assert hs.vacuum(address) == ([], 0, 0)
+    hours = 16.0
+    assert hs.vacuum(address).versions == [3]
+    publish(address, keep=1)
+    assert snapshot_files._numbers(address) == [5]
+
+
+def test_vacuum(s3: ObjectStore, address: str) -> None:
+    with pytest.raises(SnapshotError, match="there is no CURRENT"):
+        hs.vacuum(address)
+    for _ in range(4):
+        publish(address, keep=9)
+    snapshot_files.pin(address, "stream/00000007", 2, batch=7)
+    s3.objects["bucket/my ads/.draft-2/x.npy"] = bytes(1000)
+    s3.objects["bucket/my ads/versions/00000005/rows.npy"] = b"of a writer that was killed"
+    before = len(s3.names())
+    done = hs.vacuum(address, keep=1)
+    assert done.versions == [1, 3, 5]
+    assert done.files == before - len(s3.names())
+    assert done.bytes > 1000
+    assert snapshot_files._folders(address) == [2, 4]
+    assert opened(address, 2).match({"a": 1}) == [1]
 
 
 def test_a_version_without_a_manifest_is_none(s3: ObjectStore, address: str) -> None:

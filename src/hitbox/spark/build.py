@@ -39,6 +39,7 @@ from hitbox.spark.columns import ID_TYPES, check_subscriptions, field_of, schema
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
+from hitbox.storage.retention import Keep, check_keep
 
 SUBSCRIPTIONS_PER_PART = 1_000_000
 MAX_NAMED = 5
@@ -67,6 +68,7 @@ def build(
     on_error: str = "raise",
     report: str | None = None,
     sequence: int = 0,
+    keep: Keep | None = None,
 ) -> BuildReport:
     """Write the subscriptions as the next version of the snapshot at `path`, and make it the current one.
 
@@ -77,8 +79,11 @@ def build(
     latest_by: the column that decides which of several rows with one id counts
     on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and continues
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
+    keep: which versions stay: the last 5, or those that were current in the last "7 days" (or a timedelta). It is
+        remembered; if it was never given, the last two stay
     """
     path = resolve(path)
+    check_keep(keep)
     report = resolve(report) if report else report
     wanted, kind = _checked(subscriptions, path, schema, parts, latest_by, on_error, report)
     require_hitbox(subscriptions.sparkSession)
@@ -99,7 +104,8 @@ def build(
         done.sort(key=lambda d: int(d["part"]))
         for one in done:
             files |= one["files"]
-        version = snapshot_files.publish(path, place, task.facts(done) | {"sequence": sequence}, files)
+        facts = task.facts(done) | {"sequence": sequence}
+        version = snapshot_files.publish(path, place, facts, files, operation="build", keep=keep)
     subscribed, never, rejected = (sum(d[name] for d in done) for name in ("subscriptions", "never", "rejected"))
     return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None)
 

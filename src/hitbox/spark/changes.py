@@ -38,6 +38,7 @@ from hitbox.spark import snapshot_files
 from hitbox.spark.columns import check_subscriptions, field_of
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import for_spark, resolve
+from hitbox.storage.retention import Keep, check_keep
 
 OPS = ("subscribe", "unsubscribe")
 MAX_NAMED = 5
@@ -66,6 +67,7 @@ def apply_changes(
     remember: int = 1_000_000,
     checkpoint: str | None = None,
     trigger: dict[str, Any] | None = None,
+    keep: Keep | None = None,
 ) -> ChangeReport | StreamingQuery:
     """Apply a log, a table or a stream, to the snapshot at `path`.
 
@@ -73,19 +75,21 @@ def apply_changes(
     anything; `checkpoint` is where it notes how far it read.
 
     on_error: "raise" names the first entries that do not fit and changes nothing; "return" leaves them out
+    keep: which versions stay, as in `build`
     """
     path = resolve(path)
+    check_keep(keep)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
     _check(changes, snapshot_files.facts(path))
     snapshot_files.require_writable(path, "a snapshot")
     if not changes.isStreaming:
-        return _apply(changes, path, on_error, remember)
+        return _apply(changes, path, on_error, remember, keep)
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes how far it read")
 
     def each(frame: DataFrame, batch_id: int) -> None:
-        _apply(frame, path, on_error, remember)
+        _apply(frame, path, on_error, remember, keep)
 
     writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
     return writer.trigger(**trigger).start() if trigger else writer.start()
@@ -101,7 +105,7 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
         raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
 
 
-def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
+def _apply(changes: DataFrame, path: str, on_error: str, remember: int, keep: Keep | None) -> ChangeReport:
     newest = _newest(changes)
     with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = snapshot_files.facts(path)
@@ -123,7 +127,10 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
             with snapshot_files.filling(place) as folder:
                 meta, files = shards.write(source, folder, touched)
                 files |= snapshot.add(folder, memory.arrays())
-            version = snapshot_files.publish(path, place, meta | memory.facts(), files, base=facts["version"])
+            meta |= memory.facts()
+            version = snapshot_files.publish(
+                path, place, meta, files, base=facts["version"], operation="apply_changes", keep=keep
+            )
     return ChangeReport(version, memory.last, report.loaded, removed, ignored, too_late, errors)
 
 

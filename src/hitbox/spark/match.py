@@ -23,10 +23,13 @@ from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
 from hitbox.spark.match_task import FORMS, Job
+from hitbox.spark.versions import chosen
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
+from hitbox.storage.retention import Moment
 
 RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
+VERSION = "snapshot_version"
 
 
 def match(
@@ -39,11 +42,14 @@ def match(
     keep: Sequence[str] = (),
     where: str | None = None,
     version: int | None = None,
+    as_of: Moment | None = None,
     allow_missing: bool = False,
     by_part: bool = False,
     scratch: str | None = None,
 ) -> DataFrame:
     """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
+
+    The column `snapshot_version` says which version of the snapshot was asked.
 
     Parameters
     ----------
@@ -52,6 +58,7 @@ def match(
     limit: at most this many matches per event, the most urgent ones
     where: the column with each event's own predicate over what subscriptions say about themselves
     version: of the snapshot (default: the current one)
+    as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
     allow_missing: treat an attribute that the events have no column for as null
     by_part: send events to the parts of the snapshot instead of opening all parts in each task
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
@@ -60,11 +67,18 @@ def match(
         others = [name for name in (event_id, *keep, where) if name]
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
+    version = chosen(path, version, as_of)
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
     require_hitbox(events.sparkSession)
     if by_part:
-        return _by_part(events, job, schema, len(snapshot_files.facts(path, job.version).get("parts", [""])))
-    return run(events, job, schema)
+        parts = len(snapshot_files.facts(path, job.version).get("parts", [""]))
+        return with_version(_by_part(events, job, schema, parts), job.version)
+    return with_version(run(events, job, schema), job.version)
+
+
+def with_version(matches: DataFrame, version: int) -> DataFrame:
+    """The matches, with the version of the snapshot that they are of."""
+    return matches.withColumn(VERSION, F.lit(version).cast("long"))
 
 
 def prepare(
@@ -87,8 +101,9 @@ def prepare(
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
     fields = [field_of(events, name, "event_id" if name == event_id else "keep") for name in kept]
     result = RESULTS[form]
-    if result in kept:
-        raise TableError(f"the events have a column {result!r}, which is the name of the result: rename it")
+    for name in (result, VERSION):
+        if name in kept:
+            raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
     if where is not None:
         field_of(events, where, "where")
     attributes = event_columns(events, Schema.from_json(facts["schema"]), allow_missing)

@@ -27,6 +27,7 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from pyarrow import fs
 
 from hitbox.errors import SnapshotError
 from hitbox.spark import writer_lease
-from hitbox.storage import snapshot
+from hitbox.storage import retention, snapshot
 from hitbox.storage.addresses import connect, is_remote, join, local_folder, without_passwords
+from hitbox.storage.retention import Keep
 
 KEPT_COPIES = 2
 PARALLEL_COPIES = 8
@@ -75,6 +77,15 @@ def facts(path: str, version: int | None = None) -> dict[str, Any]:
         place.mkdir(parents=True)
         (place / "manifest.json").write_text(text)
         return snapshot.facts_of(folder, version)
+
+
+def history(path: str) -> list[dict[str, Any]]:
+    """The manifests of the versions, oldest first, the current one last; one that is damaged has only its number."""
+    if not is_remote(path):
+        return snapshot.history(path)
+    now = current(path)
+    with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
+        return list(pool.map(lambda number: _facts_if_any(path, number), [n for n in _numbers(path) if n <= now]))
 
 
 def identity(facts: Mapping[str, Any]) -> int:
@@ -236,10 +247,23 @@ def reading(place: str, names: list[str]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, base: int | None = None) -> int:
-    """Make a draft the current version; its number. Where it was made from `base`, that must still be current."""
+def publish(
+    path: str,
+    place: str,
+    meta: dict[str, Any],
+    files: snapshot.Files,
+    base: int | None = None,
+    *,
+    operation: str,
+    keep: Keep | None = None,
+) -> int:
+    """Make a draft the current version; its number. Where it was made from `base`, that must still be current.
+
+    operation: what made the version, for `hs.versions`
+    keep: which versions stay (retention.py)
+    """
     if not is_remote(path):
-        return snapshot.publish(path, Path(place), meta, files, base)
+        return snapshot.publish(path, Path(place), meta, files, base, operation=operation, keep=keep)
     with writing(path) as lease:
         assert lease is not None
         before = _current_if_any(path)
@@ -248,13 +272,58 @@ def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, 
         number = max([0, before or 0, *_folders(path)]) + 1
         home = join(path, "versions", f"{number:08d}")
         _move(place, home, [f"{name}.npy" for name in files])
+        last = _last_facts(path, before)
         lease.check()
+        meta = meta | retention.recorded(last, before, operation, keep)
         write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
         lease.check()
         write_text(join(path, "CURRENT"), snapshot.current_text(number))
-        _retire(path, number, before)
+        _retire(path, number, before, retention.in_force(last, keep))
         _sweep(path)
     return number
+
+
+def vacuum(path: str, keep: Keep | None = None) -> snapshot.Vacuumed:
+    """Remove what nobody can need: versions that `keep` does not cover, and what dead writers left behind."""
+    if not is_remote(path):
+        return snapshot.vacuum(path, keep)
+    current(path)  # an error if there is no snapshot
+    with writing(path):
+        number, there, before = current(path), _folders(path), _usage(path)
+        _retire(path, number, number, retention.in_force(facts(path, number), keep))
+        for above in _folders(path):
+            if above > number and above not in _numbers(path):  # a writer died before it wrote the manifest
+                remove(join(path, "versions", f"{above:08d}"))
+        _sweep(path)
+        after, left = _usage(path), set(_folders(path))
+    removed = [old for old in there if old not in left]
+    return snapshot.Vacuumed(removed, max(0, before[0] - after[0]), max(0, before[1] - after[1]))
+
+
+def _usage(path: str) -> tuple[int, int]:
+    """How many files there are, and their bytes."""
+    system, base = connect(path)
+    try:
+        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot list {without_passwords(path)}: {problem}") from None
+    sizes = [info.size or 0 for info in found if info.type == fs.FileType.File]
+    return len(sizes), sum(sizes)
+
+
+def _facts_if_any(path: str, number: int) -> dict[str, Any]:
+    try:
+        return facts(path, number)
+    except SnapshotError:
+        return {"version": number}
+
+
+def _last_facts(path: str, before: int | None) -> dict[str, Any]:
+    """What the next version takes over: the manifest of the current version, or of the newest one before it."""
+    for number in reversed(_folders(path)):
+        if (before is None or number <= before) and len(found := _facts_if_any(path, number)) > 1:
+            return found
+    return {}
 
 
 def _move(place: str, home: str, files: list[str]) -> None:
@@ -282,16 +351,15 @@ def _move(place: str, home: str, files: list[str]) -> None:
         raise SnapshotError(f"cannot publish {without_passwords(home)}: {problem}") from None
 
 
-def _retire(path: str, number: int, before: int | None) -> None:
-    """Remove old versions: the last KEPT_VERSIONS that were current stay, and those that are pinned."""
+def _retire(path: str, number: int, before: int | None, keep: int | timedelta) -> None:
+    """Remove old versions: those that `keep` covers stay, and those that are pinned."""
     there = _folders(path)
     were_current = [old for old in there if old < number and (before is None or old <= before)]
+    kept = retention.kept([*were_current, number], keep, lambda n: retention.time_of(_facts_if_any(path, n)))
     try:
-        pins = [_pin(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
+        kept |= pinned_versions(path)
     except SnapshotError:  # a damaged pin: it may keep any version
         return
-    held = {int(pin["version"]) for pin in pins if pin}
-    kept = {*were_current[max(0, len(were_current) - snapshot.KEPT_VERSIONS + 1) :], *held}
     for old in there:
         if old < number and old not in kept:
             with contextlib.suppress(SnapshotError, *FAILURES):
@@ -322,6 +390,19 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
 
 def pinned(path: str, name: str) -> dict[str, Any] | None:
     return _pin(join(path, "pins", f"{name}.json")) if is_remote(path) else snapshot.pinned(path, name)
+
+
+def pinned_versions(path: str) -> set[int]:
+    """The versions that a stream may come back to: all pins below `pins`, in folders as well."""
+    if not is_remote(path):
+        return snapshot.pins(path)
+    system, base = connect(join(path, "pins"))
+    try:
+        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot list {without_passwords(join(path, 'pins'))}: {problem}") from None
+    files = [info.path[len(base) + 1 :] for info in found if info.path.endswith(".json")]
+    return {int(pin["version"]) for file in files if (pin := _pin(join(path, "pins", file)))}
 
 
 def require_writable(path: str, what: str) -> None:

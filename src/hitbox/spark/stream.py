@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
-from hitbox.spark.match import prepare, run
+from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
@@ -150,8 +149,7 @@ class Batch:
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
         with self._counting() as counts:
-            matches = run(events, replace(job, counts=counts), schema)
-            matches = matches.withColumn("snapshot_version", F.lit(version).cast("long"))
+            matches = with_version(run(events, replace(job, counts=counts), schema), version)
             if self.sink is not None:
                 self.sink(matches, batch_id)
             else:
