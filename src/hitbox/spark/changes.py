@@ -36,8 +36,9 @@ from hitbox.index.catalog import ID_TYPES, text_arrays
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
 from hitbox.spark.columns import check_subscriptions, field_of
+from hitbox.spark.store_settings import spark_address
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import for_spark, resolve
+from hitbox.storage.addresses import resolve
 from hitbox.storage.retention import Keep, check_keep
 
 OPS = ("subscribe", "unsubscribe")
@@ -91,7 +92,8 @@ def apply_changes(
     def each(frame: DataFrame, batch_id: int) -> None:
         _apply(frame, path, on_error, remember, keep)
 
-    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
+    place = spark_address(changes.sparkSession, checkpoint)
+    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 

@@ -34,10 +34,11 @@ from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
+from hitbox.spark.store_settings import spark_address
 from hitbox.spark.stream import match_stream, progress, stop
 from hitbox.spark.task_progress import spark_progress
 from hitbox.spark.versions import Version, diff, vacuum, versions
-from hitbox.storage.addresses import ONLY_SPARK, for_spark, is_remote, join, resolve, scheme_of
+from hitbox.storage.addresses import ONLY_SPARK, is_remote, join, resolve, scheme_of
 
 CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -83,7 +84,7 @@ def generate_command(
         summary: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "out": out}
         for name, frame in (("subscriptions", made.subscriptions), ("events", made.events)):
             with _timed(spark, f"writing {name}") as clock:
-                frame.write.mode("overwrite").parquet(f"{for_spark(out)}/{name}")
+                frame.write.mode("overwrite").parquet(f"{spark_address(spark, out)}/{name}")
             summary[f"{name}_seconds"] = clock()
         snapshot_files.write_text(join(resolve(out), "schema.json"), json.dumps(made.schema.to_json(), indent=1) + "\n")
     _print_facts(as_json, summary)
@@ -153,9 +154,9 @@ def match_command(
         with _timed(spark, "matching") as clock:
             options: dict[str, Any] = {"form": form, "limit": limit, "keep": _names(keep), "where": where}
             found = matched(table, against, event_id, **options, version=version, as_of=as_of)
-            found.write.mode("overwrite").parquet(out)
+            found.write.mode("overwrite").parquet(place := spark_address(spark, out))
         sizes = {"arrays": F.sum(F.size("subscriptions")), "counts": F.sum("matches")} if form != "pairs" else {}
-        total = spark.read.parquet(out).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
+        total = spark.read.parquet(place).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
         count = table.count()
     facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
     _print_facts(as_json, facts | {"out": out})
@@ -183,7 +184,7 @@ def stream_command(
     with plain_errors(), shown_progress("starting Spark", batches or None, "batches") as step:
         spark = _start(master)
         if events is not None:
-            source = spark.readStream.schema(_read(spark, events).schema).parquet(events)
+            source = spark.readStream.schema(_read(spark, events).schema).parquet(spark_address(spark, events))
         else:
             register(spark)
             reader = spark.readStream.format("hitbox").option("workload", workload)
@@ -230,8 +231,8 @@ def diff_command(
         found = diff(snapshot, a, b, spark=spark)
         with _timed(spark, "comparing"):
             if out:
-                found.write.mode("overwrite").parquet(for_spark(out))
-                found = spark.read.parquet(for_spark(out))
+                found.write.mode("overwrite").parquet(place := spark_address(spark, out))
+                found = spark.read.parquet(place)
             counts = {row["change"]: row["count"] for row in found.groupBy("change").count().collect()}
             rows = [row.asDict(recursive=True) for row in found.limit(limit).collect()] if limit else []
     facts = {name: counts.get(name, 0) for name in ("added", "removed", "changed")} | ({"out": out} if out else {})
@@ -287,6 +288,7 @@ def _start(master: str | None) -> SparkSession:
 
 
 def _read(spark: SparkSession, path: str) -> DataFrame:
+    path = spark_address(spark, path)
     try:
         if path.endswith(".csv"):
             return spark.read.csv(path, header=True, inferSchema=True)

@@ -11,7 +11,8 @@ and leaves a note; the others rely on the note.
 
 Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
 manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
-lock of snapshot.py, remote ones under a lease (writer_lease.py).
+lock of snapshot.py, remote ones under a lease (writer_lease.py). Where the store has conditional puts, a writer also
+claims the number of its version (`claim.json`), and replaces CURRENT only if nobody else did so meanwhile.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from hitbox.errors import SnapshotError
-from hitbox.spark import writer_lease
-from hitbox.storage import retention, snapshot
+from hitbox.errors import SnapshotError, WriterConflict
+from hitbox.spark import small_objects, writer_lease
+from hitbox.spark.small_objects import ABSENT, ANY, Overtaken, PlainObjects, SmallObjects
+from hitbox.storage import retention, snapshot, writer_lock
 from hitbox.storage.addresses import connect, is_remote, join, local_folder, without_passwords
 from hitbox.storage.retention import Keep
 
@@ -194,7 +196,7 @@ def writing(path: str, wait: float | None = None) -> Iterator[writer_lease.Lease
             yield None
         return
     address = join(path, "writer.json")
-    with writer_lease.alone(address, "publish a version", _read_json, write_text, remove, wait) as lease:
+    with writer_lease.alone(address, "publish a version", small_objects.of(path), remove, wait) as lease:
         yield lease
 
 
@@ -207,7 +209,7 @@ def draft(path: str) -> Iterator[str]:
         return
     _sweep(path)
     name = f".draft-{uuid.uuid4().hex}"
-    lease = writer_lease.Lease(join(path, f"{name}.owner"), "write a version", _read_json, write_text)
+    lease = writer_lease.Lease(join(path, f"{name}.owner"), "write a version", small_objects.of(path))
     lease.sign()
     lease.renew()
     try:
@@ -266,20 +268,49 @@ def publish(
         return snapshot.publish(path, Path(place), meta, files, base, operation=operation, keep=keep)
     with writing(path) as lease:
         assert lease is not None
-        before = _current_if_any(path)
+        objects = small_objects.of(path)
+        before, tag = _current_and_tag(path, objects)
         if base is not None and before != base:
             raise snapshot.changed_since(without_passwords(path), base, before)
-        number = max([0, before or 0, *_folders(path)]) + 1
+        number = _claimed(path, objects, max([0, before or 0, *_folders(path)]) + 1)
         home = join(path, "versions", f"{number:08d}")
         _move(place, home, [f"{name}.npy" for name in files])
         last = _last_facts(path, before)
         lease.check()
         meta = meta | retention.recorded(last, before, operation, keep)
         write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
-        lease.check()
-        write_text(join(path, "CURRENT"), snapshot.current_text(number))
+        try:
+            lease.check()
+            objects.write(join(path, "CURRENT"), snapshot.current_text(number), tag)
+        except WriterConflict:
+            remove(join(home, "manifest.json"))
+            raise
+        except Overtaken:
+            remove(join(home, "manifest.json"))
+            raise snapshot.changed_since(without_passwords(path), before or 0, _current_if_any(path)) from None
         _retire(path, number, before, retention.in_force(last, keep))
         _sweep(path)
+    return number
+
+
+def _current_and_tag(path: str, objects: SmallObjects) -> tuple[int | None, str]:
+    """The current version, and what CURRENT is to be replaced for; None where it is missing or damaged."""
+    text, tag = objects.read(join(path, "CURRENT"))
+    try:
+        return None if text is None else snapshot.parse_current(text), tag
+    except SnapshotError:
+        return None, tag
+
+
+def _claimed(path: str, objects: SmallObjects, number: int) -> int:
+    """The number of the next version, which no other writer can get: its files are copied into that folder."""
+    while objects.conditional:
+        claim = json.dumps(writer_lock.owner("publish a version"))
+        try:
+            objects.write(join(path, "versions", f"{number:08d}", "claim.json"), claim, ABSENT)
+            break
+        except Overtaken:
+            number += 1
     return number
 
 
@@ -424,25 +455,12 @@ def write_text(address: str, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         snapshot.replace(file, text)
         return
-    system, base = connect(address)
-    try:
-        system.create_dir(base.rpartition("/")[0])
-        with system.open_output_stream(base) as out:
-            out.write(text.encode())
-    except FAILURES as problem:
-        raise SnapshotError(f"cannot write {without_passwords(address)}: {problem}") from None
+    PlainObjects().write(address, text, ANY)
 
 
 def _read_text(address: str) -> str | None:
     """A small file; None where there is none."""
-    system, base = connect(address)
-    try:
-        with system.open_input_stream(base) as opened:
-            return bytes(opened.read()).decode(errors="replace")
-    except FileNotFoundError:
-        return None
-    except FAILURES as problem:
-        raise SnapshotError(f"cannot read {without_passwords(address)}: {problem}") from None
+    return PlainObjects().read(address)[0]
 
 
 def _read_json(address: str) -> dict[str, Any] | None:
@@ -483,11 +501,7 @@ def _numbers(path: str) -> list[int]:
 
 def _current_if_any(path: str) -> int | None:
     """The current version; None where CURRENT is missing or damaged, but not where the store does not answer."""
-    text = _read_text(join(path, "CURRENT"))
-    try:
-        return None if text is None else snapshot.parse_current(text)
-    except SnapshotError:
-        return None
+    return _current_and_tag(path, PlainObjects())[0]
 
 
 def _cache(path: str) -> Path:

@@ -29,8 +29,9 @@ from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
 from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
+from hitbox.spark.store_settings import spark_address
 from hitbox.spark.worker_check import require_hitbox
-from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
+from hitbox.storage.addresses import is_remote, join, resolve, scheme_of
 
 KEPT_BATCHES = 10_000
 """Batches whose progress is kept."""
@@ -73,7 +74,7 @@ def match_stream(
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
     path, noted = resolve(path), resolve(checkpoint)
-    table = None if out is None else for_spark(out)
+    table = None if out is None else spark_address(events.sparkSession, out)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
     for place, what in ((noted, "a checkpoint"), (join(path, "pins"), "pins of the stream")):
@@ -86,7 +87,8 @@ def match_stream(
     def each(frame: DataFrame, batch_id: int) -> None:
         batch(frame, batch_id)
 
-    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
+    place = spark_address(events.sparkSession, checkpoint)
+    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
