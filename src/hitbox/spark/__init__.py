@@ -22,6 +22,7 @@ from hitbox.spark.generate import Generated, generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
 from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.task_progress import show_progress
 from hitbox.spark.versions import Version, diff, vacuum, versions
 from hitbox.storage.snapshot import Vacuumed
 
@@ -40,6 +41,7 @@ __all__ = [
     "progress",
     "register",
     "session",
+    "show_progress",
     "vacuum",
     "versions",
 ]

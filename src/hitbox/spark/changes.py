@@ -31,10 +31,11 @@ from pyspark.sql.streaming import StreamingQuery
 from hitbox.encoding import array_checks
 from hitbox.encoding.arrays import I64
 from hitbox.encoding.schema import Schema
-from hitbox.errors import TableError, ValueProblem
+from hitbox.errors import TableError, ValueProblem, counted
 from hitbox.index.catalog import ID_TYPES, text_arrays
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
+from hitbox.spark.column_names import report_ignored, subscription_columns
 from hitbox.spark.columns import check_subscriptions, field_of
 from hitbox.spark.store_settings import spark_address
 from hitbox.storage import snapshot
@@ -69,6 +70,8 @@ def apply_changes(
     checkpoint: str | None = None,
     trigger: dict[str, Any] | None = None,
     keep: Keep | None = None,
+    id_column: str | None = None,
+    where_column: str | None = None,
 ) -> ChangeReport | StreamingQuery:
     """Apply a log, a table or a stream, to the snapshot at `path`.
 
@@ -76,12 +79,13 @@ def apply_changes(
     anything; `checkpoint` is where it notes how far it read.
 
     on_error: "raise" names the first entries that do not fit and changes nothing; "return" leaves them out
-    keep: which versions stay, as in `build`
+    keep, id_column, where_column: as in `build`
     """
     path = resolve(path)
     check_keep(keep)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+    changes = subscription_columns(changes, id_column, where_column)
     _check(changes, snapshot_files.facts(path))
     snapshot_files.require_writable(path, "a snapshot")
     if not changes.isStreaming:
@@ -102,7 +106,9 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
     if not isinstance(kind, T.IntegralType):
         raise TableError(f"column 'sequence' is a column of {kind.simpleString()}, not of whole numbers")
     field_of(changes, "op", "the column")
-    ids = check_subscriptions(changes.drop("sequence", "op"), Schema.from_json(facts["schema"]))
+    schema = Schema.from_json(facts["schema"])
+    ids = check_subscriptions(changes.drop("sequence", "op"), schema)
+    report_ignored(changes, schema, ["sequence", "op"])
     if ids != facts["id_type"]:
         raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
 
@@ -160,7 +166,8 @@ def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
     if errors and on_error == "raise":
         lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:MAX_NAMED])
         more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
-        raise TableError(f"{len(errors)} changes do not fit; nothing was changed:\n{lines}{more}")
+        count = counted(len(errors), "change does", "changes do")
+        raise TableError(f"{count} not fit; nothing was changed (on_error='return' leaves them out):\n{lines}{more}")
 
 
 def _ids(table: pa.Table) -> pa.Array:
@@ -203,7 +210,8 @@ class Memory:
     def fresh(self, newest: pa.Table) -> tuple[pa.Table, int, int]:
         """The entries to apply; how many are overridden, and how many are too late to be judged."""
         if newest["sequence"].null_count:
-            raise TableError(f"{newest['sequence'].null_count} changes have no sequence; nothing was changed")
+            count = counted(newest["sequence"].null_count, "change has", "changes have")
+            raise TableError(f"{count} no sequence; nothing was changed")
         sequence = newest["sequence"].cast(pa.int64()).to_numpy()
         at = pc.index_in(_ids(newest), value_set=self.ids)
         known = at.is_valid().to_numpy(zero_copy_only=False)

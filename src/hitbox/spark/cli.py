@@ -36,7 +36,7 @@ from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
 from hitbox.spark.store_settings import spark_address
 from hitbox.spark.stream import match_stream, progress, stop
-from hitbox.spark.task_progress import spark_progress
+from hitbox.spark.task_progress import show_progress
 from hitbox.spark.versions import Version, diff, vacuum, versions
 from hitbox.storage.addresses import ONLY_SPARK, is_remote, join, resolve, scheme_of
 
@@ -105,10 +105,18 @@ def build_command(
     report: Annotated[str | None, typer.Option(help="write bad rows to this table and continue without them")] = None,
     matcher: Annotated[str, typer.Option(help="matching algorithm")] = "auto",
     keep: KeepVersions = None,
+    id_column: Annotated[str | None, typer.Option(help="the column that holds the ids, if it is not 'id'")] = None,
+    where_column: Annotated[
+        str | None, typer.Option(help="the column that holds the predicates, if it is not 'where'")
+    ] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build the next version of a snapshot from a table of subscriptions, in parallel."""
+    """Build the next version of a snapshot from a table of subscriptions, in parallel.
+
+    Columns: id, where (or bounds such as price_low and price_high), and optionally priority: 0 to 9, 9 is the most
+    urgent, 4 the default.
+    """
     with plain_errors():
         wanted = table_files.read_schema(schema) if schema else None
         spark = _start(master)
@@ -121,12 +129,15 @@ def build_command(
                 matcher=matcher,
                 parts=parts,
                 latest_by=latest_by,
-                on_error="report" if report else "raise",
+                on_error="return" if report else "raise",
                 report=report,
                 keep=keep,
+                id_column=id_column,
+                where_column=where_column,
             )
     rate = round(made.subscriptions / clock())
     facts = {name: getattr(made, name) for name in made.__slots__}
+    facts["ignored_columns"] = list(made.ignored_columns) or None
     _print_facts(as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
 
 
@@ -336,7 +347,7 @@ def _timed(spark: SparkSession, doing: str) -> Iterator[Callable[[], float]]:
     """Show progress while the body runs; the seconds it took can be asked for afterwards."""
     began, ended = time.perf_counter(), [0.0]
     try:
-        with spark_progress(spark, doing):
+        with show_progress(doing, spark):
             yield lambda: round(ended[0] - began, 3)
     finally:
         ended[0] = time.perf_counter()

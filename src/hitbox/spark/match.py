@@ -21,6 +21,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
+from hitbox.spark.column_names import check_events, numbered_columns, quoted, with_nested_fields
 from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
 from hitbox.spark.match_task import FORMS, Job
 from hitbox.spark.versions import chosen
@@ -63,6 +64,7 @@ def match(
     by_part: send events to the parts of the snapshot instead of opening all parts in each task
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     """
+    events = with_nested_fields(events, [event_id, *keep, where])
     if isinstance(subscriptions, DataFrame):
         others = [name for name in (event_id, *keep, where) if name]
         subscriptions = _built(events, subscriptions, others, scratch)
@@ -106,7 +108,9 @@ def prepare(
             raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
     if where is not None:
         field_of(events, where, "where")
-    attributes = event_columns(events, Schema.from_json(facts["schema"]), allow_missing)
+    schema = Schema.from_json(facts["schema"])
+    check_events(events, schema)
+    attributes = event_columns(events, schema, allow_missing)
     job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
@@ -115,16 +119,12 @@ def prepare(
 
 def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
     """Pass only the columns that the job reads to the job."""
-    read = dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]])
+    read = list(dict.fromkeys([*job.kept, *job.attributes, *[name for name in (job.where, job.part) if name]]))
 
     def partition(batches: Any) -> Any:
-        return job(batches)
+        return job(batch.rename_columns(read) for batch in batches)
 
-    return events.select(*[_column(name) for name in read]).mapInArrow(partition, schema)
-
-
-def _column(name: str) -> Any:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return numbered_columns(events, read).mapInArrow(partition, schema)
 
 
 def _by_part(events: DataFrame, job: Job, schema: T.StructType, parts: int) -> DataFrame:
@@ -153,7 +153,7 @@ def _by_part(events: DataFrame, job: Job, schema: T.StructType, parts: int) -> D
 
 
 def _grouped(found: DataFrame, row: str, kept: Sequence[str], result: Any) -> DataFrame:
-    firsts = [F.first(_column(name)).alias(name) for name in kept]
+    firsts = [F.first(quoted(name)).alias(name) for name in kept]
     return found.groupBy(row).agg(*firsts, result).drop(row)
 
 

@@ -27,6 +27,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
+from hitbox.spark.column_names import with_nested_fields
 from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
 from hitbox.spark.store_settings import spark_address
@@ -74,6 +75,7 @@ def match_stream(
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
     path, noted = resolve(path), resolve(checkpoint)
+    events = with_nested_fields(events, [event_id, *keep, where])
     table = None if out is None else spark_address(events.sparkSession, out)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
