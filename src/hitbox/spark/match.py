@@ -50,7 +50,7 @@ def match(
 ) -> DataFrame:
     """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
 
-    The column `snapshot_version` says which version of the snapshot was asked.
+    The column `snapshot_version` says which version of the snapshot was used; without a snapshot there is none.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ def match(
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     """
     events = with_nested_fields(events, [event_id, *keep, where])
-    if isinstance(subscriptions, DataFrame):
+    on_the_fly = isinstance(subscriptions, DataFrame)
+    if on_the_fly:
         others = [name for name in (event_id, *keep, where) if name]
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
@@ -73,9 +74,10 @@ def match(
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
     require_hitbox(events.sparkSession)
     if by_part:
-        parts = len(snapshot_files.facts(path, job.version).get("parts", [""]))
-        return with_version(_by_part(events, job, schema, parts), job.version)
-    return with_version(run(events, job, schema), job.version)
+        found = _by_part(events, job, schema, len(snapshot_files.facts(path, job.version).get("parts", [""])))
+    else:
+        found = run(events, job, schema)
+    return found if on_the_fly else with_version(found, job.version)
 
 
 def with_version(matches: DataFrame, version: int) -> DataFrame:
