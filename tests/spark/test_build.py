@@ -83,7 +83,7 @@ def test_bad_rows(spark: Any, tmp_path: Path) -> None:
         hs.build(frame, path, SCHEMA, parts=2)
     for part in ("id typo: unknown attribute 'prise'", "did you mean 'price'", "id loud: priority 11", "id is null"):
         assert part in str(told.value)
-    made = hs.build(frame, path, SCHEMA, on_error="report", report=report)
+    made = hs.build(frame, path, SCHEMA, on_error="return", report=report)
     assert (made.subscriptions, made.rejected, made.never) == (2, 4, 1)
     bad = {row.id: row for row in spark.read.parquet(report).collect()}
     assert set(bad) == {"typo", "loud", "empty", None}

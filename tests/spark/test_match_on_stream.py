@@ -191,7 +191,7 @@ def test_ids_of_another_type_ask_for_a_restart(spark: Any, growing: Growing, tmp
 def test_what_is_wrong_is_said_before_the_stream_starts(spark: Any, growing: Growing, tmp_path: Path) -> None:
     stream = events(spark)
     renamed = stream.withColumn("snapshot_version", stream.value)
-    with pytest.raises(TableError, match="keep names a column 'snapshot_version'"):
+    with pytest.raises(TableError, match="'snapshot_version', which is the name of a result"):
         hs.match(renamed, growing.path, "value", keep=["snapshot_version"])
     with pytest.raises(ValueProblem, match="by_part is for tables"):
         hs.match(stream, growing.path, "value", by_part=True)

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from hitbox import Index, workloads
 from hitbox.spark import kafka_server
 from hitbox.spark.generate import Tables
-from hitbox.storage import snapshot
+from hitbox.storage import retention, snapshot
 
 SUBSCRIPTIONS, PER_BATCH, CHANGES = 2000, 200, 20
 WIDTH = 0.7
@@ -72,7 +72,7 @@ def child_main(what: str, go: Path, rows: int) -> None:
 def child_stream(spark: Any, folder: Path, rows: int) -> None:
     from hitbox import spark as hs
 
-    snapshot.KEPT_VERSIONS = 10**9  # the check at the end opens every version
+    retention.KEPT_VERSIONS = 10**9  # the check at the end opens every version
     hs.register(spark)
     path, checkpoint = str(folder / "snapshot"), str(folder / "checkpoint")
     if not (folder / "snapshot" / "CURRENT").exists():

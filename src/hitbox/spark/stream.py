@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
-from hitbox.spark.match import prepare, run
+from hitbox.spark.column_names import with_nested_fields
+from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
+from hitbox.spark.store_settings import spark_address
 from hitbox.spark.task_progress import job_description
 from hitbox.spark.worker_check import require_hitbox
-from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of, without_passwords
+from hitbox.storage.addresses import is_remote, join, resolve, scheme_of, without_passwords
 
 KEPT_BATCHES = 10_000
 """Batches whose progress is kept."""
@@ -76,7 +77,8 @@ def match_stream(
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
     path, noted = resolve(path), resolve(checkpoint)
-    table = None if out is None else for_spark(out)
+    events = with_nested_fields(events, [event_id, *keep, where])
+    table = None if out is None else spark_address(events.sparkSession, out)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
     for place, what in ((noted, "a checkpoint"), (join(path, "pins"), "pins of the stream")):
@@ -89,7 +91,8 @@ def match_stream(
     def each(frame: DataFrame, batch_id: int) -> None:
         batch(frame, batch_id)
 
-    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
+    place = spark_address(events.sparkSession, checkpoint)
+    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
@@ -170,8 +173,7 @@ class Batch:
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
         with self._counting() as counts:
-            matches = run(events, replace(job, counts=counts), schema)
-            matches = matches.withColumn("snapshot_version", F.lit(version).cast("long"))
+            matches = with_version(run(events, replace(job, counts=counts), schema), version)
             doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
             with job_description(events.sparkSession, doing):
                 if self.sink is not None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hitbox.console.progress import Step, progress
+from hitbox.spark.session import active
 
 POLL_SECONDS = 0.3
+
+_showing = threading.local()
 
 
 @contextmanager
@@ -28,20 +30,43 @@ def job_description(spark: Any, text: str) -> Iterator[None]:
 
 
 @contextmanager
-def spark_progress(spark: Any, doing: str) -> Iterator[None]:
-    """Show how many Spark tasks are done while the body runs; on a Connect server, which does not say, the time."""
-    with progress(doing, unit="Spark tasks") as step:
-        ended = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(spark, step, ended), daemon=True)
-        if step.visible:
-            watcher.start()
-        try:
+def show_progress(doing: str = "working", spark: Any = None) -> Iterator[None]:
+    """Show how many Spark tasks are done while the body runs; on a Connect server, which does not say, the time.
+
+        with hs.show_progress("matching"):
+            hs.match(events, path).write.parquet("matches")
+
+    The line is drawn on terminals if `rich` is installed, and in notebooks if `ipywidgets` is installed as well. Inside
+    of another line it does nothing.
+    """
+    try:
+        from hitbox.console.progress import progress
+    except ImportError:  # rich comes with the extra cli
+        yield
+        return
+    if getattr(_showing, "now", False):
+        yield
+        return
+    _showing.now = True
+    try:
+        with progress(doing, unit="Spark tasks") as step, _watching(spark or active(), step):
             yield
-        finally:
-            ended.set()
+    finally:
+        _showing.now = False
 
 
-def _watch(spark: Any, step: Step, ended: threading.Event) -> None:
+@contextmanager
+def _watching(spark: Any, step: Any) -> Iterator[None]:
+    ended = threading.Event()
+    if step.visible:
+        threading.Thread(target=_watch, args=(spark, step, ended), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _watch(spark: Any, step: Any, ended: threading.Event) -> None:
     try:
         tracker = spark.sparkContext.statusTracker()
         while not ended.wait(POLL_SECONDS):
