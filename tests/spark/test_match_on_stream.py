@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,36 @@ def test_each_batch_has_one_version_and_keeps_it_when_repeated(spark: Any, growi
     assert {row.snapshot_version for row in again[3]} == {8}, "the next batch takes the current version"
     pins = sorted(int(file.stem.rpartition("-")[2]) for file in Path(path, "pins").glob("query-*.json"))
     assert pins[-1] - pins[0] == len(pins) - 1 < batch_version.KEPT_BATCHES
+
+
+def test_nested_columns_of_a_stream(spark: Any, tmp_path: Path) -> None:
+    index = Index({"order.number": "int"})
+    index.subscribe(1, '"order.number" < 5')
+    path = str(tmp_path / "snapshot")
+    index.save(path)
+    nested = events(spark).selectExpr("value", "struct(value AS number, at) AS order")
+    matches = hs.match(nested, path, "value", keep=["order"])
+    assert matches.columns == ["value", "order", "subscriptions", "snapshot_version"]
+    found = run(matches, tmp_path / "checkpoint", 1)[0]
+    assert {row.value: row.subscriptions for row in found} == {n: [1] if n < 5 else [] for n in range(PER_BATCH)}
+    assert all(row.order.number == row.value for row in found)
+
+
+def test_a_stream_against_a_table_of_subscriptions(spark: Any, tmp_path: Path) -> None:
+    table = spark.createDataFrame([(1, "value >= 0")], "id long, where string")
+    matches = hs.match(events(spark).selectExpr("value", "value AS number"), table, "number")
+    assert matches.columns == ["number", "subscriptions"], "without a snapshot there is no version"
+    found = run(matches, tmp_path / "checkpoint", 1)[0]
+    assert sorted(tuple(row) for row in found) == [(n, [1]) for n in range(PER_BATCH)]
+
+
+def test_the_version_of_a_moment_for_all_batches(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    then = datetime.now(UTC)
+    growing.publish()
+    matches = hs.match(events(spark), growing.path, "value", as_of=then)
+    found = run(matches, tmp_path / "checkpoint", 2)
+    assert {row.snapshot_version for rows in found.values() for row in rows} == {1}
+    assert not list(Path(growing.path, "pins").glob("query-*"))
 
 
 @pytest.mark.parametrize("form", ["arrays", "pairs", "counts"])

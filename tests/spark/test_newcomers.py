@@ -44,6 +44,22 @@ def test_columns_with_other_names(spark: Any, path: str) -> None:
     assert report.unsubscribed == 1
 
 
+def test_a_parquet_table_with_other_names(spark: Any, path: str, tmp_path: Path) -> None:
+    table = str(tmp_path / "subscriptions")
+    rows = [("a", "price > 3", 1, "x", "me"), ("b", "city = 'Rome'", 1, "y", "you"), ("b", "price < 0", 0, "y", "you")]
+    names = "sub_id string, Condition string, updated int, id string, owner string"
+    spark.createDataFrame(rows, names).write.parquet(table)
+    with pytest.raises(TableError, match=r"neither a column 'where' nor bounds"):
+        hs.build(table, path, SCHEMA)
+    with pytest.raises(TableError, match=r"where_column 'Conditions' is not a column; did you mean 'Condition'\?"):
+        hs.build(table, path, SCHEMA, id_column="sub_id", where_column="Conditions")
+    with pytest.warns(HitboxWarning, match="the column 'owner' of the subscriptions is ignored"):
+        made = hs.build(table, path, SCHEMA, id_column="sub_id", where_column="Condition", latest_by="updated")
+    assert made.ignored_columns == ("owner",)
+    assert made.subscriptions == 2
+    assert Index.open(path).match({"price": 4, "city": "Rome"}) == ["a", "b"]
+
+
 def test_ignored_columns_are_reported(spark: Any, path: str) -> None:
     frame = spark.createDataFrame([(1, "price > 3", "x", 5)], "id long, where string, owner string, updated long")
     with pytest.warns(HitboxWarning, match="the column 'owner' of the subscriptions is ignored: drop it to silence"):
@@ -79,6 +95,15 @@ def test_nested_columns_are_paths(spark: Any, path: str) -> None:
     assert found.columns == ["event_id", "order", "subscriptions", "snapshot_version"]
     assert {row.event_id: row.subscriptions for row in found.collect()} == expected
     assert {row.event_id: row.subscriptions for row in hs.match(nested, frame).collect()} == expected
+    by_part = hs.match(nested, path, keep=["order"], by_part=True)
+    assert by_part.columns == found.columns
+    assert {row.event_id: row.subscriptions for row in by_part.collect()} == expected
+
+
+def test_bounds_of_nested_columns(spark: Any, path: str) -> None:
+    names = "id long, `order.price_low` double, `order.price_high` double"
+    hs.build(spark.createDataFrame([(1, 1.0, 2.0), (2, 5.0, 6.0)], names), path)
+    assert Index.open(path).match({"order.price": 1.5}) == [1]
 
 
 def test_on_error_has_the_same_values_everywhere(spark: Any, path: str) -> None:

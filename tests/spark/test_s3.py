@@ -17,7 +17,7 @@ from hitbox import spark as hs
 from hitbox.spark import small_objects, snapshot_files, writer_lease
 from hitbox.spark.store_settings import s3a_settings
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import resolve
+from hitbox.storage.addresses import join, resolve
 from support.s3_server import S3Server
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -68,6 +68,35 @@ def test_writers_at_once(server: S3Server, tmp_path: Path, monkeypatch: pytest.M
     assert left - {""} == {"CURRENT", "versions"}, (
         "neither drafts nor leases, and no trace of the first look at the store"
     )
+
+
+def test_the_first_pin_of_a_batch_wins(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store decides, so nobody waits."""
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path))
+    address = resolve(server.address("ads/pinned"))
+    publish(address, 1)
+    meanwhile: list[int] = []
+    original = snapshot_files.current
+
+    def late(path: str) -> int:
+        """Another task pins version 1 while this one still looks; then version 2 is published."""
+        number = original(path)
+        if not meanwhile:
+            meanwhile.append(number)
+            assert snapshot_files.pin_once(path, "query-q-0", batch=0)["version"] == 1
+            publish(path, 2)
+            return original(path)
+        return number
+
+    monkeypatch.setattr(snapshot_files, "current", late)
+    monkeypatch.setattr(snapshot_files, "SETTLE_SECONDS", 1e9)
+    assert snapshot_files.pin_once(address, "query-q-0", batch=0)["version"] == 1
+    assert snapshot_files.pin_once(address, "query-q-1", batch=1)["version"] == 2
+    assert snapshot_files.pinned_versions(address) == {1, 2}
+    snapshot_files.pin_once(address, "query-gone-0", batch=0, expires=1)
+    for batch in (0, 1):
+        snapshot_files.remove(join(address, "pins", f"query-q-{batch}.json"))
+    assert snapshot_files.pinned_versions(address) == set(), "the last one has expired"
 
 
 def test_settings_of_spark() -> None:

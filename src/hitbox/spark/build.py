@@ -34,7 +34,7 @@ from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
-from hitbox.spark.column_names import report_ignored, subscription_columns
+from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns
 from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
@@ -179,11 +179,16 @@ def _parts(subscriptions: int) -> int:
 def _encoded(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> list[tuple[str, int]]:
     """(name, rows) of each file of boxes."""
 
+    names = list(table.columns)
+
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.encode(batches)
+        return task.encode(batch.rename_columns(names) for batch in batches)
 
     result = "name string, rows long"
-    done = table.mapInArrow(encode, result) if isinstance(table, DataFrame) else table.each(spark, encode, result)
+    if isinstance(table, DataFrame):
+        done = numbered_columns(table, names).mapInArrow(encode, result)
+    else:
+        done = table.each(spark, encode, result)
     return [(row.name, row.rows) for row in done.collect()]
 
 
