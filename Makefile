@@ -15,6 +15,7 @@ demo: setup      ## set up, then run the main job on Spark end to end
 test: setup lint docs ## set up, then format check, lint, types, docs, all tests, two minutes of fault injection
 	@tools/need java
 	@tools/need chromium
+	@tools/need kafka
 	$(PY) -m pytest -n 2
 	$(PY) -m hitbox torture --minutes 2
 

@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: not group(item.nodeid).startswith("spark"))
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Skipped tests are easy to overlook."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "NO KAFKA" in str(report.longrepr)]
+    if skipped:
+        text = f"{len(skipped)} TESTS WITH KAFKA WERE SKIPPED: run `tools/need kafka` to fetch it"
+        terminalreporter.write_line(text, red=True, bold=True)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Groups by name, because the marks of pytest-xdist 3.8 (xdist_group) are without effect on pytest 9.2."""

@@ -36,6 +36,7 @@ ONLY_IN = {
     "numba": {"matchers"},
     "rtree": {"matchers"},
     "pyspark": {"spark"},
+    "boto3": {"spark"},
     "starlette": {"broker"},
     "uvicorn": {"broker"},
     "apsw": {"broker", "simulator"},

@@ -37,6 +37,9 @@ ELSEWHERE = {  # name: module, extra, summary
     "generate": (SPARK, "spark", "Write a synthetic workload as Parquet, on Spark."),
     "build": (SPARK, "spark", "Build a snapshot from a table of subscriptions, on Spark."),
     "stream": (SPARK, "spark", "Match a stream of events on Spark, exactly once, while subscriptions change."),
+    "versions": (SPARK, "spark", "List the versions of a snapshot: number, time, rows, operation."),
+    "diff": (SPARK, "spark", "List the subscriptions that changed between two versions of a snapshot, on Spark."),
+    "vacuum": (SPARK, "spark", "Remove old versions of a snapshot, and what writers that died left behind."),
     "bench": ("hitbox.experiments.bench_cli", "bench", "Compare the speed of matchers, after checking their answers."),
     "reproduce": (
         "hitbox.experiments.reproduce_cli",

@@ -140,6 +140,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number and what it counts.
+
+    >>> counted(1, "change does", "changes do"), counted(2000, "change does", "changes do")
+    ('1 change does', '2,000 changes do')
+    """
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """A trailing hint, `; did you mean 'price'?`, or "" where no known name is similar.
 

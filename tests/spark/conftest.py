@@ -31,13 +31,28 @@ def s3() -> Iterator[ObjectStore]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from hitbox import spark as hs
+    from hitbox.spark import kafka_server
 
-    settings = {
+    settings: dict[str, Any] = {
         "spark_driver_memory": "1g",
         "spark_sql_shuffle_partitions": 2,
         "spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark_ui_enabled": "false",
         "spark_sql_ansi_doubleQuotedIdentifiers": "true",
     }
+    if kafka_server.available():
+        settings["spark_jars"] = kafka_server.connector()
     session = hs.session("local[2]", "hitbox-tests", **settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Kafka that runs as long as the tests."""
+    from hitbox.spark import kafka_server
+
+    if not kafka_server.available():
+        pytest.skip("NO KAFKA: run tools/need kafka")
+    with kafka_server.KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server.address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pytest
 from hitbox import Index, Schema, workloads
 from hitbox import spark as hs
 from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
-from hitbox.spark import build, parquet_table, snapshot_files, writer_lease
+from hitbox.spark import parquet_table, snapshot_files, writer_lease
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
 from support.object_store import ObjectStore
@@ -82,7 +83,7 @@ def test_bad_rows(spark: Any, tmp_path: Path) -> None:
         hs.build(frame, path, SCHEMA, parts=2)
     for part in ("id typo: unknown attribute 'prise'", "did you mean 'price'", "id loud: priority 11", "id is null"):
         assert part in str(told.value)
-    made = hs.build(frame, path, SCHEMA, on_error="report", report=report)
+    made = hs.build(frame, path, SCHEMA, on_error="return", report=report)
     assert (made.subscriptions, made.rejected, made.never) == (2, 4, 1)
     bad = {row.id: row for row in spark.read.parquet(report).collect()}
     assert set(bad) == {"typo", "loud", "empty", None}
@@ -291,6 +292,7 @@ def test_strings_of_many_tasks_get_one_dictionary(spark: Any, tmp_path: Path, mo
 def test_parts_follow_from_the_number_of_subscriptions(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    build = importlib.import_module("hitbox.spark.build")
     monkeypatch.setattr(build, "LARGEST_PART", 100)
     made = hs.generate("w1", 350, 1, spark=spark)
     assert hs.build(made.subscriptions, str(tmp_path)).parts == 4

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hitbox.spark import worker_check
+from hitbox.spark import kafka_server, worker_check
 from support import stream_kill
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -40,6 +40,16 @@ def test_kill_minus_nine(what: str, kills: int, rows: int) -> None:
     if what == "stream":
         assert facts["rows"] % rows == 0
         assert (facts["lost"], facts["doubled"], facts["wrong"]) == (0, 0, 0)
+
+
+@pytest.mark.slow
+def test_kill_minus_nine_between_kafka_and_kafka() -> None:
+    if not kafka_server.available():
+        pytest.skip("NO KAFKA: run tools/need kafka")
+    facts = json.loads(run(str(SUPPORT / "stream_kill.py"), "kafka", "--kills", "1", "--rows", "1000").splitlines()[-1])
+    assert facts["kills"] == 1
+    assert facts["events"] % 1000 == 0
+    assert (facts["lost"], facts["doubled"], facts["wrong"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

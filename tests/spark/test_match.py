@@ -111,7 +111,7 @@ def test_forms_agree(w1: Any) -> None:
     events = made.events.limit(100)
     arrays = found(hs.match(events, path))
     pairs = hs.match(events, path, form="pairs", keep=["a1"])
-    assert pairs.columns == ["event_id", "a1", "subscription"]
+    assert pairs.columns == ["event_id", "a1", "subscription", "snapshot_version"]
     rows = pairs.collect()
     assert sorted((r.event_id, r.subscription) for r in rows) == sorted(
         (e, s) for e, ids in arrays.items() for s in ids

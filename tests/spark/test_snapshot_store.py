@@ -6,20 +6,34 @@ No Spark here: what `build` and `apply_changes` do on the driver, against an S3 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hitbox import Index
+from hitbox import spark as hs
 from hitbox.errors import SnapshotError, WriterConflict
-from hitbox.spark import snapshot_files, writer_lease
-from hitbox.storage import snapshot, writer_lock
-from hitbox.storage.addresses import resolve
+from hitbox.spark import small_objects, snapshot_files, writer_lease
+from hitbox.spark.versions import chosen
+from hitbox.storage import retention, snapshot, writer_lock
+from hitbox.storage.addresses import join, resolve
 from support.object_store import ObjectStore
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=[True, False], ids=["conditional", "plain"])
+def s3(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    """A store with conditional puts, and one that ignores the conditions."""
+    with ObjectStore(request.param) as store:
+        yield store
 
 
 @pytest.fixture
@@ -38,9 +52,9 @@ def fill(place: str, mark: int = 0) -> tuple[dict[str, Any], snapshot.Files]:
         return stock.facts(), snapshot.add(folder, stock.arrays() | index._keys.arrays())
 
 
-def publish(address: str, mark: int = 0, base: int | None = None) -> int:
+def publish(address: str, mark: int = 0, base: int | None = None, keep: Any = None) -> int:
     with snapshot_files.draft(address) as place:
-        return snapshot_files.publish(address, place, *fill(place, mark), base)
+        return snapshot_files.publish(address, place, *fill(place, mark), base, operation="build", keep=keep)
 
 
 def opened(address: str, version: int | None = None) -> Index:
@@ -77,8 +91,8 @@ def test_two_drafts_do_not_meet(s3: ObjectStore, address: str) -> None:
     with snapshot_files.draft(address) as one, snapshot_files.draft(address) as two:
         assert one != two
         facts, other = fill(one, 1), fill(two, 2)
-        assert snapshot_files.publish(address, two, *other) == 1
-        assert snapshot_files.publish(address, one, *facts) == 2
+        assert snapshot_files.publish(address, two, *other, operation="build") == 1
+        assert snapshot_files.publish(address, one, *facts, operation="build") == 2
     assert opened(address, 1).match({"s": "x2"})
     assert opened(address, 2).match({"s": "x1"})
     assert not [name for name in s3.names() if ".draft" in name]
@@ -160,6 +174,88 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
     assert opened(address).match({"a": 1}) == [1]
 
 
+class Rival:
+    """A writer that publishes a version although another one holds the lease, as after a long suspension."""
+
+    def __init__(self, s3: ObjectStore, address: str):
+        self.s3, self.address, self.done = s3, address, 0
+
+    def __call__(self) -> None:
+        if not self.done:
+            self.done = -1
+            self.s3.objects.pop("bucket/my ads/writer.json")
+            thread = threading.Thread(target=self._publish)
+            thread.start()
+            thread.join(30)
+
+    def _publish(self) -> None:
+        self.done = publish(self.address, 7)
+
+
+def test_a_writer_that_is_suspended_before_it_replaces_current_undoes_nothing(
+    s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not s3.conditional:
+        pytest.skip("it does on a store without conditional puts")
+    publish(address)
+    rival = Rival(s3, address)
+    original, checks = writer_lease.Lease.check, []
+
+    def suspended(lease: writer_lease.Lease) -> None:
+        original(lease)
+        checks.append(lease)
+        if len(checks) == 2:  # the last thing before CURRENT is replaced
+            rival()
+
+    monkeypatch.setattr(writer_lease.Lease, "check", suspended)
+    with pytest.raises(WriterConflict, match=r"made to version 1, and version 3 is now current; nothing was published"):
+        publish(address)
+    assert rival.done == 3
+    assert snapshot_files.current(address) == 3
+    assert opened(address).match({"s": "x7"})
+    assert [one.version for one in hs.versions(address)] == [1, 3]
+
+
+def test_two_writers_never_fill_one_folder(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that was suspended before it copied its files would have overwritten those of the other version."""
+    if not s3.conditional:
+        pytest.skip("they may on a store without conditional puts")
+    publish(address)
+    rival = Rival(s3, address)
+    original = snapshot_files._move
+
+    def suspended(*args: Any) -> None:
+        rival()
+        original(*args)
+
+    monkeypatch.setattr(snapshot_files, "_move", suspended)
+    with pytest.raises(WriterConflict, match="lost its lease"):
+        publish(address)
+    assert rival.done == 3
+    assert opened(address).match({"s": "x7"})
+
+
+def test_how_small_objects_are_written(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = small_objects.of(address)
+    assert objects.conditional == s3.conditional
+    assert s3.names() == [], "finding that out leaves nothing behind"
+    file = join(address, "x.json")
+    assert objects.read(file) == (None, small_objects.ABSENT)
+    tag = objects.write(file, "1", small_objects.ABSENT)
+    assert objects.read(file) == ("1", tag)
+    assert objects.write(file, "2", tag) != tag or not s3.conditional
+    for old in (tag, small_objects.ABSENT) if s3.conditional else ():
+        with pytest.raises(
+            small_objects.Overtaken, match=r"another writer wrote s3://key:\.\.\.@bucket/my%20ads/x\.json"
+        ):
+            objects.write(file, "3", old)
+    assert objects.read(file)[0] == "2"
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setattr(small_objects, "_known", {})
+    assert not small_objects.of(address).conditional, "without boto3"
+    assert not small_objects.of("hdfs://host/x").conditional
+
+
 def test_writers_at_once(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_lease, "SETTLE_SECONDS", 0.05)
     seen: list[int] = []
@@ -219,6 +315,43 @@ def test_pinned_versions_stay(s3: ObjectStore, address: str) -> None:
     s3.objects["bucket/my ads/pins/stream.json"] = b"{"
     publish(address)
     assert snapshot_files._numbers(address) == [1, 3, 4, 5], "nobody knows which version a damaged pin keeps"
+
+
+def test_versions_stay_as_long_as_asked(s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = 0.0
+    monkeypatch.setattr(retention, "now", lambda: NOON + timedelta(hours=hours))
+    for hours in (0, 1, 2, 10):
+        publish(address, keep="5 hours" if not hours else None)
+    found = hs.versions(address)
+    assert [(one.version, one.time, one.rows, one.operation, one.current) for one in found] == [
+        (3, NOON + timedelta(hours=2), 5, "build", False),
+        (4, NOON + timedelta(hours=10), 5, "build", True),
+    ]
+    assert chosen(address, None, "2026-01-31 21:00") == 3
+    with pytest.raises(SnapshotError, match=r"snapshot at s3://key:\.\.\.@bucket.* was current at 2026-01-31 13:00"):
+        chosen(address, None, "2026-01-31 13:00")
+    assert hs.vacuum(address) == ([], 0, 0)
+    hours = 16.0
+    assert hs.vacuum(address).versions == [3]
+    publish(address, keep=1)
+    assert snapshot_files._numbers(address) == [5]
+
+
+def test_vacuum(s3: ObjectStore, address: str) -> None:
+    with pytest.raises(SnapshotError, match="there is no CURRENT"):
+        hs.vacuum(address)
+    for _ in range(4):
+        publish(address, keep=9)
+    snapshot_files.pin(address, "stream/00000007", 2, batch=7)
+    s3.objects["bucket/my ads/.draft-2/x.npy"] = bytes(1000)
+    s3.objects["bucket/my ads/versions/00000005/rows.npy"] = b"of a writer that was killed"
+    before = len(s3.names())
+    done = hs.vacuum(address, keep=1)
+    assert done.versions == [1, 3, 5]
+    assert done.files == before - len(s3.names())
+    assert done.bytes > 1000
+    assert snapshot_files._folders(address) == [2, 4]
+    assert opened(address, 2).match({"a": 1}) == [1]
 
 
 def test_a_version_without_a_manifest_is_none(s3: ObjectStore, address: str) -> None:

@@ -13,7 +13,7 @@ from hitbox import Index
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError, ValueProblem
 from hitbox.spark.stream import Asked, Batch, stream_name
-from hitbox.storage import snapshot
+from hitbox.storage import retention, snapshot
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def check(spark: Any, path: str, out: str, rows: int) -> dict[int, int]:
 
 
 def test_new_versions_are_picked_up(spark: Any, snapshot_path: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(snapshot, "KEPT_VERSIONS", 50)
+    monkeypatch.setattr(retention, "KEPT_VERSIONS", 50)
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
     query = hs.match_stream(events(spark, 600, 100), snapshot_path, out, checkpoint)
     wait(query, checkpoint, 1)

@@ -98,7 +98,7 @@ def test_databricks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_spark_is_given() -> None:
     assert for_spark("s3a://key:secret@bucket/a%20b/?region=eu") == "s3a://bucket/a b"
     assert for_spark("s3n://bucket") == "s3a://bucket"
-    assert for_spark("s3://bucket/x") == "s3://bucket/x"
+    assert for_spark("s3://bucket/x") == "s3a://bucket/x"
     assert for_spark("abfss://c@account.dfs.core.windows.net/x") == "abfss://c@account.dfs.core.windows.net/x"
     assert for_spark("hdfs:/x") == "hdfs:///x"
     assert for_spark("file:/x%20y/") == "file:///x y"

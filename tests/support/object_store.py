@@ -19,7 +19,9 @@ from xml.sax.saxutils import escape
 
 
 class ObjectStore:
-    def __init__(self) -> None:
+    def __init__(self, conditional: bool = True) -> None:
+        self.conditional = conditional
+        """Whether If-Match and If-None-Match are heeded, as S3 does, or ignored, as some imitations do."""
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
@@ -164,6 +166,12 @@ class S3(BaseHTTPRequestHandler):
         body = self.body()
         source = self.headers.get("x-amz-copy-source")
         with self.shared.lock:
+            there = self.shared.objects.get(name)
+            wanted, unwanted = (self.headers.get(header) for header in ("If-Match", "If-None-Match"))
+            changed = (unwanted and there is not None) or (wanted and (there is None or etag(there) != wanted))
+            if changed and self.shared.conditional:
+                self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+                return
             if source:
                 found = self.shared.objects.get(unquote(source).lstrip("/"))
                 if found is not None:

@@ -45,7 +45,8 @@ def connect(folder: str) -> None:
 
 def session(**more: Any) -> Any:
     flags = {"spark_driver_extraJavaOptions": QUICK, "spark_executor_extraJavaOptions": QUICK}
-    settings = {"spark_driver_memory": "1g", "spark_sql_shuffle_partitions": 2, **flags, **more}
+    quick = {"spark_sql_shuffle_partitions": 2, "spark_ui_enabled": "false"}
+    settings = {"spark_driver_memory": "1g", **quick, **flags, **more}
     spark = hs.session("local-cluster[2,1,1024]", **settings)
     work = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     atexit.register(shutil.rmtree, work, ignore_errors=True)
@@ -123,7 +124,22 @@ def whole(spark: Any, folder: str) -> None:
     rows = spark.read.parquet(f"{folder}/out").collect()
     assert sorted(row.event_id for row in rows) == list(range(300))
     assert sum(len(row.subscriptions) for row in rows) == sum(d["matches"] for d in done)
+    plain_stream(stream, path, folder, sorted((row.event_id, sorted(row.subscriptions)) for row in rows))
     spark.stop()
+
+
+def plain_stream(stream: Any, path: str, folder: str, expected: list[Any]) -> None:
+    """`match` on a stream with a sink of Spark's gives the same; its figures are in Spark's progress."""
+    writer = hs.match(stream, path).writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", f"{folder}/plain").start(f"{folder}/plain-out")
+    query.awaitTermination(200)
+    assert query.exception() is None, query.exception()
+    done = hs.progress(query)
+    assert sum(d["events"] for d in done) == len(expected)
+    assert sum(d["matches"] for d in done) == sum(len(ids) for _, ids in expected)
+    rows = stream.sparkSession.read.parquet(f"{folder}/plain-out").collect()
+    assert {row.snapshot_version for row in rows} == {2} == {d["version"] for d in done}
+    assert sorted((row.event_id, sorted(row.subscriptions)) for row in rows) == expected
 
 
 def check(made: Any, path: str, by_part: bool = False) -> None:

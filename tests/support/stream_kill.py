@@ -1,6 +1,7 @@
 """Kill -9 at random moments: a stream with changing subscriptions, builds, change logs. What was promised must hold.
 
     python tests/support/stream_kill.py stream --kills 100     every event once, against the version of its batch
+    python tests/support/stream_kill.py kafka --kills 10       Kafka to Kafka: nothing lost, nothing twice, one version
     python tests/support/stream_kill.py build --kills 5        old or new version, never a mix
     python tests/support/stream_kill.py changes --kills 5      the same, for apply_changes
 
@@ -23,14 +24,16 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from hitbox import Index, workloads
+from hitbox.spark import kafka_server
 from hitbox.spark.generate import Tables
-from hitbox.storage import snapshot
+from hitbox.storage import retention, snapshot
 
 SUBSCRIPTIONS, PER_BATCH, CHANGES = 2000, 200, 20
 WIDTH = 0.7
@@ -45,11 +48,14 @@ def session() -> Any:
     from hitbox import spark as hs
 
     flags = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    jars = {"spark_jars": kafka_server.connector()} if kafka_server.available() else {}
     return hs.session(
         "local[2]",
         spark_driver_memory="1g",
         spark_sql_shuffle_partitions=2,
+        spark_ui_enabled="false",
         spark_driver_extraJavaOptions=flags,
+        **jars,
     )
 
 
@@ -66,7 +72,7 @@ def child_main(what: str, go: Path, rows: int) -> None:
 def child_stream(spark: Any, folder: Path, rows: int) -> None:
     from hitbox import spark as hs
 
-    snapshot.KEPT_VERSIONS = 10**9  # the check at the end opens every version
+    retention.KEPT_VERSIONS = 10**9  # the check at the end opens every version
     hs.register(spark)
     path, checkpoint = str(folder / "snapshot"), str(folder / "checkpoint")
     if not (folder / "snapshot" / "CURRENT").exists():
@@ -85,6 +91,66 @@ def child_stream(spark: Any, folder: Path, rows: int) -> None:
     query.stop()
     spark.stop()
     (folder / "done").touch()
+
+
+def child_kafka(spark: Any, folder: Path, rows: int) -> None:
+    """Events from one topic, hits to another, while versions are published. At the end both topics become files."""
+    from pyspark.sql import functions as F
+
+    from hitbox import spark as hs
+
+    path, kafka = str(folder / "snapshot"), {"kafka.bootstrap.servers": (folder.parent / "kafka").read_text()}
+    topics = f"events-{folder.name}", f"hits-{folder.name}"
+    if not (folder / "sent").exists():
+        Growing(folder).publish()
+        sent = spark.range(rows).select(F.to_json(F.struct(F.col("id").alias("value"))).alias("value"))
+        sent.withColumn("topic", F.lit(topics[0])).write.format("kafka").options(**kafka).save()
+        (folder / "sent").touch()
+    reader = spark.readStream.format("kafka").options(**kafka).option("subscribe", topics[0])
+    stream = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", PER_BATCH).load()
+    event = F.from_json(F.col("value").cast("string"), "value long").alias("event")
+    events = stream.select("topic", "partition", "offset", event).select("topic", "partition", "offset", "event.*")
+    hits = hs.match(events, path, None, form="pairs", keep=["topic", "partition", "offset", "value"])
+    writer = hits.select(F.to_json(F.struct("*")).alias("value"), F.lit(topics[1]).alias("topic")).writeStream
+    writer = writer.format("kafka").options(**kafka).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    (folder / "ready").touch()
+    growing = Growing(folder)
+    while query.isActive:
+        growing.publish()
+        time.sleep(0.2)
+    if query.exception() is not None:
+        raise SystemExit(f"the stream failed: {query.exception()}")
+    for topic, name in zip(topics, ("events", "hits"), strict=True):
+        table = spark.read.format("kafka").options(**kafka).option("subscribe", topic).load()
+        table.write.mode("overwrite").parquet(str(folder / name))
+    spark.stop()
+    (folder / "done").touch()
+
+
+class Growing:
+    """A snapshot with one subscription more in each version; number k wants the events of which k + 1 is a divisor.
+
+    `sizes` notes how many each version has. A writer that is killed may leave a gap in the numbers of the versions.
+    """
+
+    def __init__(self, folder: Path):
+        self.path, self.sizes = folder / "snapshot", folder / "sizes"
+        exists = (self.path / "CURRENT").exists()
+        self.index = Index.open(self.path) if exists else Index({"value": "int"})
+        if exists:
+            self.note()
+
+    def publish(self) -> None:
+        number = len(self.index)
+        wanted = ", ".join(str(value) for value in range(0, 10_000, number + 1))
+        self.index.subscribe(number, f"value IN ({wanted})" if number else "value >= 0")
+        self.index.save(self.path)
+        self.note()
+
+    def note(self) -> None:
+        with open(self.sizes, "a") as out:
+            out.write(f"{snapshot.current(self.path)} {len(self.index)}\n")
 
 
 def sequence_of(path: str) -> int:
@@ -132,7 +198,7 @@ def child_changes(spark: Any, folder: Path, rows: int) -> None:
         hs.apply_changes(log, path)
 
 
-CHILDREN = {"stream": child_stream, "build": child_build, "changes": child_changes}
+CHILDREN = {"stream": child_stream, "kafka": child_kafka, "build": child_build, "changes": child_changes}
 
 
 # ---- the killer
@@ -201,11 +267,11 @@ def soak(what: str, kills: int, rows: int, seed: int, root: Path, say: Any = pri
             facts["replays"] += unfinished(folder)
             say(f"kill {facts['kills']}: {state(folder)}")
             if (folder / "done").exists():
-                checked.append(check_stream(folder, rows))
+                checked.append(CHECKS[what](folder, rows))
                 folder = fresh(root)
-            elif what != "stream" and (folder / "snapshot" / "CURRENT").exists():
+            elif what not in CHECKS and (folder / "snapshot" / "CURRENT").exists():
                 check_whole(folder, rows)
-        if what != "stream":
+        if what not in CHECKS:
             current = folder / "snapshot" / "CURRENT"
             return facts | {"version": snapshot.current(folder / "snapshot") if current.exists() else 0}
         children[-1].release(folder)
@@ -213,7 +279,7 @@ def soak(what: str, kills: int, rows: int, seed: int, root: Path, say: Any = pri
     finally:
         for child in children:
             child.kill()
-    checked.append(check_stream(folder, rows))
+    checked.append(CHECKS[what](folder, rows))
     return facts | {name: sum(one[name] for one in checked) for name in checked[0]}
 
 
@@ -299,6 +365,43 @@ def check_stream(folder: Path, rows: int) -> dict[str, Any]:
     }
 
 
+def check_kafka(folder: Path, rows: int) -> dict[str, Any]:
+    """Every event has exactly the hits of one version, whichever attempts at its batch wrote them."""
+    events = pq.read_table(folder / "events")
+    hits: dict[tuple[Any, ...], set[tuple[int, int]]] = {}
+    copies = 0
+    for text in pq.read_table(folder / "hits")["value"].to_pylist():
+        hit = json.loads(text)
+        found = hits.setdefault((hit["topic"], hit["partition"], hit["offset"]), set())
+        copies += (hit["subscription"], hit["snapshot_version"]) in found
+        found.add((hit["subscription"], hit["snapshot_version"]))
+    sizes = dict(map(int, line.split()) for line in (folder / "sizes").read_text().splitlines())
+    lost = doubled = wrong = 0
+    total, versions = sum(map(len, hits.values())), set()
+    for row in events.select(["topic", "partition", "offset", "value"]).to_pylist():
+        found = hits.pop((row["topic"], row["partition"], row["offset"]), set())
+        lost += not found
+        seen = {version for _, version in found}
+        doubled += len(seen) > 1
+        if len(seen) == 1:
+            value, version = json.loads(row["value"])["value"], seen.pop()
+            versions.add(version)
+            expected = {k for k in range(sizes[version]) if value % (k + 1) == 0}
+            wrong += {subscription for subscription, _ in found} != expected
+    return {
+        "events": events.num_rows,
+        "hits": total,
+        "copies": copies,
+        "lost": lost + max(0, rows - events.num_rows),
+        "doubled": doubled,
+        "wrong": wrong + len(hits),
+        "versions": len(versions),
+    }
+
+
+CHECKS = {"stream": check_stream, "kafka": check_kafka}
+
+
 def show(facts: dict[str, Any]) -> str:
     """The figures as a table of Markdown."""
     cells = [f"{value:,}" if isinstance(value, (int, float)) else str(value) for value in facts.values()]
@@ -309,6 +412,14 @@ def show(facts: dict[str, Any]) -> str:
     )
 
 
+@contextlib.contextmanager
+def kafka(root: Path) -> Iterator[None]:
+    """A Kafka for the children, which find its address in a file."""
+    with kafka_server.KafkaServer(root / "server") as server:
+        (root / "kafka").write_text(server.address)
+        yield
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=CHILDREN)
@@ -317,14 +428,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    rows = given.rows or {"stream": (3 * given.kills + 10) * PER_BATCH}.get(given.what, 2000)
+    rows = given.rows or dict.fromkeys(CHECKS, (3 * given.kills + 10) * PER_BATCH).get(given.what, 2000)
     if given.child:
         child_main(given.what, given.child, rows)
         return
     began = time.time()
     folder = Path(tempfile.mkdtemp(prefix="hitbox-kill-"))
     try:
-        facts = soak(given.what, given.kills, rows, given.seed, folder, lambda text: print(text, file=sys.stderr))
+        with kafka(folder) if given.what == "kafka" else contextlib.nullcontext():
+            facts = soak(given.what, given.kills, rows, given.seed, folder, lambda text: print(text, file=sys.stderr))
         facts = {"what": given.what, **facts, "seconds": round(time.time() - began)}
         print(show(facts))
         print(json.dumps(facts))

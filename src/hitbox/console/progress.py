@@ -5,7 +5,7 @@
             ...
             step.advance()
 
-The line is drawn on a terminal only, so that logs and pipes stay clean.
+The line is drawn on a terminal, and in a notebook if ipywidgets is installed, so that logs and pipes stay clean.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
@@ -66,7 +67,11 @@ def progress(
     console = console or Console(stderr=True)
     columns = (SpinnerColumn(), BarColumn(), Figures(unit), TextColumn("{task.description}"))
     bar = Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=600
+        *columns,
+        console=console,
+        transient=True,
+        disable=not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))),
+        speed_estimate_period=600,
     )
     with bar:
         yield Step(bar, doing, total)

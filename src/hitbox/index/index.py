@@ -47,6 +47,7 @@ from hitbox.index.resolver import Filters, Resolver
 from hitbox.index.state import IndexState
 from hitbox.language import DEFAULT_LIMITS, Explanation, Limits, Predicate
 from hitbox.storage import snapshot
+from hitbox.storage.retention import Keep, Moment
 
 CHUNK = 16_384
 """Events that are matched under one lock at most,"""
@@ -524,12 +525,16 @@ class Index:
 
     # ---- on disk
 
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write a snapshot version under `path` and make it the current one; its number."""
+    def save(self, path: str | os.PathLike[str], *, keep: Keep | None = None) -> int:
+        """Write a snapshot version under `path` and make it the current one; its number.
+
+        keep: which versions stay: the last 5, or those that were current in the last "7 days" (or a timedelta). It is
+            remembered; if it was never given, the last two stay.
+        """
         with self._lock.prepare:
             self._commit(self._catalog.compact())
             contents = self._state
-            return snapshot.write(path, contents.facts(), contents.arrays() | self._keys.arrays())
+            return snapshot.write(path, contents.facts(), contents.arrays() | self._keys.arrays(), keep)
 
     def compacted(self) -> IndexState:
         """What the index holds, ready to be written; nobody may change the index meanwhile."""
@@ -565,6 +570,7 @@ class Index:
         path: str | os.PathLike[str],
         version: int | None = None,
         *,
+        as_of: Moment | None = None,
         matcher: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         verify: bool = True,
@@ -572,8 +578,11 @@ class Index:
     ) -> Self:
         """A snapshot, memory-mapped; it takes changes, which stay in memory until saved.
 
+        version: its number (default: the current one)
+        as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
         verify: read every byte and check it (about 0.1 s per GB); False checks sizes, and that the content can be used
         """
+        version = snapshot.chosen(path, version, as_of)
         return cls.of(state.read(path, version, matcher, verify, options), limits, options)
 
 

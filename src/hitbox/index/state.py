@@ -131,10 +131,10 @@ class IndexState:
         slots = self.catalog.living_slots()
         for start in range(0, len(slots), CHUNK):
             part = slots[start : start + CHUNK]
-            texts, about = self._texts_and_about(part)
+            texts, about = self.texts_and_about(part)
             yield from zip(self.catalog.id_list(part), texts, self.catalog.priority[part].tolist(), about, strict=True)
 
-    def _texts_and_about(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
+    def texts_and_about(self, slots: I64) -> tuple[list[str], list[dict[str, Any]]]:
         """The predicates (written out if only bounds were given), and what the subscriptions say about themselves."""
         texts: list[Any] = self.catalog.where.take(slots).to_pylist()
         about: list[dict[str, Any]] = [{} for _ in texts]

@@ -22,17 +22,26 @@ from hitbox.spark.generate import Generated, generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
 from hitbox.spark.stream import match_stream, progress
+from hitbox.spark.task_progress import show_progress
+from hitbox.spark.versions import Version, diff, vacuum, versions
+from hitbox.storage.snapshot import Vacuumed
 
 __all__ = [
     "BuildReport",
     "ChangeReport",
     "Generated",
+    "Vacuumed",
+    "Version",
     "apply_changes",
     "build",
+    "diff",
     "generate",
     "match",
     "match_stream",
     "progress",
     "register",
     "session",
+    "show_progress",
+    "vacuum",
+    "versions",
 ]

@@ -28,18 +28,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.errors import TableError, ValueProblem
+from hitbox.errors import TableError, ValueProblem, counted
 from hitbox.index import bulk_load
 from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
+from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns
 from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
+from hitbox.spark.task_progress import job_description, show_progress
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import join, resolve
+from hitbox.storage.addresses import join, resolve, without_passwords
+from hitbox.storage.retention import Keep, check_keep
 
 LARGEST_PART = 1_400_000
 """Subscriptions per part where the caller does not say how many parts; parts are halved, so they hold 0.7 to 1.4M."""
@@ -60,6 +63,7 @@ class BuildReport:
     never: int
     rejected: int
     report: str | None
+    ignored_columns: tuple[str, ...] = ()
 
 
 def build(
@@ -73,8 +77,14 @@ def build(
     on_error: str = "raise",
     report: str | None = None,
     sequence: int = 0,
+    keep: Keep | None = None,
+    id_column: str | None = None,
+    where_column: str | None = None,
 ) -> BuildReport:
     """Write the subscriptions as the next version of the snapshot at `path`, and make it the current one.
+
+    The columns are id, where (or bounds like price_low and price_high), and optionally priority: 0 to 9, where 9 is the
+    most urgent and 4 the default. Other columns beside `where` are ignored, with a warning.
 
     Parameters
     ----------
@@ -82,18 +92,28 @@ def build(
     schema: optional in the wide layout, where it follows from the columns
     parts: how many parts are built in parallel (default: about one per million subscriptions)
     latest_by: the column that decides which of several rows with one id counts
-    on_error: "raise" names the first bad rows; "report" writes them to a Parquet table at `report` and continues
+    on_error: "raise" names the first bad rows; "return" writes them to a Parquet table at `report` and continues
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
+    keep: which versions stay: the last 5, or those that were current in the last "7 days" (or a timedelta). It is
+        remembered; if it was never given, the last two stay
+    id_column, where_column: the columns that hold ids and predicates, if they have other names
     """
     path = resolve(path)
+    check_keep(keep)
     report = resolve(report) if report else report
     table = subscriptions if isinstance(subscriptions, DataFrame) else ParquetTable.open(subscriptions)
     spark = table.sparkSession if isinstance(table, DataFrame) else session()
+    table = subscription_columns(table, id_column, where_column)
     wanted, kind = _checked(table, path, schema, parts, latest_by, on_error, report)
+    ignored = report_ignored(table, wanted, [latest_by])
     require_hitbox(spark)
     if report:
         parquet_table.remove_files(report)
-    with snapshot_files.draft(path) as place:
+    with (
+        show_progress("building", spark),
+        snapshot_files.draft(path) as place,
+        job_description(spark, f"hitbox: build {without_passwords(path)}"),
+    ):
         task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(table, latest_by))
         task = replace(task, latest_by=latest_by, report=report)
         snapshot_files.make_folder(task.boxes)
@@ -108,9 +128,10 @@ def build(
         for one in done:
             files |= one["files"]
         snapshot_files.remove(task.boxes)
-        version = snapshot_files.publish(path, place, task.facts(done) | {"sequence": sequence}, files)
+        facts = task.facts(done) | {"sequence": sequence}
+        version = snapshot_files.publish(path, place, facts, files, operation="build", keep=keep)
     subscribed, never, rejected = (sum(d[name] for d in done) for name in ("subscriptions", "never", "rejected"))
-    return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None)
+    return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None, tuple(ignored))
 
 
 def _checked(
@@ -123,10 +144,10 @@ def _checked(
     report: str | None,
 ) -> tuple[Schema, str]:
     """The schema and the kind of the ids; everything that can be wrong is found here, before work starts."""
-    if on_error not in ("raise", "report"):
-        raise ValueProblem(f"on_error is 'raise' or 'report', not {on_error!r}")
-    if (on_error == "report") != (report is not None):
-        raise ValueProblem("on_error='report' and report=, the path of the table for bad rows, go together")
+    if on_error not in ("raise", "return"):
+        raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+    if (on_error == "return") != (report is not None):
+        raise ValueProblem("on_error='return' and report=, the path of the table for bad rows, go together")
     if parts is not None and (not isinstance(parts, int) or parts < 1):
         raise ValueProblem(f"parts is a whole number of at least 1, not {parts!r}")
     if latest_by and pa.types.is_nested(_type_of(table, latest_by)):
@@ -158,11 +179,16 @@ def _parts(subscriptions: int) -> int:
 def _encoded(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> list[tuple[str, int]]:
     """(name, rows) of each file of boxes."""
 
+    names = list(table.columns)
+
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.encode(batches)
+        return task.encode(batch.rename_columns(names) for batch in batches)
 
     result = "name string, rows long"
-    done = table.mapInArrow(encode, result) if isinstance(table, DataFrame) else table.each(spark, encode, result)
+    if isinstance(table, DataFrame):
+        done = numbered_columns(table, names).mapInArrow(encode, result)
+    else:
+        done = table.each(spark, encode, result)
     return [(row.name, row.rows) for row in done.collect()]
 
 
@@ -266,6 +292,6 @@ def _refuse(done: list[dict[str, Any]], on_error: str) -> None:
         lines = "\n".join(f"id {error['id']}: {error['error']}" for error in named)
         more = f"\n... and {count - len(named)} more" if count > len(named) else ""
         raise TableError(
-            f"{count} subscriptions do not fit; nothing was built "
-            f"(on_error='report' writes them to a table and continues):\n{lines}{more}"
+            f"{counted(count, 'subscription does', 'subscriptions do')} not fit; nothing was built "
+            f"(on_error='return' with report=PATH writes them to a table and continues):\n{lines}{more}"
         )

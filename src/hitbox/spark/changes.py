@@ -38,15 +38,19 @@ from hitbox.encoding.arrays import I64
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
-from hitbox.errors import TableError, ValueProblem
+from hitbox.errors import TableError, ValueProblem, counted
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import ID_TYPES, text_arrays
 from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files, snapshot_files
+from hitbox.spark.column_names import report_ignored, subscription_columns
 from hitbox.spark.columns import check_subscriptions, field_of, without
+from hitbox.spark.store_settings import spark_address
+from hitbox.spark.task_progress import job_description
 from hitbox.storage import snapshot
-from hitbox.storage.addresses import for_spark, join, resolve
+from hitbox.storage.addresses import join, resolve, without_passwords
+from hitbox.storage.retention import Keep, check_keep
 
 OPS = ("subscribe", "unsubscribe")
 MAX_NAMED = 5
@@ -75,6 +79,9 @@ def apply_changes(
     remember: int = 1_000_000,
     checkpoint: str | None = None,
     trigger: dict[str, Any] | None = None,
+    keep: Keep | None = None,
+    id_column: str | None = None,
+    where_column: str | None = None,
 ) -> ChangeReport | StreamingQuery:
     """Apply a log, a table or a stream, to the snapshot at `path`.
 
@@ -82,21 +89,25 @@ def apply_changes(
     anything; `checkpoint` is where it notes how far it read.
 
     on_error: "raise" names the first entries that do not fit and changes nothing; "return" leaves them out
+    keep, id_column, where_column: as in `build`
     """
     path = resolve(path)
+    check_keep(keep)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+    changes = subscription_columns(changes, id_column, where_column)
     _check(changes, snapshot_files.facts(path))
     snapshot_files.require_writable(path, "a snapshot")
     if not changes.isStreaming:
-        return _apply(changes, path, on_error, remember)
+        return _apply(changes, path, on_error, remember, keep)
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes how far it read")
 
     def each(frame: DataFrame, batch_id: int) -> None:
-        _apply(frame, path, on_error, remember)
+        _apply(frame, path, on_error, remember, keep)
 
-    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
+    place = spark_address(changes.sparkSession, checkpoint)
+    writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
@@ -105,13 +116,16 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
     if not isinstance(kind, T.IntegralType):
         raise TableError(f"column 'sequence' is a column of {kind.simpleString()}, not of whole numbers")
     field_of(changes, "op", "the column")
-    ids = check_subscriptions(without(changes.schema, "sequence", "op"), Schema.from_json(facts["schema"]))
+    schema = Schema.from_json(facts["schema"])
+    ids = check_subscriptions(without(changes.schema, "sequence", "op"), schema)
+    report_ignored(changes, schema, ["sequence", "op"])
     if ids != facts["id_type"]:
         raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
 
 
-def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> ChangeReport:
-    newest = _newest(changes)
+def _apply(changes: DataFrame, path: str, on_error: str, remember: int, keep: Keep | None) -> ChangeReport:
+    with job_description(changes.sparkSession, f"hitbox: read the changes for {without_passwords(path)}"):
+        newest = _newest(changes)
     with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = snapshot_files.facts(path)
         memory = Memory.read(path, facts)
@@ -135,7 +149,8 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
             touched = np.unique(np.concatenate([part_of(ids, len(parts)) for ids in (gone, encoded.ids)])).tolist()
             if relabels or parts == [""]:
                 touched = list(range(len(parts)))
-            done = _changed(changes.sparkSession, task, touched)
+            with job_description(changes.sparkSession, f"hitbox: change {without_passwords(path)}"):
+                done = _changed(changes.sparkSession, task, touched)
             with snapshot_files.filling(place) as folder:
                 files = snapshot.add(folder, keys.arrays() | memory.arrays())
             names = [done[n]["name"] if n in done else name for n, name in enumerate(parts)]
@@ -147,7 +162,9 @@ def _apply(changes: DataFrame, path: str, on_error: str, remember: int) -> Chang
             meta = {name: facts[name] for name in ("schema", "id_type", "matcher")} | {"parts": names}
             meta["subscriptions"] = facts["subscriptions"] + sum(one["more"] for one in done.values())
             meta |= memory.facts()
-            version = snapshot_files.publish(path, place, meta, files | kept, base=facts["version"])
+            version = snapshot_files.publish(
+                path, place, meta, files | kept, base=facts["version"], operation="apply_changes", keep=keep
+            )
     removed = sum(one["removed"] for one in done.values())
     return ChangeReport(version, memory.last, len(encoded.ids), removed, ignored, too_late, errors)
 
@@ -248,7 +265,8 @@ def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
     if errors and on_error == "raise":
         lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:MAX_NAMED])
         more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
-        raise TableError(f"{len(errors)} changes do not fit; nothing was changed:\n{lines}{more}")
+        count = counted(len(errors), "change does", "changes do")
+        raise TableError(f"{count} not fit; nothing was changed (on_error='return' leaves them out):\n{lines}{more}")
 
 
 def _ids(table: pa.Table) -> pa.Array:
@@ -291,7 +309,8 @@ class Memory:
     def fresh(self, newest: pa.Table) -> tuple[pa.Table, int, int]:
         """The entries to apply; how many are overridden, and how many are too late to be judged."""
         if newest["sequence"].null_count:
-            raise TableError(f"{newest['sequence'].null_count} changes have no sequence; nothing was changed")
+            count = counted(newest["sequence"].null_count, "change has", "changes have")
+            raise TableError(f"{count} no sequence; nothing was changed")
         sequence = newest["sequence"].cast(pa.int64()).to_numpy()
         at = pc.index_in(_ids(newest), value_set=self.ids)
         known = at.is_valid().to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""`hitbox generate | build | match | stream | demo`: the pipeline on the command line.
+"""`hitbox generate | build | match | stream | versions | diff | vacuum | demo`: the pipeline on the command line.
 
 Tables are Parquet unless their name ends in .csv, .json or .jsonl. Spark runs on all cores of this machine, on
 `--master`, or on a Connect server (SPARK_REMOTE). Errors go to stderr, with exit status 2.
@@ -18,6 +18,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from hitbox import workloads
 from hitbox.console import table_files
@@ -29,10 +31,13 @@ from hitbox.spark import demo as demonstration
 from hitbox.spark.build import build as built
 from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
+from hitbox.spark.kafka_demo import kafka_demo
 from hitbox.spark.match import match as matched
 from hitbox.spark.session import session
+from hitbox.spark.store_settings import spark_address
 from hitbox.spark.stream import match_stream, progress, stop
-from hitbox.spark.task_progress import spark_progress
+from hitbox.spark.task_progress import show_progress
+from hitbox.spark.versions import Version, diff, vacuum, versions
 from hitbox.storage.addresses import ONLY_SPARK, is_remote, resolve, scheme_of
 
 CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -50,6 +55,15 @@ EventId = Annotated[str, typer.Option("--event-id", help="the column that identi
 Where = Annotated[
     str | None, typer.Option(help="event column with a predicate that the subscriptions must meet (symmetric matching)")
 ]
+
+KeepVersions = Annotated[
+    str | None,
+    typer.Option(
+        "--keep",
+        help="versions that stay: the last N, or those current in the last '7 days' (default: as before, at first 2)",
+    ),
+]
+Snapshot = Annotated[str, typer.Argument(help="folder or address of the snapshot")]
 
 
 @app.command("generate", context_settings=CONTEXT)
@@ -78,7 +92,7 @@ def generate_command(
 @app.command("build")
 def build_command(
     subscriptions: Annotated[str, typer.Argument(help="table of subscriptions, in either layout (see docs/spark.md)")],
-    snapshot: Annotated[str, typer.Argument(help="folder or address of the snapshot")],
+    snapshot: Snapshot,
     schema: Annotated[str | None, typer.Option(help="price:float,city:string or a JSON file")] = None,
     parts: Annotated[
         int | None,
@@ -90,10 +104,19 @@ def build_command(
     ] = None,
     report: Annotated[str | None, typer.Option(help="write bad rows to this table and continue without them")] = None,
     matcher: Annotated[str, typer.Option(help="matching algorithm")] = "auto",
+    keep: KeepVersions = None,
+    id_column: Annotated[str | None, typer.Option(help="the column that holds the ids, if it is not 'id'")] = None,
+    where_column: Annotated[
+        str | None, typer.Option(help="the column that holds the predicates, if it is not 'where'")
+    ] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build the next version of a snapshot from a table of subscriptions, in parallel."""
+    """Build the next version of a snapshot from a table of subscriptions, in parallel.
+
+    Columns: id, where (or bounds such as price_low and price_high), and optionally priority: 0 to 9, 9 is the most
+    urgent, 4 the default.
+    """
     with plain_errors():
         wanted = table_files.read_schema(schema) if schema else None
         spark = _start(master)
@@ -105,11 +128,15 @@ def build_command(
                 matcher=matcher,
                 parts=parts,
                 latest_by=latest_by,
-                on_error="report" if report else "raise",
+                on_error="return" if report else "raise",
                 report=report,
+                keep=keep,
+                id_column=id_column,
+                where_column=where_column,
             )
     rate = round(made.subscriptions / clock())
     facts = {name: getattr(made, name) for name in made.__slots__}
+    facts["ignored_columns"] = list(made.ignored_columns) or None
     _print_facts(as_json, facts | {"seconds": clock(), "subscriptions_per_second": rate, "out": snapshot})
 
 
@@ -123,6 +150,10 @@ def match_command(
     limit: Limit = None,
     keep: Keep = "",
     where: Where = None,
+    version: Annotated[int | None, typer.Option(help="of the snapshot (default: the current one)")] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="the version that was current at this time, such as '2026-01-31 12:00' (UTC)")
+    ] = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -131,10 +162,11 @@ def match_command(
         spark = _start(master)
         table, against = _read(spark, events), _against(spark, subscriptions)
         with _timed(spark, "matching") as clock:
-            found = matched(table, against, event_id, form=form, limit=limit, keep=_names(keep), where=where)
-            found.write.mode("overwrite").parquet(out)
+            options: dict[str, Any] = {"form": form, "limit": limit, "keep": _names(keep), "where": where}
+            found = matched(table, against, event_id, **options, version=version, as_of=as_of)
+            found.write.mode("overwrite").parquet(place := spark_address(spark, out))
         sizes = {"arrays": F.sum(F.size("subscriptions")), "counts": F.sum("matches")} if form != "pairs" else {}
-        total = spark.read.parquet(out).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
+        total = spark.read.parquet(place).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
         count = table.count()
     facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
     _print_facts(as_json, facts | {"out": out})
@@ -162,7 +194,7 @@ def stream_command(
     with plain_errors(), shown_progress("starting Spark", batches or None, "batches") as step:
         spark = _start(master)
         if events is not None:
-            source = spark.readStream.schema(_read(spark, events).schema).parquet(events)
+            source = spark.readStream.schema(_read(spark, events).schema).parquet(spark_address(spark, events))
         else:
             register(spark)
             reader = spark.readStream.format("hitbox").option("workload", workload)
@@ -181,17 +213,67 @@ def stream_command(
     )
 
 
+@app.command("versions")
+def versions_command(snapshot: Snapshot, as_json: AsJson = False) -> None:
+    """List the versions of a snapshot: number, time, rows, operation."""
+    with plain_errors():
+        found = versions(snapshot)
+    rows = [dict(zip(Version.__annotations__, one, strict=True)) for one in found]
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+    else:
+        _print_rows(rows)
+
+
+@app.command("diff")
+def diff_command(
+    snapshot: Snapshot,
+    a: Annotated[int, typer.Argument(help="a version")],
+    b: Annotated[int | None, typer.Argument(help="a later version (default: the current one)")] = None,
+    limit: Annotated[int, typer.Option(help="subscriptions to print")] = 20,
+    out: Annotated[str | None, typer.Option(help="write all of them to this Parquet table")] = None,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the subscriptions that were added, removed or changed between two versions of a snapshot."""
+    with plain_errors():
+        spark = _start(master)
+        found = diff(snapshot, a, b, spark=spark)
+        with _timed(spark, "comparing"):
+            if out:
+                found.write.mode("overwrite").parquet(place := spark_address(spark, out))
+                found = spark.read.parquet(place)
+            counts = {row["change"]: row["count"] for row in found.groupBy("change").count().collect()}
+            rows = [row.asDict(recursive=True) for row in found.limit(limit).collect()] if limit else []
+    facts = {name: counts.get(name, 0) for name in ("added", "removed", "changed")} | ({"out": out} if out else {})
+    if as_json:
+        typer.echo(json.dumps(facts | {"subscriptions": rows}))
+        return
+    _print_rows([{"id": row["id"], "change": row["change"]} | _sides(row) for row in rows])
+    _print_facts(False, facts)
+
+
+@app.command("vacuum")
+def vacuum_command(snapshot: Snapshot, keep: KeepVersions = None, as_json: AsJson = False) -> None:
+    """Remove old versions of a snapshot, and what writers that died left behind."""
+    with plain_errors():
+        done = vacuum(snapshot, keep)
+    shown = done.versions if as_json else ", ".join(map(str, done.versions)) or "none"
+    _print_facts(as_json, {"versions_removed": shown, "files_removed": done.files, "bytes_freed": done.bytes})
+
+
 @app.command("demo")
 def demo_command(
     subscriptions: Annotated[str, typer.Option(help="number of subscriptions")] = "1M",
     events: Annotated[str, typer.Option(help="number of events")] = "100k",
+    kafka: Annotated[bool, typer.Option("--kafka", help="show a stream from Kafka to Kafka instead")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole pipeline in under two minutes: generate, build, match, check, compare, stream."""
     with plain_errors():
         console = Console(quiet=as_json)
         sizes = _count("subscriptions", subscriptions), _count("events", events)
-        facts = demonstration.demo(*sizes, console=console)
+        facts = kafka_demo(console) if kafka else demonstration.demo(*sizes, console=console)
     if as_json:
         typer.echo(json.dumps(facts))
 
@@ -217,6 +299,7 @@ def _start(master: str | None) -> SparkSession:
 
 
 def _read(spark: SparkSession, path: str) -> DataFrame:
+    path = spark_address(spark, path)
     try:
         if path.endswith(".csv"):
             return spark.read.csv(path, header=True, inferSchema=True)
@@ -270,10 +353,27 @@ def _timed(spark: SparkSession, doing: str) -> Iterator[Callable[[], float]]:
     """Show progress while the body runs; the seconds it took can be asked for afterwards."""
     began, ended = time.perf_counter(), [0.0]
     try:
-        with spark_progress(spark, doing):
+        with show_progress(doing, spark):
             yield lambda: round(ended[0] - began, 3)
     finally:
         ended[0] = time.perf_counter()
+
+
+def _sides(row: dict[str, Any]) -> dict[str, Any]:
+    """What a subscription said before and says now, in short."""
+    return {
+        side: row[side] and " ".join(f"{row[side][name]}" for name in ("where", "priority", "about") if row[side][name])
+        for side in ("before", "after")
+    }
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    table = Table(*rows[0], box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*["" if value is None else Text(str(value)) for value in row.values()])
+    Console().print(table)
 
 
 def _print_facts(as_json: bool, facts: dict[str, Any]) -> None:

@@ -87,31 +87,41 @@ def check_subscriptions(columns: T.StructType, schema: Schema) -> str:
     return "int" if pa.types.is_integer(empty["id"].type) else "string"
 
 
-def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> list[str]:
-    """The columns of an event table that a match reads; an error where they do not fit the snapshot."""
+def columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Which of these columns of events a match reads, and the attributes that have none."""
     wanted: list[str] = []
     absent = []
     for name in schema.with_role("criteria"):
-        ends = [end for end in schema.end_columns(name) if end in events.columns]
-        if name in events.columns:
+        ends = [end for end in schema.end_columns(name) if end in columns]
+        if name in columns:
             wanted.append(name)
         elif ends:
             wanted += ends
         else:
             absent.append(name)
+    return wanted, absent
+
+
+def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> list[str]:
+    """The columns of an event table that a match reads; an error where they do not fit the snapshot."""
+    wanted, absent = columns_read(schema, events.columns)
     if absent and not allow_missing:
-        hint = nearest(absent[0], [c for c in events.columns if c not in wanted])
-        names = ", ".join(map(repr, absent[:5])) + (" ..." if len(absent) > 5 else "")
-        raise TableError(
-            f"the events have no column {names}, which the snapshot's schema has{hint} "
-            "(allow_missing=True treats an absent column as null)"
-        )
+        raise no_column(absent, [name for name in events.columns if name not in wanted])
     fields = [field for field in events.schema.fields if field.name in wanted]
     try:
         from_table(Keys(schema), empty_table(fields))
     except HitboxError as problem:
         raise TableError(f"events: {problem}") from None
     return wanted
+
+
+def no_column(absent: Sequence[str], others: Sequence[str]) -> TableError:
+    """The error for attributes that the events have no column for."""
+    names = ", ".join(map(repr, absent[:5])) + (" ..." if len(absent) > 5 else "")
+    return TableError(
+        f"the events have no column {names}, which the snapshot's schema has{nearest(absent[0], others)} "
+        "(allow_missing=True treats an absent column as null)"
+    )
 
 
 def without(columns: T.StructType, *names: str | None) -> T.StructType:

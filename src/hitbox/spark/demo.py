@@ -27,7 +27,7 @@ from hitbox.spark.changes import apply_changes
 from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate
 from hitbox.spark.match import match
-from hitbox.spark.session import session
+from hitbox.spark.session import active, session
 from hitbox.spark.stream import match_stream, progress, stop
 
 WORKLOAD: dict[str, Any] = {"width": 0.4, "levels": 10}
@@ -89,7 +89,7 @@ class Demo:
         return result
 
     def start(self) -> Any:
-        spark = session(spark_sql_shuffle_partitions=4)
+        spark = active() or session(spark_sql_shuffle_partitions=4)
         register(spark)
         return spark, f"Spark {spark.version}", None
 

@@ -2,6 +2,8 @@
 
 The job runs where the events are: every task memory-maps the snapshot and matches its partition (match_task.py).
 If the snapshot is larger than a host's memory, `by_part=True` gives each task one part of it (part_match.py).
+
+A stream takes the same path; there, each micro-batch finds out its version inside its tasks (stream_task.py).
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
+from hitbox.spark.column_names import check_events, numbered_columns, with_nested_fields
 from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
 from hitbox.spark.match_task import FORMS, Job
 from hitbox.spark.part_match import match_by_part
+from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
+from hitbox.spark.versions import chosen
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
+from hitbox.storage.retention import Moment
 
 RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
 
@@ -39,11 +45,18 @@ def match(
     keep: Sequence[str] = (),
     where: str | None = None,
     version: int | None = None,
+    as_of: Moment | None = None,
     allow_missing: bool = False,
     by_part: bool = False,
     scratch: str | None = None,
+    metrics: str = "hitbox",
 ) -> DataFrame:
     """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
+
+    The column `snapshot_version` says which version of the snapshot was used; without a snapshot there is none.
+
+    On a stream, every micro-batch is matched against one version: the one that is current when the batch starts. It
+    is the same for all tasks, and again if Spark repeats the batch.
 
     Parameters
     ----------
@@ -51,22 +64,39 @@ def match(
     form: "arrays" (one array of ids per event), "pairs" (one row per match) or "counts" (matches per event)
     limit: at most this many matches per event, the most urgent ones
     where: the column with each event's own predicate over what subscriptions say about themselves
-    version: of the snapshot (default: the current one)
+    version: of the snapshot (default: the current one; on a stream, the current one of each batch)
+    as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
     allow_missing: treat an attribute that the events have no column for as null
     by_part: each task opens one part of the snapshot and gets all events, and what the parts found is merged; for
         snapshots larger than a host's memory
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
+    metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     """
-    if isinstance(subscriptions, DataFrame):
+    events = with_nested_fields(events, [event_id, *keep, where])
+    on_the_fly = isinstance(subscriptions, DataFrame)
+    if on_the_fly:
         others = [name for name in (event_id, *keep, where) if name]
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
+    version = chosen(path, version, as_of)
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
+    if events.isStreaming:
+        if by_part:
+            raise ValueProblem("by_part is for tables; a stream opens all parts in each task")
+        found = _on_stream(events, job, schema, version, allow_missing, metrics)
+        return found.drop(VERSION) if on_the_fly else found
     require_hitbox(events.sparkSession)
     if by_part:
         facts = snapshot_files.facts(path, job.version)
-        return match_by_part(events, _read(job), job, schema, len(facts.get("parts", [""])), facts["id_type"])
-    return run(events, job, schema)
+        found = match_by_part(events, _read(job), job, schema, len(facts.get("parts", [""])), facts["id_type"])
+    else:
+        found = run(events, job, schema)
+    return found if on_the_fly else with_version(found, job.version)
+
+
+def with_version(matches: DataFrame, version: int) -> DataFrame:
+    """The matches, with the version of the snapshot that they are of."""
+    return matches.withColumn(VERSION, F.lit(version).cast("long"))
 
 
 def prepare(
@@ -89,11 +119,14 @@ def prepare(
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
     fields = [field_of(events, name, "event_id" if name == event_id else "keep") for name in kept]
     result = RESULTS[form]
-    if result in kept:
-        raise TableError(f"the events have a column {result!r}, which is the name of the result: rename it")
+    for name in (result, VERSION):
+        if name in kept:
+            raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
     if where is not None:
         field_of(events, where, "where")
-    attributes = event_columns(events, Schema.from_json(facts["schema"]), allow_missing)
+    schema = Schema.from_json(facts["schema"])
+    check_events(events, schema)
+    attributes = event_columns(events, schema, allow_missing)
     job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
@@ -102,17 +135,40 @@ def prepare(
 
 def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
     """Pass only the columns that the job reads to the job."""
+    read = _read(job)
 
-    def partition(batches: Any) -> Any:
-        return job(batches)
+    def hitbox_match(batches: Any) -> Any:  # Spark shows this name in its plans
+        return job(batch.rename_columns(read) for batch in batches)
 
-    return events.select(*_read(job)).mapInArrow(partition, schema)
+    return numbered_columns(events, read).mapInArrow(hitbox_match, schema)
 
 
-def _read(job: Job) -> list[Any]:
+def _read(job: Job) -> list[str]:
     """The columns of the events that a job reads."""
-    names = dict.fromkeys([*job.kept, *job.attributes, *([job.where] if job.where else [])])
-    return [F.col("`" + name.replace("`", "``") + "`") for name in names]
+    return list(dict.fromkeys([*job.kept, *job.attributes, *([job.where] if job.where else [])]))
+
+
+def _on_stream(
+    events: DataFrame, job: Job, schema: T.StructType, version: int | None, allow_missing: bool, metrics: str
+) -> DataFrame:
+    """The matches of each micro-batch, the version that they were found in, and figures for Spark's progress."""
+    if FIGURES in job.kept:
+        raise TableError(f"the events have a column {FIGURES!r}, which is the name of a result: rename it")
+    if version is None:
+        snapshot_files.require_writable(join(job.path, "pins"), "pins of the stream")
+    require_hitbox(events.sparkSession)
+    read = _read(job)
+    others = tuple(name for name in events.columns if name not in read)
+    id_type = str(snapshot_files.facts(job.path, job.version)["id_type"])
+    task = StreamTask(job, id_type, others, version is None, allow_missing)
+
+    def hitbox_match(batches: Any) -> Any:
+        return task(batch.rename_columns(read) for batch in batches)
+
+    # all can be null, in the rows with figures; the metadata of an event-time column says what its watermark is
+    fields = [T.StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields]
+    found = numbered_columns(events, read).mapInArrow(hitbox_match, T.StructType([*fields, *EXTRA_FIELDS]))
+    return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
 
 
 def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], scratch: str | None) -> str:

@@ -6,8 +6,8 @@ table/part-00000.parquet      a file appears when it is whole; a task that runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +34,8 @@ class ParquetTable:
     arrow: pa.Schema
     pieces: tuple[Any, ...]
     """Some row groups of a file each: what one task reads."""
+    read: tuple[str, ...]
+    """The columns to read, under their names in the files."""
 
     @classmethod
     def open(cls, address: str) -> ParquetTable:
@@ -45,11 +47,16 @@ class ParquetTable:
         except (*snapshot_files.FAILURES, ValueError) as problem:
             reason = str(problem).partition("\n")[0]
             raise TableError(f"cannot read the Parquet table {without_passwords(path)}: {reason}") from None
-        return cls(from_arrow_schema(found.schema), found.schema, pieces)
+        return cls(from_arrow_schema(found.schema), found.schema, pieces, tuple(found.schema.names))
 
     @property
     def columns(self) -> list[str]:
         return list(self.schema.names)
+
+    def renamed(self, names: Mapping[str, str]) -> ParquetTable:
+        """Some of the columns, under new names."""
+        fields = [T.StructField(new, self.schema[old].dataType) for old, new in names.items()]
+        return replace(self, schema=T.StructType(fields), read=tuple(names))
 
     def each(self, spark: SparkSession, work: Callable[[Iterator[pa.RecordBatch]], Any], result: str) -> DataFrame:
         """What `work` makes of the rows of each piece; it gets Arrow batches, as in mapInArrow."""
@@ -62,10 +69,10 @@ class ParquetTable:
         return spark.range(0, len(self.pieces), numPartitions=max(1, len(self.pieces))).mapInArrow(piece, result)
 
     def _batches(self, piece: Any) -> Iterator[pa.RecordBatch]:
-        found: Iterator[pa.RecordBatch] = piece.to_batches(
-            self.arrow, batch_size=BATCH_ROWS, batch_readahead=1, use_threads=False
-        )
-        return found
+        for batch in piece.to_batches(
+            self.arrow, columns=list(self.read), batch_size=BATCH_ROWS, batch_readahead=1, use_threads=False
+        ):
+            yield batch.rename_columns(self.columns)
 
 
 @dataclass(frozen=True)

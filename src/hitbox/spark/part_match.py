@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,7 @@ from hitbox.index.catalog import ID_TYPES
 from hitbox.index.matches import Matches
 from hitbox.index.sharded import merged
 from hitbox.spark import match_task
+from hitbox.spark.column_names import numbered_columns
 from hitbox.spark.match_task import Counted, Job, Slicer, first_of_each, opened
 
 BLOCKS = "block long, events binary"
@@ -41,15 +41,15 @@ Found = tuple[Matches, NDArray[np.uint8]]
 
 
 def match_by_part(
-    events: DataFrame, columns: Sequence[Any], job: Job, schema: T.StructType, parts: int, id_type: str
+    events: DataFrame, read: Sequence[str], job: Job, schema: T.StructType, parts: int, id_type: str
 ) -> DataFrame:
-    """The same result as of the plain match; `columns` are those that the job reads."""
+    """The same result as of the plain match; `read` are the columns that the job reads."""
     work = PartMatch(job, parts, id_type)
     cores = _cores(events.sparkSession)
     each = -(-cores // parts)
 
     def blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return work.blocks(batches)
+        return work.blocks(batch.rename_columns(list(read)) for batch in batches)
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return work.match(batches)
@@ -58,7 +58,7 @@ def match_by_part(
         return work.merge(batches)
 
     part = F.explode(F.sequence(F.lit(0), F.lit(parts - 1)))
-    copies = events.select(*columns).mapInArrow(blocks, BLOCKS).withColumn("part", part)
+    copies = numbered_columns(events, read).mapInArrow(blocks, BLOCKS).withColumn("part", part)
     copies = copies.withColumn("task", (F.col("part") * each + F.pmod("block", F.lit(each))).cast("int"))
     if hasattr(copies, "repartitionById"):
         copies = copies.repartitionById(parts * each, "task")

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, HitboxWarning
 
 LOG4J = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -36,7 +36,6 @@ logger.shutdown.level = off
 HARMLESS = b"WARNING: Using incubator modules: jdk.incubator.vector"
 
 DEFAULTS = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -46,12 +45,14 @@ DEFAULTS = {
 def session(master: str | None = None, name: str = "hitbox", **settings: Any) -> SparkSession:
     """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g".
 
-    Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine.
+    Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine. If a session is
+    running, a warning lists the settings that it does not have.
     """
+    given = {key.replace("_", "."): value for key, value in settings.items()}
     running = active()
     if running is not None:
+        _warn_ignored(running, given | ({"spark.master": master} if master else {}))
         return running
-    given = {key.replace("_", "."): value for key, value in settings.items()}
     os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder.appName(name)
@@ -68,6 +69,26 @@ def session(master: str | None = None, name: str = "hitbox", **settings: Any) ->
         builder = builder.config(key, str(value))
     with _jvm_messages_filtered():
         return builder.getOrCreate()
+
+
+def _warn_ignored(running: SparkSession, given: dict[str, Any]) -> None:
+    """Say which settings the session that is running does not have."""
+    ignored = []
+    for key, value in given.items():
+        try:
+            same = running.conf.get(key, None) == str(value)
+        except Exception:  # a Connect server does not say everything
+            same = False
+        if not same:
+            ignored.append(f"{key}={value}")
+    if ignored:
+        warnings.warn(
+            HitboxWarning(
+                f"a Spark session is running already, so {', '.join(ignored)} "
+                f"{'is' if len(ignored) == 1 else 'are'} ignored: stop it first (spark.stop()), or leave this out"
+            ),
+            stacklevel=3,
+        )
 
 
 def active() -> SparkSession | None:

@@ -12,7 +12,8 @@ and leaves a note; the others rely on the note.
 
 Object stores rename no folders, so there a draft is copied within the store, file by file, to where it will stay, its
 manifest last, then CURRENT; a version without a manifest is no version. One writer at a time: local ones under the
-lock of snapshot.py, remote ones under a lease (writer_lease.py).
+lock of snapshot.py, remote ones under a lease (writer_lease.py). Where the store has conditional puts, a writer also
+claims the number of its version (`claim.json`), and replaces CURRENT only if nobody else did so meanwhile.
 """
 
 from __future__ import annotations
@@ -24,20 +25,24 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
-from hitbox.errors import SnapshotError
-from hitbox.spark import writer_lease
-from hitbox.storage import snapshot
+from hitbox.errors import SnapshotError, WriterConflict
+from hitbox.spark import small_objects, writer_lease
+from hitbox.spark.small_objects import ABSENT, ANY, Overtaken, PlainObjects, SmallObjects
+from hitbox.storage import retention, snapshot, writer_lock
 from hitbox.storage.addresses import connect, is_remote, join, local_folder, without_passwords
+from hitbox.storage.retention import Keep
 
 KEPT_COPIES = 2
 PARALLEL_COPIES = 8
@@ -45,6 +50,7 @@ PARALLEL_COPIES = 8
 
 ALL, SHARED = -2, -1
 """Pieces of a version besides its parts: everything, and the files that belong to no part."""
+SETTLE_SECONDS = writer_lease.SETTLE_SECONDS
 
 FAILURES = (OSError, pa.ArrowException)
 """What pyarrow raises if a store fails."""
@@ -79,6 +85,15 @@ def facts(path: str, version: int | None = None) -> dict[str, Any]:
         place.mkdir(parents=True)
         (place / "manifest.json").write_text(text)
         return snapshot.facts_of(folder, version)
+
+
+def history(path: str) -> list[dict[str, Any]]:
+    """The manifests of the versions, oldest first, the current one last; one that is damaged has only its number."""
+    if not is_remote(path):
+        return snapshot.history(path)
+    now = current(path)
+    with ThreadPoolExecutor(PARALLEL_COPIES) as pool:
+        return list(pool.map(lambda number: _facts_if_any(path, number), [n for n in _numbers(path) if n <= now]))
 
 
 def identity(facts: Mapping[str, Any]) -> int:
@@ -196,7 +211,7 @@ def writing(path: str, wait: float | None = None) -> Iterator[writer_lease.Lease
             yield None
         return
     address = join(path, "writer.json")
-    with writer_lease.alone(address, "publish a version", _read_json, write_text, remove, wait) as lease:
+    with writer_lease.alone(address, "publish a version", small_objects.of(path), remove, wait) as lease:
         yield lease
 
 
@@ -209,7 +224,7 @@ def draft(path: str) -> Iterator[str]:
         return
     _sweep(path)
     name = f".draft-{uuid.uuid4().hex}"
-    lease = writer_lease.Lease(join(path, f"{name}.owner"), "write a version", _read_json, write_text)
+    lease = writer_lease.Lease(join(path, f"{name}.owner"), "write a version", small_objects.of(path))
     lease.sign()
     lease.renew()
     try:
@@ -252,7 +267,7 @@ def new_file(address: str) -> Iterator[pa.NativeFile]:
         return
     content = pa.BufferOutputStream()  # closing a stream that failed halfway would publish half of a file
     yield content
-    _put(address, content.getvalue())
+    small_objects.put(address, content.getvalue())
 
 
 def open_file(address: str) -> pa.NativeFile:
@@ -289,25 +304,112 @@ def take_over(path: str, version: int, place: str, files: Iterable[str]) -> None
             shutil.copyfile(source / name, target)
 
 
-def publish(path: str, place: str, meta: dict[str, Any], files: snapshot.Files, base: int | None = None) -> int:
-    """Make a draft the current version; its number. Where it was made from `base`, that must still be current."""
+def publish(
+    path: str,
+    place: str,
+    meta: dict[str, Any],
+    files: snapshot.Files,
+    base: int | None = None,
+    *,
+    operation: str,
+    keep: Keep | None = None,
+) -> int:
+    """Make a draft the current version; its number. Where it was made from `base`, that must still be current.
+
+    operation: what made the version, for `hs.versions`
+    keep: which versions stay (retention.py)
+    """
     if not is_remote(path):
-        return snapshot.publish(path, Path(place), meta, files, base)
+        return snapshot.publish(path, Path(place), meta, files, base, operation=operation, keep=keep)
     with writing(path) as lease:
         assert lease is not None
-        before = _current_if_any(path)
+        objects = small_objects.of(path)
+        before, tag = _current_and_tag(path, objects)
         if base is not None and before != base:
             raise snapshot.changed_since(without_passwords(path), base, before)
-        number = max([0, before or 0, *_folders(path)]) + 1
+        number = _claimed(path, objects, max([0, before or 0, *_folders(path)]) + 1)
         home = join(path, "versions", f"{number:08d}")
         _move(place, home, [f"{name}.npy" for name in files])
+        last = _last_facts(path, before)
         lease.check()
+        meta = meta | retention.recorded(last, before, operation, keep)
         write_text(join(home, "manifest.json"), snapshot.manifest_text(meta, files))
-        lease.check()
-        write_text(join(path, "CURRENT"), snapshot.current_text(number))
-        _retire(path, number, before)
+        try:
+            lease.check()
+            objects.write(join(path, "CURRENT"), snapshot.current_text(number), tag)
+        except WriterConflict:
+            remove(join(home, "manifest.json"))
+            raise
+        except Overtaken:
+            remove(join(home, "manifest.json"))
+            raise snapshot.changed_since(without_passwords(path), before or 0, _current_if_any(path)) from None
+        _retire(path, number, before, retention.in_force(last, keep))
         _sweep(path)
     return number
+
+
+def _current_and_tag(path: str, objects: SmallObjects) -> tuple[int | None, str]:
+    """The current version, and what CURRENT is to be replaced for; None where it is missing or damaged."""
+    text, tag = objects.read(join(path, "CURRENT"))
+    try:
+        return None if text is None else snapshot.parse_current(text), tag
+    except SnapshotError:
+        return None, tag
+
+
+def _claimed(path: str, objects: SmallObjects, number: int) -> int:
+    """The number of the next version, which no other writer can get: its files are copied into that folder."""
+    while objects.conditional:
+        claim = json.dumps(writer_lock.owner("publish a version"))
+        try:
+            objects.write(join(path, "versions", f"{number:08d}", "claim.json"), claim, ABSENT)
+            break
+        except Overtaken:
+            number += 1
+    return number
+
+
+def vacuum(path: str, keep: Keep | None = None) -> snapshot.Vacuumed:
+    """Remove what nobody can need: versions that `keep` does not cover, and what dead writers left behind."""
+    if not is_remote(path):
+        return snapshot.vacuum(path, keep)
+    current(path)  # an error if there is no snapshot
+    with writing(path):
+        number, there, before = current(path), _folders(path), _usage(path)
+        _retire(path, number, number, retention.in_force(facts(path, number), keep))
+        for above in _folders(path):
+            if above > number and above not in _numbers(path):  # a writer died before it wrote the manifest
+                remove(join(path, "versions", f"{above:08d}"))
+        _sweep(path)
+        after, left = _usage(path), set(_folders(path))
+    removed = [old for old in there if old not in left]
+    return snapshot.Vacuumed(removed, max(0, before[0] - after[0]), max(0, before[1] - after[1]))
+
+
+def _usage(path: str) -> tuple[int, int]:
+    """How many files there are, and their bytes."""
+    system, base = connect(path)
+    try:
+        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot list {without_passwords(path)}: {problem}") from None
+    sizes = [info.size or 0 for info in found if info.type == fs.FileType.File]
+    return len(sizes), sum(sizes)
+
+
+def _facts_if_any(path: str, number: int) -> dict[str, Any]:
+    try:
+        return facts(path, number)
+    except SnapshotError:
+        return {"version": number}
+
+
+def _last_facts(path: str, before: int | None) -> dict[str, Any]:
+    """What the next version takes over: the manifest of the current version, or of the newest one before it."""
+    for number in reversed(_folders(path)):
+        if (before is None or number <= before) and len(found := _facts_if_any(path, number)) > 1:
+            return found
+    return {}
 
 
 def _move(place: str, home: str, files: list[str]) -> None:
@@ -335,16 +437,15 @@ def _move(place: str, home: str, files: list[str]) -> None:
         raise SnapshotError(f"cannot publish {without_passwords(home)}: {problem}") from None
 
 
-def _retire(path: str, number: int, before: int | None) -> None:
-    """Remove old versions: the last KEPT_VERSIONS that were current stay, and those that are pinned."""
+def _retire(path: str, number: int, before: int | None, keep: int | timedelta) -> None:
+    """Remove old versions: those that `keep` covers stay, and those that are pinned."""
     there = _folders(path)
     were_current = [old for old in there if old < number and (before is None or old <= before)]
+    kept = retention.kept([*were_current, number], keep, lambda n: retention.time_of(_facts_if_any(path, n)))
     try:
-        pins = [_pin(join(path, "pins", name)) for name in names(join(path, "pins")) if name.endswith(".json")]
+        kept |= pinned_versions(path)
     except SnapshotError:  # a damaged pin: it may keep any version
         return
-    held = {int(pin["version"]) for pin in pins if pin}
-    kept = {*were_current[max(0, len(were_current) - snapshot.KEPT_VERSIONS + 1) :], *held}
     for old in there:
         if old < number and old not in kept:
             with contextlib.suppress(SnapshotError, *FAILURES):
@@ -373,8 +474,50 @@ def pin(path: str, name: str, version: int, batch: int) -> None:
     facts(path, version)
 
 
+def pin_once(path: str, name: str, **facts: Any) -> dict[str, Any]:
+    """What `name` pinned; if that is nothing yet, it pins the current version. All who ask get the same answer.
+
+    On a store with conditional puts, the first who writes wins. On other stores a pin counts only after
+    SETTLE_SECONDS: whoever finds none writes one, and the last of those who write at the same time wins.
+    """
+    if not is_remote(path):
+        return snapshot.pin_once(path, name, **facts)
+    address = join(path, "pins", f"{name}.json")
+    found = _pin(address)
+    if found is not None and found["settled"]:
+        return found
+    objects = small_objects.of(path)
+    if found is None:
+        text = snapshot.pin_text({"version": current(path), **facts, "settled": objects.conditional})
+        with contextlib.suppress(Overtaken):  # another task was first
+            objects.write(address, text, ABSENT)
+    if not objects.conditional:
+        time.sleep(SETTLE_SECONDS)
+    found = _pin(address)
+    if found is None:
+        raise SnapshotError(f"the pin {without_passwords(address)} was removed while it was in use")
+    if not found["settled"]:
+        found["settled"] = True
+        write_text(address, snapshot.pin_text(found))
+    return found
+
+
 def pinned(path: str, name: str) -> dict[str, Any] | None:
     return _pin(join(path, "pins", f"{name}.json")) if is_remote(path) else snapshot.pinned(path, name)
+
+
+def pinned_versions(path: str) -> set[int]:
+    """The versions that a stream may come back to: all pins below `pins`, in folders as well."""
+    if not is_remote(path):
+        return snapshot.pins(path)
+    system, base = connect(join(path, "pins"))
+    try:
+        found = system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+    except FAILURES as problem:
+        raise SnapshotError(f"cannot list {without_passwords(join(path, 'pins'))}: {problem}") from None
+    files = [info.path[len(base) + 1 :] for info in found if info.path.endswith(".json")]
+    pins = [_pin(join(path, "pins", file)) for file in files]
+    return {int(pin["version"]) for pin in pins if pin and not snapshot.expired(pin)}
 
 
 def require_writable(path: str, what: str) -> None:
@@ -396,30 +539,12 @@ def write_text(address: str, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         snapshot.replace(file, text)
         return
-    _put(address, text.encode())
-
-
-def _put(address: str, content: Any) -> None:
-    """Write a file of a store in one go."""
-    system, base = connect(address)
-    try:
-        system.create_dir(base.rpartition("/")[0])
-        with system.open_output_stream(base) as out:
-            out.write(content)
-    except FAILURES as problem:
-        raise SnapshotError(f"cannot write {without_passwords(address)}: {problem}") from None
+    PlainObjects().write(address, text, ANY)
 
 
 def _read_text(address: str) -> str | None:
     """A small file; None where there is none."""
-    system, base = connect(address)
-    try:
-        with system.open_input_stream(base) as opened:
-            return bytes(opened.read()).decode(errors="replace")
-    except FileNotFoundError:
-        return None
-    except FAILURES as problem:
-        raise SnapshotError(f"cannot read {without_passwords(address)}: {problem}") from None
+    return PlainObjects().read(address)[0]
 
 
 def _read_json(address: str) -> dict[str, Any] | None:
@@ -460,11 +585,7 @@ def _numbers(path: str) -> list[int]:
 
 def _current_if_any(path: str) -> int | None:
     """The current version; None where CURRENT is missing or damaged, but not where the store does not answer."""
-    text = _read_text(join(path, "CURRENT"))
-    try:
-        return None if text is None else snapshot.parse_current(text)
-    except SnapshotError:
-        return None
+    return _current_and_tag(path, PlainObjects())[0]
 
 
 def _cache(path: str) -> Path:

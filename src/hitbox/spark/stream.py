@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
-from hitbox.spark.match import prepare, run
+from hitbox.spark.column_names import with_nested_fields
+from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
+from hitbox.spark.store_settings import spark_address
+from hitbox.spark.task_progress import job_description
 from hitbox.spark.worker_check import require_hitbox
-from hitbox.storage.addresses import for_spark, is_remote, join, resolve, scheme_of
+from hitbox.storage.addresses import is_remote, join, resolve, scheme_of, without_passwords
 
 KEPT_BATCHES = 10_000
 """Batches whose progress is kept."""
@@ -74,7 +77,8 @@ def match_stream(
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
     path, noted = resolve(path), resolve(checkpoint)
-    table = None if out is None else for_spark(out)
+    events = with_nested_fields(events, [event_id, *keep, where])
+    table = None if out is None else spark_address(events.sparkSession, out)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
     for place, what in ((noted, "a checkpoint"), (join(path, "pins"), "pins of the stream")):
@@ -87,13 +91,32 @@ def match_stream(
     def each(frame: DataFrame, batch_id: int) -> None:
         batch(frame, batch_id)
 
-    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", for_spark(checkpoint))
+    place = spark_address(events.sparkSession, checkpoint)
+    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
-def progress(checkpoint: str) -> list[dict[str, Any]]:
-    """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching."""
-    return [json.loads(text) for text in snapshot_files.texts(join(resolve(checkpoint), "hitbox", "batches"))]
+def progress(stream: str | StreamingQuery, metrics: str = "hitbox") -> list[dict[str, Any]]:
+    """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching.
+
+    For a query there is also `snapshot_age_seconds`: how long ago the version was published.
+
+    Parameters
+    ----------
+    stream: the checkpoint of a `match_stream`, or a query with a `match` in it (Spark keeps its last 100 batches)
+    metrics: as given to `match`
+    """
+    if isinstance(stream, str | os.PathLike):
+        return [json.loads(text) for text in snapshot_files.texts(join(resolve(stream), "hitbox", "batches"))]
+    figures = [_figures(one, metrics) for one in stream.recentProgress if metrics in one.observedMetrics]
+    return [one for one in figures if one["events"] is not None]  # a batch without events has none
+
+
+def _figures(one: Any, metrics: str) -> dict[str, Any]:
+    found = one.observedMetrics[metrics].asDict()
+    if "schema" in found:  # as Spark Connect gives it
+        found = dict(zip([field["name"] for field in found["schema"]["fields"]], found["values"], strict=True))
+    return {"batch": one.batchId, **found, "seconds": one.durationMs["triggerExecution"] / 1000}
 
 
 def stop(query: StreamingQuery) -> None:
@@ -150,12 +173,13 @@ class Batch:
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
         with self._counting() as counts:
-            matches = run(events, replace(job, counts=counts), schema)
-            matches = matches.withColumn("snapshot_version", F.lit(version).cast("long"))
-            if self.sink is not None:
-                self.sink(matches, batch_id)
-            else:
-                matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+            matches = with_version(run(events, replace(job, counts=counts), schema), version)
+            doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
+            with job_description(events.sparkSession, doing):
+                if self.sink is not None:
+                    self.sink(matches, batch_id)
+                else:
+                    matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
             count = passed(counts)
         self._note(
             batch=batch_id,

@@ -1,4 +1,4 @@
-"""A progress line for the Spark stages that are running."""
+"""What a person sees of the Spark jobs that run: a progress line here, a description in Spark's UI."""
 
 from __future__ import annotations
 
@@ -7,26 +7,66 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hitbox.console.progress import Step, progress
+from hitbox.spark.session import active
 
 POLL_SECONDS = 0.3
 
+_showing = threading.local()
+
 
 @contextmanager
-def spark_progress(spark: Any, doing: str) -> Iterator[None]:
-    """Show how many Spark tasks are done while the body runs; on a Connect server, which does not say, the time."""
-    with progress(doing, unit="Spark tasks") as step:
-        ended = threading.Event()
-        watcher = threading.Thread(target=_watch, args=(spark, step, ended), daemon=True)
-        if step.visible:
-            watcher.start()
-        try:
+def job_description(spark: Any, text: str) -> Iterator[None]:
+    """Spark's UI shows the jobs of the body under this text; a Connect session has no such setting."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", before)
+
+
+@contextmanager
+def show_progress(doing: str = "working", spark: Any = None) -> Iterator[None]:
+    """Show how many Spark tasks are done while the body runs; on a Connect server, which does not say, the time.
+
+        with hs.show_progress("matching"):
+            hs.match(events, path).write.parquet("matches")
+
+    The line is drawn on terminals if `rich` is installed, and in notebooks if `ipywidgets` is installed as well. Inside
+    of another line it does nothing.
+    """
+    try:
+        from hitbox.console.progress import progress
+    except ImportError:  # rich comes with the extra cli
+        yield
+        return
+    if getattr(_showing, "now", False):
+        yield
+        return
+    _showing.now = True
+    try:
+        with progress(doing, unit="Spark tasks") as step, _watching(spark or active(), step):
             yield
-        finally:
-            ended.set()
+    finally:
+        _showing.now = False
 
 
-def _watch(spark: Any, step: Step, ended: threading.Event) -> None:
+@contextmanager
+def _watching(spark: Any, step: Any) -> Iterator[None]:
+    ended = threading.Event()
+    if step.visible:
+        threading.Thread(target=_watch, args=(spark, step, ended), daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _watch(spark: Any, step: Any, ended: threading.Event) -> None:
     try:
         tracker = spark.sparkContext.statusTracker()
         while not ended.wait(POLL_SECONDS):

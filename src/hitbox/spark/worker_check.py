@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import hitbox
 from hitbox.errors import HitboxError
+from hitbox.spark.task_progress import job_description
 
 _PROBE = """
 def probe(batches):
@@ -34,20 +37,35 @@ def require_hitbox(spark: SparkSession) -> None:
     space: dict[str, Any] = {"__name__": "__main__"}  # so that the function travels by value, not by name
     exec(_PROBE, space)
     try:
-        rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
+        with job_description(spark, "hitbox: check that the workers can run it"):
+            rows = spark.range(2, numPartitions=2).mapInArrow(space["probe"], "version string").distinct().collect()
     except Exception as problem:  # classic sessions, Connect and the JVM have no error in common
-        raise _unfit(_reason(str(problem))) from problem
+        raise _unfit(spark, _reason(str(problem))) from problem
     for row in rows:
         if row.version != hitbox.__version__:
-            raise _unfit(row.version[2:] if row.version.startswith("!") else f"they have hitbox {row.version}")
+            raise _unfit(spark, row.version[2:] if row.version.startswith("!") else f"they have hitbox {row.version}")
     _asked.add(key)
 
 
-def _unfit(reason: str) -> HitboxError:
+def _unfit(spark: SparkSession, reason: str) -> HitboxError:
+    remedies = "install the same version on every worker, or ship an environment that contains it with spark.archives"
+    if not _python_chosen(spark):
+        remedies = (
+            f"set PYSPARK_PYTHON={sys.executable} before the session starts (hs.session() does that), or {remedies}"
+        )
     return HitboxError(
-        f"the Spark workers cannot run hitbox {hitbox.__version__} ({reason}): install the same version on every "
-        "worker, or ship an environment that contains it with spark.archives (docs/spark.md, Packaging)"
+        f"the Spark workers cannot run hitbox {hitbox.__version__} ({reason}): {remedies} (docs/spark.md, Packaging)"
     )
+
+
+def _python_chosen(spark: SparkSession) -> bool:
+    """Whether somebody said which Python the workers run; otherwise it is the first `python3` on their PATH."""
+    if os.environ.get("PYSPARK_PYTHON"):
+        return True
+    try:
+        return bool(spark.conf.get("spark.pyspark.python", ""))
+    except Exception:  # a Connect server does not say everything
+        return False
 
 
 def _reason(text: str) -> str:

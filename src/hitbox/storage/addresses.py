@@ -157,7 +157,8 @@ def for_spark(address: str | os.PathLike[str]) -> str:
         return f"file://{resolved}" if scheme == "file" else f"dbfs:{resolved.removeprefix('/dbfs')}"
     host, path, _ = _split(resolved)
     host = host.rpartition("@")[2] if resolved.startswith("s3:") else host
-    spoken = {"s3n": "s3a", "gcs": "gs"}.get(scheme, scheme)
+    # s3a is Hadoop's own name for S3, which Databricks and EMR understand, too; plain Spark does not understand s3
+    spoken = {"s3": "s3a", "s3n": "s3a", "gcs": "gs"}.get(scheme, scheme)
     return f"{spoken}://{host}{unquote(path)}"
 
 

@@ -12,33 +12,36 @@
 A version is written under a temporary name, synced and renamed, then CURRENT is replaced: a crash leaves the old
 version current. Numbering, renaming, CURRENT and the removal of old versions are one step under one lock, so any
 number of writers may save, build and apply changes at once, and CURRENT only ever goes up. A version is never changed,
-so a reader that has one open keeps it. The last two versions that were current stay, and those that are pinned. What
-writers that died left behind is removed by the next one. Opening checks the manifest and every byte of every file; with
-`verify=False` only the manifest and the sizes of the files. In both cases the values that could do harm are checked
-before they are used (encoding/array_checks.py).
+so a reader that has one open keeps it. The versions that `keep` covers stay (retention.py), and those that are pinned.
+What writers that died left behind is removed by the next one. Opening checks the manifest and every byte of every file;
+with `verify=False` only the manifest and the sizes of the files. In both cases the values that could do harm are
+checked before they are used (encoding/array_checks.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from hitbox.errors import DamagedArray, SnapshotError, WriterConflict
-from hitbox.storage import array_files, writer_lock
+from hitbox.storage import array_files, retention, writer_lock
 from hitbox.storage.addresses import local_folder
 from hitbox.storage.array_files import damaged
+from hitbox.storage.retention import Keep, Moment
 
 FORMAT = 6
-KEPT_VERSIONS = 2
 MAX_DIGITS = 18
 """The number of a version has at most this many digits."""
 MAX_ATTEMPTS = 100
@@ -51,10 +54,21 @@ _PART = re.compile(r"(?:[\w-][\w.-]*)?")
 _FILE = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 
 
-def write(path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> int:
+class Vacuumed(NamedTuple):
+    """What `vacuum` removed: versions, files of any kind, and the bytes that were freed."""
+
+    versions: list[int]
+    files: int
+    bytes: int
+
+
+def write(
+    path: str | os.PathLike[str], meta: dict[str, Any], arrays: Mapping[str, NDArray[Any]], keep: Keep | None = None
+) -> int:
     """Write the next version under `path`, make it current, drop old versions; its number."""
+    retention.check_keep(keep)
     with draft(path) as folder:
-        return publish(path, folder, meta, add(folder, arrays))
+        return publish(path, folder, meta, add(folder, arrays), keep=keep)
 
 
 @contextlib.contextmanager
@@ -96,23 +110,60 @@ def add(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Files:
 
 
 def publish(
-    path: str | os.PathLike[str], folder: Path, meta: dict[str, Any], files: Files, base: int | None = None
+    path: str | os.PathLike[str],
+    folder: Path,
+    meta: dict[str, Any],
+    files: Files,
+    base: int | None = None,
+    *,
+    operation: str = "save",
+    keep: Keep | None = None,
 ) -> int:
     """Make a draft the current version; where it was made from version `base`, that one must still be current."""
     root = local_folder(path)
-    with _naming_folder(root):
-        _write_text(folder / "manifest.json", manifest_text(meta, files))
+    with _naming_folder(root), writing(root):
+        before = _current_if_any(root)
+        if base is not None and before != base:
+            raise changed_since(str(path), base, before)
+        number = max([0, before or 0, *versions(root)]) + 1
+        if number >= 10**MAX_DIGITS:
+            raise SnapshotError(f"no version can follow {number - 1} of the snapshot at {root}: save elsewhere")
+        last = _last_facts(root, before)
+        _write_text(
+            folder / "manifest.json",
+            manifest_text(meta | retention.recorded(last, before, operation, keep), files),
+        )
         _sync(folder)
-        with writing(root):
-            before = _current_if_any(root)
-            if base is not None and before != base:
-                raise changed_since(str(path), base, before)
-            number = max([0, before or 0, *versions(root)]) + 1
-            if number >= 10**MAX_DIGITS:
-                raise SnapshotError(f"no version can follow {number - 1} of the snapshot at {root}: save elsewhere")
-            _make_current(root, folder, number)
-            _tidy(root, number, before)
-        return number
+        _make_current(root, folder, number)
+        _tidy(root, number, before, retention.in_force(last, keep))
+    return number
+
+
+def vacuum(path: str | os.PathLike[str], keep: Keep | None = None) -> Vacuumed:
+    """Remove what nobody can need: versions that `keep` does not cover, and what dead writers left behind."""
+    root = local_folder(path)
+    current(root)  # an error if there is no snapshot, and nothing is made there
+    with _naming_folder(root), writing(root):
+        number, there, before = current(root), versions(root), _usage(root)
+        _tidy(root, number, number, retention.in_force(facts_of(root, number), keep))
+        after, left = _usage(root), set(versions(root))
+    removed = [old for old in there if old not in left]
+    return Vacuumed(removed, max(0, before[0] - after[0]), max(0, before[1] - after[1]))
+
+
+def history(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The manifests of the versions, oldest first, the current one last; one that is damaged has only its number."""
+    root = local_folder(path)
+    now = current(root)
+    return [_facts_if_any(root, number) for number in versions(root) if number <= now]
+
+
+def chosen(path: str | os.PathLike[str], version: int | None, as_of: Moment | None) -> int | None:
+    """The version to open: the one given, the one that was current at a time, or None for the current one."""
+    if as_of is None:
+        return version
+    retention.check_choice(version, as_of)
+    return retention.current_at(path, as_of, history(path))
 
 
 def changed_since(path: str, base: int, now: int | None) -> WriterConflict:
@@ -144,11 +195,28 @@ def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> 
     """Keep a version until `name` pins another; a version that is gone already is an error."""
     root = local_folder(path)
     with _naming_folder(root):
-        (root / "pins").mkdir(exist_ok=True)
+        file = root / "pins" / f"{name}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
         with _pinning(root):  # or it might be removed between the look and the pin
             if version not in versions(root):
                 raise no_version(root, version, versions(root), _current_if_any(root))
-            replace(root / "pins" / f"{name}.json", pin_text({"version": version, **facts}))
+            replace(file, pin_text({"version": version, **facts}))
+
+
+def pin_once(path: str | os.PathLike[str], name: str, **facts: Any) -> dict[str, Any]:
+    """What `name` pinned; if that is nothing yet, it pins the current version. All who ask get the same answer."""
+    found = pinned(path, name)
+    if found is not None:
+        return found
+    root = local_folder(path)
+    with _naming_folder(root):
+        (root / "pins").mkdir(exist_ok=True)
+        with _pinning(root):
+            found = pinned(root, name)
+            if found is None:
+                found = {"version": current(root), **facts}
+                replace(root / "pins" / f"{name}.json", pin_text(found))
+    return found
 
 
 def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
@@ -184,8 +252,15 @@ def parse_pin(file: str, text: str) -> dict[str, Any]:
 
 def pins(path: str | os.PathLike[str]) -> set[int]:
     """The versions that are pinned."""
-    names = [file.stem for file in (local_folder(path) / "pins").glob("*.json")]
-    return {int(found["version"]) for name in names if (found := pinned(path, name))}
+    folder = local_folder(path) / "pins"
+    names = [str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.json")]
+    found = [pinned(path, name) for name in names]
+    return {int(pin["version"]) for pin in found if pin and not expired(pin)}
+
+
+def expired(pin: Mapping[str, Any]) -> bool:
+    """Whether a pin no longer holds its version: nobody came back for it in time."""
+    return bool(pin.get("expires", math.inf) < time.time())
 
 
 def versions(path: str | os.PathLike[str]) -> list[int]:
@@ -345,28 +420,55 @@ def _make_current(root: Path, folder: Path, number: int) -> None:
         raise
 
 
-def _tidy(root: Path, number: int, before: int | None) -> None:
+def _facts_if_any(root: Path, number: int) -> dict[str, Any]:
+    try:
+        return _read_manifest(folder_of(root, number)) | {"version": number}
+    except SnapshotError:
+        return {"version": number}
+
+
+def _last_facts(root: Path, before: int | None) -> dict[str, Any]:
+    """What the next version takes over: the manifest of the current version, or of the newest one before it."""
+    for number in reversed(versions(root)):
+        if (before is None or number <= before) and len(found := _facts_if_any(root, number)) > 1:
+            return found
+    return {}
+
+
+def _tidy(root: Path, number: int, before: int | None, keep: int | timedelta) -> None:
     """Remove what is no longer needed. The new version is current already, so failures are left to the next writer."""
     with contextlib.suppress(OSError, SnapshotError):
-        _retire(root, number, before)
+        _retire(root, number, before, keep)
     with contextlib.suppress(OSError):
         for beside in root.glob(".CURRENT-*"):
             beside.unlink(missing_ok=True)
         _sweep(root)
 
 
-def _retire(root: Path, number: int, before: int | None) -> None:
+def _retire(root: Path, number: int, before: int | None, keep: int | timedelta) -> None:
     """Take old versions out of sight: a reader finds a version whole or not at all."""
     with _pinning(root):
         there = versions(root)
         were_current = [old for old in there if old < number and (before is None or old <= before)]
+        kept = retention.kept([*were_current, number], keep, lambda n: retention.time_of(_facts_if_any(root, n)))
         try:
-            kept = {number, *were_current[max(0, len(were_current) - KEPT_VERSIONS + 1) :], *pins(root)}
+            kept |= pins(root)
         except SnapshotError:  # a damaged pin: it may keep any version
             return
         for old in there:
             if old not in kept and old < number:
                 _hide(root / "versions" / f"{old:08d}")
+
+
+def _usage(root: Path) -> tuple[int, int]:
+    """How many files there are, and their bytes; a file that several versions share counts once."""
+    found = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(OSError):  # a draft of a writer that is at work
+                state = os.stat(os.path.join(folder, name), follow_symlinks=False)
+                found[state.st_dev, state.st_ino] = state.st_size
+    return len(found), sum(found.values())
 
 
 def _hide(place: Path) -> None:

@@ -1,0 +1,110 @@
+"""Which version of a snapshot a micro-batch is matched against: chosen once, by the first task that asks.
+
+    path/pins/query-{query}-{batch}.json    {"version": 7, "batch": 12, "expires": ...}
+
+Spark tells every task the id of its query and the number of its batch; both stay the same if the batch is repeated, in
+this process or after a restart from the checkpoint. The first task pins the current version under that name, and the
+others read the pin. So all tasks of a batch agree, all repetitions agree, and the next batch takes the version that is
+current by then. A pinned version is not removed (storage/snapshot.py).
+
+Spark starts a batch only after the one before is committed, so the pins of the last two batches of a query are enough:
+the first task of a batch removes the others. A query that will never run again cannot remove its own. So a pin expires
+after PIN_DAYS. It then keeps no version, and any other query removes the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from hitbox.errors import HitboxError, SnapshotError
+from hitbox.spark import snapshot_files
+from hitbox.storage import snapshot
+from hitbox.storage.addresses import connect, is_remote, join
+
+PIN_DAYS = 7
+KEPT_BATCHES = 2
+REMEMBERED = 16
+"""Batches whose version a worker process remembers."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version, what its manifest says, and when it was published (seconds since 1970)."""
+
+    number: int
+    facts: dict[str, Any]
+    published: float
+
+
+_remembered: OrderedDict[tuple[str, str, int, str], Version] = OrderedDict()
+
+
+def chosen(path: str) -> Version:
+    """The version of the batch that the running task belongs to."""
+    query, batch, run = this_batch()
+    key = (path, query, batch, run)
+    if key not in _remembered:
+        _remembered[key] = described(path, choose(path, query, batch))
+        while len(_remembered) > REMEMBERED:
+            _remembered.popitem(last=False)
+    return _remembered[key]
+
+
+def this_batch() -> tuple[str, int, str]:
+    """The query and the batch of the running task; and the run, which is another one after each start of the query."""
+    from pyspark import TaskContext  # a Connect client need not have it
+
+    task = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") if task else None
+    batch = task.getLocalProperty("streaming.sql.batchId") if task else None
+    if not query or not batch:
+        raise HitboxError(
+            "match on a stream runs in micro-batches, but Spark did not tell this task the number of its batch: use a "
+            "processingTime or availableNow trigger, or give version="
+        )
+    return query, int(batch), task.getLocalProperty("spark.jobGroup.id") or ""
+
+
+def choose(path: str, query: str, batch: int) -> int:
+    """The version of a batch: the one pinned for it, or else the current one, which is pinned for it now."""
+    name = f"query-{query}-{batch}"
+    expires = round(time.time()) + PIN_DAYS * 86_400
+    pin = snapshot_files.pin_once(path, name, batch=batch, expires=expires)
+    if snapshot.expired(pin):  # its version may be gone
+        snapshot_files.remove(join(path, "pins", f"{name}.json"))
+        pin = snapshot_files.pin_once(path, name, batch=batch, expires=expires)
+    if pin["expires"] == expires:  # most likely this task's own
+        _tidy(path, query, batch)
+    return int(pin["version"])
+
+
+def described(path: str, version: int) -> Version:
+    place = join(path, "versions", f"{version:08d}", "manifest.json")
+    facts = snapshot_files.facts(path, version)
+    system, base = connect(place) if is_remote(place) else (fs.LocalFileSystem(), place)
+    moment = system.get_file_info(base).mtime
+    return Version(version, facts, moment.timestamp() if moment else time.time())
+
+
+def _tidy(path: str, query: str, batch: int) -> None:
+    """Remove pins that no batch will read again. A failure is left to the next batch."""
+    with contextlib.suppress(SnapshotError, OSError):
+        for name in snapshot_files.names(join(path, "pins")):
+            with contextlib.suppress(SnapshotError, OSError):
+                if name.startswith("query-") and name.endswith(".json") and _over(path, Path(name).stem, query, batch):
+                    snapshot_files.remove(join(path, "pins", name))
+
+
+def _over(path: str, name: str, query: str, batch: int) -> bool:
+    mine, _, number = name.removeprefix("query-").rpartition("-")
+    if mine == query and number.isdigit():
+        return int(number) <= batch - KEPT_BATCHES
+    pin = snapshot_files.pinned(path, name)
+    return pin is not None and snapshot.expired(pin)

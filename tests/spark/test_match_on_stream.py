@@ -1,0 +1,308 @@
+"""Plain `match` on a stream: one version per micro-batch, the same if it is repeated; figures in Spark's progress."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from hitbox import Index
+from hitbox import spark as hs
+from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.spark import batch_version, snapshot_files
+from hitbox.storage import snapshot
+from support.object_store import ObjectStore
+
+PER_BATCH = 10
+
+
+class Growing:
+    """A snapshot whose version n has the subscriptions 0 to n - 1, each of which wants every event."""
+
+    def __init__(self, path: Path):
+        self.path, self.index = str(path), Index({"value": "int"})
+        self.publish()
+
+    def publish(self) -> int:
+        self.index.subscribe(len(self.index), "value >= 0")
+        self.index.save(self.path)
+        return len(self.index)
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Growing:
+    return Growing(tmp_path / "snapshot")
+
+
+def events(spark: Any) -> Any:
+    """Batches of ten events in two partitions; the same ones where a batch is repeated."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", PER_BATCH)
+    return source.option("numPartitions", 2).load().withColumnRenamed("timestamp", "at")
+
+
+def run(matches: Any, checkpoint: Path, batches: int, then: Callable[[int], Any] = id) -> dict[int, list[Any]]:
+    """The rows of the next batches, by batch; `then` is called after each with its number."""
+    found: dict[int, list[Any]] = {}
+
+    def collect(frame: Any, batch: int) -> None:
+        if len(found) < batches:
+            found[batch] = frame.collect()
+            then(batch)
+
+    query = matches.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
+    until = time.time() + 120
+    while query.isActive and len(found) < batches and time.time() < until:
+        time.sleep(0.02)
+    problem = query.exception()
+    query.stop()
+    if problem is not None:
+        raise problem
+    return found
+
+
+def crash_before_commit(checkpoint: Path, batch: int) -> None:
+    """What a driver leaves that is killed after the output of a batch and before its commit."""
+    for log, last in (("commits", batch - 1), ("offsets", batch)):
+        for file in (checkpoint / log).iterdir():
+            if int(file.name.strip(".").split(".")[0]) > last:
+                file.unlink()
+
+
+def test_each_batch_has_one_version_and_keeps_it_when_repeated(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    checkpoint, path = tmp_path / "checkpoint", growing.path
+    matches = hs.match(events(spark), path, "value", keep=["at"])
+    assert matches.columns == ["value", "at", "subscriptions", "snapshot_version"]
+
+    found = run(matches, checkpoint, 3, lambda _: growing.publish())
+    for batch, rows in found.items():
+        assert [row.snapshot_version for row in rows] == [batch + 1] * PER_BATCH
+        assert all(sorted(row.subscriptions) == list(range(batch + 1)) for row in rows)
+    values = sorted(row.value for rows in found.values() for row in rows)
+    assert values == list(range(3 * PER_BATCH))
+
+    crash_before_commit(checkpoint, 2)
+    for _ in range(4):
+        growing.publish()
+    assert {2, 3} <= set(snapshot.versions(path)), "the last two batches hold their versions"
+    again = run(hs.match(events(spark), path, "value", keep=["at"]), checkpoint, 2)
+    assert sorted(again[2]) == sorted(found[2])
+    assert {row.snapshot_version for row in again[3]} == {8}, "the next batch takes the current version"
+    pins = sorted(int(file.stem.rpartition("-")[2]) for file in Path(path, "pins").glob("query-*.json"))
+    assert pins[-1] - pins[0] == len(pins) - 1 < batch_version.KEPT_BATCHES
+
+
+def test_nested_columns_of_a_stream(spark: Any, tmp_path: Path) -> None:
+    index = Index({"order.number": "int"})
+    index.subscribe(1, '"order.number" < 5')
+    path = str(tmp_path / "snapshot")
+    index.save(path)
+    nested = events(spark).selectExpr("value", "struct(value AS number, at) AS order")
+    matches = hs.match(nested, path, "value", keep=["order"])
+    assert matches.columns == ["value", "order", "subscriptions", "snapshot_version"]
+    found = run(matches, tmp_path / "checkpoint", 1)[0]
+    assert {row.value: row.subscriptions for row in found} == {n: [1] if n < 5 else [] for n in range(PER_BATCH)}
+    assert all(row.order.number == row.value for row in found)
+
+
+def test_a_stream_against_a_table_of_subscriptions(spark: Any, tmp_path: Path) -> None:
+    table = spark.createDataFrame([(1, "value >= 0")], "id long, where string")
+    matches = hs.match(events(spark).selectExpr("value", "value AS number"), table, "number")
+    assert matches.columns == ["number", "subscriptions"], "without a snapshot there is no version"
+    found = run(matches, tmp_path / "checkpoint", 1)[0]
+    assert sorted(tuple(row) for row in found) == [(n, [1]) for n in range(PER_BATCH)]
+
+
+def test_the_version_of_a_moment_for_all_batches(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    then = datetime.now(UTC)
+    growing.publish()
+    matches = hs.match(events(spark), growing.path, "value", as_of=then)
+    found = run(matches, tmp_path / "checkpoint", 2)
+    assert {row.snapshot_version for rows in found.values() for row in rows} == {1}
+    assert not list(Path(growing.path, "pins").glob("query-*"))
+
+
+@pytest.mark.parametrize("form", ["arrays", "pairs", "counts"])
+def test_sparks_progress_has_the_figures(spark: Any, growing: Growing, tmp_path: Path, form: str) -> None:
+    growing.publish()
+    growing.index.subscribe(2, "value < 0")
+    growing.index.save(growing.path)
+    matches = hs.match(events(spark), growing.path, "value", form=form, metrics="wanted")
+    writer = matches.writeStream.format("memory").queryName(f"found_{form}")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    until = time.time() + 120
+    while query.isActive and len(query.recentProgress) < 2 and time.time() < until:
+        time.sleep(0.02)
+    query.stop()
+    assert query.exception() is None
+    assert query.recentProgress[0].observedMetrics["wanted"].events == PER_BATCH
+    assert hs.progress(query) == []
+    figures = hs.progress(query, "wanted")[0]
+    assert figures.pop("seconds") >= figures.pop("seconds_matching") / 2 > 0
+    assert figures.pop("snapshot_age_seconds") >= 0
+    assert figures == {"batch": 0, "events": PER_BATCH, "matches": 2 * PER_BATCH, "version": 3}
+    rows = spark.table(f"found_{form}").where(f"value < {PER_BATCH}").collect()
+    assert len(rows) == (2 * PER_BATCH if form == "pairs" else PER_BATCH)
+    assert {row.snapshot_version for row in rows} == {3}
+
+
+def test_a_stream_that_matches_nothing_still_counts(spark: Any, tmp_path: Path) -> None:
+    index = Index({"value": "int"})
+    index.subscribe("a", "value < 0")
+    index.save(tmp_path / "snapshot")
+    matches = hs.match(events(spark), str(tmp_path / "snapshot"), "value", form="pairs")
+    query = matches.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    while query.isActive and not query.recentProgress:
+        time.sleep(0.02)
+    query.stop()
+    first = hs.progress(query)[0]
+    assert (first["events"], first["matches"]) == (PER_BATCH, 0)
+
+
+def test_progress_reads_what_spark_connect_gives() -> None:
+    schema = {"fields": [{"name": "events"}, {"name": "version"}]}
+    rows = [Row(events=5, version=1), Row(values=[6, 2], schema=schema), Row(events=None, version=None)]
+    seen = [
+        SimpleNamespace(batchId=batch, observedMetrics={"hitbox": row}, durationMs={"triggerExecution": 250})
+        for batch, row in enumerate(rows)
+    ]
+    done: Any = hs.progress(SimpleNamespace(recentProgress=seen))  # type: ignore[arg-type]
+    assert done == [
+        {"batch": 0, "events": 5, "version": 1, "seconds": 0.25},
+        {"batch": 1, "events": 6, "version": 2, "seconds": 0.25},
+    ]
+
+
+def test_a_given_version_stays(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    matches = hs.match(events(spark), growing.path, "value", version=1)
+    found = run(matches, tmp_path / "checkpoint", 2, lambda _: growing.publish())
+    assert {row.snapshot_version for rows in found.values() for row in rows} == {1}
+    assert not list(Path(growing.path, "pins").glob("query-*"))
+
+
+def test_a_version_with_other_columns_asks_for_a_restart(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    stream, checkpoint = events(spark).selectExpr("value", "value % 2 as odd"), tmp_path / "checkpoint"
+
+    def add_attribute(batch: int) -> None:
+        index = Index({"value": "int", "odd": "int"})
+        index.subscribe(7, "odd = 1")
+        index.save(growing.path)
+
+    with pytest.raises(Exception, match=r"version 2 of the snapshot at .* has the attribute 'odd', which is new"):
+        run(hs.match(stream, growing.path, "value"), checkpoint, 2, add_attribute)
+    found = run(hs.match(stream, growing.path, "value"), checkpoint, 1)
+    assert {tuple(row.subscriptions) for row in found[1] if row.value % 2} == {(7,)}
+    with pytest.raises(Exception, match="no column 'odd'"):
+        run(hs.match(stream.drop("odd"), growing.path, "value"), checkpoint, 1)
+    names = Index({"value": "int"})
+    names.subscribe("x", "value >= 0")
+    names.save(growing.path)
+    with pytest.raises(Exception, match="no column"):
+        hs.match(stream.select("odd"), growing.path, None)
+
+
+def test_ids_of_another_type_ask_for_a_restart(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    def names(batch: int) -> None:
+        index = Index({"value": "int"})
+        index.subscribe("x", "value >= 0")
+        index.save(growing.path)
+
+    with pytest.raises(Exception, match="ids of type string, not int as when the query started"):
+        run(hs.match(events(spark), growing.path, "value"), tmp_path / "checkpoint", 2, names)
+
+
+def test_what_is_wrong_is_said_before_the_stream_starts(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    stream = events(spark)
+    renamed = stream.withColumn("snapshot_version", stream.value)
+    with pytest.raises(TableError, match="'snapshot_version', which is the name of a result"):
+        hs.match(renamed, growing.path, "value", keep=["snapshot_version"])
+    with pytest.raises(ValueProblem, match="by_part is for tables"):
+        hs.match(stream, growing.path, "value", by_part=True)
+    with pytest.raises(SnapshotError, match="there is none"):
+        hs.match(stream, str(tmp_path / "nowhere"), "value")
+
+
+def test_all_who_ask_for_a_batch_get_the_same_version(growing: Growing) -> None:
+    ended = threading.Event()
+
+    def publish() -> None:
+        while not ended.is_set():
+            growing.publish()
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for batch in range(30):
+                asked = [pool.submit(batch_version.choose, growing.path, "q", batch) for _ in range(8)]
+                versions = {one.result() for one in asked}
+                assert len(versions) == 1
+                snapshot.facts_of(growing.path, versions.pop())  # it is still there
+    finally:
+        ended.set()
+        publisher.join()
+    assert len(list(Path(growing.path, "pins").glob("query-q-*.json"))) <= batch_version.KEPT_BATCHES
+
+
+def test_on_an_object_store_too(growing: Growing, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_files, "SETTLE_SECONDS", 0.1)
+    s3.take(Path(growing.path), "bucket/ads")
+    address = s3.address("bucket/ads")
+    with ThreadPoolExecutor(4) as pool:
+        assert {one.result() for one in [pool.submit(batch_version.choose, address, "q", 0) for _ in range(4)]} == {1}
+    growing.publish()
+    s3.take(Path(growing.path), "bucket/ads")
+    assert batch_version.choose(address, "q", 0) == 1
+    assert [batch_version.choose(address, "q", batch) for batch in (1, 2)] == [2, 2]
+    assert s3.names("bucket/ads/pins/query") == [f"bucket/ads/pins/query-q-{batch}.json" for batch in (1, 2)]
+    assert batch_version.described(address, 2).published > 0
+
+
+def test_pins_of_queries_that_never_come_back_expire(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, pins = growing.path, Path(growing.path, "pins")
+    assert batch_version.choose(path, "gone", 5) == 1
+    for _ in range(3):
+        growing.publish()
+    assert 1 in snapshot.versions(path)
+    later = time.time() + (batch_version.PIN_DAYS + 1) * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
+    growing.publish()
+    assert 1 not in snapshot.versions(path)
+    damaged = [pins / "query-damaged-1.json", pins / "query-other-x.json"]
+    for file in damaged:
+        file.write_text("{")
+    assert batch_version.choose(path, "other", 0) == 5
+    assert set(pins.glob("query-*.json")) == {pins / "query-other-0.json", *damaged}, "those may hold any version"
+    assert json.loads((pins / "query-other-0.json").read_text())["batch"] == 0
+
+
+def test_a_batch_that_comes_back_too_late_takes_the_current_version(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert batch_version.choose(growing.path, "q", 5) == 1
+    for _ in range(3):
+        growing.publish()
+    later = time.time() + (batch_version.PIN_DAYS + 1) * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert batch_version.choose(growing.path, "q", 5) == 4
+
+
+def test_jobs_have_readable_descriptions(spark: Any) -> None:
+    from hitbox.spark.task_progress import job_description
+
+    context = spark.sparkContext
+    context.setJobDescription("mine")
+    with job_description(spark, "hitbox: build /ads"):
+        assert context.getLocalProperty("spark.job.description") == "hitbox: build /ads"
+    assert context.getLocalProperty("spark.job.description") == "mine"
+    context.setLocalProperty("spark.job.description", None)
+    with job_description(object(), "a Connect session has no such setting"):
+        pass
