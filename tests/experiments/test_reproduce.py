@@ -314,6 +314,7 @@ def test_the_readme_says_what_the_committed_report_says() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # every kernel may have to be compiled
 def test_smoke(tmp_path: Path) -> None:
     """All five papers at the smoke scale: every artefact is there and well formed."""
     done = CliRunner().invoke(app, ["all", "--scale", "smoke", "--local", "--budget", "30m", "--out", str(tmp_path)])

@@ -24,8 +24,9 @@ START_SECONDS = 0.3
 """Of a contestant: compiled kernels are read, a sample is built and checked."""
 MAKE_SECONDS, READ_SECONDS = 10e-6, 2e-6
 """Per subscription of 20 attributes or fewer: made and written as Parquet by Spark on 2 cores; read."""
-EVENTS_SECONDS, ORACLE_SECONDS = 0.5, 3.0
-"""Of the Spark jobs that make the events of a point and seed, and that find what those of the first seed must meet."""
+EVENTS_SECONDS, ORACLE_SECONDS = 0.5, 5e-6
+"""Of the Spark jobs that make the events of a point and seed, and, per subscription, that find what those of the first
+seed must meet."""
 FIXED_GB = 1.5
 """Python, the compiled kernels and Spark's driver."""
 DELETE_SECONDS = 4.0
@@ -71,7 +72,8 @@ def plan(todo: list[Task], store: Store) -> list[Line]:
             seconds += rows * max(1.0, _attributes(one.task) / 20) * (2 if one.task.experiment.beside else 1)
         memory = max((memory_gb(one) for one in own), default=0.0)
         places = {(str(one.task.x), one.task.series, one.seed) for one in own}
-        seconds += EVENTS_SECONDS * len(places) + ORACLE_SECONDS * sum(seed == 1 for _, _, seed in places)
+        seconds += EVENTS_SECONDS * len(places)
+        seconds += ORACLE_SECONDS * sum(task.n for task in {one.task for one in own if one.seed == 1})
         points = len({place[:2] for place in places})
         lines.append(Line(paper, experiment.name, points, len(own), max(t.n for t in here), seconds / 3600, memory))
     return lines
