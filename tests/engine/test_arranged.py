@@ -34,7 +34,7 @@ def test_numbers_follow_the_order_of_the_segments(simd: str, kind: str, block: i
     boxes = Boxes(boxes.offsets, boxes.attribute, boxes.low, boxes.high, rng.integers(0, 10, 3000).astype(np.uint8))
     engine, oracle = Engine(Space.of(4), simd=simd, kind=kind, block=block, band=700), make("brute", Space.of(4))
     oracle.insert(np.arange(70, 3070), arranged(engine, boxes, 70))
-    for segment in engine._segments:
+    for segment in engine._sealed.segments:
         if segment.kind == "bitmap":
             assert segment.arrays["sizes"][-1] == 0  # bytes per number
     points = random_points(rng, 200, 4)
