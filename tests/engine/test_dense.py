@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hitbox import Index
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Points, Space
 from hitbox.engine import Engine, _kernels
 from hitbox.errors import DamagedArray
@@ -43,6 +44,14 @@ def test_the_share_that_matches_decides(width: float, kind: str) -> None:
     assert kind_of(boxes, 20) == kind
     assert kind_of(as_floats(boxes), 20) == kind
     assert kind_of(boxes, 20, kind="bitmap") == "bitmap"
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_an_event_without_a_match_needs_no_memory_for_results(simd: str) -> None:
+    index = Index({"a": "int"}, kind="dense", tail=1, simd=simd)
+    index.subscribe(1, "a > 3")
+    assert index.match({}) == index.match({"a": 3}) == index.match({"a": 3}, limit=1) == []
+    assert index.match({"a": 4}) == [1]
 
 
 def test_small_segments_are_not_dense() -> None:

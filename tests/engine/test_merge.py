@@ -195,6 +195,78 @@ def test_a_merge_that_fails_changes_nothing_and_is_tried_again(
     assert len(pair.engine._sealed.segments) < 12
 
 
+class Switching(Engine):
+    """A merge switches over as soon as somebody has looked at the segments."""
+
+    switch: Callable[[], None] | None = None
+
+    @property
+    def _sealed(self) -> Any:
+        found, commit = vars(self)["sealed"], self.switch
+        if commit is not None:
+            self.switch = None
+            commit()
+        return found
+
+    @_sealed.setter
+    def _sealed(self, sealed: Any) -> None:
+        vars(self)["sealed"] = sealed
+
+
+def test_what_is_written_while_a_merge_switches_over() -> None:
+    rng = np.random.default_rng(8)
+    engine = Switching(Space.of(3), **SMALL)
+    for start in range(0, 90, 30):
+        engine.insert(np.arange(start, start + 30), random_boxes(rng, 30, 3))
+    commit = engine.prepare()
+    assert commit is not None
+    engine.switch = commit
+    opened = Engine.from_arrays(Space.of(3), engine.arrays(), **SMALL)
+    np.testing.assert_array_equal(opened.numbers(), np.arange(90))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_merges_come_and_go_only_where_nobody_changes_the_engine(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one that another thread adds at that moment could be lost, and with it what changes meanwhile."""
+    pair, lock = Pair(6), ReadWriteLock()
+    dropped: list[bool] = []
+    whole = Engine.drop_merge
+
+    class Alone:
+        """The section, which knows the thread that is in it."""
+
+        owner = 0
+
+        def __enter__(self) -> None:
+            lock.prepare.__enter__()
+            self.owner = threading.get_ident()
+
+        def __exit__(self, *_: object) -> None:
+            self.owner = 0
+            lock.prepare.__exit__(None, None, None)
+
+    alone = Alone()
+
+    def drop(engine: Engine, merge: Merge, failed: bool = False) -> None:
+        dropped.append(alone.owner == threading.get_ident())
+        whole(engine, merge, failed)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Engine, "drop_merge", drop)
+    if fails:
+        monkeypatch.setattr(Merge, "locate", fail)
+    for _ in range(40):
+        with alone:
+            pair.change()
+            pair.engine.merge_behind(alone)
+    settle(pair.engine)
+    pair.check()
+    assert dropped
+    assert all(dropped)
+
+
 def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> None:
         raise RuntimeError("can't start new thread")

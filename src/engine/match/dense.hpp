@@ -286,6 +286,7 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
       out.counted += found;
       continue;
     }
+    if (!found) continue;  // there may be no memory for results yet, and expand_tile writes padding
     reserve(out, found, double(end_tile - first_tile) / (tile + 1 - first_tile));
     expand_tile(map, first, matcher.remaining, words, out.numbers + out.size, [&] { matcher.prefetcher.step(); });
     // Boxes are ordered by level.

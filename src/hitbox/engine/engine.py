@@ -464,7 +464,8 @@ class Engine(Matcher):
         """The complete state as named flat arrays, for `from_arrays`."""
         positions = self._tail.living()
         numbers = self._tail.numbers(positions)
-        segments, where = self._sealed.segments, self._sealed.where
+        sealed = self._sealed  # once: a merge may replace it
+        segments, where = sealed.segments, sealed.where
         if len(numbers):
             where = where.copy()
             where[numbers] = np.arange(TAIL, TAIL + len(numbers), dtype=np.uint32)

@@ -112,4 +112,6 @@ class Merge(Background):
             if not background.ending:
                 raise
         finally:
-            engine.drop_merge(self, failed)
+            if failed and not background.ending:
+                with alone:  # another thread may be adding a merge
+                    engine.drop_merge(self, failed)
