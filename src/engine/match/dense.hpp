@@ -286,7 +286,8 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
       out.counted += found;
       continue;
     }
-    reserve(out, found, double(end_tile - first_tile) / (tile + 1 - first_tile));
+    // Room for one at least: expand_tile stores vectors even if it finds nothing.
+    reserve(out, found ? found : 1, double(end_tile - first_tile) / (tile + 1 - first_tile));
     expand_tile(map, first, matcher.remaining, words, out.numbers + out.size, [&] { matcher.prefetcher.step(); });
     // Boxes are ordered by level.
     for (u32 l = 0, at = 0, left = found; left; ++l) {
