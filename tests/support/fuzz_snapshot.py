@@ -103,6 +103,31 @@ def ranges(path: Path) -> None:
     index.save(path)
 
 
+def wide_ranges(path: Path) -> None:
+    """Dense segments: numbers that are stored, and numbers that follow from the order of the boxes; dead boxes."""
+    rng = np.random.default_rng(4)
+    index = Index(Schema({"a": "int", "b": "float", "c": "int"}), tail=64, kind="dense")
+    for start, count in ((0, 1500), (5000, 900)):
+        wide: dict[str, Any] = {"id": 3 * rng.permutation(count) + start, "priority": rng.integers(0, 10, count)}
+        for name in "abc":
+            low = rng.integers(0, 1000, count)
+            wide |= {f"{name}_low": low, f"{name}_high": low + rng.integers(0, 2000, count)}
+        index.load(pa.table(wide))
+    index.unsubscribe_many(list(range(0, 7000, 33)))
+    index.save(path)
+
+
+def arranged_ranges(path: Path) -> None:
+    """Bitmaps in which the numbers of a block follow from its first one."""
+    rng = np.random.default_rng(5)
+    index = Index(Schema({"a": "int", "s": "string"}), tail=64, band=600)
+    low = rng.integers(0, 10_000, 2000)
+    ids = [f"r{i}" for i in rng.permutation(2000)]
+    index.load(pa.table({"id": ids, "a_low": low, "a_high": low + 9, "priority": rng.integers(0, 10, 2000)}))
+    index.unsubscribe_many(ids[::17])
+    index.save(path)
+
+
 def equalities(path: Path) -> None:
     """Postings."""
     index = Index(Schema({"a": "int", "s": "string", "c": "int"}), tail=16)
@@ -186,7 +211,10 @@ def found_rows(encoded: Any, rows: np.ndarray) -> Any:
     )
 
 
-MAKERS = {one.__name__: one for one in (ranges, equalities, many_attributes, large_boxes, about, brute, parts)}
+MAKERS = {
+    one.__name__: one
+    for one in (ranges, wide_ranges, arranged_ranges, equalities, many_attributes, large_boxes, about, brute, parts)
+}
 
 # ---- changes
 

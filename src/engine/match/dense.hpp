@@ -177,15 +177,14 @@ struct DenseMatcher {
 
   DenseRuns runs_of(u32 tile, const DenseStep& step) const {
     const DenseList list = list_of(map, tile, step.list);
-    const u16 *high = list.high_starts, *low = list.low_starts;
     const u32 cell_begin = step.low_cell * TOP_VALUES, cell_end = (step.high_cell + 1) * TOP_VALUES;
     DenseRuns runs;
-    runs.high = list.highs + (step.by_lists ? 0 : high[cell_begin]);
-    runs.high_end = list.highs + high[step.inner_high ? step.low_part : cell_begin];
-    runs.high_ties = step.inner_high ? high[step.low_part + 1] - high[step.low_part] : 0;
-    runs.low = list.lows + low[step.inner_low ? step.high_part + 1 : cell_end];
-    runs.low_end = list.lows + low[step.by_lists ? PARTS : cell_end];
-    runs.low_ties = step.inner_low ? low[step.high_part + 1] - low[step.high_part] : 0;
+    runs.high = list.highs + (step.by_lists ? 0 : list.high_starts[cell_begin]);
+    runs.high_end = list.highs + list.high_starts[step.inner_high ? step.low_part : cell_begin];
+    runs.high_ties = step.inner_high ? list.high_starts[step.low_part + 1] - list.high_starts[step.low_part] : 0;
+    runs.low = list.lows + list.low_starts[step.inner_low ? step.high_part + 1 : cell_end];
+    runs.low_end = list.lows + list.low_starts[step.by_lists ? PARTS : cell_end];
+    runs.low_ties = step.inner_low ? list.low_starts[step.high_part + 1] - list.low_starts[step.high_part] : 0;
     return runs;
   }
 
