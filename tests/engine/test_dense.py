@@ -67,18 +67,6 @@ def test_boxes_that_are_all_the_same_all_match(low: int, high: int) -> None:
     assert kind_of(Boxes.of_dense(same, np.full_like(same, high)), 3) == "dense"
 
 
-@pytest.mark.parametrize("simd", SIMD)
-def test_the_first_event_matches_nothing(simd: str) -> None:
-    """There is no memory for matches yet."""
-    same = np.full((ENOUGH, 1), 5)
-    engine = Engine(Space.of(1), simd=simd)
-    engine.insert(np.arange(ENOUGH), Boxes.of_dense(same, same))
-    assert kinds(engine) == ["dense"]
-    assert engine.match(Points.of(np.array([[6]]))).numbers.tolist() == []
-    hits = engine.match(Points.of(np.array([[6], [5], [4]])))
-    assert np.diff(hits.offsets).tolist() == [0, ENOUGH, 0]
-
-
 def test_open_ends_count_as_far_as_other_boxes_look() -> None:
     low = np.random.default_rng(3).integers(0, 1000, (ENOUGH, 10))
     assert kind_of(Boxes.of_dense(low[:, :1], np.full_like(low[:, :1], HIGHEST)), 1) == "dense"

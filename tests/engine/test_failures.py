@@ -151,7 +151,7 @@ def calls() -> dict[str, Callable[[], Any]]:
     boxes, numbers = wide(30_000), np.arange(30_000)
     engine.insert(numbers, boxes)
     rng = np.random.default_rng(3)
-    heavy = Points.of(rng.integers(600, 900, (40_000, 4)))
+    heavy = Points.of(rng.integers(600, 900, (160_000, 4)))
     ranges = Points(heavy.low, heavy.low + 5)
     new, many, keyed = np.arange(10**6, 10**6 + 600_000), wide(600_000), equalities(600_000)
     return {
