@@ -90,12 +90,11 @@ def build(
     ----------
     subscriptions: a DataFrame, or the path of a Parquet table, which tasks read without Spark: several times faster
     schema: optional in the wide layout, where it follows from the columns
-    parts: how many parts are built in parallel (default: about one per million subscriptions)
+    parts: how many parts are built in parallel (default: a power of two, with at most 1.4 million subscriptions each)
     latest_by: the column that decides which of several rows with one id counts
     on_error: "raise" names the first bad rows; "return" writes them to a Parquet table at `report` and continues
     sequence: the last entry of the change log that these subscriptions include (see apply_changes)
-    keep: which versions stay: the last 5, or those that were current in the last "7 days" (or a timedelta). It is
-        remembered; if it was never given, the last two stay
+    keep: which versions stay, like 5 or "7 days" (or a timedelta); remembered, and the last two if never given
     id_column, where_column: the columns that hold ids and predicates, if they have other names
     """
     path = resolve(path)

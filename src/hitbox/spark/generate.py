@@ -53,8 +53,7 @@ def generate(
 ) -> Generated:
     """Subscriptions and events of a workload (`hitbox.workloads.names()`), with its parameters by keyword.
 
-    path: also write the Parquet tables `subscriptions` and `events`, and schema.json, into this folder. Tasks write
-        the files themselves, which is several times faster than to write the DataFrames.
+    path: tasks also write the Parquet tables `subscriptions` and `events`, and schema.json, into this folder
     partitions: how many tasks make the rows (and files, if there is a path)
     first_subscription, first_event: the first row to make, for more of the same later
     """

@@ -67,8 +67,7 @@ def match(
     version: of the snapshot (default: the current one; on a stream, the current one of each batch)
     as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
     allow_missing: treat an attribute that the events have no column for as null
-    by_part: each task opens one part of the snapshot and gets all events, and what the parts found is merged; for
-        snapshots larger than a host's memory
+    by_part: each task opens one part and gets all events; for snapshots larger than a host's memory
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     """
