@@ -141,7 +141,7 @@ def test_leases_of_the_dead(s3: ObjectStore, address: str, monkeypatch: pytest.M
 def test_a_lease_is_renewed_while_its_holder_works(
     s3: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_lease, "LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(writer_lease, "LEASE_SECONDS", 3.0)
     with snapshot_files.writing(address) as lease:
         assert lease is not None
         first = lease_of(s3)["expires"]
