@@ -16,6 +16,8 @@ import uuid
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
+from pyarrow.fs import FileType
+
 from hitbox.errors import SnapshotError
 from hitbox.storage.addresses import connect, join, scheme_of, without_passwords
 
@@ -60,6 +62,8 @@ class PlainObjects:
         except FileNotFoundError:
             return None, ABSENT
         except Exception as problem:
+            if _is_gone(system, base):  # between its opening and its reading
+                return None, ABSENT
             raise _failed("read", address, problem) from None
 
     def write(self, address: str, text: str, tag: str) -> str:
@@ -169,6 +173,13 @@ def _place(address: str) -> tuple[str, str]:
 def _code(problem: Exception) -> str:
     answer = getattr(problem, "response", None)
     return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
+
+
+def _is_gone(system: Any, base: str) -> bool:
+    try:
+        return bool(system.get_file_info(base).type == FileType.NotFound)
+    except Exception:
+        return False
 
 
 def _failed(what: str, address: str, problem: Exception) -> SnapshotError:
