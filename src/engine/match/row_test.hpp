@@ -89,7 +89,29 @@ struct ByteCompressor {
 static constexpr ByteCompressor COMPRESS_BYTES;
 #endif
 
+#if defined(__AVX512VBMI2__)
+static inline __m128i first_chosen(const u8* bytes, u64 mask) {
+  return _mm512_castsi512_si128(_mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(bytes)));
+}
+#elif defined(__AVX2__)
+static inline __m128i first_chosen(const u8* bytes, u64 mask) { return COMPRESS_BYTES(bytes, mask); }
+#endif
+
 static inline PrefixTest test_prefixes(const EncodedEvent& event, const Row& row, u64 mask) {
+#if defined(__AVX2__)
+  if (row.size <= 16) {  // a short row lies in one cache line more often than 64 bytes do
+    auto same = [](__m128i x, __m128i y) { return u32(_mm_movemask_epi8(_mm_cmpeq_epi8(x, y))); };
+    __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.lows));
+    __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.highs));
+    __m128i event_low = first_chosen(event.low_prefix, mask), event_high = event_low;
+    if (event.high_prefix != event.low_prefix) event_high = first_chosen(event.high_prefix, mask);
+    __m128i beyond = _mm_or_si128(_mm_subs_epu8(event_low, high), _mm_subs_epu8(low, event_high));
+    u32 used = (1u << row.size) - 1, level = (same(high, event_low) | same(low, event_high)) & used;
+    bool outside = (same(beyond, _mm_setzero_si128()) & used) != used;
+    // Rarely any is level, and depositing bits is slow on some processors.
+    return {outside, level ? _pdep_u64(level, mask) & *event.ambiguous : 0};
+  }
+#endif
 #if defined(__AVX512VBMI2__)
   __m512i low = _mm512_loadu_si512(row.lows), high = _mm512_loadu_si512(row.highs);
   __m512i event_low = _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(event.low_prefix));
@@ -100,20 +122,6 @@ static inline PrefixTest test_prefixes(const EncodedEvent& event, const Row& row
   u64 level = _mm512_cmpeq_epu8_mask(high, event_low) | _mm512_cmpeq_epu8_mask(low, event_high);
   u64 ties = _pdep_u64(level, mask);
 #else
-#if defined(__AVX2__)
-  if (row.size <= 16) {
-    auto same = [](__m128i x, __m128i y) { return u32(_mm_movemask_epi8(_mm_cmpeq_epi8(x, y))); };
-    __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.lows));
-    __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.highs));
-    __m128i event_low = COMPRESS_BYTES(event.low_prefix, mask), event_high = event_low;
-    if (event.high_prefix != event.low_prefix) event_high = COMPRESS_BYTES(event.high_prefix, mask);
-    __m128i beyond = _mm_or_si128(_mm_subs_epu8(event_low, high), _mm_subs_epu8(low, event_high));
-    u32 used = (1u << row.size) - 1, level = (same(high, event_low) | same(low, event_high)) & used;
-    bool outside = (same(beyond, _mm_setzero_si128()) & used) != used;
-    // Rarely any is level, and depositing bits is slow on some processors.
-    return {outside, level ? _pdep_u64(level, mask) & *event.ambiguous : 0};
-  }
-#endif
   u64 fails = 0, ties = 0;
   u32 i = 0;
   for (u64 bits = mask; bits; bits &= bits - 1, ++i) {
