@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from hitbox.engine.merge import Merge
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.matchers import make
 from support.matcher_data import assert_equal
+from support.merges import held, settle
 from support.random_boxes import random_boxes, random_points
 
 NONE = np.zeros(0, np.int64)
@@ -44,6 +44,11 @@ class Pair:
         for one in (self.engine, self.oracle):
             one.change(gone, new, boxes)()
         self.alive = np.union1d(np.setdiff1d(self.alive, gone), new)
+
+    def change_and_merge(self, lock: ReadWriteLock) -> None:
+        with lock.prepare:
+            self.change()
+            self.engine.merge_behind(lock.prepare)
 
     def check(self) -> None:
         assert len(self.engine) == len(self.alive)
@@ -104,33 +109,6 @@ def test_everything_goes_while_it_is_merged(monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(segment in pair.engine._sealed.segments for segment, _, _ in merge.added)
 
 
-@contextmanager
-def held(monkeypatch: pytest.MonkeyPatch, step: str = "build") -> Iterator[threading.Event]:
-    """Merges stop before a step until the test has ended; the event says that one has."""
-    inside, leave, whole = threading.Event(), threading.Event(), getattr(Merge, step)
-
-    def wait(merge: Merge, *args: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            inside.set()
-            leave.wait(60)
-        whole(merge, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Merge, step, wait)
-        try:
-            yield inside
-        finally:
-            leave.set()
-
-
-def settle(engine: Engine) -> None:
-    """Wait until no merge is under way."""
-    end = time.monotonic() + 60
-    while any(merge.under_way for merge in engine._merges) and time.monotonic() < end:
-        time.sleep(0.001)
-    assert not any(merge.under_way for merge in engine._merges)
-
-
 @pytest.mark.parametrize("step", ["build", "locate"])
 def test_a_writer_goes_on_while_a_merge_is_stuck(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It merges by itself where too many segments pile up."""
@@ -139,9 +117,7 @@ def test_a_writer_goes_on_while_a_merge_is_stuck(step: str, monkeypatch: pytest.
     most = 0
     with held(monkeypatch, step) as inside:
         for _ in range(300):
-            with lock.prepare:
-                pair.change()
-                pair.engine.merge_behind(lock.prepare)
+            pair.change_and_merge(lock)
             most = max(most, len(pair.engine._idle()))
         assert inside.wait(20)
         pair.check()
@@ -156,9 +132,7 @@ def test_a_merge_behind_leaves_what_prepare_leaves() -> None:
     """As few segments, and nothing more to do."""
     pair, lock = Pair(5), ReadWriteLock()
     for _ in range(150):
-        with lock.prepare:
-            pair.change()
-            pair.engine.merge_behind(lock.prepare)
+        pair.change_and_merge(lock)
     settle(pair.engine)
     pair.check()
     assert pair.engine.prepare() is None
@@ -179,17 +153,13 @@ def test_a_merge_that_fails_changes_nothing_and_is_tried_again(
         patch.setattr(Merge, "locate", fail)
         patch.setattr(sys, "unraisablehook", lambda _: None)  # an error that nobody expects is reported there
         for _ in range(30):
-            with lock.prepare:
-                pair.change()
-                pair.engine.merge_behind(lock.prepare)
+            pair.change_and_merge(lock)
             settle(pair.engine)
             pair.check()
     assert failed
     assert len(failed) < 15  # not at every change
     for _ in range(60):
-        with lock.prepare:
-            pair.change()
-            pair.engine.merge_behind(lock.prepare)
+        pair.change_and_merge(lock)
         settle(pair.engine)
     pair.check()
     assert len(pair.engine._sealed.segments) < 12

@@ -8,8 +8,7 @@ import pickle
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ import pytest
 
 from hitbox import Index, Schema, language
 from hitbox.engine.merge import Merge
+from support import merges
 from support.interrupts import every_place, interrupt_at
+from support.merges import held
 
 SCHEMA = Schema({"a": "int", "s": "string"})
 EVENTS = [{"a": a, "s": s} for a in (-3, 5, 12, 60) for s in ("b", "mm", "x")]
@@ -46,32 +47,9 @@ def check(index: Index, model: Model) -> None:
         assert sorted(index.match(event)) == wanted(model, event)  # type: ignore[type-var]
 
 
-@contextmanager
-def held(monkeypatch: pytest.MonkeyPatch, step: str = "build") -> Iterator[threading.Event]:
-    """Merges stop before a step until the body has ended; the event says that one has."""
-    inside, leave, whole = threading.Event(), threading.Event(), getattr(Merge, step)
-
-    def wait(merge: Merge, *args: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            inside.set()
-            leave.wait(60)
-        whole(merge, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Merge, step, wait)
-        try:
-            yield inside
-        finally:
-            leave.set()
-
-
 def settle(index: Index) -> None:
-    engine = index._engine
-    assert engine is not None
-    end = time.monotonic() + 60
-    while any(merge.under_way for merge in engine._merges) and time.monotonic() < end:
-        time.sleep(0.001)
-    assert not any(merge.under_way for merge in engine._merges)
+    assert index._engine is not None
+    merges.settle(index._engine)
 
 
 def filled(seed: int, count: int = 60) -> tuple[Index, Model, random.Random]:
@@ -86,13 +64,16 @@ def filled(seed: int, count: int = 60) -> tuple[Index, Model, random.Random]:
 
 def change(index: Index, model: Model, rng: random.Random, count: int = 30) -> None:
     for _ in range(count):
-        id = rng.randrange(100)
-        if id in model and rng.random() < 0.5:
-            del model[id]
-            index.unsubscribe(id)
-        else:
-            model[id] = where(rng)
-            index.subscribe(id, model[id])
+        change_one(index, model, rng, rng.randrange(100))
+
+
+def change_one(index: Index, model: Model, rng: random.Random, id: int) -> None:
+    if id in model and rng.random() < 0.5:
+        del model[id]
+        index.unsubscribe(id)
+    else:
+        model[id] = where(rng)
+        index.subscribe(id, model[id])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -111,13 +92,7 @@ def test_changes_and_matches_of_several_threads_while_merging(seed: int, monkeyp
     def write(number: int) -> None:
         rng, model = random.Random(10 * seed + number), models[number]
         for turn in range(300):
-            id = 1000 * number + rng.randrange(60)
-            if id in model and rng.random() < 0.5:
-                del model[id]
-                index.unsubscribe(id)
-            else:
-                model[id] = where(rng)
-                index.subscribe(id, model[id])
+            change_one(index, model, rng, 1000 * number + rng.randrange(60))
             if turn % 10 == 0:
                 event = rng.choice(EVENTS)
                 mine = sorted(id for id in index.match(event) if id // 1000 == number)  # type: ignore[operator]

@@ -19,9 +19,8 @@ using Indexes = nb::ndarray<const u32, nb::ndim<1>, nb::c_contig, nb::device::cp
 // ANDs, for each event e, bitmaps chosen[offsets[e]] to chosen[offsets[e + 1] - 1]. Returns (ends, numbers) of the bits
 // that are set; if only counting, no numbers.
 nb::tuple run_floor(Bitmaps bitmaps, Indexes offsets, Indexes chosen, const std::string& simd, bool counting) {
-  const Kernels* kernels = kernels_named(simd);
+  const Kernels* kernels = require_kernels(simd);
   const size_t count = offsets.size() - 1, words = bitmaps.shape(1);
-  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
   if (!offsets.size() || words % WORDS) throw nb::value_error("bitmaps have multiples of 512 bits, offsets an end");
   for (size_t i = 0; i < count; ++i)
     if (offsets.data()[i] >= offsets.data()[i + 1] || offsets.data()[i + 1] > chosen.size())
@@ -29,6 +28,7 @@ nb::tuple run_floor(Bitmaps bitmaps, Indexes offsets, Indexes chosen, const std:
   for (size_t i = 0; i < chosen.size(); ++i)
     if (chosen.data()[i] >= bitmaps.shape(0)) throw nb::value_error("a bitmap is chosen that is not there");
   i64* ends = allocate<i64>(count + 1);
+  nb::object totals = numpy_array(ends, {count + 1});
   OwnedResult result;
   {
     ReleasedGil released;
@@ -44,8 +44,7 @@ nb::tuple run_floor(Bitmaps bitmaps, Indexes offsets, Indexes chosen, const std:
     trim(result);
     if (!result.numbers) result.numbers = allocate<i32>(0);
   }
-  return nb::make_tuple(numpy_array(ends, {count + 1}),
-                        numpy_array(std::exchange(result.numbers, nullptr), {result.size}));
+  return nb::make_tuple(totals, numpy_array(std::exchange(result.numbers, nullptr), {result.size}));
 }
 
 }  // namespace

@@ -317,7 +317,7 @@ class Segment {
   View view_;
 };
 
-nb::tuple decoded_numpy_array(const Decoded& boxes, const std::vector<u8>& priority) {
+nb::tuple decoded_arrays(const Decoded& boxes, const std::vector<u8>& priority) {
   return nb::make_tuple(numpy_array(boxes.offsets), numpy_array(boxes.attribute), numpy_array(boxes.low),
                         numpy_array(boxes.high), numpy_array(priority));
 }
@@ -413,10 +413,10 @@ struct MatchInput {
   MatchInput(const MatchInput&) = delete;  // `set` points into the vectors
 };
 
-const Kernels* require_kernels(const std::string& simd) {
-  const Kernels* kernels = kernels_named(simd);
-  if (!kernels) throw nb::value_error("this processor does not have the instruction set that was asked for");
-  return kernels;
+Events events_of(const Matrix<i64>& low, const Matrix<i64>& high) {
+  if (high.shape(0) != low.shape(0) || high.shape(1) != low.shape(1))
+    throw nb::value_error("low and high differ in shape");
+  return {low.data(), high.data(), u32(low.shape(1))};
 }
 
 // Returns (offsets, numbers, levels); levels only for a single event.
@@ -425,10 +425,9 @@ nb::tuple match(const std::vector<Segment*>& segments, const Tail& tail, Matrix<
   const MatchInput input(segments, tail);
   const SegmentSet& set = input.set;
   const Kernels* kernels = require_kernels(simd);
-  size_t count = low.shape(0);
-  if (high.shape(0) != count || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
+  const size_t count = low.shape(0);
+  const Events events = events_of(low, high);
   if (top >= LEVELS || bottom > top) throw nb::value_error("levels are out of range");
-  Events events{low.data(), high.data(), u32(low.shape(1))};
   i64* ends = allocate<i64>(count + 1);
   nb::object offsets = numpy_array(ends, {count + 1});
   OwnedResult result;
@@ -457,8 +456,7 @@ nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix
   const MatchInput input(segments, tail);
   const Kernels* kernels = require_kernels(simd);
   const size_t size = low.shape(0);
-  if (high.shape(0) != size || high.shape(1) != low.shape(1)) throw nb::value_error("low and high differ in shape");
-  const Events events{low.data(), high.data(), u32(low.shape(1))};
+  const Events events = events_of(low, high);
   i64* ends = allocate<i64>(size + 1);
   nb::object offsets = numpy_array(ends, {size + 1});
   {
@@ -583,7 +581,7 @@ NB_MODULE(_kernels, m) {
               boxes = self.decode(positions.data(), positions.size(), interrupt);
               levels = map_positions<u8>(positions, [&](u32 at) { return self.level(at); });
             }
-            return decoded_numpy_array(boxes, levels);
+            return decoded_arrays(boxes, levels);
           },
           "positions"_a)
       .def(
@@ -618,8 +616,8 @@ NB_MODULE(_kernels, m) {
           [](const Tail& self, Vector<u32> positions) {
             Rows rows = self.rows();
             SignalCheck interrupt;
-            return decoded_numpy_array(decode(rows, positions.data(), positions.size(), interrupt),
-                                       map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
+            return decoded_arrays(decode(rows, positions.data(), positions.size(), interrupt),
+                                  map_positions<u8>(positions, [&](u32 at) { return rows.levels[at]; }));
           },
           "positions"_a)
       .def("living",

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,10 +50,10 @@ inline const std::vector<const Kernels*>& available() {
   return found;
 }
 
-inline const Kernels* kernels_named(const std::string& name) {
+inline const Kernels* require_kernels(const std::string& name) {
   for (const Kernels* one : available())
     if (name == one->name) return one;
-  return nullptr;
+  throw std::invalid_argument("this processor does not have the instruction set that was asked for");
 }
 
 // A result that frees its memory.

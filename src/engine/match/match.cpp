@@ -107,14 +107,13 @@ void match_one_by_one(const SegmentSet& set, const Events& events, size_t from, 
 // About how many bytes the log needs per event of [from, to): by the matches of a few events, spread over all. They are
 // matched one by one, because a small chunk would read nearly as much of the segments as a large one.
 static size_t estimate_log(const SegmentSet& set, const Events& events, size_t from, size_t to) {
-  struct Own : Result {
+  struct Own : Result {  // OwnedResult's destructor has external linkage: common.hpp
     ~Own() { release(*this); }
   } one;
   size_t blocks = 0, found = 0;
   for (u32 i = 0; i < set.bitmap_count; ++i) blocks += set.bitmaps[i].blocks;
   for (size_t i = 0; i < SAMPLE; ++i) {
     one.size = 0;
-    one.ordered = true;
     match_event(set, events, from + (to - from) * i / SAMPLE, MatchLimits{}, one);
     found += one.size;
   }

@@ -26,7 +26,7 @@ from hitbox.engine.background import Background
 from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment
 from hitbox.errors import HitboxError
 
-Built = tuple[str, Arrays, I64, U32]
+Built = tuple[str, Arrays, I64, U32]  # a segment: kind, arrays, the numbers of its boxes and their positions
 
 
 class Merging(Protocol):

@@ -224,51 +224,45 @@ def nothing_matched(*at: At, matcher: str = "hitbox") -> Check:
 # What rises, what falls
 
 
-def rises(matcher: str, metric: str = "match", where: Where | None = None, rapidly: bool = False) -> Check:
-    """From the first to the last place it grows."""
+def _from_first_to_last(
+    matcher: str, metric: str, where: Where | None, requirements: Callable[[F64, Rules], list[Requirement]]
+) -> Check:
+    """What the last value, divided by the first one, must be."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
         first, last = c.ends(matcher, metric, where)
-        least_ratio = rules["rapidly"] if rapidly else rules["lead"]
-        return decide(rules, _from_to(rules, last / first), [Requirement(last / first, least_ratio)])
+        return decide(rules, _from_to(rules, last / first), requirements(last / first, rules))
 
     return check
+
+
+def rises(matcher: str, metric: str = "match", where: Where | None = None, rapidly: bool = False) -> Check:
+    """From the first to the last place it grows."""
+    least = "rapidly" if rapidly else "lead"
+    return _from_first_to_last(matcher, metric, where, lambda growth, rules: [Requirement(growth, rules[least])])
 
 
 def rises_slightly(matcher: str, metric: str = "match", where: Where | None = None) -> Check:
-    def check(c: Curves, rules: Rules) -> Outcome:
-        first, last = c.ends(matcher, metric, where)
-        both = [Requirement(last / first, rules["lead"]), Requirement(last / first, rules["steady"], above=False)]
-        return decide(rules, _from_to(rules, last / first), both)
-
-    return check
+    return _from_first_to_last(matcher, metric, where, _slightly)
 
 
 def falls(matcher: str, metric: str = "match", where: Where | None = None) -> Check:
-    def check(c: Curves, rules: Rules) -> Outcome:
-        first, last = c.ends(matcher, metric, where)
-        return decide(rules, _from_to(rules, last / first), [Requirement(first / last, rules["lead"])])
-
-    return check
+    return _from_first_to_last(matcher, metric, where, lambda growth, rules: [Requirement(1 / growth, rules["lead"])])
 
 
 def falls_slightly(matcher: str, metric: str = "match", where: Where | None = None) -> Check:
-    def check(c: Curves, rules: Rules) -> Outcome:
-        first, last = c.ends(matcher, metric, where)
-        both = [Requirement(first / last, rules["lead"]), Requirement(first / last, rules["steady"], above=False)]
-        return decide(rules, _from_to(rules, last / first), both)
+    return _from_first_to_last(matcher, metric, where, lambda growth, rules: _slightly(1 / growth, rules))
 
-    return check
+
+def _slightly(growth: F64, rules: Rules) -> list[Requirement]:
+    return [Requirement(growth, rules["lead"]), Requirement(growth, rules["steady"], above=False)]
 
 
 def not_rising(matcher: str, metric: str = "match", where: Where | None = None, at_most: str = "steady") -> Check:
     """It ends hardly higher than it began (it may fall); `at_most` names the threshold."""
-
-    def check(c: Curves, rules: Rules) -> Outcome:
-        first, last = c.ends(matcher, metric, where)
-        return decide(rules, _from_to(rules, last / first), [Requirement(last / first, rules[at_most], above=False)])
-
-    return check
+    return _from_first_to_last(
+        matcher, metric, where, lambda growth, rules: [Requirement(growth, rules[at_most], above=False)]
+    )
 
 
 def flat(*matchers: str, metric: str = "match", where: Where | None = None) -> Check:

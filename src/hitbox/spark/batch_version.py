@@ -21,12 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyarrow import fs
-
 from hitbox.errors import HitboxError, SnapshotError
 from hitbox.spark import snapshot_files
-from hitbox.storage import snapshot
-from hitbox.storage.addresses import connect, is_remote, join
+from hitbox.storage import retention, snapshot
+from hitbox.storage.addresses import join
 
 PIN_DAYS = 7
 KEPT_BATCHES = 2
@@ -86,11 +84,9 @@ def choose(path: str, query: str, batch: int) -> int:
 
 
 def described(path: str, version: int) -> Version:
-    place = join(path, "versions", f"{version:08d}", "manifest.json")
     facts = snapshot_files.facts(path, version)
-    system, base = connect(place) if is_remote(place) else (fs.LocalFileSystem(), place)
-    moment = system.get_file_info(base).mtime
-    return Version(version, facts, moment.timestamp() if moment else time.time())
+    published = retention.time_of(facts)
+    return Version(version, facts, published.timestamp() if published else time.time())
 
 
 def _tidy(path: str, query: str, batch: int) -> None:
