@@ -55,6 +55,7 @@ struct SpanPrefetcher {
 struct DenseMatcher {
   const Dense& map;
   const i64 *low, *high;
+  const bool counting;
   Scratch<u32> qkeys;  // [2][attributes]
   Scratch<DenseStep> steps;
   Scratch<u32> lines;
@@ -63,8 +64,8 @@ struct DenseMatcher {
   // Positions have 16 bits, so this is safe for any. Bits beyond the tile are 0.
   alignas(64) u64 remaining[(1u << 16) / 64];
 
-  DenseMatcher(const Dense& m, const i64* l, const i64* h)
-      : map(m), low(l), high(h), qkeys(2 * size_t(m.attributes)), steps(m.attributes) {
+  DenseMatcher(const Dense& m, const i64* l, const i64* h, bool only_count)
+      : map(m), low(l), high(h), counting(only_count), qkeys(2 * size_t(m.attributes)), steps(m.attributes) {
     std::memset(remaining, 0, sizeof remaining);
     for (u32 a = 0; a < map.attributes; ++a)
       if (map.list_at[a] != NO_LIST) plan(a);
@@ -165,7 +166,10 @@ struct DenseMatcher {
     const u64* source[MAX_SPAN_LINES];
     for (u32 i = 0; i < size; ++i) source[i] = line_of(map, tile, lines[step.first_line + i]);
     if (size == 1) {
-      for (u32 w = 0; w < words; w += WORDS) store(remaining + w, load(remaining + w) & load(source[0] + w));
+      for (u32 w = 0; w < words; w += WORDS) {
+        if (counting) prefetcher.step();  // there will be no numbers to write meanwhile
+        store(remaining + w, load(remaining + w) & load(source[0] + w));
+      }
       return;
     }
     for (u32 w = 0; w < words; w += WORDS) {
@@ -273,7 +277,7 @@ static inline void match_dense(const Dense& map, const i64* low, const i64* high
   const size_t from = limits.top + 1 < LEVELS ? map.level_ends[LEVELS - 2 - limits.top] : 0;
   const size_t to = map.level_ends[LEVELS - 1 - limits.bottom];
   if (from >= to || !limits.limit) return;
-  DenseMatcher matcher(map, low, high);
+  DenseMatcher matcher(map, low, high, out.counting);
   const size_t tile_size = size_t(map.tile_words) * 64, begin = out.size;
   const u32 first_tile = u32(from / tile_size), end_tile = u32((to + tile_size - 1) / tile_size);
   matcher.prefetch_parts(first_tile);
