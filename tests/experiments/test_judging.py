@@ -230,7 +230,7 @@ def test_the_baseline_is_what_holds_with_exchanged_labels() -> None:
         Claim("fastest", "", claims.best("fast", ("fast", "slow"))), Claim("any", "", claims.rises("slow"))
     )
     c = curves([1, 2], fast=[1.0, 2.0], slow=[10.0, 20.0])
-    found = judging.shuffled([("rein", one, c)], shuffles=5)
+    found = judging.shuffled([("rein", one, c)], shuffles=5)["rein"]
     assert (found["held"], found["judged"], found["true"]) == (1.0, 2.0, 2.0)
     assert judging.baseline_text(found).startswith("With the labels of the matchers shuffled, 50%")
 

@@ -45,9 +45,10 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
     """A row for each claim of an experiment; `earlier` says what older rules make of the same measurements."""
     rows = []
     for claim in experiment.claims:
-        curves.used.clear()
+        curves.forget()
         outcome = judge_enough(claim, curves, rules)
         used = sorted((name, str(x)) for name, x in curves.used)
+        metrics, marks = list(curves.read), list(curves.marks)
         older = {
             old.version: judge(claim.check, curves, old).verdict for old in VERSIONS if old.version < rules.version
         }
@@ -67,6 +68,8 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
                 "missed": outcome.note in (OTHER_FACTOR, NO_FACTOR),
                 "settled": outcome.settled,
                 "used": used,
+                "metrics": metrics,
+                "marks": marks,
                 "earlier": older,
                 "correction": claim.correction,
                 "was": claim.was,
@@ -126,13 +129,14 @@ def headline(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 def shuffled(
     experiments: Iterable[tuple[str, Experiment, Curves]], rules: Rules = CURRENT, shuffles: int = SHUFFLES
-) -> dict[str, float]:
-    """How many statements would hold if the labels of the matchers were exchanged: what agreement alone is worth.
+) -> dict[str, dict[str, float]]:
+    """By paper, how many statements would hold if the labels of the matchers were exchanged: what agreement alone is
+    worth.
 
     Only experiments that compare several matchers take part; `judged` and `held` are means over the shuffles, `true` is
     how many of the same statements hold with the right labels.
     """
-    return add_up([shuffled_one(*one, rules, shuffles) for one in experiments])
+    return by_paper((one[0], shuffled_one(*one, rules, shuffles)) for one in experiments)
 
 
 def shuffled_one(
@@ -151,7 +155,16 @@ def shuffled_one(
     return {"held": held, "judged": judged, "true": float(true), "true judged": float(of)}
 
 
-def add_up(parts: list[dict[str, float]]) -> dict[str, float]:
+def by_paper(parts: Iterable[tuple[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """The baselines of experiments, added up for each paper."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for paper, part in parts:
+        found.setdefault(paper, []).append(part)
+    return {paper: add_up(own) for paper, own in found.items()}
+
+
+def add_up(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    parts = list(parts)
     return {name: sum(part.get(name, 0.0) for part in parts) for name in ("held", "judged", "true", "true judged")}
 
 
