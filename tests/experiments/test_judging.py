@@ -297,6 +297,14 @@ def test_what_differs_from_the_report_before_the_rules_is_listed_with_the_reason
     assert all(row["reason"] for row in changed.values())
 
 
+def test_a_factor_that_is_no_longer_near_is_a_change() -> None:
+    row = {"paper": "rein", "experiment": "subscriptions", "claim": "At the largest n REIN is faster than H-Tree"}
+    row |= {"was": "", "correction": "", "reason": "Another factor.", "ours": "30 times", "verdict": DIRECTION}
+    for missed in (True, False):
+        found = [one for one in judging.changed([row | {"missed": missed}]) if one["claim"] == row["claim"]]
+        assert [(one["before"], one["now"]) for one in found] == [("holds", DIRECTION)] * missed
+
+
 def test_no_claim_of_the_report_before_the_rules_was_lost() -> None:
     now = {
         (paper.name, experiment.name, claim.was or claim.text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import xml.etree.ElementTree as ET
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,6 +243,14 @@ def test_the_raw_rows_and_the_pictures_are_files_of_their_own(written: Written) 
         root = ET.parse(path).getroot()
         assert root.tag.endswith("svg")
         assert root.get("aria-label")
+
+
+def test_no_archive_may_hold_raw_rows(tmp_path: Path) -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[2] / "tools/check_archive.py"))
+    archive = tmp_path / "hitbox-1-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("hitbox/experiments/measurements.parquet", "")
+    assert "holds hitbox/experiments/measurements.parquet" in tool["check"](archive)
 
 
 @pytest.mark.parametrize("log", [True, False])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hitbox.experiments.claims import judge
+from hitbox.experiments.claims import judge, show
 from hitbox.experiments.curves import Curves
 from hitbox.experiments.experiment import ENGINE, Claim, Experiment
 from hitbox.experiments.rules import (
@@ -38,7 +38,8 @@ SHUFFLES = 20
 """Exchanges of labels that the baseline is the mean of."""
 WEAKEST_FIRST = (FAILS, UNDECIDED, DIRECTION, FACTOR)
 BEFORE = {"holds": (FACTOR, DIRECTION), "holds, other factor": (DIRECTION,), "does not hold": (FAILS,)}
-"""Verdicts of the report before the rules, and what they correspond to now."""
+"""Verdicts of the report before the rules, and what they correspond to now; "holds" said that the factor was near, too,
+where the paper gives one."""
 
 
 def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = CURRENT) -> list[dict[str, Any]]:
@@ -87,7 +88,7 @@ def judge_enough(claim: Claim, curves: Curves, rules: Rules) -> Outcome:
         figures = curves.points[curves.xs.index(x)][name]
         for what in ("seeds", "events"):
             if what in figures and figures[what][0] < rules[what]:
-                note = f"{name} at {x} has {figures[what][0]:.0f} {what} so far, of {rules[what]:.0f} at least"
+                note = f"{what} of {name} at {show(x)}: {figures[what][0]:.0f} so far, of {rules[what]:.0f} at least"
                 return Outcome(outcome.ours, UNDECIDED, note, settled=False)
     return outcome
 
@@ -224,7 +225,9 @@ def changed(rows: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
         earlier = old.pop((row["paper"], row["experiment"], row["was"] or row["claim"]), None)
         if earlier is None:
             found.append(_change(row, "", row["correction"] or "The statement was left out before."))
-        elif row["verdict"] not in BEFORE.get(earlier["verdict"], (NOT_COMPARABLE,)):
+        elif row["verdict"] not in BEFORE.get(earlier["verdict"], (NOT_COMPARABLE,)) or (
+            earlier["verdict"] == "holds" and row["missed"]
+        ):
             found.append(_change(row, earlier["verdict"], _why(row, earlier)))
     for (paper, experiment, claim), row in old.items():
         if (paper, experiment) in covered:

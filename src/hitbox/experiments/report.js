@@ -22,11 +22,14 @@
     for (const shell of shells) {
       if (!filled.has(shell)) continue;
       shell.hidden = !shell.querySelector("li[data-verdict]:not([hidden]), tr[data-paper]:not([hidden])");
-      if (shell.matches(".card .group")) shell.open = !all && !shell.hidden;
+      if (shell.matches(".group")) shell.open = !all && !shell.hidden;
     }
-    document.body.classList.toggle("engine-shown", form.elements.engine.checked);
     const shown = claims.filter((claim) => !claim.hidden).length;
     document.getElementById("shown").textContent = `${shown} of ${claims.length} claims shown`;
+  }
+
+  function showEngine() {
+    document.body.classList.toggle("engine-shown", form.elements.engine.checked);
   }
 
   // a link may ask for one verdict, kind or paper: rein.html?verdict=fails
@@ -38,11 +41,12 @@
     if (asked.has(name) && form.elements[name]) form.elements[name].value = asked.get(name);
   }
   if (asked.has("engine")) form.elements.engine.checked = true;
-  form.addEventListener("input", apply);
-  form.addEventListener("reset", () => setTimeout(apply));
+  form.addEventListener("input", (event) => (event.target.name === "engine" ? showEngine() : apply()));
+  form.addEventListener("reset", () => setTimeout(() => { apply(); showEngine(); }));
   form.addEventListener("submit", (event) => event.preventDefault());
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
   form.hidden = false;
   apply();
+  showEngine();
   if (location.hash.length > 1) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 })();

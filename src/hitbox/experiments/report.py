@@ -6,6 +6,7 @@ a paper     the same headline for that paper, then each figure or table with its
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
@@ -83,8 +84,9 @@ def overview(run: Run) -> str:
 def paper_page(run: Run, paper: Paper) -> str:
     record, rows = run.record, run.rows(paper)
     contents = {experiment.name: title(run, paper, experiment) for experiment in run.asked(paper)}
+    about = re.sub("`(.+?)`", r"<code>\1</code>", escape(paper.about))
     parts = [
-        f"<h1>{escape(paper.title)}, reproduced</h1><p class='lead'>The paper's setting: {escape(paper.about)}</p>",
+        f"<h1>{escape(paper.title)}, reproduced</h1><p class='lead'>The paper's setting: {about}</p>",
         _headline(judging.headline(rows), rows, _baseline(run, paper)),
         _facts(run),
         _missing(run, [one for one in record["missing"] if one["paper"] == paper.name]),
@@ -265,7 +267,7 @@ def _papers(run: Run) -> str:
         "Statements, each counted once. The last two columns: the share that holds of those that compare matchers, "
         "with the right labels and with shuffled ones."
     )
-    return scroll("Statements by paper and verdict", table(head, rows, caption))
+    return f"<p class='note'>{caption}</p>{scroll('Statements by paper and verdict', table(head, rows))}"
 
 
 def _share(baseline: dict[str, float], part: str, whole: str) -> str:
@@ -289,10 +291,11 @@ def _every_claim(run: Run, paper: Paper) -> str:
     text = ""
     for experiment in run.measured(paper):
         for card, rows in placed(run, paper, experiment):
-            place, name = (card.id, card.head) if card else (experiment.name, title(run, paper, experiment))
+            place, name = (card.id, card.head) if card else (experiment.name, experiment.name)
             link = f"<a href='{file_of(paper)}#{place}'>{escape(name)}</a>"
             text += "".join(claim(row, link) for row in rows)
-    return details(paper.title, f"<ul class='claims two'>{text}</ul>", "group", opened=True) if text else ""
+    summary = f"{paper.title}: {count(len(run.rows(paper)), 'claim')}"
+    return details(summary, f"<ul class='claims two'>{text}</ul>", "group") if text else ""
 
 
 def _changed(changed: list[dict[str, str]]) -> str:
