@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import runpy
 import shutil
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hitbox.experiments import judging, plots, reproduce
+from hitbox.experiments import judging, plots, report_cards, report_html, reproduce
 from hitbox.experiments.experiment import Experiment
 from hitbox.experiments.machine import cpu_model
 from hitbox.experiments.measurements import Unit, table_of
@@ -260,6 +261,13 @@ def test_an_axis_has_a_few_round_ticks(log: bool) -> None:
         found = plots.ticks(scale)
         assert 1 <= len(found) <= 7, (low, high)
         assert -0.01 <= scale(found[0]) <= scale(found[-1]) <= 100.01
+
+
+@pytest.mark.parametrize("module", [judging, plots, report_cards, report_html], ids=lambda one: one.__name__)
+def test_the_examples_in_docstrings_are_right(module: Any) -> None:
+    failures, tried = doctest.testmod(module)
+    assert failures == 0
+    assert tried > 0
 
 
 def test_a_figure_with_one_value_or_with_zeros_is_drawn() -> None:

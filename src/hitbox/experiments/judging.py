@@ -244,5 +244,7 @@ def _change(row: dict[str, Any], was: str, why: str) -> dict[str, str]:
 def _why(row: dict[str, Any], earlier: dict[str, str]) -> str:
     reasons = [row["correction"], row["reason"]]
     if not any(reasons):
-        reasons = [f"Measured again, with more events and seeds: {earlier['ours']} before."]
+        reasons = ["Judged by fixed rules, with more events and seeds."]
+    if earlier["ours"] not in ("", "-"):
+        reasons.append(f"Before: {earlier['ours']}.")
     return " ".join(reason for reason in reasons if reason)

@@ -58,7 +58,7 @@ TOTALS = {"build_total": "build", "memory_total": "memory"}
 
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 26, 44
-LEGEND_ROW, CHARACTER = 20, 6.9
+LEGEND_ROW, CHARACTER = 20, 7.6
 DASHES = ("", "6 3", "7 3 2 3", "2 3", "10 3", "4 2 1 2")
 COLOURS = len(DASHES)
 
@@ -221,7 +221,7 @@ def _vertical(values: list[float], log: bool, from_zero: bool) -> Scale:
 def ticks(scale: Scale, most: int = 6) -> list[float]:
     """
     >>> ticks(Scale(0, 9, 0, 1)), ticks(Scale(8, 3000, 0, 1, log=True))
-    ([0.0, 2.0, 4.0, 6.0, 8.0], [10.0, 100.0, 1000.0])
+    ([0.0, 2.0, 4.0, 6.0, 8.0], [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0])
     """
     if scale.log:
         first, last = math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high))
