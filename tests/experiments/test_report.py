@@ -239,6 +239,7 @@ def test_the_raw_rows_and_the_pictures_are_files_of_their_own(written: Written) 
     assert set(raw["paper"].to_pylist()) == set(CHOSEN)
     assert raw.num_rows > 1_000
     names = {path.stem for path in (written.out / "plots").glob("*.svg")}
+    assert "overview" in names
     assert {"rein-subscriptions-figure-7", "rein-subscriptions-figure-10", "pri-rein-priorities-figure-11"} <= names
     for path in (written.out / "plots").glob("*.svg"):
         root = ET.parse(path).getroot()

@@ -8,6 +8,7 @@ units wide, so that its text stays readable on a phone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -355,6 +356,22 @@ def standalone(svg: str) -> str:
     """As a file of its own, with the colours inside."""
     head, _, rest = svg.partition(">")
     return f"{head}><style>{style_sheet()}</style>{rest}\n"
+
+
+def sheet(panels: Sequence[tuple[str, str]], columns: int = 3) -> str:
+    """Several pictures, each with a title, as one; on a background, because pages of any colour may show it."""
+    columns = min(columns, len(panels))
+    heights = [int(re.findall(r"viewBox='0 0 \d+ (\d+)'", svg)[0]) for _, svg in panels]
+    tall = max(heights) + 40
+    width, height = columns * (WIDTH + 20), -(-len(panels) // columns) * tall
+    body = [f"<rect class='back' width='{width}' height='{height}'/>"]
+    for place, (title, svg) in enumerate(panels):
+        x, y = place % columns * (WIDTH + 20) + 10, place // columns * tall
+        body.append(_text(x + WIDTH / 2, y + 22, title, "title", "middle"))
+        body.append(svg.replace("<svg ", f"<svg x='{x}' y='{y + 32}' width='{WIDTH}' height='{heights[place]}' ", 1))
+    label = escape("; ".join(title for title, _ in panels), quote=True)
+    head = "<svg xmlns='http://www.w3.org/2000/svg' class='plot'"
+    return f"{head} viewBox='0 0 {width} {height}' role='img' aria-label='{label}'>{''.join(body)}</svg>"
 
 
 def _text(x: float, y: float, text: str, css: str = "", anchor: str = "start") -> str:

@@ -15,7 +15,19 @@ from typing import Any
 from hitbox.experiments import judging, plots
 from hitbox.experiments.claims import show
 from hitbox.experiments.experiment import Experiment, Paper
-from hitbox.experiments.report_cards import KINDS, OTHER_KIND, Row, Run, claim, claims, kind_of, placed, title, toggled
+from hitbox.experiments.report_cards import (
+    KINDS,
+    OTHER_KIND,
+    Card,
+    Row,
+    Run,
+    claim,
+    claims,
+    kind_of,
+    placed,
+    title,
+    toggled,
+)
 from hitbox.experiments.report_html import (
     CSS,
     MEANINGS,
@@ -44,8 +56,12 @@ def file_of(paper: Paper) -> str:
 
 
 def pictures(run: Run) -> dict[str, str]:
-    """Name -> picture as an SVG file of its own, with the engine's curve where it took part."""
-    return {
+    """Name -> picture as an SVG file of its own, with the engine's curve where it took part; `overview`: the first
+    figure of each paper."""
+    firsts = [(paper, first) for paper in run.papers if (first := _first(run, paper))]
+    panels = [(f"{paper.title}, {card.head}", card.drawings[-1]) for paper, (_, card) in firsts]
+    whole = {"overview": plots.standalone(plots.sheet(panels))} if panels else {}
+    return whole | {
         f"{paper.name}-{card.id}": plots.standalone(card.drawings[-1])
         for paper in run.papers
         for experiment in run.measured(paper)
@@ -274,17 +290,23 @@ def _share(baseline: dict[str, float], part: str, whole: str) -> str:
     return f"{baseline[part] / baseline[whole]:.0%}" if baseline[whole] else "–"
 
 
+def _first(run: Run, paper: Paper) -> tuple[Experiment, Card] | None:
+    """The first figure of a paper that can be drawn."""
+    every = [(one, card) for one in run.measured(paper) for card in run.cards(paper, one) if card.drawings]
+    return every[0] if every else None
+
+
 def _first_figure(run: Run, paper: Paper) -> str:
-    for experiment in run.measured(paper):
-        for card in run.cards(paper, experiment):
-            if card.drawings:
-                caption = f"{paper.title}, {card.head}: {title(run, paper, experiment)}."
-                more = f"<a href='{file_of(paper)}#{card.id}'>Its claims and values</a>"
-                return (
-                    f"<article class='card'><figure>{toggled(card.drawings)}"
-                    f"<figcaption>{escape(caption)} {more}</figcaption></figure></article>"
-                )
-    return ""
+    first = _first(run, paper)
+    if first is None:
+        return ""
+    experiment, card = first
+    caption = f"{paper.title}, {card.head}: {title(run, paper, experiment)}."
+    more = f"<a href='{file_of(paper)}#{card.id}'>Its claims and values</a>"
+    return (
+        f"<article class='card'><figure>{toggled(card.drawings)}<figcaption>{escape(caption)} {more}</figcaption>"
+        "</figure></article>"
+    )
 
 
 def _every_claim(run: Run, paper: Paper) -> str:
