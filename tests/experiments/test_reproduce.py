@@ -333,5 +333,6 @@ def test_smoke(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "results.parquet")
     assert set(table["paper"].to_pylist()) == {"index-count"}
     assert pq.read_table(tmp_path / "measurements.parquet").num_rows > 0
-    (picture,) = (tmp_path / "plots").glob("*.svg")
-    assert ET.parse(picture).getroot().tag.endswith("svg")
+    drawn = {path.stem: ET.parse(path).getroot() for path in (tmp_path / "plots").glob("*.svg")}
+    assert set(drawn) == {"overview", "index-count-subscriptions-figure-3"}
+    assert all(root.tag.endswith("svg") for root in drawn.values())
