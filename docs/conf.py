@@ -29,6 +29,6 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "hitbox"
 html_show_sourcelink = False
-html_extra_path = ["reproduction/report.html"]
+html_extra_path = sorted(f"reproduction/{page.name}" for page in HERE.glob("reproduction/*.html"))
 
 reference_pages.write(HERE / "reference")

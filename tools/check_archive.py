@@ -11,7 +11,15 @@ import zipfile
 from pathlib import Path
 
 MOST_BYTES = 3_000_000
-UNWANTED = ("docs/reproduction/", "docs/broker.png", "benchmarks/results/", ".github/", ".ci/", "__pycache__")
+UNWANTED = (
+    "docs/reproduction/",
+    "docs/broker.png",
+    "benchmarks/results/",
+    ".github/",
+    ".ci/",
+    "__pycache__",
+    ".parquet",
+)
 NEEDED = {
     ".whl": ("hitbox/__init__.py", "hitbox/py.typed", "hitbox/broker/page/index.html"),
     ".gz": ("CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE", "src/engine/build/grid.cpp"),

@@ -230,7 +230,7 @@ def test_the_baseline_is_what_holds_with_exchanged_labels() -> None:
         Claim("fastest", "", claims.best("fast", ("fast", "slow"))), Claim("any", "", claims.rises("slow"))
     )
     c = curves([1, 2], fast=[1.0, 2.0], slow=[10.0, 20.0])
-    found = judging.shuffled([("rein", one, c)], shuffles=5)
+    found = judging.shuffled([("rein", one, c)], shuffles=5)["rein"]
     assert (found["held"], found["judged"], found["true"]) == (1.0, 2.0, 2.0)
     assert judging.baseline_text(found).startswith("With the labels of the matchers shuffled, 50%")
 
@@ -295,6 +295,14 @@ def test_what_differs_from_the_report_before_the_rules_is_listed_with_the_reason
     assert (row["before"], row["now"]) == ("not comparable", FAILS)
     assert "our own limit" in row["reason"]
     assert all(row["reason"] for row in changed.values())
+
+
+def test_a_factor_that_is_no_longer_near_is_a_change() -> None:
+    row = {"paper": "rein", "experiment": "subscriptions", "claim": "At the largest n REIN is faster than H-Tree"}
+    row |= {"was": "", "correction": "", "reason": "Another factor.", "ours": "30 times", "verdict": DIRECTION}
+    for missed in (True, False):
+        found = [one for one in judging.changed([row | {"missed": missed}]) if one["claim"] == row["claim"]]
+        assert [(one["before"], one["now"]) for one in found] == [("holds", DIRECTION)] * missed
 
 
 def test_no_claim_of_the_report_before_the_rules_was_lost() -> None:

@@ -45,6 +45,8 @@ def faster(winner: str, loser: str, times: float | None, at: At = "last", metric
 
     def check(c: Curves, rules: Rules) -> Outcome:
         ours = c.value(loser, metric, at) / c.value(winner, metric, at)
+        if times:
+            c.mark(loser, metric, at, times * c.estimate(winner, metric, at))
         text = f"{_span(rules, ours)} times at {show(c.xs[c.place(at)])}"
         return decide(rules, text, [Requirement(ours, rules["lead"])], _lead(rules, ours, times))
 
@@ -77,8 +79,8 @@ def least(matcher: str, among: Sequence[str], metric: str = "match", at: At = "l
     """Has the smallest value at one place."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
-        own = c.value(matcher, metric, at)
-        return _all_lead(rules, {(name, at): c.value(name, metric, at) / own for name in among if name != matcher})
+        own, x = c.value(matcher, metric, at), c.xs[c.place(at)]
+        return _all_lead(rules, {(name, x): c.value(name, metric, at) / own for name in among if name != matcher})
 
     return check
 
@@ -87,8 +89,8 @@ def worst(matcher: str, among: Sequence[str], metric: str = "match", at: At = "l
     """Has the largest value at one place."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
-        own = c.value(matcher, metric, at)
-        return _all_lead(rules, {(name, at): own / c.value(name, metric, at) for name in among if name != matcher})
+        own, x = c.value(matcher, metric, at), c.xs[c.place(at)]
+        return _all_lead(rules, {(name, x): own / c.value(name, metric, at) for name in among if name != matcher})
 
     return check
 
@@ -127,6 +129,8 @@ def equal(one: str, other: str, said: float | None = None, metric: str = "match"
 
     def check(c: Curves, rules: Rules) -> Outcome:
         ours = c.value(one, metric, at) / c.value(other, metric, at)
+        if said:
+            c.mark(one, metric, at, said * c.estimate(other, metric, at))
         text = f"x{_span(rules, ours)} at {show(c.xs[c.place(at)])}"
         near = [Requirement(ours, rules["equal"], above=False), Requirement(1 / ours, rules["equal"], above=False)]
         return decide(rules, text, near, _lead(rules, ours, said))
@@ -178,6 +182,7 @@ def share(matcher: str, part: str, whole: str, said: float, at: At = "last") -> 
 
     def check(c: Curves, rules: Rules) -> Outcome:
         ours = np.clip(c.value(matcher, part, at) / c.value(matcher, whole, at), TINY, 1 - TINY)
+        c.mark(matcher, part, at, said * c.estimate(matcher, whole, at))
         odds, theirs = ours / (1 - ours), said / (1 - said)
         near = Factor(odds / theirs, 1 / rules["odds"], rules["odds"])
         side = Requirement(odds, rules["lead"], above=said > 0.5)
@@ -204,6 +209,7 @@ def matched(said: float, at: At, matcher: str = "hitbox") -> Check:
     def check(c: Curves, rules: Rules) -> Outcome:
         n, asked = c.n[c.place(at)], float(c.value(matcher, "asked", at)[0])
         ours = c.value(matcher, "hits", at) / n
+        c.mark(matcher, "hits", at, said * n)
         if said * n * asked < rules["few"]:
             note = f"too few subscriptions and events ({n:,} x {asked:,.0f}) to see such a share"
             return Outcome(f"{ours[0]:.2g}", NOT_COMPARABLE, note)
@@ -345,6 +351,8 @@ def doubling(matcher: str, metric: str, said: float) -> Check:
 
     def check(c: Curves, rules: Rules) -> Outcome:
         growth = _doubled(c, matcher, metric)
+        xs, values = c.line(matcher, metric)
+        c.mark(matcher, metric, xs[-1], float(values[0][0]) * (1 + said) ** float(np.log2(xs[-1] / xs[0])))
         text = f"{_span(rules, growth - 1, percent=True)} per doubling"
         if abs(said) < 0.1:
             near = [Requirement(growth, rules["equal"], False), Requirement(1 / growth, rules["equal"], False)]

@@ -15,6 +15,9 @@ F64 = NDArray[np.float64]
 Where = Callable[[Any], bool]
 At = Literal["first", "last"] | float | str
 
+Mark = tuple[str, str, str, float]
+"""Matcher, metric, place on the axis, value."""
+
 BESIDE = " beside"
 """Suffix of the labels of matchers on the second workload of an experiment."""
 
@@ -35,6 +38,20 @@ class Curves:
     n: list[int] = field(default_factory=list)
     used: set[tuple[str, Any]] = field(default_factory=set)
     """(matcher, x) that checks have read: what must be measured again to decide a claim."""
+    read: dict[str, None] = field(default_factory=dict)
+    """Metrics that checks have asked for, in that order: the claim stands beside the figure that shows them."""
+    marks: list[Mark] = field(default_factory=list)
+    """Numbers of the paper that checks have compared ours with, brought to our axes: they are drawn into the figure."""
+
+    def forget(self) -> None:
+        """What checks have read and marked so far: for the next claim."""
+        self.used.clear()
+        self.read.clear()
+        self.marks.clear()
+
+    def mark(self, matcher: str, metric: str, at: At, value: float) -> None:
+        """Where the paper's number puts a matcher."""
+        self.marks.append((matcher, metric, str(self.xs[self.place(at)]), float(value)))
 
     def place(self, at: At) -> int:
         if not self.xs:
@@ -55,6 +72,7 @@ class Curves:
         return metric in self.points[self.place(at)].get(matcher, {})
 
     def _at(self, matcher: str, metric: str, place: int) -> F64:
+        self.read[metric] = None
         found = self.points[place].get(matcher, {}).get(metric)
         if found is None:
             why = self.skipped[place].get(matcher, "not measured")
@@ -64,6 +82,7 @@ class Curves:
 
     def line(self, matcher: str, metric: str, where: Where | None = None) -> tuple[list[Any], list[F64]]:
         """The places where it was measured, and the values there."""
+        self.read[metric] = None
         found = [
             (x, self._at(matcher, metric, place))
             for place, x in enumerate(self.xs)

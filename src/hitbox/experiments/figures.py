@@ -119,7 +119,7 @@ def _levels(events: Columns, levels: Columns, weights: F64) -> dict[str, F64]:
     heavy = weights[:, index]
     sums = np.stack([heavy @ number, heavy @ total, heavy @ levels["square"]])
     found["determining"], found["determining_std"] = _moments(sums)
-    names = np.unique(levels["level"])
+    names = np.unique(levels["level"].astype(int))  # a float in a column that other kinds of rows leave empty
     spreads, means = [], []
     for level in names.tolist():
         own = levels["level"] == level

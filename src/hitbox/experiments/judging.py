@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hitbox.experiments.claims import judge
+from hitbox.experiments.claims import judge, show
 from hitbox.experiments.curves import Curves
 from hitbox.experiments.experiment import ENGINE, Claim, Experiment
 from hitbox.experiments.rules import (
@@ -38,16 +38,18 @@ SHUFFLES = 20
 """Exchanges of labels that the baseline is the mean of."""
 WEAKEST_FIRST = (FAILS, UNDECIDED, DIRECTION, FACTOR)
 BEFORE = {"holds": (FACTOR, DIRECTION), "holds, other factor": (DIRECTION,), "does not hold": (FAILS,)}
-"""Verdicts of the report before the rules, and what they correspond to now."""
+"""Verdicts of the report before the rules, and what they correspond to now; "holds" said that the factor was near, too,
+where the paper gives one."""
 
 
 def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = CURRENT) -> list[dict[str, Any]]:
     """A row for each claim of an experiment; `earlier` says what older rules make of the same measurements."""
     rows = []
     for claim in experiment.claims:
-        curves.used.clear()
+        curves.forget()
         outcome = judge_enough(claim, curves, rules)
         used = sorted((name, str(x)) for name, x in curves.used)
+        metrics, marks = list(curves.read), list(curves.marks)
         older = {
             old.version: judge(claim.check, curves, old).verdict for old in VERSIONS if old.version < rules.version
         }
@@ -67,6 +69,8 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
                 "missed": outcome.note in (OTHER_FACTOR, NO_FACTOR),
                 "settled": outcome.settled,
                 "used": used,
+                "metrics": metrics,
+                "marks": marks,
                 "earlier": older,
                 "correction": claim.correction,
                 "was": claim.was,
@@ -84,7 +88,7 @@ def judge_enough(claim: Claim, curves: Curves, rules: Rules) -> Outcome:
         figures = curves.points[curves.xs.index(x)][name]
         for what in ("seeds", "events"):
             if what in figures and figures[what][0] < rules[what]:
-                note = f"{name} at {x} has {figures[what][0]:.0f} {what} so far, of {rules[what]:.0f} at least"
+                note = f"{what} of {name} at {show(x)}: {figures[what][0]:.0f} so far, of {rules[what]:.0f} at least"
                 return Outcome(outcome.ours, UNDECIDED, note, settled=False)
     return outcome
 
@@ -126,13 +130,14 @@ def headline(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 def shuffled(
     experiments: Iterable[tuple[str, Experiment, Curves]], rules: Rules = CURRENT, shuffles: int = SHUFFLES
-) -> dict[str, float]:
-    """How many statements would hold if the labels of the matchers were exchanged: what agreement alone is worth.
+) -> dict[str, dict[str, float]]:
+    """By paper, how many statements would hold if the labels of the matchers were exchanged: what agreement alone is
+    worth.
 
     Only experiments that compare several matchers take part; `judged` and `held` are means over the shuffles, `true` is
     how many of the same statements hold with the right labels.
     """
-    return add_up([shuffled_one(*one, rules, shuffles) for one in experiments])
+    return by_paper((one[0], shuffled_one(*one, rules, shuffles)) for one in experiments)
 
 
 def shuffled_one(
@@ -151,7 +156,16 @@ def shuffled_one(
     return {"held": held, "judged": judged, "true": float(true), "true judged": float(of)}
 
 
-def add_up(parts: list[dict[str, float]]) -> dict[str, float]:
+def by_paper(parts: Iterable[tuple[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """The baselines of experiments, added up for each paper."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for paper, part in parts:
+        found.setdefault(paper, []).append(part)
+    return {paper: add_up(own) for paper, own in found.items()}
+
+
+def add_up(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    parts = list(parts)
     return {name: sum(part.get(name, 0.0) for part in parts) for name in ("held", "judged", "true", "true judged")}
 
 
@@ -211,7 +225,9 @@ def changed(rows: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
         earlier = old.pop((row["paper"], row["experiment"], row["was"] or row["claim"]), None)
         if earlier is None:
             found.append(_change(row, "", row["correction"] or "The statement was left out before."))
-        elif row["verdict"] not in BEFORE.get(earlier["verdict"], (NOT_COMPARABLE,)):
+        elif row["verdict"] not in BEFORE.get(earlier["verdict"], (NOT_COMPARABLE,)) or (
+            earlier["verdict"] == "holds" and row["missed"]
+        ):
             found.append(_change(row, earlier["verdict"], _why(row, earlier)))
     for (paper, experiment, claim), row in old.items():
         if (paper, experiment) in covered:
@@ -228,5 +244,7 @@ def _change(row: dict[str, Any], was: str, why: str) -> dict[str, str]:
 def _why(row: dict[str, Any], earlier: dict[str, str]) -> str:
     reasons = [row["correction"], row["reason"]]
     if not any(reasons):
-        reasons = [f"Measured again, with more events and seeds: {earlier['ours']} before."]
+        reasons = ["Judged by fixed rules, with more events and seeds."]
+    if earlier["ours"] not in ("", "-"):
+        reasons.append(f"Before: {earlier['ours']}.")
     return " ".join(reason for reason in reasons if reason)

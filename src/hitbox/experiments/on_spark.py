@@ -139,7 +139,7 @@ class SparkSource:
     ) -> dict[str, Any]:
         """Verdicts, baseline and values of the raw rows, experiment by experiment."""
         if not files:
-            return {"verdicts": [], "shuffled": judging.add_up([]), "values": judging.values_table([])}
+            return {"verdicts": [], "shuffled": {}, "values": judging.values_table([])}
         left_out = json.dumps(skipped)
         version = judged_by.version
 
@@ -158,7 +158,7 @@ class SparkSource:
         found.sort(key=lambda one: order.index((one["paper"], one["experiment"])))
         return {
             "verdicts": [row for one in found for row in one["verdicts"]],
-            "shuffled": judging.add_up([one["shuffled"] for one in found]),
+            "shuffled": judging.by_paper((one["paper"], one["shuffled"]) for one in found),
             "values": judging.values_table([row for one in found for row in one["values"]]),
         }
 

@@ -1,10 +1,11 @@
-"""The papers, reproduced: run their experiments, judge their claims, write one report.
+"""The papers, reproduced: run their experiments, judge their claims, write the report.
 
-OUT/points/           the raw measurements, one Parquet file per point: a stopped run continues from here
-OUT/report.html       verdicts and curves, one file
-OUT/results.json      the same for machines: rules, headline, verdicts, what has changed, how it was measured
-OUT/results.parquet   a row for each value: paper, experiment, x, matcher, metric, value, low, high
-OUT/plots/            each picture as SVG and PNG
+OUT/points/               the raw measurements, one Parquet file per point: a stopped run continues from here
+OUT/report.html           the overview; OUT/rein.html and so on: a page per paper, each one file
+OUT/results.json          the same for machines: rules, headline, verdicts, what has changed, how it was measured
+OUT/results.parquet       a row for each value: paper, experiment, x, matcher, metric, value, low, high
+OUT/measurements.parquet  all raw rows that the report rests on, in one file: an asset of the release
+OUT/plots/                each picture as SVG
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hitbox.errors import BenchError, nearest
-from hitbox.experiments import judging, plots, report, rules, runner
+from hitbox.experiments import judging, report, rules, runner
 from hitbox.experiments.curves import BESIDE, Curves
 from hitbox.experiments.experiment import SCALES, SETTINGS, Experiment, Paper
 from hitbox.experiments.machine import machine
 from hitbox.experiments.measurements import UNITS
 from hitbox.experiments.papers import PAPERS
+from hitbox.experiments.report_cards import Run
 from hitbox.experiments.rules import Rules
 from hitbox.experiments.runner import Store, Task
 
@@ -51,7 +53,6 @@ def reproduce(
     chosen, todo = choose(paper, scale, figure)
     judged_by = rules.version(rules_version)
     store = Store(writable(Path(out)))
-    plots.pyplot()  # without matplotlib there is no report: say so before hours of work
     source = cluster(store.out) if spark else None
     runner.run(todo, store, source, seconds=seconds, progress=progress, rules=judged_by)
     words = ["hitbox", "reproduce", paper, "--scale", scale, *(["--figure", repr(figure)] if figure else [])]
@@ -116,12 +117,21 @@ def write(
         "code": code_of(todo),
         "commits": dict(Counter(unit.commit for _, unit in units)),
         "seeds": sorted({unit.seed for _, unit in units}),
-        "missing": len(runner.missing(todo, store)),
+        "asked": {
+            paper.name: list(dict.fromkeys(task.experiment.name for task in todo if task.paper == paper.name))
+            for paper in chosen
+        },
+        "missing": [
+            {"paper": one.task.paper, "experiment": one.task.experiment.name, "x": one.task.x}
+            | {"series": one.task.series, "contestant": one.label, "seed": one.seed}
+            for one in runner.missing(todo, store)
+        ],
         "events": _span([_events(task, store) for task in todo]),
         "hours": round(runner.seconds_of(todo, store) / 3600, 2),
         "settings": vars(SETTINGS[scale]),
         "headline": judging.headline(judged["verdicts"]),
-        "shuffled": judged["shuffled"],
+        "shuffled": judging.add_up(judged["shuffled"].values()),
+        "shuffled_by_paper": judged["shuffled"],
         "verdicts": judged["verdicts"],
         "changed": judging.changed(judged["verdicts"]),
         "oracle": judged.get("oracle"),
@@ -133,10 +143,20 @@ def write(
         ],
     }
     pq.write_table(judged["values"], store.out / "results.parquet")
+    pq.write_table(raw(todo, store), store.out / "measurements.parquet", compression="zstd")
     (store.out / "results.json").write_text(json.dumps(record) + "\n")
-    pictures = draw(chosen, found, todo, store)
-    (store.out / "report.html").write_text(report.page(record, chosen, found, pictures))
+    made = Run(record, chosen, found, scatter(todo, store), judged_by)
+    for name, page in report.pages(made).items():
+        (store.out / name).write_text(page, "utf-8")
+    (store.out / "plots").mkdir(exist_ok=True)
+    for name, picture in report.pictures(made).items():
+        (store.out / "plots" / f"{name}.svg").write_text(picture, "utf-8")
     return record
+
+
+def raw(todo: list[Task], store: Store) -> pa.Table:
+    """The raw rows that the report rests on, without the oracle's."""
+    return pa.concat_tables([store.rows(task) for task in todo])
 
 
 def judge_here(found: Found, judged_by: Rules) -> dict[str, Any]:
@@ -193,38 +213,17 @@ def _span(numbers: list[int]) -> list[int]:
     return [min(there), max(there)] if there else []
 
 
-def draw(chosen: list[Paper], found: Found, todo: list[Task], store: Store) -> dict[str, Path]:
-    folder = store.out / "plots"
-    pictures: dict[str, Path] = {}
-    panels = []
-    scale = todo[0].scale
-    for paper in chosen:
-        for experiment in paper.experiments:
-            curves = found.get((paper.name, experiment))
-            if curves is None:
-                continue
-            for plot in experiment.plots:
-                if plot.table:
-                    continue
-                name = report.picture_name(paper, experiment, plot)
-                scatter = _scatter(todo, store, experiment) if plot.metric == "scatter" else {}
-                plots.draw(experiment, plot, curves, scatter, folder / name, experiment.labels(scale))
-                pictures[name] = folder / f"{name}.svg"
-            if experiment is paper.experiments[0]:
-                panels.append((f"{paper.title}, {experiment.plots[0].figure}", experiment, experiment.plots[0], curves))
-    if panels:
-        plots.overview(panels, folder / "overview", scale)
-        pictures["overview"] = folder / "overview.svg"
-    return pictures
-
-
-def _scatter(todo: list[Task], store: Store, experiment: Experiment) -> dict[str, list[tuple[float, float]]]:
-    """Matches and microseconds of each event at the last point that was measured."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    tables = [table for task in todo if task.experiment is experiment and (table := store.rows(task)).num_rows]
-    for row in tables[-1].to_pylist() if tables else []:
-        if row["kind"] == "event":
-            found.setdefault(row["contestant"], []).append((row["matches"], row["ns"] / 1e3))
+def scatter(todo: list[Task], store: Store) -> dict[tuple[str, Experiment], dict[str, list[tuple[float, float]]]]:
+    """Of experiments with such a figure: matches and microseconds of each event at the last point that was measured."""
+    found: dict[tuple[str, Experiment], dict[str, list[tuple[float, float]]]] = {}
+    for (paper, experiment), here in runner.by_experiment(todo).items():
+        if not any(plot.metric == "scatter" for plot in experiment.plots):
+            continue
+        tables = [table for task in here if (table := store.rows(task)).num_rows]
+        clouds = found.setdefault((paper, experiment), {})
+        for row in tables[-1].to_pylist() if tables else []:
+            if row["kind"] == "event":
+                clouds.setdefault(row["contestant"], []).append((row["matches"], row["ns"] / 1e3))
     return found
 
 

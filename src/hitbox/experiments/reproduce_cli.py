@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def reproduce(
     ] = rules.CURRENT.version,
     as_json: Annotated[bool, typer.Option("--json", help="print the verdicts as JSON")] = False,
 ) -> None:
-    """Repeat the experiments of the papers, check their claims, and write an HTML report."""
+    """Repeat the experiments of the papers, check their claims, and write an overview and a page per paper."""
     try:
         _, todo = run.choose(paper, scale, figure)
         seconds = duration(budget)
@@ -125,8 +126,15 @@ def _show(record: dict[str, object], console: Console) -> None:
         found = judging.headline(v for v in verdicts if v["paper"] == paper)
         table.add_row(paper, *(str(found[name]) for name in (*VERDICTS, "trivial")))
     console.print(table)
-    if record["missing"]:
-        console.print(f"Not complete: {record['missing']} measurements are missing. The same command continues.")
+    missing = record["missing"]
+    assert isinstance(missing, list)
+    if missing:
+        where = Counter(f"{one['paper']} {one['experiment']}" for one in missing)
+        console.print(
+            f"Not complete: {len(missing)} units of measurement are missing "
+            f"({', '.join(f'{name}: {count}' for name, count in where.items())}). The same command continues.",
+            highlight=False,
+        )
     console.print(judging.baseline_text(record["shuffled"]), highlight=False)  # type: ignore[arg-type]
     for v in verdicts:
         if v["verdict"] == FAILS:

@@ -223,7 +223,7 @@ SUBSCRIPTIONS = Experiment(
     n=by(0, 0, 0),
     values=by((500, 1_000), (100_000, 200_000, 400_000), (100_000, 200_000, 400_000, 600_000, 800_000, 1_000_000)),
     measures=("times",),
-    plots=(Plot("figure 5", "gap"), Plot("table 3", "gap_std")),
+    plots=(Plot("figure 5", "gap"), Plot("table 3", "gap_std", table=True)),
     claims=(
         *doubled("n", dict.fromkeys(("simple", "h-tree", "rein"), ("+100%", 1.0)), {}),
         *doubled("n", dict.fromkeys(("siena", "tama"), ("+135%", 1.35)), {}),
@@ -269,7 +269,7 @@ ATTRIBUTES = Experiment(
     values=by((10, 20), (10, 20, 40, 80), (10, 20, 40, 60, 80, 100)),
     set=lambda m: {"m": m},
     measures=("times",),
-    plots=(Plot("figure 6", "gap"), Plot("table 4", "gap_std")),
+    plots=(Plot("figure 6", "gap"), Plot("table 4", "gap_std", table=True)),
     claims=(
         *doubled(
             "m",
@@ -303,7 +303,7 @@ SELECTIVITIES = Experiment(
     values=by((0.01, 0.4), (0.01, 0.05, 0.1, 0.2, 0.4), (0.01, 0.05, 0.1, 0.2, 0.3, 0.4)),
     set=lambda s: {"selectivity": s},
     measures=("times",),
-    plots=(Plot("figure 7", "gap"), Plot("table 5", "gap_std")),
+    plots=(Plot("figure 7", "gap"), Plot("table 5", "gap_std", table=True)),
     claims=(
         *each(
             {name: TITLES[name] for name in ("siena", "simple", "tama")},

@@ -236,7 +236,7 @@ CONSTRAINTS = Experiment(
     n=by(1_000, 100_000, 1_000_000),
     values=by((5, 23), *((5, 7, 9, 11, 13, 15, 17, 19, 21, 23),) * 2),
     set=lambda k: {"k": k, "m": 2 * k},
-    plots=(Plot("figure 8", "match"), Plot("table IV", "hits")),
+    plots=(Plot("figure 8", "match"), Plot("table IV", "hits", table=True)),
     claims=(
         Claim("With 23 constraints REIN is faster than SIENA", "16 times", faster("rein", "siena", 16, 23), COUNTED),
         Claim("With 23 constraints REIN is faster than TAMA", "10 times", faster("rein", "tama", 10, 23), QUICK_TAMA),
@@ -342,7 +342,11 @@ WIDTHS = Experiment(
     n=by(500, 200_000, 1_000_000),
     values=by((0.1, 0.6), *((0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),) * 2),
     set=lambda w: {"width": w},
-    plots=(Plot("figure 11", "match"), Plot("table VI", "hits"), Plot("insertion over width", "build")),
+    plots=(
+        Plot("figure 11", "match"),
+        Plot("table VI", "hits", table=True),
+        Plot("insertion over width", "build"),
+    ),
     claims=(
         Claim("At w = 0.6 REIN is faster than SIENA", "17 times", faster("rein", "siena", 17, 0.6), COUNTED),
         Claim("At w = 0.6 REIN is faster than TAMA", "12 times", faster("rein", "tama", 12, 0.6), QUICK_TAMA),
