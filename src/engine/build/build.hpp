@@ -88,6 +88,7 @@ struct BitmapOptions {
   u32 block;  // boxes per block, at most BLOCK
   u32 lines;  // an attribute gets lines in a tile from this many constraints per block on average
   u32 band;   // one or several levels get blocks of their own from this many boxes on
+  bool compact = false;
 };
 
 // The cell boundaries of every attribute, fitted to the boxes.

@@ -20,6 +20,8 @@ struct Layout {
   std::vector<size_t> block_begin;  // [blocks + 1] into order
   std::vector<u16> counts;          // [attributes][CELLS] bounds per list of the current tile
   std::vector<u32> cursor;          // the same lists' write positions
+  std::vector<u64> cell_lines;      // if compact: the lines of the current tile, one per cell
+  u32 first_group = 1;              // of the current tile
 
   u32 attributes() const { return options.attributes; }
 
@@ -101,14 +103,14 @@ struct Layout {
         entry[0] = has_lines ? ++groups : 0;
         entry[1] = u32(base);
         if (!has_lines && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
-        base += 2 * used[a] + (has_lines ? CELLS : 0);
+        if (!options.compact) base += 2 * used[a] + (has_lines ? CELLS : 0);
       }
     }
     if (base > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
     out.directory[size_t(tiles) * m * 2] = 0;
     out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
     out.order.allocate(size_t(tiles) * m, NO_ATTRIBUTE);
-    out.lines.allocate(size_t(groups) * CELLS * TILE_WORDS);
+    out.lines.allocate(size_t(groups) * lines_per_group(out) * TILE_WORDS);
     out.entries.allocate(base + ENTRY_PADDING);
     std::memset(out.entries.data() + base, 0, ENTRY_PADDING * sizeof(u16));
   }
@@ -208,8 +210,19 @@ struct Layout {
 
   static void toggle(u64* line, u32 p) { line[p >> 6] ^= 1ull << (p & 63); }
 
-  u64* line(u32 group, u32 cell, u32 lane) {
-    return out.lines.data() + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
+  // The lines of a group of the current tile, one per cell and lane. If compact, finish_lines joins those of two cells.
+  u64* lines_of(u32 group) {
+    if (!options.compact) return out.lines.data() + size_t(group - 1) * CELLS * TILE_WORDS;
+    return cell_lines.data() + size_t(group - first_group) * CELLS * TILE_WORDS;
+  }
+
+  // Empties the lines of a tile.
+  void start_lines(const u32* directory) {
+    u32 groups = 0;
+    for (u32 a = 0; a < attributes(); ++a)
+      if (directory[2 * a] && !groups++) first_group = directory[2 * a];
+    if (options.compact) cell_lines.resize(std::max(cell_lines.size(), size_t(groups) * CELLS * TILE_WORDS));
+    if (groups) std::memset(lines_of(first_group), 0, size_t(groups) * CELLS * TILE_WORDS * 8);
   }
 
   void set_number(u32 position, size_t at, u32 box) {
@@ -225,8 +238,7 @@ struct Layout {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
     size_t first = size_t(tile) * TILE;
-    for (u32 a = 0; a < m; ++a)
-      if (directory[2 * a]) std::memset(line(directory[2 * a], 0, 0), 0, CELLS * TILE_WORDS * 8);
+    start_lines(directory);
     const size_t positions = std::min<size_t>(TILE, size_t(out.blocks) * BLOCK - first);
     std::memset(out.rows.data() + first * out.row_bytes, 0, positions * out.row_bytes);
     each_box(tile, [&](u32 position, u32 box, size_t i) {
@@ -237,10 +249,12 @@ struct Layout {
       for (u32 k = 0; k < boxes.size(box); ++k) {
         Cells c = cells[size_t(boxes.offsets[box]) + k];
         u32 group = directory[2 * c.attribute];
-        add_entry(group, c.attribute, rows.ends[k].low, 0, position);
-        add_entry(group, c.attribute, rows.ends[k].high, UPPER, position);
+        if (!options.compact) {
+          add_entry(group, c.attribute, rows.ends[k].low, 0, position);
+          add_entry(group, c.attribute, rows.ends[k].high, UPPER, position);
+        }
         if (!group) continue;
-        u64* lines = line(group, 0, 0);
+        u64* lines = lines_of(group);
         toggle(lines, position);
         toggle(lines + c.low * TILE_WORDS, position);
         if (c.high + 1u < CELLS) toggle(lines + (c.high + 1) * TILE_WORDS, position);
@@ -249,7 +263,7 @@ struct Layout {
     const u64* members = out.alive.data() + size_t(tile) * TILE_WORDS;
     for (u32 a = 0; a < m; ++a)
       if (directory[2 * a])
-        for (u32 w = 0; w < TILE_WORDS; ++w) line(directory[2 * a], 0, 0)[w] ^= members[w];
+        for (u32 w = 0; w < TILE_WORDS; ++w) lines_of(directory[2 * a])[w] ^= members[w];
   }
 
   void mark_summary(size_t at, u32 block, u32 count) {
@@ -260,7 +274,7 @@ struct Layout {
   // Turns toggle bits into lines by a running XOR over the cells; returns the number of bits set.
   u32 finish_lines(u32 tile, u32 a, u32 group) {
     u32 set = 0;
-    u64* at = line(group, 0, 0);
+    u64* at = lines_of(group);
     for (u32 i = 0; i < CELLS * LANES; ++i, at += WORDS) {
       u32 cell = i / LANES, block = tile * LANES + i % LANES, count = 0;
       if (cell)
@@ -269,7 +283,15 @@ struct Layout {
       if (block < out.blocks) mark_summary(size_t(a) * CELLS + cell, block, count);
       set += count;
     }
+    if (options.compact) join_lines(group);
     return set;
+  }
+
+  void join_lines(u32 group) {
+    const u64* from = lines_of(group);
+    u64* to = out.lines.data() + size_t(group - 1) * lines_per_group(out) * TILE_WORDS;
+    for (u32 cell = 0; cell < CELLS; cell += 2, from += 2 * TILE_WORDS)
+      for (u32 w = 0; w < TILE_WORDS; ++w) *to++ = from[w] | from[TILE_WORDS + w];
   }
 
   void finish(u32 tile) {
@@ -295,17 +317,18 @@ struct Layout {
 BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt) {
   assert(boxes.count && options.block >= 1 && options.block <= BLOCK && is_valid(boxes, options.attributes));
   BitmapArrays out;
+  out.compact = options.compact;
   Grid grid = make_grid(boxes, options.attributes, interrupt);
   auto cells = find_cells(boxes, grid, interrupt);
   RowWriter<BitmapArrays> rows(boxes, options.attributes, grid, cells, out);
-  Layout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}, {}};
+  Layout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}, {}, {}};
   layout.order_boxes();
   layout.order_levels();
   layout.make_directory();
   layout.make_tables();
   layout.rows.allocate(size_t(out.blocks) * BLOCK);
   for (u32 tile = 0; tile < tiles_of(out.blocks); ++tile) {
-    layout.make_lists(tile);
+    if (!options.compact) layout.make_lists(tile);
     layout.fill(tile);
     layout.finish(tile);
     report_work(interrupt, 16 * TILE + 16 * options.attributes);

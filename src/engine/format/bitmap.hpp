@@ -21,8 +21,12 @@
 // A quantized key (qkey) has 22 bits, | cell 6 | code 16 |. The code is the distance from the cell's start, reduced to
 // its top 16 bits. If that loses bits of any bound in the segment, rows store whole keys (`keyed`).
 //
+// A compact segment has half as many lines and no lists: two neighbouring cells share a line of the boxes that overlap
+// either, and rows decide about all boxes that lines leave. It is smaller, and slower.
+//
 // Bytes per box: 8 per attribute for lines, 4 per constraint for lists, 5.5 per constraint (18 if keyed) and 1/8 per
-// attribute for its row, and 1 to 4 for its number unless numbers follow the order of boxes.
+// attribute for its row, and 1 to 4 for its number unless numbers follow the order of boxes. Compact: 4 per attribute for
+// lines, none for lists.
 #pragma once
 
 #include "base/common.hpp"
@@ -92,6 +96,7 @@ struct BitmapSizes {
   u32 keyed;          // 1: rows hold whole keys
   u32 row_bytes;
   u32 number_bytes;
+  u32 compact;  // 1: two cells share a line, and there are no lists
 };
 
 // A view: pointers into arrays that somebody else owns. segment_view.hpp opens and checks them.
@@ -109,8 +114,8 @@ struct Bitmap : BitmapSizes {
   const u64* summary;          // [attributes][CELLS][summary_words]
   const Directory* directory;  // [tiles * attributes + 1]
   const u16* order;            // [tiles][attributes] those with lines, most selective first, then NO_ATTRIBUTE
-  const u64* lines;            // [groups][CELLS][LANES][WORDS]
-  const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists; padded
+  const u64* lines;            // [groups][lines_per_group][LANES][WORDS]
+  const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists; padded; empty if compact
   Numbers numbers;             // [blocks][BLOCK], or [blocks], padded
   const u8* rows;              // [blocks][BLOCK][row_bytes], padded
   const u8* more;              // overflow rows: boxes with more constraints than `room`; padded
@@ -124,6 +129,8 @@ constexpr u16 NO_ATTRIBUTE = 0xFFFF;
 static inline u32 tiles_of(u32 blocks) { return (blocks + LANES - 1) / LANES; }
 static inline size_t positions_of(const Bitmap& map) { return size_t(map.blocks) * BLOCK; }
 static inline u32 number_of(const Bitmap& map, size_t position) { return map.numbers[position]; }
+
+static inline u32 lines_per_group(const BitmapSizes& sizes) { return CELLS >> sizes.compact; }
 
 // The cell of a key: the last one whose start is not above it. Branch-free, six steps.
 static inline u32 cell_of(const i64* starts, i64 key) {
@@ -154,11 +161,12 @@ static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
 
 static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell, u32 lane) {
   assert(group >= 1 && group <= map.groups + 1 && cell < CELLS && lane < LANES);  // + 1: the end of all lines
-  return map.lines + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
+  return map.lines + ((size_t(group - 1) * lines_per_group(map) + (cell >> map.compact)) * LANES + lane) * WORDS;
 }
 
 // Entries [from, to) of the bounds in a cell, or of all bounds if the tile has no lines for the attribute.
 static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, u32& from, u32& to) {
+  assert(!map.compact);
   from = entry->base;
   to = entry[1].base;
   if (!entry->group) return;

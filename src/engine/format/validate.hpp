@@ -54,6 +54,7 @@ static inline void check_sizes(const BitmapSizes& sizes, u32 attributes) {
   require(sizes.members && sizes.members <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
   check_row_sizes(sizes, attributes);
   require(sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
+  require(sizes.compact <= 1, "sizes", "it is unknown how cells share lines");
 }
 
 static inline i64 last_key(const i64* starts, u32 cell) {
@@ -105,8 +106,9 @@ static inline void check_lists(const Bitmap& map) {
     require(directory[i].base <= directory[i + 1].base, "directory", "lists do not ascend");
     require(directory[i].group <= map.groups, "directory", "lines are out of range");
   }
+  require(!map.compact || map.entry_count == ENTRY_PADDING, "entries", "a compact segment has lists");
   for (u32 t = 0; t < tiles; ++t) {
-    for (u32 a = 0; a < m; ++a) {
+    for (u32 a = 0; a < m && !map.compact; ++a) {
       const Directory* one = directory_of(map, t) + a;
       u32 size = one[1].base - one->base, before = CELLS;
       if (!one->group) {

@@ -185,6 +185,23 @@ static inline void find_lists(const P& plans, const Bitmap& map, const EncodedEv
   });
 }
 
+// What a compact segment has instead of lists: clears the boxes that their rows exclude. They are more than one call of
+// filter_by_rows takes.
+template <u32 SIDES>
+static inline void clear_by_rows(const Bitmap& map, EncodedEvents<SIDES> events, TileCandidates& one) {
+  u32 box[TILE + 16], size = list_bits<TILE_WORDS>(one.remaining, one.event << 11, box);
+  std::memset(one.remaining, 0, sizeof one.remaining);
+  for (u32 from = 0; from < size; from += MAX_ROW_TESTS) {
+    u32 some = size - from < MAX_ROW_TESTS ? size - from : MAX_ROW_TESTS;
+    u32 kept = filter_by_rows(map, one.tile, some, box + from, events);
+    for (u32 i = from; i < from + kept; ++i) set_bit(one.remaining, box[i] & POSITION);
+  }
+}
+
+static inline void prefetch_rows(const Bitmap& map, const TileCandidates& one) {
+  each_bit<TILE_WORDS>(one.remaining, [&](u32 position) { prefetch_row(map, size_t(one.tile) * TILE + position); });
+}
+
 // Calls callback(level, from, to) for each level among the boxes of a line: they are the from-th to the (to - 1)-th bit
 // that is set, because the boxes of a block are sorted by level. `ends` are the block's level ends.
 template <class Callback>

@@ -17,6 +17,7 @@ Options:
 - `lines`: constraints per block from which an attribute gets bitmap lines;
 - `band`: boxes from which priority levels get blocks of their own;
 - `kind`: "bitmap", "dense" or "postings" instead of a choice by the data;
+- `compact`: smaller bitmap segments, which take longer to match, and none that are dense;
 - `simd`: an instruction set instead of the best available;
 - `seed`: two 64-bit numbers, the hash seed of postings, for tests. By default each segment draws a random one, so that
   nobody can choose values with equal hashes.
@@ -124,6 +125,7 @@ class Engine(Matcher):
         lines: int = 24,
         band: int = 1 << 17,
         kind: str = "auto",
+        compact: bool = False,
         simd: str | None = None,
         seed: tuple[int, int] | None = None,
     ) -> None:
@@ -139,6 +141,7 @@ class Engine(Matcher):
         self.simd = _simd(simd)
         self._options = (block, lines, band)
         self._forced = kind
+        self._compact = compact
         self._seed = seed
         self._tail_limit = tail
         self._tail = _kernels.Tail()
@@ -574,12 +577,12 @@ class Engine(Matcher):
         with _too_much():
             return _kernels.merge([segment.kernel for segment in segments], alive, *self._build_options())
 
-    def _build_options(self) -> tuple[int, int, int, int, str, float, int, int]:
+    def _build_options(self) -> tuple[int, int, int, int, str, bool, float, int, int]:
         # Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
         # attributes that most boxes constrain.
         bitmap_share = BITMAP_SHARE if self._forced == "auto" and self.space.information else 2.0
         seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
-        return self.space.attributes, *self._options, self._forced, bitmap_share, *seed
+        return self.space.attributes, *self._options, self._forced, self._compact, bitmap_share, *seed
 
     def _seal(
         self, numbers: I64, boxes: Boxes, kept: list[Segment], arranged: Arranged | None = None
