@@ -251,8 +251,8 @@ nb::list build(std::optional<Vector<i64>> numbers, Vector<i64> offsets, Vector<i
                Vector<i64> high, Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band,
                const std::string& kind, bool compact, double bitmap_share, u64 first_seed, u64 second_seed) {
   const Boxes boxes = boxes_from(numbers ? numbers->data() : nullptr, offsets, attribute, low, high, priority);
-  const BuildOptions options{
-      attributes, block, lines, band, kind, compact, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  const BuildOptions options{attributes, block,   lines,        band,
+                             kind,       compact, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::optional<BuiltSegments> built;
   {
@@ -339,8 +339,8 @@ nb::list merge(const std::vector<Segment*>& segments, const std::vector<Vector<u
   if (alive.size() != segments.size()) throw nb::value_error("each segment needs the bits of its boxes");
   for (size_t i = 0; i < alive.size(); ++i)
     if (alive[i].size() * 64 < segments[i]->size()) throw nb::value_error("a segment has more boxes than bits");
-  const BuildOptions options{
-      attributes, block, lines, band, kind, compact, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  const BuildOptions options{attributes, block,   lines,        band,
+                             kind,       compact, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::vector<i64> numbers;
   std::optional<BuiltSegments> built;
@@ -645,8 +645,8 @@ NB_MODULE(_kernels, m) {
   m.def("build", &build, "numbers"_a.none(), "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
         "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "compact"_a, "bitmap_share"_a, "first_seed"_a,
         "second_seed"_a);
-  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a,
-        "compact"_a, "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
+  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "compact"_a,
+        "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);

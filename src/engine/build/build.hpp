@@ -149,7 +149,7 @@ struct Cells {
   u8 low, high;
 };
 
-Grid make_grid(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt);
+Grid make_grid(const Boxes& boxes, u32 attributes, bool compact, InterruptCheck& interrupt);
 std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, InterruptCheck& interrupt);
 // Permutes `order` so that similar boxes are neighbours.
 void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,

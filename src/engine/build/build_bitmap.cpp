@@ -103,7 +103,8 @@ struct Layout {
         entry[0] = has_lines ? ++groups : 0;
         entry[1] = u32(base);
         if (!has_lines && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
-        if (!options.compact) base += 2 * used[a] + (has_lines ? CELLS : 0);
+        if (!has_lines) base += 2 * used[a];
+        else if (!options.compact) base += 2 * used[a] + CELLS;
       }
     }
     if (base > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
@@ -166,6 +167,21 @@ struct Layout {
   void make_lists(u32 tile) {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
+    if (!options.compact) count_bounds(tile);
+    for (u32 a = 0; a < m; ++a) {
+      u32 group = directory[a * 2], base = directory[a * 2 + 1], sum = CELLS;
+      u32* own = cursor.data() + size_t(a) * CELLS;
+      if (!group) own[0] = base;
+      else if (!options.compact)
+        for (u32 c = 0; c < CELLS; ++c) {
+          own[c] = base + sum;
+          sum += counts[size_t(a) * CELLS + c];
+          out.entries[base + c] = u16(sum);
+        }
+    }
+  }
+
+  void count_bounds(u32 tile) {
     std::fill(counts.begin(), counts.end(), 0);
     each_box(tile, [&](u32, u32 box, size_t i) {
       if (i + PrefetchDistance::BUILD_BOXES < order.size())
@@ -176,17 +192,6 @@ struct Layout {
         ++counts[size_t(c.attribute) * CELLS + c.high];
       }
     });
-    for (u32 a = 0; a < m; ++a) {
-      u32 group = directory[a * 2], base = directory[a * 2 + 1], sum = CELLS;
-      u32* own = cursor.data() + size_t(a) * CELLS;
-      if (!group) own[0] = base;
-      else
-        for (u32 c = 0; c < CELLS; ++c) {
-          own[c] = base + sum;
-          sum += counts[size_t(a) * CELLS + c];
-          out.entries[base + c] = u16(sum);
-        }
-    }
   }
 
   void add_entry(u32 group, u32 a, u32 set_number, u32 side, u32 position) {
@@ -249,7 +254,7 @@ struct Layout {
       for (u32 k = 0; k < boxes.size(box); ++k) {
         Cells c = cells[size_t(boxes.offsets[box]) + k];
         u32 group = directory[2 * c.attribute];
-        if (!options.compact) {
+        if (!group || !options.compact) {
           add_entry(group, c.attribute, rows.ends[k].low, 0, position);
           add_entry(group, c.attribute, rows.ends[k].high, UPPER, position);
         }
@@ -318,7 +323,7 @@ BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, Inte
   assert(boxes.count && options.block >= 1 && options.block <= BLOCK && is_valid(boxes, options.attributes));
   BitmapArrays out;
   out.compact = options.compact;
-  Grid grid = make_grid(boxes, options.attributes, interrupt);
+  Grid grid = make_grid(boxes, options.attributes, options.compact, interrupt);
   auto cells = find_cells(boxes, grid, interrupt);
   RowWriter<BitmapArrays> rows(boxes, options.attributes, grid, cells, out);
   Layout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}, {}, {}};
@@ -328,7 +333,7 @@ BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, Inte
   layout.make_tables();
   layout.rows.allocate(size_t(out.blocks) * BLOCK);
   for (u32 tile = 0; tile < tiles_of(out.blocks); ++tile) {
-    if (!options.compact) layout.make_lists(tile);
+    layout.make_lists(tile);
     layout.fill(tile);
     layout.finish(tile);
     report_work(interrupt, 16 * TILE + 16 * options.attributes);

@@ -106,13 +106,17 @@ static inline void check_lists(const Bitmap& map) {
     require(directory[i].base <= directory[i + 1].base, "directory", "lists do not ascend");
     require(directory[i].group <= map.groups, "directory", "lines are out of range");
   }
-  require(!map.compact || map.entry_count == ENTRY_PADDING, "entries", "a compact segment has lists");
   for (u32 t = 0; t < tiles; ++t) {
-    for (u32 a = 0; a < m && !map.compact; ++a) {
+    const u64* bare = map.bare + size_t(t) * words;
+    for (u32 a = 0; a < m; ++a) {
       const Directory* one = directory_of(map, t) + a;
       u32 size = one[1].base - one->base, before = CELLS;
       if (!one->group) {
         require(size <= MAX_LIST, "directory", "a list is too long");
+        continue;
+      }
+      if (map.compact) {
+        require(!size && !bit(bare, a), "directory", "an attribute of a compact segment has both lines and a list");
         continue;
       }
       require(size >= CELLS, "directory", "a list is too short");
@@ -127,7 +131,7 @@ static inline void check_lists(const Bitmap& map) {
       require(order[i] < m, "order", "an attribute is out of range");
       require(directory_of(map, t)[order[i]].group, "order", "an attribute has no lines");
     }
-    u64 beyond = m % 64 ? map.bare[size_t(t) * words + words - 1] >> m % 64 : 0;
+    u64 beyond = m % 64 ? bare[words - 1] >> m % 64 : 0;
     require(!beyond, "bare", "an attribute is out of range");
   }
   const u64* alive = map.alive;

@@ -279,12 +279,12 @@ struct Batch {
     std::memmove(row_queue, row_queue + some, queued * sizeof *row_queue);
   }
 
-  // Matches a tile with many boxes left: by lists, or by rows if there are none.
+  // Matches a tile with many boxes left.
   void match_many(TileCandidates& one) {
     EventMatchLog own{map, log, one.event};
-    auto all = plans.encoded(low(0), high(0));
+    const auto all = plans.encoded(low(0), high(0));
     EncodedEvent event = all.of(one.event);
-    if (map.compact) {
+    if (plans.rows_decide(map, one.event)) {
       prefetch_rows(map, one);
       clear_by_rows(map, all, one);
     } else {

@@ -67,7 +67,8 @@ struct IntervalPlans : Plans<2> {
       u32 stride = map.narrowest[a], i = a * CELLS + from, j = a * CELLS + to;
       bool full = most == map.members, wide = !full && !map.compact && to - from >= WIDE_SPAN * stride;
       bool covered = inner == map.members;  // every box overlaps a cell inside the event
-      bool exact = covered || (!map.edges[i] && !map.edges[j] && !wide);
+      bool own_lines = (from % 2 == 0 || has_own_line(map, starts, from)) && (to % 2 || has_own_line(map, starts, to));
+      bool exact = covered || (!map.edges[i] && !map.edges[j] && !wide && own_lines);
       const u8* shift = map.shift + size_t(a) * CELLS;
       put(event, 0, a, quantize(starts, shift, from, low[a]));
       put(event, 1, a, quantize(starts, shift, to, high[a]));

@@ -34,12 +34,13 @@ struct PointPlans : Plans<1> {
       if (population == map.members) set_bit(all, a);
       else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
       put(event, 0, a, quantize(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
-      if (!map.edges[at]) continue;  // lines decide, in tiles that have them
+      if (map.edges[at]) set_bit(ambiguous.data + event * words, a);
+      else if (population == map.members || has_own_line(map, starts, cell))
+        continue;  // lines decide, if there are any
       set_bit(list_attributes.data + event * words, a);
-      set_bit(ambiguous.data + event * words, a);
-      rows += ROWS_PER_LIST;
+      rows += map.compact ? MAX_ROW_TESTS : ROWS_PER_LIST;
     }
-    row_limit[event] = u16(rows < MAX_ROW_TESTS && !map.compact ? rows : MAX_ROW_TESTS);
+    row_limit[event] = u16(rows < MAX_ROW_TESTS ? rows : MAX_ROW_TESTS);
     return true;
   }
 
