@@ -45,7 +45,7 @@ from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.merge import Built, Merge
 from hitbox.engine.segment import NOWHERE, U32, Segment
 from hitbox.errors import DamagedArray, MatcherError
-from hitbox.matchers.base import Matcher, check_choice, check_count
+from hitbox.matchers.base import Matcher, check_choice, check_count, check_flag
 
 TAIL = 1 << 31
 KINDS = ("bitmap", "postings", "dense")
@@ -136,6 +136,9 @@ class Engine(Matcher):
         check_count("lines", lines, 0, TAIL)
         check_count("band", band, 1, TAIL)
         check_choice("kind", kind, ("auto", *KINDS))
+        check_flag("compact", compact)
+        if compact and kind == "dense":
+            raise MatcherError("a dense segment cannot be compact: leave out kind='dense' or compact=True")
         _check_seed(seed)
         self.space = space
         self.simd = _simd(simd)
@@ -455,10 +458,19 @@ class Engine(Matcher):
         sealed = self._sealed
         return sealed.where.nbytes + self._tail.nbytes + sum(segment.nbytes for segment in sealed.segments)
 
+    def kept_options(self) -> dict[str, Any]:
+        return {"compact": True} if self._compact else {}
+
     def describe(self) -> dict[str, Any]:
         """What is held where, for people and benchmarks."""
         segments = [
-            {"kind": one.kind, "boxes": one.live, "dead": one.members - one.live, "bytes": one.nbytes}
+            {
+                "kind": one.kind,
+                "compact": one.compact,
+                "boxes": one.live,
+                "dead": one.members - one.live,
+                "bytes": one.nbytes,
+            }
             for one in self._sealed.segments
         ]
         return {"segments": segments, "tail": self._tail.live, "bytes": self.nbytes(), "simd": self.simd}
@@ -485,7 +497,8 @@ class Engine(Matcher):
     @classmethod
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
         """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
-        changed; what kernels use as an index is checked first (src/engine/format/validate.hpp)."""
+        changed; what kernels use as an index is checked first (src/engine/format/validate.hpp). Without the option
+        `compact` it goes on as its segments are."""
         engine = cls(space, **options)
         where = array_checks.column(arrays, "where", np.uint32)
         array_checks.require(len(where) <= TAIL, "where", "it is too long")
@@ -498,6 +511,8 @@ class Engine(Matcher):
         numbers, boxes = array_checks.boxes(arrays, "tail.", space.attributes)
         _check_opened(segments, where, numbers)
         engine._sealed = Sealed(segments, where)
+        if "compact" not in options:
+            engine._compact = any(segment.compact for segment in segments)
         if len(numbers):
             engine._tail = engine._stage(numbers, numbers, boxes)
             engine._tail.publish(np.empty_like(where))  # `where` knows them already, and may be read-only
