@@ -20,11 +20,13 @@ ALONE, SHARED = 1, 10**9
 
 def pair(attributes: int, **options: object) -> tuple[Engine, object]:
     space = Space.of(attributes)
+    if options.get("kind") == "compact":
+        options |= {"kind": "bitmap", "compact": True}
     return Engine(space, **options), make("brute", space)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("kind", ["auto", "bitmap", "dense", "postings"])
+@pytest.mark.parametrize("kind", ["auto", "bitmap", "compact", "dense", "postings"])
 @pytest.mark.parametrize("span", [3, 20, 10**6, 2**62])
 def test_sealed_segments(simd: str, kind: str, span: int) -> None:
     rng = np.random.default_rng([span % 1000, len(kind)])
@@ -43,7 +45,7 @@ def test_sealed_segments(simd: str, kind: str, span: int) -> None:
             np.testing.assert_array_equal(getattr(back, field), getattr(boxes, field))
 
 
-@pytest.mark.parametrize("kind", ["auto", "bitmap", "dense", "postings"])
+@pytest.mark.parametrize("kind", ["auto", "bitmap", "compact", "dense", "postings"])
 def test_a_thousand_attributes(kind: str) -> None:
     rng = np.random.default_rng(1000)
     engine, oracle = pair(1000, kind=kind, **SMALL)
@@ -70,10 +72,11 @@ def wide_boxes(rng: np.random.Generator, count: int, attributes: int, width: int
 
 @pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("near", [0.98, 0.995])
-def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float) -> None:
+@pytest.mark.parametrize("compact", [False, True])
+def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float, compact: bool) -> None:
     attributes, most = 100, 10**6
     rng = np.random.default_rng(int(1000 * near))
-    engine, oracle = pair(attributes, simd=simd)
+    engine, oracle = pair(attributes, simd=simd, compact=compact)
     low = rng.integers(0, most, (2500, attributes))
     boxes = Boxes.of_dense(low, np.full_like(low, 2 * most))
     for one in (engine, oracle):
@@ -85,10 +88,11 @@ def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float)
 
 
 @pytest.mark.parametrize("common", [1, 30, 80])
-def test_values_that_many_boxes_share(common: int) -> None:
+@pytest.mark.parametrize("kind", ["bitmap", "compact"])
+def test_values_that_many_boxes_share(common: int, kind: str) -> None:
     rng = np.random.default_rng(common)
     popular = rng.integers(0, 10**6, (common, 3))
-    engine, oracle = pair(3, kind="bitmap")
+    engine, oracle = pair(3, kind=kind)
     low = np.where(
         rng.random((5000, 3)) < 0.5, popular[rng.integers(0, common, 5000)], rng.integers(0, 10**6, (5000, 3))
     )
@@ -104,10 +108,13 @@ def test_values_that_many_boxes_share(common: int) -> None:
 @pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("levels", [1, 10])
 @pytest.mark.parametrize("width", [200_000, 2**52])
-def test_batches_leave_as_many_boxes_to_their_rows_as_there_is_room_for(simd: str, levels: int, width: int) -> None:
+@pytest.mark.parametrize("compact", [False, True])
+def test_batches_leave_as_many_boxes_to_their_rows_as_there_is_room_for(
+    simd: str, levels: int, width: int, compact: bool
+) -> None:
     attributes, most = 44, 5 * width
     rng = np.random.default_rng([levels, width % 97])
-    engine, oracle = pair(attributes, simd=simd)
+    engine, oracle = pair(attributes, simd=simd, compact=compact)
     low = np.full((6000, attributes), MISSING)
     high = np.full_like(low, HIGHEST)
     for box in range(len(low)):
@@ -128,9 +135,10 @@ def test_batches_leave_as_many_boxes_to_their_rows_as_there_is_room_for(simd: st
 @pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("band", [ALONE, SHARED])
 @pytest.mark.parametrize(("width", "domain"), [(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)])
-def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) -> None:
+@pytest.mark.parametrize("compact", [False, True])
+def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int, compact: bool) -> None:
     rng = np.random.default_rng(width % 97)
-    engine, oracle = pair(6, simd=simd, band=band)
+    engine, oracle = pair(6, simd=simd, band=band, compact=compact)
     boxes = wide_boxes(rng, 3000, 6, width, domain)
     for one in (engine, oracle):
         one.insert(np.arange(3000), boxes)
@@ -150,7 +158,15 @@ def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int) 
 
 
 @pytest.mark.parametrize(
-    ("kind", "band"), [("auto", ALONE), ("auto", SMALL["band"]), ("auto", SHARED), ("dense", SHARED)]
+    ("kind", "band"),
+    [
+        ("auto", ALONE),
+        ("auto", SMALL["band"]),
+        ("auto", SHARED),
+        ("dense", SHARED),
+        ("compact", ALONE),
+        ("compact", SHARED),
+    ],
 )
 @pytest.mark.parametrize("intervals", [False, True])
 def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool, kind: str, band: int) -> None:
@@ -187,7 +203,10 @@ def change(rng: np.random.Generator, engine: Engine, oracle: object, alive: np.n
     return np.union1d(alive, new)
 
 
-@pytest.mark.parametrize(("seed", "kind"), [*((seed, "auto") for seed in range(6)), (6, "dense"), (7, "dense")])
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [*((seed, "auto") for seed in range(6)), (6, "dense"), (7, "dense"), (8, "compact"), (9, "compact")],
+)
 def test_soak_of_changes_and_compaction(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     attributes = int(rng.choice([2, 5, 30]))
@@ -230,7 +249,7 @@ def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few(count: int,
 
 
 @pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("kind", ["bitmap", "dense"])
+@pytest.mark.parametrize("kind", ["bitmap", "compact", "dense"])
 @pytest.mark.parametrize("largest", [2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**24 - 1, 2**24, 2**25])
 def test_numbers_of_any_size(simd: str, kind: str, largest: int) -> None:
     """Numbers take as many bytes as the largest needs; many or few match, and a block may end in the last byte."""

@@ -75,6 +75,8 @@ ENGINES: list[dict[str, Any]] = [
     {"tail": 4, "kind": "bitmap", "block": 3},
     {"tail": 1, "kind": "bitmap", "band": 8},
     {"tail": 1, "kind": "postings"},
+    {"tail": 1, "kind": "bitmap", "compact": True},
+    {"tail": 4, "compact": True, "block": 3, "lines": 1},
 ]
 MOST_POINTS = 500  # of an interval event; a larger one is left out
 BAD_IDS: list[Any] = ["\0", "a\0b", "\ud800", "a\udfff", None, 1.5, True, b"a", ("a",), 2**63, -(2**63) - 1]

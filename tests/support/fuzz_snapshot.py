@@ -128,6 +128,22 @@ def arranged_ranges(path: Path) -> None:
     index.save(path)
 
 
+def compact_ranges(path: Path) -> None:
+    """Compact bitmaps: an attribute with few values, one with many, some without lines in most tiles; dead boxes."""
+    rng = np.random.default_rng(6)
+    index = Index(Schema(dict.fromkeys("abcd", "int")), tail=64, band=600, lines=24, compact=True)
+    for start, count in ((0, 2500), (5000, 700)):
+        low, few = rng.integers(0, 100_000, count), rng.integers(0, 9, count)
+        some = {"id": 3 * rng.permutation(count) + start, "priority": rng.integers(0, 10, count)}
+        some |= {"a_low": low, "a_high": low + rng.integers(0, 50_000, count), "b_low": few, "b_high": few + 2}
+        for name in "cd":
+            bounds = [int(one) if one < 60 else None for one in rng.integers(0, 2500, count)]
+            some |= {f"{name}_low": bounds, f"{name}_high": bounds}
+        index.load(pa.table(some))
+    index.unsubscribe_many(list(range(0, 7000, 33)))
+    index.save(path)
+
+
 def equalities(path: Path) -> None:
     """Postings."""
     index = Index(Schema({"a": "int", "s": "string", "c": "int"}), tail=16)
@@ -213,7 +229,18 @@ def found_rows(encoded: Any, rows: np.ndarray) -> Any:
 
 MAKERS = {
     one.__name__: one
-    for one in (ranges, wide_ranges, arranged_ranges, equalities, many_attributes, large_boxes, about, brute, parts)
+    for one in (
+        ranges,
+        wide_ranges,
+        arranged_ranges,
+        compact_ranges,
+        equalities,
+        many_attributes,
+        large_boxes,
+        about,
+        brute,
+        parts,
+    )
 }
 
 # ---- changes

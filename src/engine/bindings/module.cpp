@@ -98,7 +98,7 @@ struct DictWriter {
     return size;
   }
   size_t operator()(const char* name, const BitmapSizes& sizes, const Length&) const {
-    return write_sizes(name, &sizes.blocks, sizeof sizes);
+    return write_sizes(name, &sizes.blocks, sizeof sizes - (sizes.compact ? 0 : sizeof sizes.compact));
   }
   size_t operator()(const char* name, const DenseSizes& sizes, const Length&) const {
     return write_sizes(name, &sizes.members, sizeof sizes);
@@ -180,6 +180,7 @@ std::vector<i64> in_order(Array<u32>& position, const std::vector<u32>& source) 
 struct BuildOptions {
   u32 attributes, block, lines, band;
   std::string kind;
+  bool compact;         // of bitmap segments; dense segments are too large then
   double bitmap_share;  // from this share of constrained attributes on, all boxes go to bitmaps
   Seed seed;            // never small, as attributes are
 };
@@ -211,8 +212,9 @@ struct BuiltSegments {
       in_bitmap = ranges.view();
       postings = build_postings(keyed.view(), keyed.key, options.attributes, options.seed, interrupt);
     }
-    const BitmapOptions layout{options.attributes, options.block, options.lines, options.band};
-    is_dense = options.kind == "dense" || (automatic && prefers_dense(in_bitmap, options.attributes, interrupt));
+    const BitmapOptions layout{options.attributes, options.block, options.lines, options.band, options.compact};
+    is_dense = options.kind == "dense" ||
+               (automatic && !options.compact && prefers_dense(in_bitmap, options.attributes, interrupt));
     if (is_dense) dense = build_dense(in_bitmap, layout, interrupt);
     else if (in_bitmap.count) bitmap = build_bitmap(in_bitmap, layout, interrupt);
   }
@@ -247,10 +249,10 @@ struct BuiltSegments {
 // from 0 in its own order, and instead of numbers this order is returned.
 nb::list build(std::optional<Vector<i64>> numbers, Vector<i64> offsets, Vector<int> attribute, Vector<i64> low,
                Vector<i64> high, Vector<u8> priority, u32 attributes, u32 block, u32 lines, u32 band,
-               const std::string& kind, double bitmap_share, u64 first_seed, u64 second_seed) {
+               const std::string& kind, bool compact, double bitmap_share, u64 first_seed, u64 second_seed) {
   const Boxes boxes = boxes_from(numbers ? numbers->data() : nullptr, offsets, attribute, low, high, priority);
-  const BuildOptions options{
-      attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  const BuildOptions options{attributes, block,   lines,        band,
+                             kind,       compact, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::optional<BuiltSegments> built;
   {
@@ -332,12 +334,13 @@ std::vector<T> map_positions(Vector<u32> positions, Get get) {
 
 // Builds segments of the living boxes of others, as `build` does; `alive` are their bits.
 nb::list merge(const std::vector<Segment*>& segments, const std::vector<Vector<u64>>& alive, u32 attributes, u32 block,
-               u32 lines, u32 band, const std::string& kind, double bitmap_share, u64 first_seed, u64 second_seed) {
+               u32 lines, u32 band, const std::string& kind, bool compact, double bitmap_share, u64 first_seed,
+               u64 second_seed) {
   if (alive.size() != segments.size()) throw nb::value_error("each segment needs the bits of its boxes");
   for (size_t i = 0; i < alive.size(); ++i)
     if (alive[i].size() * 64 < segments[i]->size()) throw nb::value_error("a segment has more boxes than bits");
-  const BuildOptions options{
-      attributes, block, lines, band, kind, bitmap_share, {first_seed, second_seed | 1ull << 63}};
+  const BuildOptions options{attributes, block,   lines,        band,
+                             kind,       compact, bitmap_share, {first_seed, second_seed | 1ull << 63}};
   SignalCheck interrupt;
   std::vector<i64> numbers;
   std::optional<BuiltSegments> built;
@@ -640,8 +643,9 @@ NB_MODULE(_kernels, m) {
       .def("__len__", &Tail::size);
 
   m.def("build", &build, "numbers"_a.none(), "offsets"_a, "attribute"_a, "low"_a, "high"_a, "priority"_a,
-        "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
-  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a,
+        "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "compact"_a, "bitmap_share"_a, "first_seed"_a,
+        "second_seed"_a);
+  m.def("merge", &merge, "segments"_a, "alive"_a, "attributes"_a, "block"_a, "lines"_a, "band"_a, "kind"_a, "compact"_a,
         "bitmap_share"_a, "first_seed"_a, "second_seed"_a);
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);

@@ -88,6 +88,7 @@ struct BitmapOptions {
   u32 block;  // boxes per block, at most BLOCK
   u32 lines;  // an attribute gets lines in a tile from this many constraints per block on average
   u32 band;   // one or several levels get blocks of their own from this many boxes on
+  bool compact = false;
 };
 
 // The cell boundaries of every attribute, fitted to the boxes.
@@ -148,7 +149,7 @@ struct Cells {
   u8 low, high;
 };
 
-Grid make_grid(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt);
+Grid make_grid(const Boxes& boxes, u32 attributes, bool compact, InterruptCheck& interrupt);
 std::vector<Cells> find_cells(const Boxes& boxes, Grid& grid, InterruptCheck& interrupt);
 // Permutes `order` so that similar boxes are neighbours.
 void cluster(const Boxes& boxes, const std::vector<Cells>& cells, const Grid& grid, u32 attributes, u32 block,

@@ -20,6 +20,8 @@ struct Layout {
   std::vector<size_t> block_begin;  // [blocks + 1] into order
   std::vector<u16> counts;          // [attributes][CELLS] bounds per list of the current tile
   std::vector<u32> cursor;          // the same lists' write positions
+  std::vector<u64> cell_lines;      // if compact: the lines of the current tile, one per cell
+  u32 first_group = 1;              // of the current tile
 
   u32 attributes() const { return options.attributes; }
 
@@ -101,14 +103,15 @@ struct Layout {
         entry[0] = has_lines ? ++groups : 0;
         entry[1] = u32(base);
         if (!has_lines && used[a]) out.bare[size_t(t) * words + a / 64] |= 1ull << (a & 63);
-        base += 2 * used[a] + (has_lines ? CELLS : 0);
+        if (!has_lines) base += 2 * used[a];
+        else if (!options.compact) base += 2 * used[a] + CELLS;
       }
     }
     if (base > UINT32_MAX) throw std::length_error(TOO_MANY_CONSTRAINTS);
     out.directory[size_t(tiles) * m * 2] = 0;
     out.directory[size_t(tiles) * m * 2 + 1] = u32(base);
     out.order.allocate(size_t(tiles) * m, NO_ATTRIBUTE);
-    out.lines.allocate(size_t(groups) * CELLS * TILE_WORDS);
+    out.lines.allocate(size_t(groups) * lines_per_group(out) * TILE_WORDS);
     out.entries.allocate(base + ENTRY_PADDING);
     std::memset(out.entries.data() + base, 0, ENTRY_PADDING * sizeof(u16));
   }
@@ -164,6 +167,21 @@ struct Layout {
   void make_lists(u32 tile) {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
+    if (!options.compact) count_bounds(tile);
+    for (u32 a = 0; a < m; ++a) {
+      u32 group = directory[a * 2], base = directory[a * 2 + 1], sum = CELLS;
+      u32* own = cursor.data() + size_t(a) * CELLS;
+      if (!group) own[0] = base;
+      else if (!options.compact)
+        for (u32 c = 0; c < CELLS; ++c) {
+          own[c] = base + sum;
+          sum += counts[size_t(a) * CELLS + c];
+          out.entries[base + c] = u16(sum);
+        }
+    }
+  }
+
+  void count_bounds(u32 tile) {
     std::fill(counts.begin(), counts.end(), 0);
     each_box(tile, [&](u32, u32 box, size_t i) {
       if (i + PrefetchDistance::BUILD_BOXES < order.size())
@@ -174,17 +192,6 @@ struct Layout {
         ++counts[size_t(c.attribute) * CELLS + c.high];
       }
     });
-    for (u32 a = 0; a < m; ++a) {
-      u32 group = directory[a * 2], base = directory[a * 2 + 1], sum = CELLS;
-      u32* own = cursor.data() + size_t(a) * CELLS;
-      if (!group) own[0] = base;
-      else
-        for (u32 c = 0; c < CELLS; ++c) {
-          own[c] = base + sum;
-          sum += counts[size_t(a) * CELLS + c];
-          out.entries[base + c] = u16(sum);
-        }
-    }
   }
 
   void add_entry(u32 group, u32 a, u32 set_number, u32 side, u32 position) {
@@ -208,8 +215,19 @@ struct Layout {
 
   static void toggle(u64* line, u32 p) { line[p >> 6] ^= 1ull << (p & 63); }
 
-  u64* line(u32 group, u32 cell, u32 lane) {
-    return out.lines.data() + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
+  // The lines of a group of the current tile, one per cell and lane. If compact, finish_lines joins those of two cells.
+  u64* lines_of(u32 group) {
+    if (!options.compact) return out.lines.data() + size_t(group - 1) * CELLS * TILE_WORDS;
+    return cell_lines.data() + size_t(group - first_group) * CELLS * TILE_WORDS;
+  }
+
+  // Empties the lines of a tile.
+  void start_lines(const u32* directory) {
+    u32 groups = 0;
+    for (u32 a = 0; a < attributes(); ++a)
+      if (directory[2 * a] && !groups++) first_group = directory[2 * a];
+    if (options.compact) cell_lines.resize(std::max(cell_lines.size(), size_t(groups) * CELLS * TILE_WORDS));
+    if (groups) std::memset(lines_of(first_group), 0, size_t(groups) * CELLS * TILE_WORDS * 8);
   }
 
   void set_number(u32 position, size_t at, u32 box) {
@@ -225,8 +243,7 @@ struct Layout {
     u32 m = attributes();
     const u32* directory = out.directory.data() + size_t(tile) * m * 2;
     size_t first = size_t(tile) * TILE;
-    for (u32 a = 0; a < m; ++a)
-      if (directory[2 * a]) std::memset(line(directory[2 * a], 0, 0), 0, CELLS * TILE_WORDS * 8);
+    start_lines(directory);
     const size_t positions = std::min<size_t>(TILE, size_t(out.blocks) * BLOCK - first);
     std::memset(out.rows.data() + first * out.row_bytes, 0, positions * out.row_bytes);
     each_box(tile, [&](u32 position, u32 box, size_t i) {
@@ -237,10 +254,12 @@ struct Layout {
       for (u32 k = 0; k < boxes.size(box); ++k) {
         Cells c = cells[size_t(boxes.offsets[box]) + k];
         u32 group = directory[2 * c.attribute];
-        add_entry(group, c.attribute, rows.ends[k].low, 0, position);
-        add_entry(group, c.attribute, rows.ends[k].high, UPPER, position);
+        if (!group || !options.compact) {
+          add_entry(group, c.attribute, rows.ends[k].low, 0, position);
+          add_entry(group, c.attribute, rows.ends[k].high, UPPER, position);
+        }
         if (!group) continue;
-        u64* lines = line(group, 0, 0);
+        u64* lines = lines_of(group);
         toggle(lines, position);
         toggle(lines + c.low * TILE_WORDS, position);
         if (c.high + 1u < CELLS) toggle(lines + (c.high + 1) * TILE_WORDS, position);
@@ -249,7 +268,7 @@ struct Layout {
     const u64* members = out.alive.data() + size_t(tile) * TILE_WORDS;
     for (u32 a = 0; a < m; ++a)
       if (directory[2 * a])
-        for (u32 w = 0; w < TILE_WORDS; ++w) line(directory[2 * a], 0, 0)[w] ^= members[w];
+        for (u32 w = 0; w < TILE_WORDS; ++w) lines_of(directory[2 * a])[w] ^= members[w];
   }
 
   void mark_summary(size_t at, u32 block, u32 count) {
@@ -260,7 +279,7 @@ struct Layout {
   // Turns toggle bits into lines by a running XOR over the cells; returns the number of bits set.
   u32 finish_lines(u32 tile, u32 a, u32 group) {
     u32 set = 0;
-    u64* at = line(group, 0, 0);
+    u64* at = lines_of(group);
     for (u32 i = 0; i < CELLS * LANES; ++i, at += WORDS) {
       u32 cell = i / LANES, block = tile * LANES + i % LANES, count = 0;
       if (cell)
@@ -269,7 +288,15 @@ struct Layout {
       if (block < out.blocks) mark_summary(size_t(a) * CELLS + cell, block, count);
       set += count;
     }
+    if (options.compact) join_lines(group);
     return set;
+  }
+
+  void join_lines(u32 group) {
+    const u64* from = lines_of(group);
+    u64* to = out.lines.data() + size_t(group - 1) * lines_per_group(out) * TILE_WORDS;
+    for (u32 cell = 0; cell < CELLS; cell += 2, from += 2 * TILE_WORDS)
+      for (u32 w = 0; w < TILE_WORDS; ++w) *to++ = from[w] | from[TILE_WORDS + w];
   }
 
   void finish(u32 tile) {
@@ -295,10 +322,11 @@ struct Layout {
 BitmapArrays build_bitmap(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt) {
   assert(boxes.count && options.block >= 1 && options.block <= BLOCK && is_valid(boxes, options.attributes));
   BitmapArrays out;
-  Grid grid = make_grid(boxes, options.attributes, interrupt);
+  out.compact = options.compact;
+  Grid grid = make_grid(boxes, options.attributes, options.compact, interrupt);
   auto cells = find_cells(boxes, grid, interrupt);
   RowWriter<BitmapArrays> rows(boxes, options.attributes, grid, cells, out);
-  Layout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}, {}};
+  Layout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}, {}, {}};
   layout.order_boxes();
   layout.order_levels();
   layout.make_directory();

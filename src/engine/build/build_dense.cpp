@@ -259,7 +259,7 @@ struct BoxSample {
 DenseArrays build_dense(const Boxes& boxes, const BitmapOptions& options, InterruptCheck& interrupt) {
   assert(boxes.count && is_valid(boxes, options.attributes));
   DenseArrays out;
-  Grid grid = make_grid(boxes, options.attributes, interrupt);
+  Grid grid = make_grid(boxes, options.attributes, false, interrupt);
   auto cells = find_cells(boxes, grid, interrupt);
   RowWriter<DenseArrays> rows(boxes, options.attributes, grid, cells, out);
   DenseLayout layout{boxes, options, grid, cells, out, interrupt, std::move(rows), {}, {}, {}};

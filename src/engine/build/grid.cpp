@@ -92,7 +92,7 @@ std::vector<i64> inner_starts(const Cuts& cuts, size_t distinct) {
   return found;
 }
 
-void write_starts(i64* starts, const Cuts& cuts, const std::vector<i64>& inner) {
+void write_starts(i64* starts, const Cuts& cuts, const std::vector<i64>& inner, bool compact) {
   starts[0] = MISSING;
   starts[1] = LOWEST;
   u32 at = 2;
@@ -102,6 +102,9 @@ void write_starts(i64* starts, const Cuts& cuts, const std::vector<i64>& inner) 
       if (start > cuts.first && start < cuts.last) starts[at++] = start;
     if (cuts.last > cuts.first) starts[at++] = cuts.last;
   }
+  if (compact &&
+      at <= CELLS / 2)  // few cells need not share lines: each start comes twice, so every other cell is empty
+    for (u32 i = (at *= 2); i-- > 0;) starts[i] = starts[i / 2];
   for (; at < CELLS; ++at) starts[at] = starts[at - 1];
 }
 
@@ -157,7 +160,7 @@ i64 Grid::last(size_t at) const {
   return at % CELLS == CELLS - 1 || start[1] == start[0] ? HIGHEST : start[1] - 1;
 }
 
-Grid make_grid(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt) {
+Grid make_grid(const Boxes& boxes, u32 attributes, bool compact, InterruptCheck& interrupt) {
   Grid grid;
   grid.starts.allocate(size_t(attributes) * CELLS);
   grid.shift.allocate(size_t(attributes) * CELLS);
@@ -168,7 +171,7 @@ Grid make_grid(const Boxes& boxes, u32 attributes, InterruptCheck& interrupt) {
     report_work(interrupt, distinct.size());
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     if (distinct.size() <= INNER_CELLS) all[a].sample = distinct;
-    write_starts(starts, all[a], inner_starts(all[a], distinct.size()));
+    write_starts(starts, all[a], inner_starts(all[a], distinct.size()), compact);
     for (u32 c = 0; c < CELLS; ++c) {
       size_t at = size_t(a) * CELLS + c;
       grid.shift[at] = bits_of(u64(grid.last(at)) - u64(starts[c]));

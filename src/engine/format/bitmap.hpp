@@ -21,8 +21,13 @@
 // A quantized key (qkey) has 22 bits, | cell 6 | code 16 |. The code is the distance from the cell's start, reduced to
 // its top 16 bits. If that loses bits of any bound in the segment, rows store whole keys (`keyed`).
 //
+// A compact segment has half as many lines and hardly any lists: two neighbouring cells share a line of the boxes that
+// overlap either, rows decide where lines do not, and only attributes without lines have lists. It is smaller, and slower.
+// If an attribute needs at most half of the cells, every other one is empty: then no cells share a line.
+//
 // Bytes per box: 8 per attribute for lines, 4 per constraint for lists, 5.5 per constraint (18 if keyed) and 1/8 per
-// attribute for its row, and 1 to 4 for its number unless numbers follow the order of boxes.
+// attribute for its row, and 1 to 4 for its number unless numbers follow the order of boxes. Compact: 4 per attribute for
+// lines, nearly none for lists.
 #pragma once
 
 #include "base/common.hpp"
@@ -92,6 +97,7 @@ struct BitmapSizes {
   u32 keyed;          // 1: rows hold whole keys
   u32 row_bytes;
   u32 number_bytes;
+  u32 compact;  // 1: two cells share a line, and attributes with lines have no lists
 };
 
 // A view: pointers into arrays that somebody else owns. segment_view.hpp opens and checks them.
@@ -100,7 +106,8 @@ struct Bitmap : BitmapSizes {
   const BlockRange* bands;     // [LEVELS] blocks that contain boxes of a level; empty if there are none
   const u8* tile_level;        // [tiles] the level of all its boxes, or MIXED
   const u16* level_ends;       // [blocks][LEVEL_ENDS] boxes of level 9, of level 8 or more, ..., then 0xFFFF
-  const i64* starts;           // [attributes][CELLS] first key of each cell; unused cells repeat the last one
+  const i64* starts;           // [attributes][CELLS] first key of each cell; empty cells begin where the next one does,
+                               // or, after the last one, where that does
   const u8* shift;             // [attributes][CELLS] bit width of the distance from a cell's first key to its last
   const u32* population;       // [attributes][CELLS] boxes that overlap the cell
   const u32* edges;            // [attributes][CELLS] bounds inside the cell, which lines cannot decide
@@ -109,8 +116,9 @@ struct Bitmap : BitmapSizes {
   const u64* summary;          // [attributes][CELLS][summary_words]
   const Directory* directory;  // [tiles * attributes + 1]
   const u16* order;            // [tiles][attributes] those with lines, most selective first, then NO_ATTRIBUTE
-  const u64* lines;            // [groups][CELLS][LANES][WORDS]
-  const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists; padded
+  const u64* lines;            // [groups][lines_per_group][LANES][WORDS]
+  const u16* entries;          // per attribute with lines: [CELLS] list ends, then the lists, nothing if compact;
+                               // per attribute without lines: one list; padded
   Numbers numbers;             // [blocks][BLOCK], or [blocks], padded
   const u8* rows;              // [blocks][BLOCK][row_bytes], padded
   const u8* more;              // overflow rows: boxes with more constraints than `room`; padded
@@ -124,6 +132,8 @@ constexpr u16 NO_ATTRIBUTE = 0xFFFF;
 static inline u32 tiles_of(u32 blocks) { return (blocks + LANES - 1) / LANES; }
 static inline size_t positions_of(const Bitmap& map) { return size_t(map.blocks) * BLOCK; }
 static inline u32 number_of(const Bitmap& map, size_t position) { return map.numbers[position]; }
+
+static inline u32 lines_per_group(const BitmapSizes& sizes) { return CELLS >> sizes.compact; }
 
 // The cell of a key: the last one whose start is not above it. Branch-free, six steps.
 static inline u32 cell_of(const i64* starts, i64 key) {
@@ -147,6 +157,11 @@ static inline u32 cell_at(u32 qkey) { return qkey >> 16; }
 static inline int top_at(u32 qkey) { return int(qkey >> 12 & (TOP_VALUES - 1)); }
 static inline int bare_top_at(u32 qkey) { return int(qkey >> 18); }  // for attributes without lines
 
+// Whether a cell has a line of its own; in a compact segment, if the cell that it shares the line with is empty.
+static inline bool has_own_line(const Bitmap& map, const i64* starts, u32 cell) {
+  return !map.compact || starts[cell ^ 1] == starts[cell];
+}
+
 static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
   assert(tile < tiles_of(map.blocks));
   return map.directory + size_t(tile) * map.attributes;
@@ -154,7 +169,7 @@ static inline const Directory* directory_of(const Bitmap& map, u32 tile) {
 
 static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell, u32 lane) {
   assert(group >= 1 && group <= map.groups + 1 && cell < CELLS && lane < LANES);  // + 1: the end of all lines
-  return map.lines + ((size_t(group - 1) * CELLS + cell) * LANES + lane) * WORDS;
+  return map.lines + ((size_t(group - 1) * lines_per_group(map) + (cell >> map.compact)) * LANES + lane) * WORDS;
 }
 
 // Entries [from, to) of the bounds in a cell, or of all bounds if the tile has no lines for the attribute.
@@ -162,6 +177,7 @@ static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, 
   from = entry->base;
   to = entry[1].base;
   if (!entry->group) return;
+  assert(!map.compact);
   const u16* ends = map.entries + from;
   to = from + ends[cell];
   from += cell ? ends[cell - 1] : CELLS;

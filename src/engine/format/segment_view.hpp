@@ -12,17 +12,19 @@
 
 namespace hitbox {
 
-// Array lengths that are valid: `least`, plus any multiple of `step`.
+// Array lengths that are valid: `least`, plus any multiple of `step`, up to `most`.
 struct Length {
-  size_t least, step;
+  size_t least, step, most;
 
-  Length(size_t exact) : least(exact), step(0) {}
-  Length(size_t at_least, size_t multiple) : least(at_least), step(multiple) {}
+  Length(size_t exact) : least(exact), step(0), most(exact) {}
+  Length(size_t at_least, size_t multiple, size_t at_most = SIZE_MAX)
+      : least(at_least), step(multiple), most(at_most) {}
 
   void check(const char* name, size_t size) const {
-    if (size == least || (step && size > least && (size - least) % step == 0)) return;
+    if (size == least || (step && size > least && size <= most && (size - least) % step == 0)) return;
     std::string due = std::to_string(least);
-    if (step) due += step == 1 ? " or more" : " plus a multiple of " + std::to_string(step);
+    if (most != SIZE_MAX && step) due += " or " + std::to_string(most);
+    else if (step) due += step == 1 ? " or more" : " plus a multiple of " + std::to_string(step);
     throw DamagedArray(name, std::to_string(size) + " values where " + due + " are due");
   }
 };
@@ -35,11 +37,14 @@ struct PostingLengths {
   size_t boxes, slots, keys, words;
 };
 
+// Values of a bitmap segment's "sizes": only a compact segment has the last one.
+constexpr size_t MAX_BITMAP_SIZES = sizeof(BitmapSizes) / sizeof(u32);
+
 // Calls size = visit(name, member, length) for each array of a bitmap segment.
 template <class Arrays, class Visitor>
 BitmapLengths each_bitmap_array(Arrays& a, u32 attributes, Visitor&& visit) {
   BitmapSizes& sizes = a;
-  visit("sizes", sizes, sizeof(BitmapSizes) / sizeof(u32));
+  visit("sizes", sizes, Length{MAX_BITMAP_SIZES - 1, 1, MAX_BITMAP_SIZES});
   check_sizes(sizes, attributes);
   const size_t m = attributes, blocks = sizes.blocks, tiles = tiles_of(sizes.blocks), positions = blocks * BLOCK;
   BitmapLengths found;
@@ -55,7 +60,7 @@ BitmapLengths each_bitmap_array(Arrays& a, u32 attributes, Visitor&& visit) {
   visit("summary", a.summary, m * CELLS * sizes.summary_words);
   visit("directory", a.directory, 2 * (tiles * m + 1));
   visit("order", a.order, tiles * m);
-  found.lines = visit("lines", a.lines, Length{0, CELLS * TILE_WORDS});
+  found.lines = visit("lines", a.lines, Length{0, lines_per_group(sizes) * TILE_WORDS});
   found.entries = visit("entries", a.entries, Length{ENTRY_PADDING, 1});
   visit("numbers", a.numbers, number_array_bytes(blocks, sizes.number_bytes) + BYTE_PADDING);
   visit("rows", a.rows, positions * sizes.row_bytes + BYTE_PADDING);
@@ -172,7 +177,7 @@ struct ViewReader {
   template <class Sizes>
   size_t read_sizes(const char* name, Sizes& member, Length length) const {
     auto array = get<u32>(name, length);
-    std::memcpy(&member, array.data, sizeof member);
+    std::memcpy(&member, array.data, array.size * sizeof(u32));
     return array.size;
   }
 };
@@ -183,7 +188,7 @@ Bitmap view_bitmap(const Source& source, u32 attributes) {
   map.attributes = attributes;
   BitmapLengths lengths = each_bitmap_array(map, attributes, ViewReader<Source>{source});
   map.numbers.bytes = map.number_bytes;
-  map.groups = lengths.lines / (CELLS * TILE_WORDS);
+  map.groups = lengths.lines / (lines_per_group(map) * TILE_WORDS);
   map.entry_count = lengths.entries;
   map.more_bytes = lengths.more;
   return map;

@@ -54,6 +54,7 @@ static inline void check_sizes(const BitmapSizes& sizes, u32 attributes) {
   require(sizes.members && sizes.members <= blocks * BLOCK, "sizes", "the number of boxes is out of range");
   check_row_sizes(sizes, attributes);
   require(sizes.number_bytes <= 4, "sizes", "the bytes of a number are out of range");
+  require(sizes.compact <= 1, "sizes", "it is unknown how cells share lines");
 }
 
 static inline i64 last_key(const i64* starts, u32 cell) {
@@ -106,11 +107,16 @@ static inline void check_lists(const Bitmap& map) {
     require(directory[i].group <= map.groups, "directory", "lines are out of range");
   }
   for (u32 t = 0; t < tiles; ++t) {
+    const u64* bare = map.bare + size_t(t) * words;
     for (u32 a = 0; a < m; ++a) {
       const Directory* one = directory_of(map, t) + a;
       u32 size = one[1].base - one->base, before = CELLS;
       if (!one->group) {
         require(size <= MAX_LIST, "directory", "a list is too long");
+        continue;
+      }
+      if (map.compact) {
+        require(!size && !bit(bare, a), "directory", "an attribute of a compact segment has both lines and a list");
         continue;
       }
       require(size >= CELLS, "directory", "a list is too short");
@@ -125,7 +131,7 @@ static inline void check_lists(const Bitmap& map) {
       require(order[i] < m, "order", "an attribute is out of range");
       require(directory_of(map, t)[order[i]].group, "order", "an attribute has no lines");
     }
-    u64 beyond = m % 64 ? map.bare[size_t(t) * words + words - 1] >> m % 64 : 0;
+    u64 beyond = m % 64 ? bare[words - 1] >> m % 64 : 0;
     require(!beyond, "bare", "an attribute is out of range");
   }
   const u64* alive = map.alive;

@@ -265,7 +265,7 @@ struct Batch {
   }
 
   void process(TileCandidates& one) {
-    if (one.size > plans.row_limit[one.event]) return match_by_lists(one);
+    if (one.size > plans.row_limit[one.event]) return match_many(one);
     queued += list_boxes(map, one, row_queue + queued);
     assert(queued < PrefetchDistance::ROW_QUEUE + 2 * MAX_ROW_TESTS);
     if (queued >= PrefetchDistance::ROW_QUEUE + MAX_ROW_TESTS) test_rows(one.tile, MAX_ROW_TESTS);
@@ -279,11 +279,18 @@ struct Batch {
     std::memmove(row_queue, row_queue + some, queued * sizeof *row_queue);
   }
 
-  void match_by_lists(TileCandidates& one) {
+  // Matches a tile with many boxes left.
+  void match_many(TileCandidates& one) {
     EventMatchLog own{map, log, one.event};
-    EncodedEvent event = plans.encoded(low(0), high(0)).of(one.event);
-    find_lists(plans, map, event, one);
-    clear_by_lists(map, event, one, NoPrefetch{});
+    const auto all = plans.encoded(low(0), high(0));
+    EncodedEvent event = all.of(one.event);
+    if (plans.rows_decide(map, one.event)) {
+      prefetch_rows(map, one);
+      clear_by_rows(map, all, one);
+    } else {
+      find_lists(plans, map, event, one);
+      clear_by_lists(map, event, one, NoPrefetch{});
+    }
     emit_matches(map, event, one, own, NoPrefetch{});
   }
 };

@@ -65,9 +65,10 @@ struct IntervalPlans : Plans<2> {
       }
       if (!most) return false;
       u32 stride = map.narrowest[a], i = a * CELLS + from, j = a * CELLS + to;
-      bool full = most == map.members, wide = !full && to - from >= WIDE_SPAN * stride;
+      bool full = most == map.members, wide = !full && !map.compact && to - from >= WIDE_SPAN * stride;
       bool covered = inner == map.members;  // every box overlaps a cell inside the event
-      bool exact = covered || (!map.edges[i] && !map.edges[j] && !wide);
+      bool own_lines = (from % 2 == 0 || has_own_line(map, starts, from)) && (to % 2 || has_own_line(map, starts, to));
+      bool exact = covered || (!map.edges[i] && !map.edges[j] && !wide && own_lines);
       const u8* shift = map.shift + size_t(a) * CELLS;
       put(event, 0, a, quantize(starts, shift, from, low[a]));
       put(event, 1, a, quantize(starts, shift, to, high[a]));
@@ -106,7 +107,7 @@ struct IntervalPlans : Plans<2> {
       if (!group) continue;
       u32 low = cell_at(qkeys_of(event, 0)[a]), high = cell_at(qkeys_of(event, 1)[a]);
       found[size++] = {line_of(map, group, low, 0), line_of(map, group, high, 0),
-                       size_t(spans.data[event * width + a].stride) * TILE_WORDS};
+                       size_t((spans.data[event * width + a].stride + map.compact) >> map.compact) * TILE_WORDS};
     }
     return size;
   }

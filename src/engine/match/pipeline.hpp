@@ -123,6 +123,7 @@ struct QueuedTile : TileCandidates {
 //   intersect      AND the lines; tiles with boxes left enter the queue
 //   locate_lists   find the lists to read; their table was prefetched when the tile entered the queue
 //   apply_lists    clear the boxes that lists exclude; prefetch the rows of undecided ones
+//                  (if rows_decide: instead, prefetch the rows of all boxes, then clear those that they exclude)
 //   emit           test rows; write numbers
 //
 // Reading lists and writing numbers take longest. Memory should neither idle meanwhile nor get all requests at once, so
@@ -203,7 +204,7 @@ struct Pipeline {
     ++enqueued;
     assert(enqueued - emitted < QUEUE_SIZE);
     if (one.by_rows) list_boxes(map, one, one.box);
-    else prefetch_tables(plans, map, one);
+    else if (!plans.rows_decide(map, 0)) prefetch_tables(plans, map, one);
     if (enqueued - located > PrefetchDistance::STAGE) locate_lists();
     if (located - applied > PrefetchDistance::STAGE) apply_lists();
     if (applied - emitted > PrefetchDistance::FINAL_ROWS) emit();
@@ -212,6 +213,7 @@ struct Pipeline {
   void locate_lists() {
     QueuedTile& one = queue[located++ % QUEUE_SIZE];
     if (one.by_rows) return;
+    if (plans.rows_decide(map, 0)) return prefetch_rows(map, one);
     while (lists.pending()) prefetch_list(map, lists.next_item());
     find_lists(plans, map, event(), one);
     lists = {one.lists, one.lists + one.list_count};
@@ -223,7 +225,8 @@ struct Pipeline {
     const Numbers all = map.numbers.from(size_t(one.tile) * TILE);
     const CacheLine* first = reinterpret_cast<const CacheLine*>(all.first);
     numbers = {first, first + TILE * all.bytes / sizeof(CacheLine)};
-    clear_by_lists(map, event(), one, [&] { prefetch_some(); });
+    if (plans.rows_decide(map, 0)) clear_by_rows(map, plans.encoded(low, high), one);
+    else clear_by_lists(map, event(), one, [&] { prefetch_some(); });
   }
 
   void emit() {

@@ -27,7 +27,8 @@ struct Plans {
   u32 width, words, padded;
   Scratch<u32> qkeys;            // [side][attribute]
   Scratch<u8> prefixes;          // [side][attribute, padded]
-  Scratch<u64> list_attributes;  // bits: attributes whose lists must be read, besides those without lines
+  Scratch<u64> list_attributes;  // bits: attributes whose lists must be read, besides those without lines; if compact,
+                                 // those for which rows must be tested
   Scratch<u64> ambiguous;        // bits: attributes where equal prefixes do not decide
   Scratch<u16> row_limit;        // up to this many boxes per tile, rows are read instead of lists
 
@@ -67,6 +68,14 @@ struct Plans {
       for (u64 bits = list_attributes.data[event * words + w] | map.bare[size_t(tile) * words + w]; bits;
            bits &= bits - 1)
         callback(w * 64 + u32(__builtin_ctzll(bits)));
+  }
+
+  // Whether rows decide, because the lines of a compact segment do not. Otherwise its lists are few: those of attributes
+  // without lines.
+  bool rows_decide(const Bitmap& map, size_t event) const {
+    u64 any = 0;
+    for (u32 w = 0; w < words && map.compact; ++w) any |= list_attributes.data[event * words + w];
+    return any != 0;
   }
 };
 
@@ -183,6 +192,22 @@ static inline void find_lists(const P& plans, const Bitmap& map, const EncodedEv
     list.attribute = a;
     list.event = tops;
   });
+}
+
+static inline void prefetch_rows(const Bitmap& map, const TileCandidates& one) {
+  each_bit<TILE_WORDS>(one.remaining, [&](u32 position) { prefetch_row(map, size_t(one.tile) * TILE + position); });
+}
+
+// Clears the boxes that their rows exclude, in any number.
+template <u32 SIDES>
+static inline void clear_by_rows(const Bitmap& map, EncodedEvents<SIDES> events, TileCandidates& one) {
+  u32 box[TILE + 16], size = list_bits<TILE_WORDS>(one.remaining, one.event << 11, box);
+  std::memset(one.remaining, 0, sizeof one.remaining);
+  for (u32 from = 0; from < size; from += MAX_ROW_TESTS) {
+    u32 some = size - from < MAX_ROW_TESTS ? size - from : MAX_ROW_TESTS;
+    u32 kept = filter_by_rows(map, one.tile, some, box + from, events);
+    for (u32 i = from; i < from + kept; ++i) set_bit(one.remaining, box[i] & POSITION);
+  }
 }
 
 // Calls callback(level, from, to) for each level among the boxes of a line: they are the from-th to the (to - 1)-th bit

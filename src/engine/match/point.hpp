@@ -34,10 +34,11 @@ struct PointPlans : Plans<1> {
       if (population == map.members) set_bit(all, a);
       else narrow(blocks, map.summary + size_t(at) * map.summary_words, map.summary_words);
       put(event, 0, a, quantize(starts, map.shift + size_t(a) * CELLS, cell, low[a]));
-      if (!map.edges[at]) continue;  // lines decide, in tiles that have them
+      if (map.edges[at]) set_bit(ambiguous.data + event * words, a);
+      else if (population == map.members || has_own_line(map, starts, cell))
+        continue;  // lines decide, if there are any
       set_bit(list_attributes.data + event * words, a);
-      set_bit(ambiguous.data + event * words, a);
-      rows += ROWS_PER_LIST;
+      rows += map.compact ? MAX_ROW_TESTS : ROWS_PER_LIST;
     }
     row_limit[event] = u16(rows < MAX_ROW_TESTS ? rows : MAX_ROW_TESTS);
     return true;
@@ -80,24 +81,26 @@ struct PointPlans : Plans<1> {
   }
 
   // ANDs the lines of all lanes that the event visits in the open tile. Returns the number of boxes left.
-  u32 intersect_tile(const Bitmap&, Visit visit, size_t event, u64* remaining) const {
+  u32 intersect_tile(const Bitmap& map, Visit visit, size_t event, u64* remaining) const {
+    const u32 shift = 2 + map.compact;
     switch (__builtin_popcount(visit.lanes)) {
-      case 1: return intersect_lanes<1>(visit, event, remaining);
-      case 2: return intersect_lanes<2>(visit, event, remaining);
-      case 3: return intersect_lanes<3>(visit, event, remaining);
-      default: return intersect_lanes<4>(visit, event, remaining);
+      case 1: return intersect_lanes<1>(visit, event, shift, remaining);
+      case 2: return intersect_lanes<2>(visit, event, shift, remaining);
+      case 3: return intersect_lanes<3>(visit, event, shift, remaining);
+      default: return intersect_lanes<4>(visit, event, shift, remaining);
     }
   }
 
+  // `shift` turns a prefix into the number of a line.
   template <u32 LANE_COUNT>
-  u32 intersect_lanes(Visit visit, size_t event, u64* remaining) const {
+  u32 intersect_lanes(Visit visit, size_t event, u32 shift, u64* remaining) const {
     const u8* mine = prefixes_of(event, 0);
     u32 at[LANE_COUNT], n = 0;
     Line line[LANE_COUNT];
     each_lane(visit, [&](u32 lane) { at[n++] = lane * WORDS; });
     for (n = 0; n < LANE_COUNT; ++n) line[n] = load(remaining + at[n]);
     for (const Opened *one = opened.data, *end = one + opened.size; one < end; ++one) {
-      const u64* cell = one->lines + (mine[one->attribute] >> 2) * TILE_WORDS;
+      const u64* cell = one->lines + (mine[one->attribute] >> shift) * TILE_WORDS;
       for (n = 0; n < LANE_COUNT; ++n) line[n] = line[n] & load(cell + at[n]);
     }
     for (n = 0; n < LANE_COUNT; ++n) store(remaining + at[n], line[n]);

@@ -17,6 +17,7 @@ Options:
 - `lines`: constraints per block from which an attribute gets bitmap lines;
 - `band`: boxes from which priority levels get blocks of their own;
 - `kind`: "bitmap", "dense" or "postings" instead of a choice by the data;
+- `compact`: smaller bitmap segments, which take longer to match, and none that are dense;
 - `simd`: an instruction set instead of the best available;
 - `seed`: two 64-bit numbers, the hash seed of postings, for tests. By default each segment draws a random one, so that
   nobody can choose values with equal hashes.
@@ -44,7 +45,7 @@ from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.merge import Built, Merge
 from hitbox.engine.segment import NOWHERE, U32, Segment
 from hitbox.errors import DamagedArray, MatcherError
-from hitbox.matchers.base import Matcher, check_choice, check_count
+from hitbox.matchers.base import Matcher, check_choice, check_count, check_flag
 
 TAIL = 1 << 31
 KINDS = ("bitmap", "postings", "dense")
@@ -124,6 +125,7 @@ class Engine(Matcher):
         lines: int = 24,
         band: int = 1 << 17,
         kind: str = "auto",
+        compact: bool = False,
         simd: str | None = None,
         seed: tuple[int, int] | None = None,
     ) -> None:
@@ -134,11 +136,15 @@ class Engine(Matcher):
         check_count("lines", lines, 0, TAIL)
         check_count("band", band, 1, TAIL)
         check_choice("kind", kind, ("auto", *KINDS))
+        check_flag("compact", compact)
+        if compact and kind == "dense":
+            raise MatcherError("a dense segment cannot be compact: leave out kind='dense' or compact=True")
         _check_seed(seed)
         self.space = space
         self.simd = _simd(simd)
         self._options = (block, lines, band)
         self._forced = kind
+        self._compact = compact
         self._seed = seed
         self._tail_limit = tail
         self._tail = _kernels.Tail()
@@ -452,10 +458,19 @@ class Engine(Matcher):
         sealed = self._sealed
         return sealed.where.nbytes + self._tail.nbytes + sum(segment.nbytes for segment in sealed.segments)
 
+    def kept_options(self) -> dict[str, Any]:
+        return {"compact": True} if self._compact else {}
+
     def describe(self) -> dict[str, Any]:
         """What is held where, for people and benchmarks."""
         segments = [
-            {"kind": one.kind, "boxes": one.live, "dead": one.members - one.live, "bytes": one.nbytes}
+            {
+                "kind": one.kind,
+                "compact": one.compact,
+                "boxes": one.live,
+                "dead": one.members - one.live,
+                "bytes": one.nbytes,
+            }
             for one in self._sealed.segments
         ]
         return {"segments": segments, "tail": self._tail.live, "bytes": self.nbytes(), "simd": self.simd}
@@ -482,7 +497,8 @@ class Engine(Matcher):
     @classmethod
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
         """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
-        changed; what kernels use as an index is checked first (src/engine/format/validate.hpp)."""
+        changed; what kernels use as an index is checked first (src/engine/format/validate.hpp). Without the option
+        `compact` it goes on as its segments are."""
         engine = cls(space, **options)
         where = array_checks.column(arrays, "where", np.uint32)
         array_checks.require(len(where) <= TAIL, "where", "it is too long")
@@ -495,6 +511,8 @@ class Engine(Matcher):
         numbers, boxes = array_checks.boxes(arrays, "tail.", space.attributes)
         _check_opened(segments, where, numbers)
         engine._sealed = Sealed(segments, where)
+        if "compact" not in options:
+            engine._compact = any(segment.compact for segment in segments)
         if len(numbers):
             engine._tail = engine._stage(numbers, numbers, boxes)
             engine._tail.publish(np.empty_like(where))  # `where` knows them already, and may be read-only
@@ -574,12 +592,12 @@ class Engine(Matcher):
         with _too_much():
             return _kernels.merge([segment.kernel for segment in segments], alive, *self._build_options())
 
-    def _build_options(self) -> tuple[int, int, int, int, str, float, int, int]:
+    def _build_options(self) -> tuple[int, int, int, int, str, bool, float, int, int]:
         # Two-sided events come as ranges, which would read most of the postings; bitmaps bear ranges, but want
         # attributes that most boxes constrain.
         bitmap_share = BITMAP_SHARE if self._forced == "auto" and self.space.information else 2.0
         seed = self._seed or (int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8)))
-        return self.space.attributes, *self._options, self._forced, bitmap_share, *seed
+        return self.space.attributes, *self._options, self._forced, self._compact, bitmap_share, *seed
 
     def _seal(
         self, numbers: I64, boxes: Boxes, kept: list[Segment], arranged: Arranged | None = None

@@ -20,6 +20,9 @@ DEAD_SHARE, MIN_DEAD = 0.2, 256
 NOWHERE = (1 << 32) - 1
 """The location of a box that is not there."""
 
+COMPACT_SIZE = 7
+"""Where the sizes of a bitmap segment say that it is compact; others are shorter."""
+
 U32 = NDArray[np.uint32]
 Arrays = dict[str, NDArray[Any]]
 
@@ -57,6 +60,11 @@ class Segment:
         first, last = bands[level]
         sharing = np.flatnonzero((bands[:, 0] == first) & (bands[:, 1] == last))
         return int(sharing[0]) if first < last and level == sharing[-1] else None
+
+    @property
+    def compact(self) -> bool:
+        """Whether it is a bitmap segment in the smaller form (src/engine/format/bitmap.hpp)."""
+        return self.kind == "bitmap" and bool(self.arrays["sizes"][COMPACT_SIZE:].any())
 
     @property
     def nbytes(self) -> int:

@@ -54,11 +54,11 @@ def part_name(number: int) -> str:
     return f"part-{number:05d}-{uuid.uuid4().hex[:8]}"
 
 
-def index_of(keys: Keys, encoded: bulk_load.Encoded, matcher: str = "auto") -> Index:
+def index_of(keys: Keys, encoded: bulk_load.Encoded, matcher: str = "auto", **options: object) -> Index:
     """An index of subscriptions that are already encoded as boxes; each id occurs once."""
-    contents = IndexState.empty(keys, matcher, {})
+    contents = IndexState.empty(keys, matcher, options)
     contents.add(encoded)
-    return Index.of(contents)
+    return Index.of(contents, options=options)
 
 
 def write_part(folder: Path, index: Index, name: str) -> snapshot.Files:

@@ -122,7 +122,7 @@ class IndexState:
 
     def renamed(self, ids: pa.Array) -> IndexState:
         """The same subscriptions, in the same order, with other ids; each id occurs once."""
-        state = IndexState.empty(self.keys, self.name, {})
+        state = IndexState.empty(self.keys, self.name, self.matcher.kept_options())
         state.add(replace(self.everything(), ids=ids))
         return state
 
@@ -184,7 +184,7 @@ def read(
     parts = [part(meta, keys, found, name, matcher, options, folder) for name in meta.get("parts", [""])]
     if len(parts) == 1:
         return parts[0]
-    whole = IndexState.empty(keys, parts[0].name, options or {})
+    whole = IndexState.empty(keys, parts[0].name, parts[0].matcher.kept_options() | dict(options or {}))
     for one in parts:
         whole.add(one.everything())
     return whole

@@ -103,6 +103,10 @@ class Matcher(ABC):
         """Prepare a compaction while others match and nobody changes; the returned function switches over to it."""
         return None
 
+    def kept_options(self) -> dict[str, Any]:
+        """The options that a matcher with the same boxes should have, too: those that a snapshot remembers."""
+        return {}
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The complete state as flat arrays, for a snapshot."""
         numbers = self.numbers()

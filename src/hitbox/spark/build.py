@@ -19,20 +19,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from hitbox.encoding.arrays import Space
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.errors import TableError, ValueProblem, counted
 from hitbox.index import bulk_load
 from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS
-from hitbox.matchers import resolve_name
+from hitbox.matchers import make, resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
 from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns
 from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
@@ -72,6 +73,7 @@ def build(
     schema: Schema | Mapping[str, Any] | None = None,
     *,
     matcher: str = "auto",
+    compact: bool = False,
     parts: int | None = None,
     latest_by: str | None = None,
     on_error: str = "raise",
@@ -90,6 +92,7 @@ def build(
     ----------
     subscriptions: a DataFrame, or the path of a Parquet table, which tasks read without Spark: several times faster
     schema: optional in the wide layout, where it follows from the columns
+    compact: smaller parts, which may take longer to match (see docs/performance.md); later changes keep it
     parts: how many parts are built in parallel (default: a power of two, with at most 1.4 million subscriptions each)
     latest_by: the column that decides which of several rows with one id counts
     on_error: "raise" names the first bad rows; "return" writes them to a Parquet table at `report` and continues
@@ -99,6 +102,8 @@ def build(
     """
     path = resolve(path)
     check_keep(keep)
+    options = {"compact": compact} if compact is not False else {}
+    make(matcher, Space.of(1), **options)  # refuses what it does not have before anything is read
     report = resolve(report) if report else report
     table = subscriptions if isinstance(subscriptions, DataFrame) else ParquetTable.open(subscriptions)
     spark = table.sparkSession if isinstance(table, DataFrame) else session()
@@ -114,7 +119,7 @@ def build(
         job_description(spark, f"hitbox: build {without_passwords(path)}"),
     ):
         task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(table, latest_by))
-        task = replace(task, latest_by=latest_by, report=report)
+        task = replace(task, latest_by=latest_by, report=report, options=options)
         snapshot_files.make_folder(task.boxes)
         chunks = _encoded(spark, table, task)
         parts = parts or _parts(sum(rows for _, rows in chunks))
@@ -216,6 +221,8 @@ class Task:
     parts: int = 0
     names: tuple[str, ...] = ()
     """The files of boxes."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of the matcher."""
 
     @property
     def boxes(self) -> str:
@@ -264,7 +271,7 @@ class Task:
         encoded = box_files.unpack(good)
         name = part_name(part)
         with snapshot_files.filling(self.place) as folder:
-            files = write_part(folder, index_of(Keys(self.schema), encoded, self.matcher), name)
+            files = write_part(folder, index_of(Keys(self.schema), encoded, self.matcher, **self.options), name)
         never = int((encoded.count == 0).sum())
         return facts | {"name": name, "files": files, "subscriptions": len(encoded.ids), "never": never}
 

@@ -104,6 +104,7 @@ def build_command(
     ] = None,
     report: Annotated[str | None, typer.Option(help="write bad rows to this table and continue without them")] = None,
     matcher: Annotated[str, typer.Option(help="matching algorithm")] = "auto",
+    compact: Annotated[bool, typer.Option("--compact", help="smaller parts, which may take longer to match")] = False,
     keep: KeepVersions = None,
     id_column: Annotated[str | None, typer.Option(help="the column that holds the ids, if it is not 'id'")] = None,
     where_column: Annotated[
@@ -126,6 +127,7 @@ def build_command(
                 snapshot,
                 wanted,
                 matcher=matcher,
+                compact=compact,
                 parts=parts,
                 latest_by=latest_by,
                 on_error="return" if report else "raise",

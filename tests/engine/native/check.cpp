@@ -62,6 +62,9 @@ bool check(u32 attributes, size_t count, i64 span, u32 block, u32 band) {
   std::vector<u32> where(sources.bitmap.position.data(), sources.bitmap.position.data() + count);
   Decoded back = decode(sources.bitmap_view, where.data(), count, interrupt);
   if (back.low != work.low || back.high != work.high || back.offsets != work.offsets) return std::puts("decode"), false;
+  where.assign(sources.compact.position.data(), sources.compact.position.data() + count);
+  back = decode(sources.compact_view, where.data(), count, interrupt);
+  if (back.low != work.low || back.high != work.high || back.offsets != work.offsets) return std::puts("decode"), false;
   where.assign(sources.dense.position.data(), sources.dense.position.data() + count);
   back = decode(sources.dense_view, where.data(), count, interrupt);
   if (back.low != work.low || back.high != work.high || back.offsets != work.offsets) return std::puts("decode"), false;

@@ -68,8 +68,9 @@ struct NamedArrays {
     return array.size;
   }
   size_t operator()(const char* name, const BitmapSizes& sizes, const Length& length) {
-    entries[name] = {&sizes, length.least, sizeof(u32)};
-    return length.least;
+    const size_t size = sizes.compact ? length.most : length.least;
+    entries[name] = {&sizes, size, sizeof(u32)};
+    return size;
   }
   size_t operator()(const char* name, const DenseSizes& sizes, const Length& length) {
     entries[name] = {&sizes, length.least, sizeof(u32)};
@@ -113,11 +114,11 @@ Postings view(PostingArrays& arrays, u32 attributes) {
 }
 
 struct Sources {
-  BitmapArrays bitmap;
+  BitmapArrays bitmap, compact;
   DenseArrays dense;
   PostingArrays postings;
   Tail tail;
-  Bitmap bitmap_view;
+  Bitmap bitmap_view, compact_view;
   Dense dense_view;
   Postings posting_view;
 
@@ -125,6 +126,9 @@ struct Sources {
     constexpr Seed seed{0x9E3779B97F4A7C15ull, 0xBF58476D1CE4E5B9ull};
     u32 m = work.attributes;
     bitmap = build_bitmap(work.boxes(), options, interrupt);
+    BitmapOptions smaller = options;
+    smaller.compact = true;
+    compact = build_bitmap(work.boxes(), smaller, interrupt);
     dense = build_dense(work.boxes(), options, interrupt);
     postings = build_postings(work.boxes(), choose_keys(work.boxes(), m, true, seed, interrupt), m, seed, interrupt);
     const Boxes boxes = work.boxes();
@@ -133,13 +137,14 @@ struct Sources {
     tail.stage(boxes);
     tail.publish(where.data(), where.size());
     bitmap_view = view(bitmap, m);
+    compact_view = view(compact, m);
     dense_view = view(dense, m);
     posting_view = view(postings, m);
   }
 
   std::vector<SegmentSet> sets() const {
-    return {SegmentSet{&bitmap_view, 1, nullptr, 0, Rows{}}, SegmentSet{nullptr, 0, &posting_view, 1, Rows{}},
-            SegmentSet{nullptr, 0, nullptr, 0, tail.rows()},
+    return {SegmentSet{&bitmap_view, 1, nullptr, 0, Rows{}}, SegmentSet{&compact_view, 1, nullptr, 0, Rows{}},
+            SegmentSet{nullptr, 0, &posting_view, 1, Rows{}}, SegmentSet{nullptr, 0, nullptr, 0, tail.rows()},
             SegmentSet{nullptr, 0, nullptr, 0, Rows{}, &dense_view, 1}};
   }
 };
