@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-import warnings
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from hitbox import spark as hs
 from hitbox.console import progress as console_progress
 from hitbox.errors import HitboxError, HitboxWarning, TableError, ValueProblem
 from hitbox.spark import task_progress, worker_check
+from hitbox.spark.session import at_prompt
 
 SCHEMA = {"price": "int", "city": "string"}
 
@@ -143,23 +147,106 @@ def test_without_pyspark_python_the_error_names_it_first(spark: Any, monkeypatch
     assert f"): set PYSPARK_PYTHON={sys.executable} before the session starts" in str(error.value)
 
 
-@pytest.mark.parametrize("where", ["terminal", "notebook", "log"])
-def test_progress_is_shown_on_terminals_and_in_notebooks(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(console_progress, "find_spec", lambda name: name == "ipywidgets")
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """A terminal, and a watcher of matches that ends with the test."""
     out = io.StringIO()
-    console = Console(file=out, force_terminal=where == "terminal", force_jupyter=where == "notebook", width=100)
-    monkeypatch.setattr(console_progress, "Console", lambda **_: console)
-    steps = []
-    original = console_progress.Step.__init__
+    monkeypatch.setattr(console_progress, "Console", lambda **_: Console(file=out, force_terminal=True, width=100))
+    monkeypatch.setattr(task_progress, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(task_progress, "_watcher", None)
+    monkeypatch.setattr(task_progress, "_ended", threading.Event())
+    yield out
+    task_progress._end()
 
-    def noted(step: Any, *args: Any) -> None:
-        original(step, *args)
-        steps.append(step.visible)
 
-    monkeypatch.setattr(console_progress.Step, "__init__", noted)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "install .ipywidgets")  # which are not installed here
-        with hs.show_progress("matching"), hs.show_progress("building"):
-            pass
-    assert steps == [where != "log"], "one line, not one within the other"
-    assert not task_progress._showing.now
+def slow(frame: Any) -> Any:
+    """The same rows, from tasks that last long enough to be seen."""
+
+    def wait(batches: Any) -> Any:
+        for batch in batches:
+            time.sleep(0.3)
+            yield batch
+
+    return frame.repartition(4).mapInArrow(wait, frame.schema)
+
+
+@pytest.mark.slow
+def test_match_and_build_draw_a_line_by_themselves(spark: Any, path: str, screen: io.StringIO) -> None:
+    hs.build(slow(spark.createDataFrame([(1, "price > 3")], "id long, where string")), path, SCHEMA)
+    assert "building" in screen.getvalue()
+    events = slow(spark.createDataFrame([(n, n, "x") for n in range(40)], "event_id long, price long, city string"))
+    for by_part in (False, True):
+        while console_progress._screen.locked():  # the line of the match before
+            time.sleep(0.01)
+        screen.seek(0)
+        screen.truncate()
+        found = hs.match(events, path, form="counts", by_part=by_part)
+        slow(spark.range(40)).count()
+        assert "matching" not in screen.getvalue(), "a query without a match"
+        assert found.groupBy("matches").count().count() == 2
+        assert "/4 Spark tasks" in screen.getvalue()
+        assert "matching" in screen.getvalue()
+    with hs.show_progress("counting"):
+        found.count()
+    assert "counting" in screen.getvalue()
+    assert "building" not in screen.getvalue()
+
+
+def test_no_line_for_streams(spark: Any, path: str, screen: io.StringIO, tmp_path: Path) -> None:
+    index = Index({"value": "int"})
+    index.subscribe(1, "value >= 0")
+    index.save(path)
+    hs.match(spark.createDataFrame([(1, 1)], "event_id long, value long"), path)  # starts the watcher
+    stream = slow(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 4).load().select("value"))
+    writer = hs.match(stream, path, "value").writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    while query.isActive and not query.recentProgress:
+        time.sleep(0.02)
+    query.stop()
+    assert query.exception() is None
+    assert screen.getvalue() == ""
+
+
+def test_no_second_line_where_spark_draws_its_own(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    own: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "true"), _jsparkSession=object())
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    with hs.show_progress("counting", own):
+        task_progress.show_matches(own)
+    assert task_progress._watcher is None
+    assert screen.getvalue() == ""
+
+
+def test_at_the_prompt_of_a_terminal_spark_draws(spark: Any, path: str, screen: io.StringIO) -> None:
+    """A line that a thread draws would erase the prompt."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "ps1", ">>> ", raising=False)
+        patch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+        assert at_prompt()
+        task_progress.show_matches(spark)
+    assert task_progress._watcher is None
+    assert not at_prompt()
+
+
+def test_a_connect_session_reports_its_tasks(screen: io.StringIO) -> None:
+    handlers: list[Any] = []
+    server: Any = SimpleNamespace(
+        conf=SimpleNamespace(get=lambda *_: "false"),
+        registerProgressHandler=handlers.append,
+        removeProgressHandler=handlers.remove,
+    )
+    stages = [SimpleNamespace(num_tasks=8, num_completed_tasks=3), SimpleNamespace(num_tasks=2, num_completed_tasks=0)]
+    with hs.show_progress("matching", server):
+        handlers[0](stages=stages, inflight_tasks=2, operation_id="x", done=False)
+        handlers[0](stages=None, inflight_tasks=0, operation_id="x", done=True)
+    assert "3/10 Spark tasks" in screen.getvalue()
+    assert not handlers
+
+
+def test_nothing_is_drawn_into_a_log(monkeypatch: pytest.MonkeyPatch, spark: Any, path: str) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(console_progress, "Console", lambda **_: Console(file=out))
+    monkeypatch.setattr(task_progress, "_watcher", None)
+    with hs.show_progress("counting"):
+        task_progress.show_matches(spark)
+    assert out.getvalue() == ""
+    assert task_progress._watcher is None

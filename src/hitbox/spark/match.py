@@ -27,6 +27,7 @@ from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bo
 from hitbox.spark.match_task import FORMS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
+from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH, show_matches
 from hitbox.spark.versions import chosen
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
@@ -85,6 +86,7 @@ def match(
         found = _on_stream(events, job, schema, version, allow_missing, metrics)
         return found.drop(VERSION) if on_the_fly else found
     require_hitbox(events.sparkSession)
+    show_matches(events.sparkSession)
     if by_part:
         facts = snapshot_files.facts(path, job.version)
         found = match_by_part(events, _read(job), job, schema, len(facts.get("parts", [""])), facts["id_type"])
@@ -132,14 +134,15 @@ def prepare(
     return job, T.StructType([*fields, T.StructField(result, kind)])
 
 
-def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
-    """Pass only the columns that the job reads to the job."""
+def run(events: DataFrame, job: Job, schema: T.StructType, name: str = TABLE_MATCH) -> DataFrame:
+    """Pass only the columns that the job reads to the job. Spark shows the name in its plans."""
     read = _read(job)
 
-    def hitbox_match(batches: Any) -> Any:  # Spark shows this name in its plans
+    def match_partition(batches: Any) -> Any:
         return job(batch.rename_columns(read) for batch in batches)
 
-    return numbered_columns(events, read).mapInArrow(hitbox_match, schema)
+    match_partition.__name__ = name
+    return numbered_columns(events, read).mapInArrow(match_partition, schema)
 
 
 def _read(job: Job) -> list[str]:
@@ -161,12 +164,13 @@ def _on_stream(
     id_type = str(snapshot_files.facts(job.path, job.version)["id_type"])
     task = StreamTask(job, id_type, others, version is None, allow_missing)
 
-    def hitbox_match(batches: Any) -> Any:
+    def match_partition(batches: Any) -> Any:
         return task(batch.rename_columns(read) for batch in batches)
 
+    match_partition.__name__ = STREAM_MATCH
     # all can be null, in the rows with figures; the metadata of an event-time column says what its watermark is
     fields = [T.StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields]
-    found = numbered_columns(events, read).mapInArrow(hitbox_match, T.StructType([*fields, *EXTRA_FIELDS]))
+    found = numbered_columns(events, read).mapInArrow(match_partition, T.StructType([*fields, *EXTRA_FIELDS]))
     return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
 
 

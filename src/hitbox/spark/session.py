@@ -36,7 +36,6 @@ logger.shutdown.level = off
 HARMLESS = b"WARNING: Using incubator modules: jdk.incubator.vector"
 
 DEFAULTS = {
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
@@ -61,7 +60,8 @@ def session(master: str | None = None, name: str = "hitbox", **settings: Any) ->
         return builder.remote(master or remote or "").getOrCreate()
     _require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    options = DEFAULTS | {"spark.driver.memory": "2g"} | given
+    bar = "true" if at_prompt() else "false"  # as in the pyspark shell; elsewhere hitbox draws its own
+    options = DEFAULTS | {"spark.driver.memory": "2g", "spark.ui.showConsoleProgress": bar} | given
     flags = options.get("spark.driver.extraJavaOptions", "")
     options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {flags}".strip()
     options["spark.master"] = master or "local[*]"
@@ -99,6 +99,16 @@ def active() -> SparkSession | None:
     return found
 
 
+def is_connect(spark: Any) -> bool:
+    return getattr(spark, "_jsparkSession", None) is None
+
+
+def at_prompt() -> bool:
+    """Whether a person types into a terminal. A line that a thread draws there would end too late and erase the prompt;
+    Spark's own bar ends in time."""
+    return hasattr(sys, "ps1") and sys.stderr.isatty()
+
+
 @contextlib.contextmanager
 def _jvm_messages_filtered() -> Iterator[None]:
     """A JVM that starts in the body writes to stderr through a filter, which drops the line that Java prints because of
@@ -119,10 +129,17 @@ def _jvm_messages_filtered() -> Iterator[None]:
 
 
 def _pass_on(messages: int, screen: int) -> None:
-    with open(messages, "rb") as lines:
+    """Copy at once what comes, for Spark's progress bar is a line without an end."""
+    held = b""
+    while chunk := os.read(messages, 65_536):
+        *lines, held = (held + chunk).split(b"\n")
         for line in lines:
-            if HARMLESS not in line:
-                os.write(screen, line)
+            if not line.startswith(HARMLESS):
+                os.write(screen, line + b"\n")
+        if not HARMLESS.startswith(held):
+            os.write(screen, held)
+            held = b""
+    os.write(screen, held)
 
 
 def _require_java() -> None:
