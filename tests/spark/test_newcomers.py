@@ -46,6 +46,11 @@ def test_columns_with_other_names(spark: Any, path: str) -> None:
     report = hs.apply_changes(log, path, id_column="sub_id", where_column="rule")
     assert isinstance(report, hs.ChangeReport)
     assert report.unsubscribed == 1
+    events = spark.createDataFrame([(1, 5, "Rome")], "event_id long, price long, city string")
+    with pytest.raises(TableError, match=r"no column 'id': .* such as id_column='sub_id'"):
+        hs.match(events, frame.drop("id"))
+    found = hs.match(events, frame.drop("id"), id_column="sub_id", where_column="Condition").collect()
+    assert found[0].subscriptions == ["a", "b"]
 
 
 def test_a_parquet_table_with_other_names(spark: Any, path: str, tmp_path: Path) -> None:
@@ -66,11 +71,17 @@ def test_a_parquet_table_with_other_names(spark: Any, path: str, tmp_path: Path)
 
 def test_ignored_columns_are_reported(spark: Any, path: str) -> None:
     frame = spark.createDataFrame([(1, "price > 3", "x", 5)], "id long, where string, owner string, updated long")
-    with pytest.warns(HitboxWarning, match="the column 'owner' of the subscriptions is ignored: drop it to silence"):
+    says = "the column 'owner' of the subscriptions is ignored: drop it to silence"
+    with pytest.warns(HitboxWarning, match=says) as warned:
         made = hs.build(frame, path, SCHEMA, latest_by="updated")
+    events = spark.createDataFrame([(1, 5, "x")], "event_id long, price long, city string")
+    with pytest.warns(HitboxWarning, match=says) as warned_too:
+        hs.match(events, frame.drop("updated"))
+    ours = [one for one in (*warned, *warned_too) if one.category is HitboxWarning]
+    assert {one.filename for one in ours} == {__file__}, "the user's line, not one of hitbox"
     assert made.ignored_columns == ("owner",)
     log = frame.selectExpr("1L AS sequence", "'subscribe' AS op", "*")
-    with pytest.warns(HitboxWarning, match="the columns 'owner', 'updated' of the subscriptions are ignored"):
+    with pytest.warns(HitboxWarning, match="the columns 'owner', 'updated' of the changes are ignored"):
         hs.apply_changes(log, path)
 
 
@@ -104,6 +115,22 @@ def test_nested_columns_are_paths(spark: Any, path: str) -> None:
     assert {row.event_id: row.subscriptions for row in by_part.collect()} == expected
 
 
+@pytest.mark.parametrize("source", ["frame", "table"])
+def test_nested_columns_of_subscriptions(spark: Any, path: str, tmp_path: Path, source: str) -> None:
+    rows = [(("a", 1), "price > 3", {"low": 2}), (("b", 2), "price > 9", {"low": 1})]
+    columns = "sub struct<key: string, version: int>, where string, more struct<low: int>"
+    table: Any = spark.createDataFrame(rows, columns)
+    if source == "table":
+        table.coalesce(1).write.parquet(str(tmp_path / "table"))
+        table = str(tmp_path / "table")
+    with pytest.raises(TableError, match=r"no column 'id': .* such as id_column='sub\.key'"):
+        hs.build(table, path, SCHEMA)
+    with pytest.warns(HitboxWarning, match=r"the column 'more\.low' of"):
+        made = hs.build(table, path, SCHEMA, id_column="sub.key", latest_by="sub.version")
+    assert made.subscriptions == 2
+    assert Index.open(path).match({"price": 5}) == ["a"]
+
+
 def test_bounds_of_nested_columns(spark: Any, path: str) -> None:
     names = "id long, `order.price_low` double, `order.price_high` double"
     hs.build(spark.createDataFrame([(1, 1.0, 2.0), (2, 5.0, 6.0)], names), path)
@@ -128,10 +155,39 @@ def test_on_error_has_the_same_values_everywhere(spark: Any, path: str) -> None:
         hs.build(frame.union(frame.selectExpr("2L", "where")), path, SCHEMA)
 
 
+def test_what_is_wrong_is_said_in_the_words_of_the_user(spark: Any, path: str, tmp_path: Path) -> None:
+    events = spark.createDataFrame([(1, 5, "x")], "number long, x long, y string")
+    Index(SCHEMA).save(path)
+    for call, says in (
+        (lambda: hs.match(events, path), "no column 'event_id': name the one that .*, such as event_id='number'"),
+        (lambda: hs.match(events, path, "number"), r"no columns 'price', 'city', which .* \(allow_missing=True"),
+        (lambda: hs.match(events.drop("x").withColumnRenamed("y", "city"), path, "number"), "no column 'price', which"),
+        (lambda: hs.match(events.toPandas(), path), r"events are a DataFrame of Spark, not pandas\..*createDataFrame"),
+        (
+            lambda: hs.build([1], path),
+            "subscriptions are a DataFrame of Spark or the path of a Parquet table, not list",
+        ),
+        (lambda: hs.build(tmp_path / "nowhere", path), "there is no Parquet table at .*/nowhere$"),
+        (lambda: hs.apply_changes([1], path), "changes are a DataFrame of Spark, not list"),
+        (lambda: hs.apply_changes(events, path), "the changes have no column 'id'"),
+    ):
+        with pytest.raises(TableError, match=says):
+            call()
+
+
 def test_a_session_says_which_settings_it_ignores(spark: Any) -> None:
-    says = r"running already, so spark\.driver\.memory=9g, spark\.master=local\[7\] are ignored: stop it first"
+    says = r"so spark\.driver\.memory=9g, spark\.master=local\[7\] are ignored: stop .* or leave these settings out"
     with pytest.warns(HitboxWarning, match=says):
         assert hs.session("local[7]", spark_driver_memory="9g") is spark
+    with pytest.warns(
+        HitboxWarning, match=r"so spark\.app\.name=mine is ignored: .* or leave this setting out"
+    ) as warned:
+        assert hs.session(name="mine") is spark
+    assert warned[0].filename == __file__
+    with pytest.raises(
+        ValueProblem, match="'driver_memory' is not a setting of Spark; did you mean 'spark_driver_memory'"
+    ):
+        hs.session(driver_memory="9g")
     assert hs.session() is spark
     assert hs.session(spark_sql_shuffle_partitions=2) is spark, "it has this setting"
 

@@ -22,8 +22,16 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
-from hitbox.spark.column_names import check_events, numbered_columns, with_nested_fields
-from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
+from hitbox.spark.column_names import check_events, numbered_columns, subscription_columns, with_nested_fields
+from hitbox.spark.columns import (
+    ID_TYPES,
+    event_columns,
+    event_id_field,
+    field_of,
+    require_frame,
+    schema_of_bounds,
+    schema_of_events,
+)
 from hitbox.spark.match_task import FORMS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
@@ -51,6 +59,8 @@ def match(
     by_part: bool = False,
     scratch: str | None = None,
     metrics: str = "hitbox",
+    id_column: str | None = None,
+    where_column: str | None = None,
 ) -> DataFrame:
     """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
 
@@ -71,11 +81,14 @@ def match(
     by_part: each task opens one part and gets all events; for snapshots larger than a host's memory
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
+    id_column, where_column: of a DataFrame of subscriptions, as in `build`
     """
+    require_frame(events, "events")
     events = with_nested_fields(events, [event_id, *keep, where])
     on_the_fly = isinstance(subscriptions, DataFrame)
     if on_the_fly:
         others = [name for name in (event_id, *keep, where) if name]
+        subscriptions = subscription_columns(subscriptions, id_column, where_column)
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
     version = chosen(path, version, as_of)
@@ -118,7 +131,7 @@ def prepare(
         raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
     facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
-    fields = [field_of(events, name, "event_id" if name == event_id else "keep") for name in kept]
+    fields = [event_id_field(events, name) if name == event_id else field_of(events, name, "keep") for name in kept]
     result = RESULTS[form]
     for name in (result, VERSION):
         if name in kept:

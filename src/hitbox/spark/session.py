@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from hitbox.errors import HitboxError, HitboxWarning
+from hitbox.errors import HitboxError, ValueProblem, warn
 
 LOG4J = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -41,20 +41,23 @@ DEFAULTS = {
 }
 
 
-def session(master: str | None = None, name: str = "hitbox", **settings: Any) -> SparkSession:
+def session(master: str | None = None, name: str | None = None, **settings: Any) -> SparkSession:
     """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g".
 
     Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine. If a session is
     running, a warning lists the settings that it does not have.
     """
+    for key in settings:
+        if not key.startswith("spark_"):
+            raise ValueProblem(f"{key!r} is not a setting of Spark; did you mean {f'spark_{key}'!r}?")
     given = {key.replace("_", "."): value for key, value in settings.items()}
     running = active()
     if running is not None:
-        _warn_ignored(running, given | ({"spark.master": master} if master else {}))
+        _warn_ignored(running, given | _known({"spark.app.name": name, "spark.master": master}))
         return running
     os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    builder = SparkSession.builder.appName(name)
+    builder = SparkSession.builder.appName(name or "hitbox")
     remote = os.environ.get("SPARK_REMOTE")
     if (master and master.startswith("sc://")) or (remote and not master):
         return builder.remote(master or remote or "").getOrCreate()
@@ -82,13 +85,15 @@ def _warn_ignored(running: SparkSession, given: dict[str, Any]) -> None:
         if not same:
             ignored.append(f"{key}={value}")
     if ignored:
-        warnings.warn(
-            HitboxWarning(
-                f"a Spark session is running already, so {', '.join(ignored)} "
-                f"{'is' if len(ignored) == 1 else 'are'} ignored: stop it first (spark.stop()), or leave this out"
-            ),
-            stacklevel=3,
+        one = len(ignored) == 1
+        warn(
+            f"a Spark session is running already, so {', '.join(ignored)} {'is' if one else 'are'} ignored: "
+            f"stop that session first (spark.stop()), or leave {'this setting' if one else 'these settings'} out"
         )
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def active() -> SparkSession | None:
