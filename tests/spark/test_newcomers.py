@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -173,6 +175,45 @@ def test_what_is_wrong_is_said_in_the_words_of_the_user(spark: Any, path: str, t
     ):
         with pytest.raises(TableError, match=says):
             call()
+
+
+SMALLER = {
+    "subscriptions=1_000_000, events=100_000": "subscriptions=500, events=50",
+    '.format("kafka").option(...) ': '.format("noop").trigger(availableNow=True) ',
+    'as_of="2026-01-31 12:00:00"': "as_of=now",
+    "hs.diff(path, 3, 5)": "hs.diff(path, 1, 2)",
+}
+"""What the test replaces in the examples of docs/spark.md."""
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    text = "\n# ----\n".join(examples)
+    for shown, smaller in SMALLER.items():
+        assert text.count(shown) == 1, shown
+        text = text.replace(shown, smaller)
+    text = re.sub(r'"(data|snapshots|matches|checkpoints|hits)(["/])', rf'"{tmp_path}/\1\2', text)
+    first, stream, files, versions = text.split("# ----")
+    names: dict[str, Any] = {}
+    exec(first, names)
+    made = names["made"]
+    assert spark.read.parquet(f"{tmp_path}/matches").count() == 50
+    names["events_stream"] = spark.readStream.schema(made.events.schema).parquet(f"{tmp_path}/data/events")
+    exec(stream, names)
+    names["query"].awaitTermination()
+    assert [one["events"] for one in hs.progress(names["query"])] == [50]
+    columns = "sequence long, op string, id long, where string, priority int"
+    names["log"] = spark.createDataFrame([(1, "subscribe", 900, "a0 >= 0", 5)], columns)
+    exec(files, names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    assert spark.read.parquet(f"{tmp_path}/hits").count() == 50
+    names |= {"path": f"{tmp_path}/snapshots/w1", "subscriptions": made.subscriptions, "events": made.events}
+    names["now"] = datetime.now(UTC)
+    exec(versions, names)
+    assert [one.operation for one in hs.versions(f"{tmp_path}/snapshots/w1")] == ["build", "apply_changes", "build"]
 
 
 def test_a_session_says_which_settings_it_ignores(spark: Any) -> None:
