@@ -142,11 +142,11 @@ def printable(text: str) -> str:
 
 def warn(message: str) -> None:
     """Give a HitboxWarning that points at the line of the caller's own code."""
-    import sys
+    import inspect  # takes long to import, and is needed for a warning only
     import warnings
 
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hitbox":
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hitbox":
         frame, level = frame.f_back, level + 1
     warnings.warn(HitboxWarning(message), stacklevel=level)
 
