@@ -28,6 +28,7 @@ import numpy as np
 
 from hitbox import spark as hs
 from hitbox import workloads
+from hitbox.experiments.machine import own_processes
 
 EVENTS, CHUNK = 20, 250_000
 
@@ -108,33 +109,21 @@ def observed() -> Iterator[dict[str, Any]]:
 
 def memory() -> dict[str, int]:
     """Anonymous KB of this process, its JVM and its Python workers together; resident KB of the largest worker."""
-    parents: dict[int, int] = {}
-    sizes: dict[int, tuple[str, int, int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
+    found = {"driver": 0, "jvm": 0, "workers": 0, "largest_worker": 0}
+    for pid in own_processes():
         try:
-            status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-            parents[int(folder.name)] = int(status["PPid"])
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
             anonymous, resident = (int(status[name].split()[0]) for name in ("RssAnon", "VmRSS"))
-            sizes[int(folder.name)] = status["Name"].strip(), anonymous, resident
-        except (OSError, KeyError, ValueError):
+        except (OSError, KeyError, ValueError):  # it has ended
             continue
-    me, found = os.getpid(), {"driver": 0, "jvm": 0, "workers": 0, "largest_worker": 0}
-    for pid, (name, size, resident) in sizes.items():
-        if pid == me:
-            found["driver"] += size
-        elif me in ancestors(pid, parents):
-            found["jvm" if name == "java" else "workers"] += size
-            if name != "java":
-                found["largest_worker"] = max(found["largest_worker"], resident)
+        if pid == os.getpid():
+            found["driver"] += anonymous
+        elif status["Name"].strip() == "java":
+            found["jvm"] += anonymous
+        else:
+            found["workers"] += anonymous
+            found["largest_worker"] = max(found["largest_worker"], resident)
     return found
-
-
-def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
-    seen: set[int] = set()
-    while pid in parents and pid not in seen:
-        seen.add(pid)
-        pid = parents[pid]
-    return seen
 
 
 if __name__ == "__main__":

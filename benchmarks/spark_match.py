@@ -13,6 +13,7 @@ this run), because other work on the machine moves the first but hardly the seco
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -27,6 +28,7 @@ from pyspark.sql import functions as F
 
 from hitbox import Index, workloads
 from hitbox import spark as hs
+from hitbox.experiments.machine import own_processes
 from hitbox.spark.demo import join, range_join
 from hitbox.spark.generate import Tables
 from hitbox.spark.match import prepare, run
@@ -52,21 +54,11 @@ class Clock:
 
 def cpu_seconds() -> float:
     """Of this process, the JVM and its Python workers, those that ended included."""
-    parents, spent = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
-        spent[int(folder.name)] = sum(map(int, fields[11:15])) / TICK
-    total, me = 0.0, os.getpid()
-    for pid, seconds in spent.items():
-        at, seen = pid, set()
-        while at not in (me, 0) and at in parents and at not in seen:
-            seen.add(at)
-            at = parents[at]
-        total += seconds if at == me else 0.0
+    total = 0.0
+    for pid in own_processes():
+        with contextlib.suppress(OSError):  # it has ended
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / TICK
     return total
 
 

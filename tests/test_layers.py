@@ -106,6 +106,7 @@ PRIVATE_ALLOWED = {
     ("index.exchange", "_remove_many"): "the same",
     ("experiments.goal_cases", "_matcher"): "the engine is measured beside the index that holds it, on the same boxes",
     ("broker.http.routes", "_asdict"): "a documented method of named tuples",
+    ("spark.task_progress", "_jsparkSession"): "PySpark has no public way to ask which queries run",
 }
 """(module, name) that may be used although another module defines it as private, with the reason."""
 

@@ -140,6 +140,17 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def warn(message: str) -> None:
+    """Give a HitboxWarning that points at the line of the caller's own code."""
+    import inspect  # takes long to import, and is needed for a warning only
+    import warnings
+
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == "hitbox":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(HitboxWarning(message), stacklevel=level)
+
+
 def counted(count: int, one: str, many: str) -> str:
     """A number and what it counts.
 

@@ -111,7 +111,7 @@ def test_entries_that_do_not_fit(spark: Any, path: str) -> None:
     assert [sequence for sequence, _ in sorted(report.errors)] == [2, 3]
     assert "ok" in Index.open(path)
     assert "s1" in Index.open(path)
-    with pytest.raises(TableError, match="'sequence' is not a column"):
+    with pytest.raises(TableError, match="the changes have no column 'sequence'"):
         hs.apply_changes(bad.drop("sequence"), path)
     with pytest.raises(TableError, match="ids of type string, the changes have int"):
         hs.apply_changes(bad.withColumn("id", bad.sequence), path)

@@ -1,4 +1,4 @@
-"""The same code on Spark Connect, on executors that are processes of their own, shipped to them, and under kill -9."""
+"""The same code on Spark Connect, on clusters (one loses a worker, to one it is shipped), and under kill -9."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*command: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["connect", "lost", "bare", "shipped"])
+@pytest.mark.parametrize("where", ["connect", "standalone", "bare", "shipped"])
 def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
     assert "right" in run(str(SUPPORT / "spark_elsewhere.py"), where, str(tmp_path))
 

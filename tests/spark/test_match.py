@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_said_before_work_starts(w1: Any, tmp_path: Path) -
         hs.match(made.events.withColumn("a3", made.events.a3.cast("string")), path)
     with pytest.raises(SnapshotError, match="there is none"):
         hs.match(made.events, str(tmp_path / "nowhere"))
-    with pytest.raises(TableError, match="'evnt_id' is not a column; did you mean 'event_id'"):
+    with pytest.raises(TableError, match="no column 'evnt_id'; did you mean 'event_id'"):
         hs.match(made.events, path, "evnt_id")
     with pytest.raises(ValueProblem, match="did you mean 'arrays'"):
         hs.match(made.events, path, form="array")

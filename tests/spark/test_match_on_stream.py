@@ -96,8 +96,55 @@ def test_each_batch_has_one_version_and_keeps_it_when_repeated(spark: Any, growi
     again = run(hs.match(events(spark), path, "value", keep=["at"]), checkpoint, 2)
     assert sorted(again[2]) == sorted(found[2])
     assert {row.snapshot_version for row in again[3]} == {8}, "the next batch takes the current version"
-    pins = sorted(int(file.stem.rpartition("-")[2]) for file in Path(path, "pins").glob("query-*.json"))
-    assert pins[-1] - pins[0] == len(pins) - 1 < batch_version.KEPT_BATCHES
+
+
+def pinned(path: str) -> dict[int, int]:
+    """The versions that queries have pinned, by batch."""
+    found = [json.loads(file.read_text()) for file in Path(path, "pins").glob("query-*.json")]
+    assert all(pin["expires"] > time.time() + 86_400 for pin in found)
+    return {pin["batch"]: pin["version"] for pin in found}
+
+
+def test_a_pin_is_written_read_by_the_other_tasks_and_removed(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    """The second task of the first batch asks for its version after the first pinned one and a newer one appeared."""
+    path, go, seen = growing.path, tmp_path / "go", {}
+
+    def hold_up(batches: Any) -> Any:
+        for batch in batches:
+            while PER_BATCH - 1 in batch["value"].to_pylist() and not go.exists():
+                time.sleep(0.01)
+            yield batch
+
+    def publish() -> None:
+        until = time.time() + 100
+        while not pinned(path) and time.time() < until:
+            time.sleep(0.01)
+        seen["first"] = pinned(path)
+        growing.publish()
+        go.touch()
+
+    stream = events(spark).select("value")
+    stream = stream.mapInArrow(hold_up, stream.schema)
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    during: dict[int, dict[int, int]] = {}
+
+    def after(batch: int) -> None:
+        during[batch] = pinned(path)
+        growing.publish()
+
+    found = run(hs.match(stream, path, "value"), tmp_path / "checkpoint", 4, after)
+    publisher.join()
+    assert seen["first"] == {0: 1}, "the first task wrote the pin"
+    assert [row.snapshot_version for row in found[0]] == [1] * PER_BATCH, "the second task read it"
+    assert all(row.subscriptions == [0] for row in found[0])
+    assert {batch: {row.snapshot_version for row in rows} for batch, rows in found.items()} == {
+        0: {1},
+        1: {3},
+        2: {4},
+        3: {5},
+    }
+    assert during == {0: {0: 1}, 1: {0: 1, 1: 3}, 2: {1: 3, 2: 4}, 3: {2: 4, 3: 5}}, "each batch removes older pins"
 
 
 def test_nested_columns_of_a_stream(spark: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 import threading
@@ -24,3 +25,19 @@ def test_javas_warning_about_incubator_modules_is_left_out(capfd: pytest.Capture
         if thread not in before:
             thread.join(20)
     assert sorted(capfd.readouterr().err.splitlines()) == ["later", "mine", "something else"]
+
+
+def test_what_the_jvm_writes_is_passed_on_at_once() -> None:
+    """Spark's progress bar is a line that never ends; it used to stay in the filter until the line did."""
+    (messages, jvm), (seen, screen) = os.pipe(), os.pipe()
+    thread = threading.Thread(target=session._pass_on, args=(messages, screen))
+    thread.start()
+    os.write(jvm, b"\r[Stage 0:> (0 + 2) / 8]")
+    assert os.read(seen, 100) == b"\r[Stage 0:> (0 + 2) / 8]"
+    for part in (b"\rdone\n", session.HARMLESS[:20], session.HARMLESS[20:] + b"\nnext\nWARN"):
+        os.write(jvm, part)
+    os.close(jvm)
+    thread.join(20)
+    assert os.read(seen, 1000) == b"\rdone\nnext\nWARN"
+    for end in (seen, screen):
+        os.close(end)

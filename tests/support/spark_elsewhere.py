@@ -1,20 +1,23 @@
-"""What test_elsewhere.py runs in a process of its own: the pipeline on Spark Connect, on a cluster that loses an
-executor, on workers that have no hitbox, and on a cluster that gets it shipped.
+"""What test_elsewhere.py runs in a process of its own: the pipeline on Spark Connect, on a standalone cluster that
+loses a worker, on workers that have no hitbox, and on a cluster that gets it shipped.
 
-python spark_elsewhere.py connect|lost|bare|shipped FOLDER
+python spark_elsewhere.py connect|standalone|bare|shipped FOLDER
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from hitbox import Index
 from hitbox import spark as hs
 from hitbox.engine import _kernels
 from hitbox.errors import HitboxError
+from hitbox.experiments.machine import own_processes
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives a minute."""
@@ -43,11 +47,11 @@ def connect(folder: str) -> None:
     whole(spark, folder)
 
 
-def session(**more: Any) -> Any:
+def session(master: str = "local-cluster[2,1,1024]", **more: Any) -> Any:
     flags = {"spark_driver_extraJavaOptions": QUICK, "spark_executor_extraJavaOptions": QUICK}
     quick = {"spark_sql_shuffle_partitions": 2, "spark_ui_enabled": "false"}
     settings = {"spark_driver_memory": "1g", **quick, **flags, **more}
-    spark = hs.session("local-cluster[2,1,1024]", **settings)
+    spark = hs.session(master, **settings)
     work = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     return spark
@@ -150,55 +154,93 @@ def check(made: Any, path: str, by_part: bool = False) -> None:
     assert ours == {event: sorted(matches[row]) for row, event in enumerate(events["event_id"].to_pylist())}
 
 
-def lost(folder: str) -> None:
-    """An executor dies in the middle of a match; the job ends right all the same."""
-    spark = session()
-    path = f"{folder}/snapshot"
-    made = hs.generate("w1", 20_000, 60_000, spark=spark, partitions=30)
-    hs.build(made.subscriptions, path)
-    killed: list[int] = []
-
-    def shoot() -> None:
-        time.sleep(1.5)
-        victim = executors()[0]
-        os.kill(victim, signal.SIGKILL)
-        killed.append(victim)
-
-    shooter = threading.Thread(target=shoot)
-    shooter.start()
-    rows = hs.match(made.events, path, form="counts").collect()
-    ended = not shooter.is_alive()
-    shooter.join()
-    assert killed
-    assert ended, "the job was over before the executor died: more events"
-    events = made.events.toArrow()
-    counts = Index.open(path).match_batch(events).counts.tolist()
-    assert {row.event_id: row.matches for row in rows} == dict(zip(events["event_id"].to_pylist(), counts, strict=True))
-    spark.stop()
+def standalone(folder: str) -> None:
+    """A standalone cluster: a master and two workers. One worker is killed while both run tasks of a match, and the
+    answers are those of a full scan all the same."""
+    with cluster(Path(folder)) as (master, workers):
+        spark = session(master, spark_executor_memory="512m", spark_executor_cores=1)
+        path, notes = f"{folder}/snapshot", Path(folder, "notes")
+        notes.mkdir()
+        made = hs.generate("w1", 4000, 3000, path=f"{folder}/made", spark=spark, partitions=8, width=0.7, levels=3)
+        hs.build(f"{folder}/made/subscriptions", path, parts=2)
+        killer = threading.Thread(target=kill_a_busy_worker, args=(workers, notes))
+        killer.start()
+        rows = hs.match(held_up(made.events, notes), path).collect()
+        killer.join()
+        assert workers[0].poll() == -signal.SIGKILL
+        first, other = ({int(note.stem.split("-")[2]) for note in notes.glob(f"worker-{n}-*")} for n in (0, 1))
+        assert first, "the worker that was killed had begun a task"
+        assert first <= other, "its tasks ran again on the other worker"
+        events = made.events.toArrow()
+        matches = Index.open(path, matcher="brute").match_batch(events)
+        assert len(matches.ids) > 10_000
+        found = {row.event_id: sorted(row.subscriptions) for row in rows}
+        assert found == {event: sorted(matches[row]) for row, event in enumerate(events["event_id"].to_pylist())}
+        spark.stop()
 
 
-def executors() -> list[int]:
-    """The executors that this process started, by way of its JVM."""
-    parents, found = {}, []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            stat, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
-        if b"CoarseGrainedExecutorBackend" in command:
-            found.append(int(folder.name))
-    return [pid for pid in found if os.getpid() in ancestors(pid, parents)]
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The address of a master, and its two workers; each is a process and works in a folder of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"spark://127.0.0.1:{port}"
+    master = ["master.Master", "--port", str(port)]
+    worker = ["worker.Worker", address, "--cores", "1", "--memory", "512m", "--work-dir"]
+    env = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK, "SPARK_LOCAL_IP": "127.0.0.1"}
+    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    started = []
+    try:
+        for kind, *options in (master, [*worker, str(folder / "worker-0")], [*worker, str(folder / "worker-1")]):
+            command = [launcher, f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0"]
+            with open(folder / f"{kind}-{len(started)}.log", "wb") as log:
+                started.append(
+                    subprocess.Popen([*command, *options], env=os.environ | env, stdout=log, stderr=subprocess.STDOUT)
+                )
+            while len(started) == 1 and not listens(port):  # a worker that comes too early tries again much later
+                assert started[0].poll() is None, "the master ended"
+                time.sleep(0.05)
+        yield address, started[1:]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
-def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
-    seen: set[int] = set()
-    while pid in parents and pid not in seen:
-        seen.add(pid)
-        pid = parents[pid]
-    return seen
+def listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def held_up(events: Any, notes: Path) -> Any:
+    """The same events. Each task notes on which worker it runs, and waits until a worker was killed."""
+
+    def wait(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        worker = next(part for part in Path.cwd().parts if part.startswith("worker-"))
+        (notes / f"{worker}-{TaskContext.get().partitionId()}").touch()
+        while not (notes / "killed").exists():
+            time.sleep(0.01)
+        yield from batches
+
+    return events.mapInArrow(wait, events.schema)
+
+
+def kill_a_busy_worker(workers: list[subprocess.Popen[bytes]], notes: Path) -> None:
+    """Wait until both workers run a task, then kill the first one with its executor."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not all(any(notes.glob(f"worker-{n}-*")) for n in (0, 1)):
+        time.sleep(0.02)
+    executors = own_processes(workers[0].pid)
+    for pid in [workers[0].pid, *(executors - {workers[0].pid})]:  # the worker first: it would start another executor
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    workers[0].wait()
+    (notes / "killed").touch()
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (connect, lost, bare, shipped)}[sys.argv[1]](sys.argv[2])
+    {f.__name__: f for f in (connect, standalone, bare, shipped)}[sys.argv[1]](sys.argv[2])
     print("right")

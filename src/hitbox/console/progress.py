@@ -5,26 +5,38 @@
             ...
             step.advance()
 
-The line is drawn on a terminal, and in a notebook if ipywidgets is installed, so that logs and pipes stay clean.
+The line is drawn on terminals and in notebooks, so that logs and pipes stay clean. A process draws one line at a time:
+a step within another, or beside it in another thread, is not shown.
 """
 
 from __future__ import annotations
 
+import html
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from importlib.util import find_spec
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
+REFRESH_SECONDS = 0.2
+PATIENCE_SECONDS = 0.5
+"""How long a step waits for the line of another thread, which may be about to end."""
+
+_screen = threading.Lock()
+"""Held while a line is drawn."""
+_here = threading.local()
+"""`drawing`: whether this thread draws the line."""
+
 
 class Step:
     """One long step; the work reports its progress here."""
 
-    def __init__(self, bar: Progress, doing: str, total: float | None):
-        self.visible = not bar.disable
+    def __init__(self, bar: Progress, doing: str, total: float | None, visible: bool):
+        self.visible = visible
         self._bar, self._task = bar, bar.add_task(doing, total=total)
 
     def advance(self, amount: float = 1, doing: str | None = None) -> None:
@@ -56,7 +68,7 @@ class Figures(ProgressColumn):
             parts.insert(1, rate)
         if speed and task.total and not task.finished:
             parts.append(f"{timedelta(seconds=int(task.time_remaining or 0))} left")
-        return Text(", ".join(parts))
+        return Text(", ".join(parts), no_wrap=True)
 
 
 @contextmanager
@@ -65,13 +77,59 @@ def progress(
 ) -> Iterator[Step]:
     """Show how far the body has come. Without a unit the share that is done is shown, not a count."""
     console = console or Console(stderr=True)
-    columns = (SpinnerColumn(), BarColumn(), Figures(unit), TextColumn("{task.description}"))
-    bar = Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))),
-        speed_estimate_period=600,
-    )
-    with bar:
-        yield Step(bar, doing, total)
+    figures = Figures(unit)
+    columns = (SpinnerColumn(), BarColumn(20), figures, TextColumn("{task.description}"))
+    bar = Progress(*columns, console=console, transient=True, speed_estimate_period=600)
+    with _alone(can_draw(console)) as visible:
+        step = Step(bar, doing, total, visible)
+        with nullcontext() if not visible else bar if console.is_terminal else _in_notebook(bar, figures):
+            yield step
+
+
+def can_draw(console: Console | None = None) -> bool:
+    """Whether somebody can see a line: on a terminal or in a notebook."""
+    console = console or Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
+@contextmanager
+def _alone(wanted: bool) -> Iterator[bool]:
+    """Whether the body may draw; if so, nobody else does meanwhile."""
+    if not wanted or getattr(_here, "drawing", False) or not _screen.acquire(timeout=PATIENCE_SECONDS):
+        yield False
+        return
+    _here.drawing = True
+    try:
+        yield True
+    finally:
+        _here.drawing = False
+        _screen.release()
+
+
+@contextmanager
+def _in_notebook(bar: Progress, figures: Figures) -> Iterator[None]:
+    """Draw the bar as HTML below the cell; rich itself would need ipywidgets for that."""
+    from IPython import display as notebook
+
+    display: Any = notebook.display
+
+    def drawn() -> dict[str, str]:
+        (task,) = bar.tasks
+        text = f"{figures.render(task)} {task.description}"
+        share = f'value="{task.completed}" max="{task.total}"' if task.total else ""
+        return {"text/plain": text, "text/html": f"<progress {share}></progress> {html.escape(text)}"}
+
+    def refresh() -> None:
+        while not ended.wait(REFRESH_SECONDS):
+            shown.update(drawn(), raw=True)
+
+    ended = threading.Event()
+    shown = display(drawn(), raw=True, display_id=True)
+    thread = threading.Thread(target=refresh, daemon=True, name="hitbox-progress-line")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        shown.update({"text/plain": "", "text/html": ""}, raw=True)

@@ -1,7 +1,8 @@
-"""What a result must say about the machine that it was measured on, and how much memory is free."""
+"""What a result must say about the machine that it was measured on; free memory; the processes this one started."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -54,6 +55,20 @@ def commit() -> str | None:
 def free_memory() -> int:
     """Bytes that can be taken without swapping."""
     return _meminfo("MemAvailable")
+
+
+def own_processes(first: int | None = None) -> set[int]:
+    """This process (or `first`) and all that it started, itself or through others: on Spark, a JVM and its workers."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found, waiting = set(), [first or os.getpid()]
+    while waiting:
+        found.add(pid := waiting.pop())
+        waiting += children.get(pid, [])
+    return found
 
 
 def _git(place: Path, *arguments: str) -> str:

@@ -486,7 +486,8 @@ def _check_wide(table: pa.Table, schema: Schema) -> None:
     strange = [c for c in table.column_names if c not in known and c not in ("id", "priority")]
     if strange:
         raise TableError(
-            f"column {strange[0]!r} is neither 'where' nor a bound of an attribute{nearest(strange[0], known)}"
+            f"column {strange[0]!r} is neither 'where' nor a bound of an attribute{nearest(strange[0], known)} "
+            "(rename or drop it)"
         )
     for column in known & set(table.column_names):
         name, _, end = column.rpartition("_")

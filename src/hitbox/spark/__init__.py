@@ -5,7 +5,7 @@
     hs.build(subscriptions, "snapshots/ads", schema={"price": "float", "city": "string"})
     hs.match(events, "snapshots/ads").write.parquet("matches")
 
-Needs `pip install 'hitbox[spark]'` and Java 17.
+Needs `pip install 'hitbox[spark,cli]'` and Java 17 (`cli` draws the progress).
 """
 
 # ruff: noqa: E402 - the packages are checked before the imports that need them

@@ -18,6 +18,7 @@ an id with two rows is an error, because rows of a DataFrame have no order that 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +37,7 @@ from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import make, resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
 from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns
-from hitbox.spark.columns import check_subscriptions, empty_table, field_of, schema_of_bounds, without
+from hitbox.spark.columns import check_subscriptions, empty_table, field_of, require_frame, schema_of_bounds, without
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
 from hitbox.spark.task_progress import job_description, show_progress
@@ -105,7 +106,11 @@ def build(
     options = {"compact": compact} if compact is not False else {}
     make(matcher, Space.of(1), **options)  # refuses what it does not have before anything is read
     report = resolve(report) if report else report
-    table = subscriptions if isinstance(subscriptions, DataFrame) else ParquetTable.open(subscriptions)
+    if isinstance(subscriptions, str | os.PathLike):
+        table = ParquetTable.open(os.fspath(subscriptions))
+    else:
+        require_frame(subscriptions, "subscriptions", " or the path of a Parquet table")
+        table = subscriptions
     spark = table.sparkSession if isinstance(table, DataFrame) else session()
     table = subscription_columns(table, id_column, where_column)
     wanted, kind = _checked(table, path, schema, parts, latest_by, on_error, report)
@@ -299,5 +304,5 @@ def _refuse(done: list[dict[str, Any]], on_error: str) -> None:
         more = f"\n... and {count - len(named)} more" if count > len(named) else ""
         raise TableError(
             f"{counted(count, 'subscription does', 'subscriptions do')} not fit; nothing was built "
-            f"(on_error='return' with report=PATH writes them to a table and continues):\n{lines}{more}"
+            f"(on_error='return' with report=PATH writes bad rows to a table and continues):\n{lines}{more}"
         )

@@ -38,14 +38,14 @@ from hitbox.encoding.arrays import I64
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
-from hitbox.errors import TableError, ValueProblem, counted
+from hitbox.errors import TableError, ValueProblem, counted, nearest
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import ID_TYPES, text_arrays
 from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files, snapshot_files
 from hitbox.spark.column_names import report_ignored, subscription_columns
-from hitbox.spark.columns import check_subscriptions, field_of, without
+from hitbox.spark.columns import check_subscriptions, require_frame, without
 from hitbox.spark.store_settings import spark_address
 from hitbox.spark.task_progress import job_description
 from hitbox.storage import snapshot
@@ -95,7 +95,8 @@ def apply_changes(
     check_keep(keep)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
-    changes = subscription_columns(changes, id_column, where_column)
+    require_frame(changes, "changes")
+    changes = subscription_columns(changes, id_column, where_column, "the changes")
     _check(changes, snapshot_files.facts(path))
     snapshot_files.require_writable(path, "a snapshot")
     if not changes.isStreaming:
@@ -112,13 +113,16 @@ def apply_changes(
 
 
 def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
-    kind = field_of(changes, "sequence", "the column").dataType
+    for name in ("sequence", "op"):
+        if name not in changes.columns:
+            hint = nearest(name, changes.columns)
+            raise TableError(f"the changes have no column {name!r}{hint}; columns: {', '.join(changes.columns[:10])}")
+    kind = changes.schema["sequence"].dataType
     if not isinstance(kind, T.IntegralType):
         raise TableError(f"column 'sequence' is a column of {kind.simpleString()}, not of whole numbers")
-    field_of(changes, "op", "the column")
     schema = Schema.from_json(facts["schema"])
     ids = check_subscriptions(without(changes.schema, "sequence", "op"), schema)
-    report_ignored(changes, schema, ["sequence", "op"])
+    report_ignored(changes, schema, ["sequence", "op"], "the changes")
     if ids != facts["id_type"]:
         raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
 
@@ -266,7 +270,9 @@ def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
         lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:MAX_NAMED])
         more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
         count = counted(len(errors), "change does", "changes do")
-        raise TableError(f"{count} not fit; nothing was changed (on_error='return' leaves them out):\n{lines}{more}")
+        raise TableError(
+            f"{count} not fit; nothing was changed (on_error='return' leaves bad entries out):\n{lines}{more}"
+        )
 
 
 def _ids(table: pa.Table) -> pa.Array:

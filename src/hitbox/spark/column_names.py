@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,9 +10,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxWarning, TableError
+from hitbox.errors import TableError, warn
 from hitbox.spark.columns import field_of
-from hitbox.spark.parquet_table import ParquetTable
+from hitbox.spark.parquet_table import ParquetTable, leaves, nested
 
 MAX_LISTED = 10
 
@@ -28,17 +27,23 @@ def numbered_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     return frame.select(*[quoted(name).alias(f"c{number}") for number, name in enumerate(names)])
 
 
-def subscription_columns(table: DataFrame | ParquetTable, id_column: str | None, where_column: str | None) -> Any:
+def subscription_columns(
+    table: DataFrame | ParquetTable,
+    id_column: str | None,
+    where_column: str | None,
+    what: str = "the subscriptions",
+) -> Any:
     """The table with its columns `id` and `where` under these names; an error suggests the options if they lack."""
     if isinstance(table, DataFrame):  # tasks that read a table themselves tell all names apart
-        check_case(table, "the subscriptions")
+        check_case(table, what)
+        table = with_nested_fields(table, ())
     names = {name: name for name in table.columns}
     for wanted, given in (("id", id_column), ("where", where_column)):
         if given is not None and given != wanted:
             field_of(table, given, f"{wanted}_column")
             names.pop(wanted, None)
             names[given] = wanted
-    _require(table, set(names.values()))
+    _require(table, set(names.values()), what)
     if list(names.values()) == table.columns:
         return table
     if isinstance(table, ParquetTable):
@@ -46,23 +51,28 @@ def subscription_columns(table: DataFrame | ParquetTable, id_column: str | None,
     return table.select(*[quoted(name).alias(new) for name, new in names.items()])
 
 
-def _require(frame: DataFrame | ParquetTable, names: Collection[str]) -> None:
+def _require(frame: DataFrame | ParquetTable, names: Collection[str], what: str) -> None:
     listed = ", ".join(frame.columns[:MAX_LISTED])
     if "id" not in names:
         likely = [name for name in frame.columns if name.lower().endswith(("id", "key"))] or frame.columns
         raise TableError(
-            f"the subscriptions have no column 'id': name the one that holds the ids, such as "
+            f"{what} have no column 'id': name the one that holds the ids, such as "
             f"id_column={likely[0]!r}; columns: {listed}"
         )
     if "where" not in names and not any(name.endswith(("_low", "_high")) for name in names):
         texts = [f.name for f in frame.schema.fields if isinstance(f.dataType, T.StringType) and f.name != "id"]
         raise TableError(
-            "the subscriptions have neither a column 'where' nor bounds like 'price_low' and 'price_high': name the "
-            f"column that holds the predicates, such as where_column={(texts or ['condition'])[0]!r}; columns: {listed}"
+            f"{what} have neither a column 'where' nor bounds like 'price_low' and 'price_high': name the column "
+            f"that holds the predicates, such as where_column={(texts or ['condition'])[0]!r}; columns: {listed}"
         )
 
 
-def report_ignored(frame: DataFrame | ParquetTable, schema: Schema, others: Iterable[str | None] = ()) -> list[str]:
+def report_ignored(
+    frame: DataFrame | ParquetTable,
+    schema: Schema,
+    others: Iterable[str | None] = (),
+    what: str = "the subscriptions",
+) -> list[str]:
     """The columns of subscriptions that say nothing to hitbox, after a warning that lists them."""
     known = {"id", "where", "priority", *others}
     for name in schema:
@@ -73,12 +83,9 @@ def report_ignored(frame: DataFrame | ParquetTable, schema: Schema, others: Iter
     if ignored:
         shown = ", ".join(map(repr, ignored[:MAX_LISTED])) + (" ..." if len(ignored) > MAX_LISTED else "")
         one = len(ignored) == 1
-        warnings.warn(
-            HitboxWarning(
-                f"the column{'' if one else 's'} {shown} of the subscriptions {'is' if one else 'are'} ignored: "
-                f"drop {'it' if one else 'them'} to silence this"
-            ),
-            stacklevel=3,
+        warn(
+            f"the column{'' if one else 's'} {shown} of {what} {'is' if one else 'are'} ignored: "
+            f"drop {'it' if one else 'them'} to silence this"
         )
     return ignored
 
@@ -108,32 +115,20 @@ def check_events(events: DataFrame, schema: Schema) -> None:
             )
 
 
-def with_nested_fields(events: DataFrame, kept: Collection[str | None]) -> DataFrame:
-    """The events with the fields of nested columns as columns of their own, named by their path: `order.city`.
+def with_nested_fields(table: DataFrame, kept: Collection[str | None]) -> DataFrame:
+    """The table with the fields of nested columns as columns of their own, named by their path: `order.city`.
 
     A nested column itself stays only if it is among `kept`. An interval ({low, high}) is a value, not nested.
     """
-    if not any(_nested(field.dataType) for field in events.schema.fields):
-        return events
+    if not any(nested(field.dataType) for field in table.schema.fields):
+        return table
     columns = []
-    for field in events.schema.fields:
-        if not _nested(field.dataType) or field.name in kept:
+    for field in table.schema.fields:
+        if not nested(field.dataType) or field.name in kept:
             columns.append(quoted(field.name))
-        if _nested(field.dataType):
-            columns += [_at(path).alias(".".join(path)) for path in _leaves((field.name,), field.dataType)]
-    return events.select(*columns)
-
-
-def _nested(kind: T.DataType) -> bool:
-    return isinstance(kind, T.StructType) and sorted(kind.names) != ["high", "low"]
-
-
-def _leaves(path: tuple[str, ...], kind: Any) -> Iterator[tuple[str, ...]]:
-    for field in kind.fields:
-        if _nested(field.dataType):
-            yield from _leaves((*path, field.name), field.dataType)
-        else:
-            yield (*path, field.name)
+        if nested(field.dataType):
+            columns += [_at(path).alias(".".join(path)) for path, _ in leaves(T.StructType([field]))]
+    return table.select(*columns)
 
 
 def _at(path: Sequence[str]) -> Any:

@@ -31,7 +31,7 @@ def schema_of_bounds(columns: T.StructType) -> Schema:
         )
     found = {name[:-4]: _type_of(name, kind) for name, kind in fields.items() if name.endswith("_low")}
     if not found:
-        raise TableError("the subscriptions have neither a column 'where' nor bounds like 'price_low' and 'price_high'")
+        raise TableError("the subscriptions have no bounds like 'price_low' and 'price_high'")
     return Schema(found)
 
 
@@ -119,14 +119,36 @@ def no_column(absent: Sequence[str], others: Sequence[str]) -> TableError:
     """The error for attributes that the events have no column for."""
     names = ", ".join(map(repr, absent[:5])) + (" ..." if len(absent) > 5 else "")
     return TableError(
-        f"the events have no column {names}, which the snapshot's schema has{nearest(absent[0], others)} "
-        "(allow_missing=True treats an absent column as null)"
+        f"the events have no column{'' if len(absent) == 1 else 's'} {names}, which the snapshot's schema "
+        f"has{nearest(absent[0], others)} (allow_missing=True treats an absent column as null)"
     )
 
 
 def without(columns: T.StructType, *names: str | None) -> T.StructType:
     """The other columns."""
     return T.StructType([field for field in columns.fields if field.name not in names])
+
+
+def event_id_field(events: DataFrame, name: str) -> Any:
+    """The field that identifies an event; an error that says how to name it otherwise."""
+    found = [field for field in events.schema.fields if field.name == name]
+    if not found:
+        likely = [column for column in events.columns if column.lower().endswith(("id", "key"))] or events.columns
+        hint = (
+            nearest(name, events.columns) or f": name the one that identifies an event, such as event_id={likely[0]!r}"
+        )
+        raise TableError(f"the events have no column {name!r}{hint}; columns: {', '.join(events.columns[:10])}")
+    return found[0]
+
+
+def require_frame(table: Any, what: str, otherwise: str = "") -> None:
+    """Raise an error for what is no DataFrame of Spark, such as one of pandas."""
+    if not isinstance(table, DataFrame):
+        kind = f"{type(table).__module__}.{type(table).__name__}".removeprefix("builtins.")
+        raise TableError(
+            f"{what} are a DataFrame of Spark{otherwise}, not {kind}: spark.createDataFrame(...) makes one of pandas, "
+            "Arrow and lists"
+        )
 
 
 def field_of(table: DataFrame | ParquetTable, name: str, what: str) -> Any:

@@ -22,11 +22,20 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
-from hitbox.spark.column_names import check_events, numbered_columns, with_nested_fields
-from hitbox.spark.columns import ID_TYPES, event_columns, field_of, schema_of_bounds, schema_of_events
+from hitbox.spark.column_names import check_events, numbered_columns, subscription_columns, with_nested_fields
+from hitbox.spark.columns import (
+    ID_TYPES,
+    event_columns,
+    event_id_field,
+    field_of,
+    require_frame,
+    schema_of_bounds,
+    schema_of_events,
+)
 from hitbox.spark.match_task import FORMS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
+from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH, show_matches
 from hitbox.spark.versions import chosen
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
@@ -50,6 +59,8 @@ def match(
     by_part: bool = False,
     scratch: str | None = None,
     metrics: str = "hitbox",
+    id_column: str | None = None,
+    where_column: str | None = None,
 ) -> DataFrame:
     """Which subscriptions want each event: `event_id`, the columns in `keep`, and the matches, most urgent first.
 
@@ -70,11 +81,14 @@ def match(
     by_part: each task opens one part and gets all events; for snapshots larger than a host's memory
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
+    id_column, where_column: of a DataFrame of subscriptions, as in `build`
     """
+    require_frame(events, "events")
     events = with_nested_fields(events, [event_id, *keep, where])
     on_the_fly = isinstance(subscriptions, DataFrame)
     if on_the_fly:
         others = [name for name in (event_id, *keep, where) if name]
+        subscriptions = subscription_columns(subscriptions, id_column, where_column)
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
     version = chosen(path, version, as_of)
@@ -85,6 +99,7 @@ def match(
         found = _on_stream(events, job, schema, version, allow_missing, metrics)
         return found.drop(VERSION) if on_the_fly else found
     require_hitbox(events.sparkSession)
+    show_matches(events.sparkSession)
     if by_part:
         facts = snapshot_files.facts(path, job.version)
         found = match_by_part(events, _read(job), job, schema, len(facts.get("parts", [""])), facts["id_type"])
@@ -116,7 +131,7 @@ def prepare(
         raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
     facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
-    fields = [field_of(events, name, "event_id" if name == event_id else "keep") for name in kept]
+    fields = [event_id_field(events, name) if name == event_id else field_of(events, name, "keep") for name in kept]
     result = RESULTS[form]
     for name in (result, VERSION):
         if name in kept:
@@ -132,14 +147,15 @@ def prepare(
     return job, T.StructType([*fields, T.StructField(result, kind)])
 
 
-def run(events: DataFrame, job: Job, schema: T.StructType) -> DataFrame:
-    """Pass only the columns that the job reads to the job."""
+def run(events: DataFrame, job: Job, schema: T.StructType, name: str = TABLE_MATCH) -> DataFrame:
+    """Pass only the columns that the job reads to the job. Spark shows the name in its plans."""
     read = _read(job)
 
-    def hitbox_match(batches: Any) -> Any:  # Spark shows this name in its plans
+    def match_partition(batches: Any) -> Any:
         return job(batch.rename_columns(read) for batch in batches)
 
-    return numbered_columns(events, read).mapInArrow(hitbox_match, schema)
+    match_partition.__name__ = name
+    return numbered_columns(events, read).mapInArrow(match_partition, schema)
 
 
 def _read(job: Job) -> list[str]:
@@ -161,12 +177,13 @@ def _on_stream(
     id_type = str(snapshot_files.facts(job.path, job.version)["id_type"])
     task = StreamTask(job, id_type, others, version is None, allow_missing)
 
-    def hitbox_match(batches: Any) -> Any:
+    def match_partition(batches: Any) -> Any:
         return task(batch.rename_columns(read) for batch in batches)
 
+    match_partition.__name__ = STREAM_MATCH
     # all can be null, in the rows with figures; the metadata of an event-time column says what its watermark is
     fields = [T.StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields]
-    found = numbered_columns(events, read).mapInArrow(hitbox_match, T.StructType([*fields, *EXTRA_FIELDS]))
+    found = numbered_columns(events, read).mapInArrow(match_partition, T.StructType([*fields, *EXTRA_FIELDS]))
     return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
 
 

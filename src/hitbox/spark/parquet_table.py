@@ -34,20 +34,25 @@ class ParquetTable:
     arrow: pa.Schema
     pieces: tuple[Any, ...]
     """Some row groups of a file each: what one task reads."""
-    read: tuple[str, ...]
-    """The columns to read, under their names in the files."""
+    read: tuple[tuple[str, ...], ...]
+    """The columns to read: their names in the files, or the path of a field of a nested column."""
 
     @classmethod
     def open(cls, address: str) -> ParquetTable:
         path = resolve(address)
         system, base = connect(path) if is_remote(path) else (fs.LocalFileSystem(), path)
+        if system.get_file_info(base).type == fs.FileType.NotFound:
+            raise TableError(f"there is no Parquet table at {without_passwords(path)}")
         try:
             found = ds.dataset(base, format="parquet", filesystem=system, partitioning="hive")
             pieces = tuple(piece for fragment in found.get_fragments() for piece in _pieces(fragment))
         except (*snapshot_files.FAILURES, ValueError) as problem:
             reason = str(problem).partition("\n")[0]
             raise TableError(f"cannot read the Parquet table {without_passwords(path)}: {reason}") from None
-        return cls(from_arrow_schema(found.schema), found.schema, pieces, tuple(found.schema.names))
+        fields = from_arrow_schema(found.schema)
+        paths = tuple(leaves(fields))
+        flat = [T.StructField(".".join(path), kind) for path, kind in paths]
+        return cls(T.StructType(flat), found.schema, pieces, tuple(path for path, _ in paths))
 
     @property
     def columns(self) -> list[str]:
@@ -56,7 +61,8 @@ class ParquetTable:
     def renamed(self, names: Mapping[str, str]) -> ParquetTable:
         """Some of the columns, under new names."""
         fields = [T.StructField(new, self.schema[old].dataType) for old, new in names.items()]
-        return replace(self, schema=T.StructType(fields), read=tuple(names))
+        paths = dict(zip(self.columns, self.read, strict=True))
+        return replace(self, schema=T.StructType(fields), read=tuple(paths[old] for old in names))
 
     def each(self, spark: SparkSession, work: Callable[[Iterator[pa.RecordBatch]], Any], result: str) -> DataFrame:
         """What `work` makes of the rows of each piece; it gets Arrow batches, as in mapInArrow."""
@@ -69,10 +75,24 @@ class ParquetTable:
         return spark.range(0, len(self.pieces), numPartitions=max(1, len(self.pieces))).mapInArrow(piece, result)
 
     def _batches(self, piece: Any) -> Iterator[pa.RecordBatch]:
-        for batch in piece.to_batches(
-            self.arrow, columns=list(self.read), batch_size=BATCH_ROWS, batch_readahead=1, use_threads=False
-        ):
-            yield batch.rename_columns(self.columns)
+        columns = {name: ds.field(*path) for name, path in zip(self.columns, self.read, strict=True)}
+        yield from piece.to_batches(
+            self.arrow, columns=columns, batch_size=BATCH_ROWS, batch_readahead=1, use_threads=False
+        )
+
+
+def leaves(columns: T.StructType, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], T.DataType]]:
+    """The path and the type of each column, with the fields of nested columns in their place."""
+    for field in columns.fields:
+        if nested(field.dataType):
+            yield from leaves(field.dataType, (*above, field.name))
+        else:
+            yield (*above, field.name), field.dataType
+
+
+def nested(kind: T.DataType) -> bool:
+    """Whether a column has fields of its own. An interval ({low, high}) is a value, not nested."""
+    return isinstance(kind, T.StructType) and sorted(kind.names) != ["high", "low"]
 
 
 @dataclass(frozen=True)

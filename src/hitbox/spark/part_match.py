@@ -31,6 +31,7 @@ from hitbox.index.sharded import merged
 from hitbox.spark import match_task
 from hitbox.spark.column_names import numbered_columns
 from hitbox.spark.match_task import Counted, Job, Slicer, first_of_each, opened
+from hitbox.spark.task_progress import TABLE_MATCH
 
 BLOCKS = "block long, events binary"
 PIECES = "block long, first long, part int, found binary"
@@ -53,6 +54,8 @@ def match_by_part(
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return work.match(batches)
+
+    match.__name__ = TABLE_MATCH
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return work.merge(batches)

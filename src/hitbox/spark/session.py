@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from hitbox.errors import HitboxError, HitboxWarning
+from hitbox.errors import HitboxError, ValueProblem, warn
 
 LOG4J = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -36,32 +36,35 @@ logger.shutdown.level = off
 HARMLESS = b"WARNING: Using incubator modules: jdk.incubator.vector"
 
 DEFAULTS = {
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
 
-def session(master: str | None = None, name: str = "hitbox", **settings: Any) -> SparkSession:
+def session(master: str | None = None, name: str | None = None, **settings: Any) -> SparkSession:
     """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g".
 
     Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine. If a session is
     running, a warning lists the settings that it does not have.
     """
+    for key in settings:
+        if not key.startswith("spark_"):
+            raise ValueProblem(f"{key!r} is not a setting of Spark; did you mean {f'spark_{key}'!r}?")
     given = {key.replace("_", "."): value for key, value in settings.items()}
     running = active()
     if running is not None:
-        _warn_ignored(running, given | ({"spark.master": master} if master else {}))
+        _warn_ignored(running, given | _known({"spark.app.name": name, "spark.master": master}))
         return running
     os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    builder = SparkSession.builder.appName(name)
+    builder = SparkSession.builder.appName(name or "hitbox")
     remote = os.environ.get("SPARK_REMOTE")
     if (master and master.startswith("sc://")) or (remote and not master):
         return builder.remote(master or remote or "").getOrCreate()
     _require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    options = DEFAULTS | {"spark.driver.memory": "2g"} | given
+    bar = "true" if at_prompt() else "false"  # as in the pyspark shell; elsewhere hitbox draws its own
+    options = DEFAULTS | {"spark.driver.memory": "2g", "spark.ui.showConsoleProgress": bar} | given
     flags = options.get("spark.driver.extraJavaOptions", "")
     options["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {flags}".strip()
     options["spark.master"] = master or "local[*]"
@@ -82,13 +85,15 @@ def _warn_ignored(running: SparkSession, given: dict[str, Any]) -> None:
         if not same:
             ignored.append(f"{key}={value}")
     if ignored:
-        warnings.warn(
-            HitboxWarning(
-                f"a Spark session is running already, so {', '.join(ignored)} "
-                f"{'is' if len(ignored) == 1 else 'are'} ignored: stop it first (spark.stop()), or leave this out"
-            ),
-            stacklevel=3,
+        one = len(ignored) == 1
+        warn(
+            f"a Spark session is running already, so {', '.join(ignored)} {'is' if one else 'are'} ignored: "
+            f"stop that session first (spark.stop()), or leave {'this setting' if one else 'these settings'} out"
         )
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def active() -> SparkSession | None:
@@ -97,6 +102,16 @@ def active() -> SparkSession | None:
     if found is None and "pyspark.sql.connect.session" in sys.modules:
         found = sys.modules["pyspark.sql.connect.session"].SparkSession.getActiveSession()
     return found
+
+
+def is_connect(spark: Any) -> bool:
+    return getattr(spark, "_jsparkSession", None) is None
+
+
+def at_prompt() -> bool:
+    """Whether a person types into a terminal. A line that a thread draws there would end too late and erase the prompt;
+    Spark's own bar ends in time."""
+    return hasattr(sys, "ps1") and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
@@ -119,10 +134,17 @@ def _jvm_messages_filtered() -> Iterator[None]:
 
 
 def _pass_on(messages: int, screen: int) -> None:
-    with open(messages, "rb") as lines:
+    """Copy at once what comes, for Spark's progress bar is a line without an end."""
+    held = b""
+    while chunk := os.read(messages, 65_536):
+        *lines, held = (held + chunk).split(b"\n")
         for line in lines:
-            if HARMLESS not in line:
-                os.write(screen, line)
+            if not line.startswith(HARMLESS):
+                os.write(screen, line + b"\n")
+        if not HARMLESS.startswith(held):
+            os.write(screen, held)
+            held = b""
+    os.write(screen, held)
 
 
 def _require_java() -> None:

@@ -32,7 +32,7 @@ from hitbox.spark.column_names import with_nested_fields
 from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
 from hitbox.spark.store_settings import spark_address
-from hitbox.spark.task_progress import job_description
+from hitbox.spark.task_progress import STREAM_MATCH, job_description
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import is_remote, join, resolve, scheme_of, without_passwords
 
@@ -173,7 +173,7 @@ class Batch:
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
         with self._counting() as counts:
-            matches = with_version(run(events, replace(job, counts=counts), schema), version)
+            matches = with_version(run(events, replace(job, counts=counts), schema, STREAM_MATCH), version)
             doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
             with job_description(events.sparkSession, doing):
                 if self.sink is not None:
