@@ -1,4 +1,4 @@
-"""The two-sided exchange on Spark: equal to the library's Exchange and to a nested loop, also when batches are repeated."""
+"""The exchange on Spark: equal to the library's Exchange and to a nested loop, also when batches are repeated."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hitbox import Attribute, Exchange, Index
 from hitbox import spark as hs
 from hitbox.errors import SchemaError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
+from support import second_evaluator
 
 JOBS = {
     "salary": "int",
@@ -65,14 +66,21 @@ class Model:
 
 
 def suits(said: Offer, wants: Person) -> bool:
-    """Each side's own predicate, alone in an index, against what the other says."""
+    """Both predicates, by the evaluator that shares no code with hitbox."""
     low, high, city, asks = said
     where, age, degree = wants
-    one = Index({"salary": "int", "city": "string"})
-    one.subscribe(1, where or "TRUE")
-    other = Index({"age": "int", "degree": "bool"})
-    other.subscribe(1, asks or "TRUE")
-    return bool(one.match({"salary": (low, high), "city": city}) and other.match({"age": age, "degree": degree}))
+    offered = {"salary": second_evaluator.Interval(low, high), "city": city}
+    return true(where, {"salary": "int", "city": "string"}, offered) and true(
+        asks, {"age": "int", "degree": "bool"}, {"age": age, "degree": degree}
+    )
+
+
+def true(predicate: str | None, types: dict[str, str], values: dict[str, Any]) -> bool:
+    if predicate is None:
+        return True
+    present = {name: value for name, value in values.items() if value is not None}
+    (answer,) = second_evaluator.answers(second_evaluator.parse(predicate, types), types, present)
+    return answer
 
 
 def tables(spark: Any, offers: dict[str, Offer | None], people: dict[int, Person | None]) -> tuple[Any, Any]:
@@ -259,7 +267,7 @@ def test_a_batch_that_stops_halfway_is_repeated_with_the_same_pairs(
         with pytest.raises(Exception, match="the driver stops here"):
             pipeline.run()
     if place in ("noted", "written"):  # then not even a stranger who comes in between changes the batch
-        people = {number: (None, 40, True) for number in range(100, 110)}
+        people = dict.fromkeys(range(100, 110), (None, 40, True))
         hs.exchange(None, tables(spark, {}, people)[1], pipeline.path)
     pipeline.run()
     assert pipeline.written(1) == expected[2]
@@ -294,7 +302,8 @@ def test_rows_that_do_not_fit_are_named_and_nothing_is_stored(spark: Any, tmp_pa
     ]:
         with pytest.raises(TableError, match=message):
             hs.exchange(*tables(spark, offers, people), path, JOBS, where="asks")
-    assert not snapshot_files.names(f"{path}/events") and not snapshot_files.names(f"{path}/subscriptions")
+    assert not snapshot_files.names(f"{path}/events")
+    assert not snapshot_files.names(f"{path}/subscriptions")
     events, subscriptions = good
     for column, message in [("NULL", "id is null"), ("'hire'", "op 'hire' is neither publish nor withdraw")]:
         name = "event_id" if column == "NULL" else "op"
@@ -332,6 +341,21 @@ def test_what_is_wrong_is_said_before_anything_starts(spark: Any, tmp_path: Path
         (lambda: hs.exchange(events, None, path, JOBS), TableError, "no column 'where'.*where='asks'"),
         (lambda: hs.exchange(events.drop("city"), None, path, JOBS, where="asks"), TableError, "events have no column"),
         (lambda: hs.exchange(None, subscriptions.drop("age"), path, JOBS), TableError, "subscriptions have no column"),
+        (
+            lambda: hs.exchange(None, subscriptions.drop("age", "degree"), path, JOBS, allow_missing=True),
+            TableError,
+            "subscriptions have no column 'age', 'degree'",
+        ),
+        (
+            lambda: hs.exchange(events.drop("salary_low"), None, path, JOBS, where="asks"),
+            TableError,
+            "the events: column 'salary_high' is only one end",
+        ),
+        (
+            lambda: hs.exchange(events.withColumn("city", events.note), None, path, JOBS, where="asks"),
+            TableError,
+            "the events: .*city",
+        ),
         (lambda: hs.exchange(None, subscriptions, path, {"op": "int"}), SchemaError, "cannot be called 'op'"),
         (lambda: hs.exchange(None, subscriptions, path, JOBS, out="x"), ValueProblem, "out, sink and checkpoint"),
         (

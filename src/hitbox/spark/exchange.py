@@ -29,9 +29,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StreamingQuery
 
+from hitbox.encoding.events import from_table
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.errors import SchemaError, TableError, ValueProblem, counted, nearest
+from hitbox.errors import HitboxError, SchemaError, TableError, ValueProblem, counted, nearest
 from hitbox.index import bulk_load
 from hitbox.index.exchange import MATCHES_ALL
 from hitbox.language import DEFAULT_LIMITS
@@ -39,7 +40,7 @@ from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.changes import apply_changes
 from hitbox.spark.column_names import check_events, quoted, report_ignored, with_nested_fields
-from hitbox.spark.columns import columns_read, field_of
+from hitbox.spark.columns import check_subscriptions, columns_read, empty_table, field_of, without
 from hitbox.spark.match import match
 from hitbox.spark.stream import Output, Sink, start
 from hitbox.spark.worker_check import require_hitbox
@@ -220,7 +221,7 @@ def _side(
         raise TableError(f"the ids of the {noun}s, {id!r}, are whole numbers or strings, not {kind.simpleString()}")
     asks = F.lit(None) if where is None else quoted(field_of(frame, where, f"the predicates of the {noun}s:").name)
     said, absent = columns_read(schema.swapped(), frame.columns)
-    if absent and not allow_missing:
+    if absent and not (allow_missing and said):
         names = ", ".join(map(repr, absent[:MAX_NAMED]))
         raise TableError(
             f"the {noun}s have no column {names}, which the schema has{nearest(absent[0], frame.columns)} "
@@ -237,6 +238,11 @@ def _side(
         *[quoted(name) for name in said],
     ]
     rows = frame.select(*columns)
+    try:  # what storing and matching would find wrong, after the other side is stored
+        check_subscriptions(without(rows.schema, "op", "_latest"), schema)
+        from_table(Keys(schema.swapped()), empty_table([rows.schema[name] for name in said]))
+    except HitboxError as problem:
+        raise TableError(f"the {noun}s: {str(problem).removeprefix('subscriptions: ')}") from None
     return Side(*words, schema, tuple(rows.columns), latest_by is not None), rows
 
 
