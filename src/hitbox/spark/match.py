@@ -71,6 +71,7 @@ def match(
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     """
+    _require_columns(events)
     events = with_nested_fields(events, [event_id, *keep, where])
     on_the_fly = isinstance(subscriptions, DataFrame)
     if on_the_fly:
@@ -88,6 +89,20 @@ def match(
     else:
         found = run(events, job, schema)
     return found if on_the_fly else with_version(found, job.version)
+
+
+def _require_columns(events: DataFrame) -> None:
+    """Raise an error that says what to do where Spark does not tell the columns: in functions of a pipeline."""
+    try:
+        _ = events.schema
+    except Exception as problem:  # classic sessions and Connect have no error in common
+        if "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION" not in str(problem):
+            raise
+        raise TableError(
+            "match needs the columns of the events, which Spark does not tell inside the query function of a "
+            "declarative pipeline: call match before the function, and return its result from the function "
+            "(docs/how-to/declarative-pipelines.md)"
+        ) from None
 
 
 def with_version(matches: DataFrame, version: int) -> DataFrame:
