@@ -19,6 +19,8 @@ from hitbox.errors import TableError
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "declarative_pipeline"
 
+PIPELINE = ["spark-pipelines", "run", "--conf", "spark.sql.catalogImplementation=hive"]
+
 
 def run(folder: Path, *command: str) -> None:
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -41,7 +43,7 @@ def test_the_example_runs_twice(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("file:///tmp/price-alerts", (folder / "storage").as_uri()))
 
     run(folder, sys.executable, "subscriptions.py")
-    run(folder, "spark-pipelines", "run")
+    run(folder, *PIPELINE)
     first = [(1, "ACME", 85.0, "ann", 1), (3, "UMBR", 120.0, "bob", 1)]
     assert rows(folder, "alerts") == first
     assert rows(folder, "alerts_per_subscription") == [("ann", 1), ("bob", 1)]
@@ -50,7 +52,7 @@ def test_the_example_runs_twice(tmp_path: Path) -> None:
     index.subscribe("cyd", "symbol = 'UMBR'")
     index.save(folder / "snapshot")
     (folder / "quotes" / "tuesday.json").write_text('{"quote": 4, "symbol": "UMBR", "price": 130.0}\n')
-    run(folder, "spark-pipelines", "run")
+    run(folder, *PIPELINE)
     assert rows(folder, "alerts") == [*first, (4, "UMBR", 130.0, "bob", 2), (4, "UMBR", 130.0, "cyd", 2)]
     assert rows(folder, "alerts_per_subscription") == [("ann", 1), ("bob", 2), ("cyd", 1)]
 

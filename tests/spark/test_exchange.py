@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -177,7 +178,7 @@ def source(spark: Any, folder: Path, schema: str) -> Any:
 
 def arrive(frame: Any, folder: Path, number: int) -> None:
     """One file, which is one micro-batch of its stream."""
-    rows = frame.toJSON().collect()
+    rows = [json.dumps(row.asDict()) for row in frame.collect()]
     (folder / f"{number:03d}.json").write_text("\n".join(rows) + "\n")
     time.sleep(0.02)  # files are taken in the order of their times
 
