@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -279,6 +282,42 @@ def rebuilt(*batches: Any) -> Model:
     for batch in batches:
         model.batch(*batch)
     return model
+
+
+KILLED = """
+import os, signal, sys
+from hitbox import Attribute, spark as hs
+from hitbox.spark import snapshot_files
+spark = hs.session("local[2]", spark_ui_enabled="false", spark_sql_shuffle_partitions=2)
+folder, events, subscriptions = sys.argv[1:]
+read = lambda name, schema: spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(f"{folder}/{name}")
+build = sys.modules["hitbox.spark.exchange"].build
+
+def kill(rows, place, *rest, **options):
+    if place.endswith("subscriptions"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return build(rows, place, *rest, **options)
+
+sys.modules["hitbox.spark.exchange"].build = kill
+schema = {"salary": "int", "city": "string", "age": Attribute("int", role="information"),
+          "degree": Attribute("bool", role="information")}
+hs.exchange(read("events", events), read("subscriptions", subscriptions), f"{folder}/jobs", schema, f"{folder}/out",
+            f"{folder}/checkpoint", where="asks", trigger={"availableNow": True}).awaitTermination()
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_between_the_two_sides(spark: Any, tmp_path: Path) -> None:
+    pipeline, model = Pipeline(spark, tmp_path), Model()
+    batches = random_batches(random.Random(9), 1)
+    pipeline.give(0, *batches[0])
+    arguments = [str(tmp_path), f"{EVENTS}, op string", f"{SUBSCRIPTIONS}, op string"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, text=True, timeout=600)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert Index.open(f"{pipeline.path}/events")
+    assert not (tmp_path / "jobs" / "subscriptions" / "CURRENT").exists()
+    pipeline.run()
+    assert pipeline.written(0) == sorted(model.batch(*batches[0]))
 
 
 def test_a_sink_gets_the_pairs(spark: Any, tmp_path: Path) -> None:
