@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -532,6 +533,14 @@ def test_values_between_the_steps_of_a_grid() -> None:
         assert exchange.subscribe(1, f"size > -10 AND size < -5{like}") == ["between"]
         assert exchange.subscribe(1, f"price > 10 AND size < -50{like}") == ["beyond"]
         assert exchange.subscribe(1, f"price >= 4 AND size > -10{like}") == []
+
+
+def test_a_batch_that_says_nothing_where_there_is_nothing_to_say() -> None:
+    """A schema without criteria: a table of events needs no column of it, and their predicates decide."""
+    base = Index({"salary": Attribute("int", role="information")})
+    base.subscribe(1, "TRUE", about={"salary": 5})
+    events = pa.table({"event_id": [1, 2, 3]}).select([])
+    assert base.match_batch(events, where=["salary > 3", None, "salary > 7"]).counts.tolist() == [1, 1, 0]
 
 
 def test_documentation() -> None:

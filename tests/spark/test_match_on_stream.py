@@ -17,7 +17,7 @@ from pyspark.sql import Row
 
 from hitbox import Index
 from hitbox import spark as hs
-from hitbox.errors import SnapshotError, TableError, ValueProblem
+from hitbox.errors import SnapshotError, TableError
 from hitbox.spark import batch_version, snapshot_files
 from hitbox.storage import snapshot
 from support.object_store import ObjectStore
@@ -147,6 +147,70 @@ def test_a_pin_is_written_read_by_the_other_tasks_and_removed(spark: Any, growin
     assert during == {0: {0: 1}, 1: {0: 1, 1: 3}, 2: {1: 3, 2: 4}, 3: {2: 4, 3: 5}}, "each batch removes older pins"
 
 
+def test_part_by_part_with_one_version_per_batch(spark: Any, tmp_path: Path) -> None:
+    """Version n has the subscriptions 0 to 10n - 1, of which each wants the events up to its number; its number of
+    parts is another one than when the query started."""
+    path, checkpoint, parts = str(tmp_path / "snapshot"), tmp_path / "checkpoint", [2, 5, 1, 3]
+
+    def publish(version: int) -> None:
+        rows = spark.range(10 * version).selectExpr("id", "concat('value <= ', id) AS where", "id % 3 AS priority")
+        hs.build(rows, path, schema={"value": "int"}, parts=parts[version - 1])
+
+    def wanted(version: int, value: int) -> list[int]:
+        return sorted(range(value, 10 * version), key=lambda id: (-(id % 3), id))
+
+    def check(found: dict[int, list[Any]], versions: dict[int, int]) -> None:
+        for batch, rows in found.items():
+            version = versions[batch]
+            assert {row.snapshot_version for row in rows} == {version}
+            values = [row.value for row in rows]
+            assert sorted(values) == list(range(PER_BATCH * batch, PER_BATCH * (batch + 1)))
+            for row in rows:
+                assert [id % 3 for id in row.subscriptions] == [id % 3 for id in wanted(version, row.value)]
+                assert sorted(row.subscriptions) == sorted(wanted(version, row.value))
+                assert row.at is not None
+
+    publish(1)
+    matches = hs.match(events(spark), path, "value", keep=["at"], by_part=True)
+    assert matches.columns == ["value", "at", "subscriptions", "snapshot_version"]
+    found = run(matches, checkpoint, 3, lambda batch: batch < 2 and publish(batch + 2))
+    check(found, {0: 1, 1: 2, 2: 3})
+
+    crash_before_commit(checkpoint, 2)
+    publish(4)
+    again = run(hs.match(events(spark), path, "value", keep=["at"], by_part=True), checkpoint, 2)
+    check(again, {2: 3, 3: 4})
+    assert sorted(again[2]) == sorted(found[2])
+
+
+@pytest.mark.parametrize(("form", "limit"), [("arrays", 2), ("pairs", None), ("pairs", 2), ("counts", None)])
+def test_part_by_part_into_a_table_with_figures(spark: Any, tmp_path: Path, form: str, limit: int | None) -> None:
+    rows = spark.range(5).selectExpr("id", "concat('value >= ', id) AS where")
+    hs.build(rows, str(tmp_path / "snapshot"), schema={"value": "int"}, parts=3)
+    matches = hs.match(events(spark), str(tmp_path / "snapshot"), "value", form=form, limit=limit, by_part=True)
+    writer = matches.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    until = time.time() + 120
+    while query.isActive and len(hs.progress(query)) < 2 and time.time() < until:
+        time.sleep(0.02)
+    query.stop()
+    assert query.exception() is None
+    counts = {value: min(limit or 5, value + 1, 5) for value in range(PER_BATCH)}
+    figures = hs.progress(query)[0]
+    assert figures["seconds_matching"] > 0
+    named = {name: figures[name] for name in ("batch", "events", "matches", "version")}
+    assert named == {"batch": 0, "events": PER_BATCH, "matches": sum(counts.values()), "version": 1}
+    found = spark.read.parquet(str(tmp_path / "out")).where(f"value < {PER_BATCH}").collect()
+    if form == "counts":
+        assert {row.value: row.matches for row in found} == counts
+    elif form == "arrays":
+        assert {row.value: len(set(row.subscriptions)) for row in found} == counts
+    else:
+        pairs = [(row.value, row.subscription) for row in found]
+        assert len(set(pairs)) == len(pairs) == sum(counts.values())
+        assert all(subscription <= value for value, subscription in pairs)
+
+
 def test_nested_columns_of_a_stream(spark: Any, tmp_path: Path) -> None:
     index = Index({"order.number": "int"})
     index.subscribe(1, '"order.number" < 5')
@@ -271,8 +335,6 @@ def test_what_is_wrong_is_said_before_the_stream_starts(spark: Any, growing: Gro
     renamed = stream.withColumn("snapshot_version", stream.value)
     with pytest.raises(TableError, match="'snapshot_version', which is the name of a result"):
         hs.match(renamed, growing.path, "value", keep=["snapshot_version"])
-    with pytest.raises(ValueProblem, match="by_part is for tables"):
-        hs.match(stream, growing.path, "value", by_part=True)
     with pytest.raises(SnapshotError, match="there is none"):
         hs.match(stream, str(tmp_path / "nowhere"), "value")
 

@@ -163,7 +163,7 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
         hint = "" if column in known else nearest(column, absent)
         if hint:
             raise TableError(f"column {column!r} is not an attribute{hint} (rename or drop the column)")
-    if len(absent) == len(wanted):
+    if wanted and len(absent) == len(wanted):
         raise TableError(
             f"none of the attributes {', '.join(wanted[:8])} is a column; columns: {', '.join(columns[:8])}"
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -166,6 +166,11 @@ class Schema(Mapping[str, Attribute]):
 
     def with_role(self, role: str) -> list[str]:
         return [name for name, a in self.items() if a.role == role]
+
+    def swapped(self) -> Schema:
+        """The same attributes as the other side sees them: criteria become information, and information criteria."""
+        other = dict(zip(ROLES, reversed(ROLES), strict=True))
+        return Schema({name: replace(attribute, role=other[attribute.role]) for name, attribute in self.items()})
 
     def end_columns(self, name: str) -> tuple[str, ...]:
         """The two columns that hold the ends of an attribute's intervals in a table of values. None if another

@@ -29,7 +29,7 @@ from typing import Any, Self
 
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
 from hitbox.encoding.events import Event
-from hitbox.encoding.schema import ROLES, Schema
+from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief
 from hitbox.errors import MatcherError, UnknownEvent, ValueProblem
 from hitbox.index.catalog import Id
@@ -74,7 +74,7 @@ class Exchange:
             raise MatcherError(
                 f"matcher {matcher!r} matches points only, and an exchange needs intervals; use matcher='hitbox'"
             )
-        self._events = _EventBase(swapped(self.schema), matcher, limits=limits, **options)
+        self._events = _EventBase(self.schema.swapped(), matcher, limits=limits, **options)
         self._max_events = _checked_count(max_events)
         self._max_age = _checked_age(max_age)
         if not callable(clock):
@@ -231,12 +231,6 @@ class Side(Collection[Id]):
 
 class _EventBase(Index):
     noun = "event"
-
-
-def swapped(schema: Schema) -> Schema:
-    """The same attributes with the roles swapped."""
-    other = dict(zip(ROLES, reversed(ROLES), strict=True))
-    return Schema({name: replace(attribute, role=other[attribute.role]) for name, attribute in schema.items()})
 
 
 def _checked_count(max_events: int | None) -> int | None:

@@ -18,6 +18,7 @@ require_extra("hitbox.spark", "spark", "pyspark")
 from hitbox.spark.build import BuildReport, build
 from hitbox.spark.changes import ChangeReport, apply_changes
 from hitbox.spark.event_source import register
+from hitbox.spark.exchange import exchange
 from hitbox.spark.generate import Generated, generate
 from hitbox.spark.match import match
 from hitbox.spark.session import session
@@ -35,6 +36,7 @@ __all__ = [
     "apply_changes",
     "build",
     "diff",
+    "exchange",
     "generate",
     "match",
     "match_stream",

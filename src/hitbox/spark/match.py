@@ -84,6 +84,7 @@ def match(
     id_column, where_column: of a DataFrame of subscriptions, as in `build`
     """
     require_frame(events, "events")
+    _require_columns(events)
     events = with_nested_fields(events, [event_id, *keep, where])
     on_the_fly = isinstance(subscriptions, DataFrame)
     if on_the_fly:
@@ -94,18 +95,29 @@ def match(
     version = chosen(path, version, as_of)
     job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
     if events.isStreaming:
-        if by_part:
-            raise ValueProblem("by_part is for tables; a stream opens all parts in each task")
-        found = _on_stream(events, job, schema, version, allow_missing, metrics)
+        found = _on_stream(events, job, schema, version, allow_missing, by_part, metrics)
         return found.drop(VERSION) if on_the_fly else found
     require_hitbox(events.sparkSession)
     show_matches(events.sparkSession)
     if by_part:
-        facts = snapshot_files.facts(path, job.version)
-        found = match_by_part(events, _read(job), job, schema, len(facts.get("parts", [""])), facts["id_type"])
+        found = match_by_part(events, _read(job), job, schema, *_parts_and_ids(job))
     else:
         found = run(events, job, schema)
     return found if on_the_fly else with_version(found, job.version)
+
+
+def _require_columns(events: DataFrame) -> None:
+    """Raise an error that says what to do where Spark does not tell the columns: in functions of a pipeline."""
+    try:
+        _ = events.schema
+    except Exception as problem:  # classic sessions and Connect have no error in common
+        if "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION" not in str(problem):
+            raise
+        raise TableError(
+            "match needs the columns of the events, which Spark does not tell inside the query function of a "
+            "declarative pipeline: call match before the function, and return its result from the function "
+            "(docs/how-to/declarative-pipelines.md)"
+        ) from None
 
 
 def with_version(matches: DataFrame, version: int) -> DataFrame:
@@ -163,8 +175,20 @@ def _read(job: Job) -> list[str]:
     return list(dict.fromkeys([*job.kept, *job.attributes, *([job.where] if job.where else [])]))
 
 
+def _parts_and_ids(job: Job) -> tuple[int, str]:
+    """How many parts the snapshot has, and the type of its ids."""
+    facts = snapshot_files.facts(job.path, job.version)
+    return len(facts.get("parts", [""])), facts["id_type"]
+
+
 def _on_stream(
-    events: DataFrame, job: Job, schema: T.StructType, version: int | None, allow_missing: bool, metrics: str
+    events: DataFrame,
+    job: Job,
+    schema: T.StructType,
+    version: int | None,
+    allow_missing: bool,
+    by_part: bool,
+    metrics: str,
 ) -> DataFrame:
     """The matches of each micro-batch, the version that they were found in, and figures for Spark's progress."""
     if FIGURES in job.kept:
@@ -174,7 +198,7 @@ def _on_stream(
     require_hitbox(events.sparkSession)
     read = _read(job)
     others = tuple(name for name in events.columns if name not in read)
-    id_type = str(snapshot_files.facts(job.path, job.version)["id_type"])
+    parts, id_type = _parts_and_ids(job)
     task = StreamTask(job, id_type, others, version is None, allow_missing)
 
     def match_partition(batches: Any) -> Any:
@@ -183,7 +207,11 @@ def _on_stream(
     match_partition.__name__ = STREAM_MATCH
     # all can be null, in the rows with figures; the metadata of an event-time column says what its watermark is
     fields = [T.StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields]
-    found = numbered_columns(events, read).mapInArrow(match_partition, T.StructType([*fields, *EXTRA_FIELDS]))
+    result = T.StructType([*fields, *EXTRA_FIELDS])
+    if by_part:
+        found = match_by_part(events, read, job, result, parts, id_type, task)
+    else:
+        found = numbered_columns(events, read).mapInArrow(match_partition, result)
     return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
 
 

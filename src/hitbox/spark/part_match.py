@@ -8,13 +8,20 @@ Spark shuffles a few rows of bytes, not a row per event and part. A part has as 
 few hosts need it, and a host fetches the parts of its own tasks only. A block is identified by the partition that it
 comes from and its number there, so a task that runs again makes the same rows.
 
-The merge holds a piece per part, and a piece has at most MAX_BATCH_IDS / parts ids, so its memory is bounded.
+The merge keeps pieces in a temporary file until all are there. Then it holds a piece per part, and a piece has at most
+MAX_BATCH_IDS / parts ids, so its memory is bounded.
+
+On a stream, the tasks of all three steps ask for the version of their batch, and get the same (batch_version.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -29,23 +36,37 @@ from hitbox.index.catalog import ID_TYPES
 from hitbox.index.matches import Matches
 from hitbox.index.sharded import merged
 from hitbox.spark import match_task
+from hitbox.spark.batch_version import Version
 from hitbox.spark.column_names import numbered_columns
 from hitbox.spark.match_task import Counted, Job, Slicer, first_of_each, opened
-from hitbox.spark.task_progress import TABLE_MATCH
+from hitbox.spark.stream_task import StreamTask
+from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH
 
-BLOCKS = "block long, events binary"
-PIECES = "block long, first long, part int, found binary"
+BLOCKS = "block long, parts int, events binary"
+PIECES = "block long, first long, part int, seconds double, found binary"
 SHIFT = 2**32
 MIN_PIECE_IDS = 50_000
+SPOOLED_BYTES = 2**26
+"""Pieces that a merge holds in memory; more go to a file."""
 
 Found = tuple[Matches, NDArray[np.uint8]]
 
 
 def match_by_part(
-    events: DataFrame, read: Sequence[str], job: Job, schema: T.StructType, parts: int, id_type: str
+    events: DataFrame,
+    read: Sequence[str],
+    job: Job,
+    schema: T.StructType,
+    parts: int,
+    id_type: str,
+    stream: StreamTask | None = None,
 ) -> DataFrame:
-    """The same result as of the plain match; `read` are the columns that the job reads."""
-    work = PartMatch(job, parts, id_type)
+    """The same result as of the plain match; `read` are the columns that the job reads.
+
+    On a stream each batch has the parts of its own version. `parts`, those of the current one, then only says how many
+    tasks there are: if a later version has more, a task opens several, one after the other.
+    """
+    work = PartMatch(job, parts, id_type, stream)
     cores = _cores(events.sparkSession)
     each = -(-cores // parts)
 
@@ -55,22 +76,22 @@ def match_by_part(
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return work.match(batches)
 
-    match.__name__ = TABLE_MATCH
+    match.__name__ = STREAM_MATCH if stream else TABLE_MATCH
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return work.merge(batches)
 
-    part = F.explode(F.sequence(F.lit(0), F.lit(parts - 1)))
+    part = F.explode(F.sequence(F.lit(0), F.col("parts") - 1))
     copies = numbered_columns(events, read).mapInArrow(blocks, BLOCKS).withColumn("part", part)
-    copies = copies.withColumn("task", (F.col("part") * each + F.pmod("block", F.lit(each))).cast("int"))
+    task = F.col("part") * each + F.pmod("block", F.lit(each))
+    copies = copies.withColumn("task", F.pmod(task, F.lit(parts * each)).cast("int"))
     if hasattr(copies, "repartitionById"):
         copies = copies.repartitionById(parts * each, "task")
     else:  # before Spark 4.1: some tasks may get two parts, others none
         copies = copies.repartition(parts * each, "task")
     if not work.merges:
         return copies.mapInArrow(match, schema)
-    pieces = copies.mapInArrow(match, PIECES).repartition(cores, "block")
-    return pieces.sortWithinPartitions("block", "first", "part").mapInArrow(merge, schema)
+    return copies.mapInArrow(match, PIECES).repartition(cores, "block").mapInArrow(merge, schema)
 
 
 def _cores(spark: SparkSession) -> int:
@@ -89,6 +110,7 @@ class PartMatch:
     job: Job
     parts: int
     id_type: str
+    stream: StreamTask | None = None
 
     @property
     def merges(self) -> bool:
@@ -102,25 +124,46 @@ class PartMatch:
         first = (task.partitionId() if task else 0) * SHIFT
         for number, batch in enumerate(batches):
             if batch.num_rows:
-                yield pa.RecordBatch.from_pydict({"block": [first + number], "events": [_bytes(batch)]})
+                parts = self._now().parts
+                columns = [pa.array([first + number]), pa.array([parts], pa.int32()), pa.array([_bytes(batch)])]
+                yield pa.RecordBatch.from_arrays(columns, ["block", "parts", "events"])
 
     def match(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        slicer = Slicer(self.job, max(MIN_PIECE_IDS, match_task.MAX_BATCH_IDS // self.parts))
-        for batch in batches:
-            for row in range(batch.num_rows):
-                block, part = batch.column("block")[row].as_py(), batch.column("part")[row].as_py()
-                index = opened(self.job.path, self.job.version, self.job.identity, part)
-                first = 0
-                for piece, matches, priority in slicer(index, _table(batch.column("events")[row]), Counted()):
-                    if self.merges:
-                        found = _bytes(self._piece(piece, matches, priority, part))
-                        yield pa.RecordBatch.from_arrays(
-                            [pa.array([block]), pa.array([first]), pa.array([part], pa.int32()), pa.array([found])],
-                            ["block", "first", "part", "found"],
-                        )
-                        first += piece.num_rows
-                    else:
-                        yield from self.job.output(piece, matches, priority)
+        rows = ((batch, row) for batch in batches for row in range(batch.num_rows))
+        first = next(rows, None)
+        if first is None:
+            return
+        now, count = self._now(), Counted()
+        found = self._matched(itertools.chain([first], rows), now, count)
+        if self.merges:
+            yield from found
+        else:
+            yield from now.labelled(found, _table(first[0].column("events")[first[1]]).schema, count)
+
+    def _matched(
+        self, rows: Iterable[tuple[pa.RecordBatch, int]], now: Now, count: Counted
+    ) -> Iterator[pa.RecordBatch]:
+        slicer = Slicer(now.job, max(MIN_PIECE_IDS, match_task.MAX_BATCH_IDS // now.parts))
+        for batch, row in rows:
+            block, part = batch.column("block")[row].as_py(), batch.column("part")[row].as_py()
+            index = opened(now.job.path, now.job.version, now.job.identity, part)
+            first = 0
+            passed = Counted()
+            for piece, matches, priority in slicer(index, _table(batch.column("events")[row]), passed):
+                if self.merges:
+                    columns = [
+                        pa.array([block]),
+                        pa.array([first]),
+                        pa.array([part], pa.int32()),
+                        pa.array([passed.seconds]),
+                        pa.array([_bytes(self._piece(piece, matches, priority, part))]),
+                    ]
+                    yield pa.RecordBatch.from_arrays(columns, ["block", "first", "part", "seconds", "found"])
+                    passed.seconds = 0.0
+                    first += piece.num_rows
+                else:
+                    yield from now.job.output(piece, matches, priority)
+            count.add(passed.events if part == 0 else 0, passed.matches, passed.seconds)
 
     def _piece(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8], part: int) -> pa.RecordBatch:
         """What some events match in one part; the first part also carries their columns."""
@@ -134,42 +177,114 @@ class PartMatch:
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def merge(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pieces sorted by block and first event -> rows, as soon as all parts have said what an event matches."""
-        held: list[pa.Table | None] = [None] * self.parts
-        current, done, ends = -1, 0, [0] * self.parts
-        for batch in batches:
-            for row in range(batch.num_rows):
-                block, part = batch.column("block")[row].as_py(), batch.column("part")[row].as_py()
-                if block != current:
-                    self._check(current, done, ends)
-                    current, done, ends = block, 0, [0] * self.parts
-                    held = [None] * self.parts
-                table, before = _table(batch.column("found")[row]), held[part]
-                held[part] = table if before is None else pa.concat_tables([before, table])
-                ends[part] += table.num_rows
-                ready = min(ends) - done
-                if ready:
-                    whole = [table for table in held if table is not None]
-                    yield from self._merged([table.slice(0, ready) for table in whole])
-                    held = [table.slice(ready) for table in whole]
-                    done += ready
-        self._check(current, done, ends)
+        """Pieces in any order -> rows."""
+        count = Counted()
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+        with tempfile.SpooledTemporaryFile(SPOOLED_BYTES, dir=folder or None) as file:
+            pieces = Pieces(file)
+            for batch in batches:
+                for row in range(batch.num_rows):
+                    pieces.add(batch, row)
+                    count.seconds += batch.column("seconds")[row].as_py()
+            if not pieces:
+                return
+            now = self._now()
+            yield from now.labelled(self._merged(pieces, now, count), pieces.events, count)
 
-    def _check(self, block: int, done: int, ends: list[int]) -> None:
-        if done != max(ends):
-            raise HitboxError(f"block {block}: the parts did not see the same events, {min(ends)} to {max(ends)}")
+    def _merged(self, pieces: Pieces, now: Now, count: Counted) -> Iterator[pa.RecordBatch]:
+        """Block by block, as soon as all parts have said what an event matches."""
+        held: list[pa.Table | None] = []
+        current, done, ends = -1, 0, [0]
+        for block, part, table in pieces:
+            if block != current:
+                _check(current, done, ends)
+                current, done, ends = block, 0, [0] * now.parts
+                held = [None] * now.parts
+            before = held[part]
+            held[part] = table if before is None else pa.concat_tables([before, table])
+            ends[part] += table.num_rows
+            ready = min(ends) - done
+            if ready:
+                whole = [table for table in held if table is not None]
+                yield from self._rows([table.slice(0, ready) for table in whole], count)
+                held = [table.slice(ready) for table in whole]
+                done += ready
+        _check(current, done, ends)
 
-    def _merged(self, tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, tables: list[pa.Table], count: Counted) -> Iterator[pa.RecordBatch]:
         events = tables[0].select(list(self.job.kept))
         if self.job.form == "counts":
             total = sum(table["_counts"].to_numpy() for table in tables)
             counts = total if self.job.limit is None else np.minimum(total, self.job.limit)
+            count.add(tables[0].num_rows, int(counts.sum()), 0.0)
             yield from match_task.batches_of(events.append_column("matches", pa.array(counts)))
             return
         matches, priority = merged([_found(table) for table in tables], ID_TYPES[self.id_type])
         if self.job.limit is not None:
             matches, priority = first_of_each(matches, priority, self.job.limit)
+        count.add(tables[0].num_rows, len(matches.ids), 0.0)
         yield from self.job.output(events, matches, priority)
+
+    def _now(self) -> Now:
+        if self.stream is None:
+            return Now(self.job, self.parts)
+        version, job = self.stream.prepared()
+        return Now(job, len(version.facts.get("parts", [""])), self.stream, version)
+
+
+@dataclass(frozen=True)
+class Now:
+    """What the running task is to do: on a stream it depends on the batch."""
+
+    job: Job
+    parts: int
+    stream: StreamTask | None = None
+    version: Version | None = None
+
+    def labelled(self, found: Iterator[pa.RecordBatch], events: pa.Schema, count: Counted) -> Iterator[pa.RecordBatch]:
+        """The rows as they leave the last task."""
+        if self.stream is None or self.version is None:
+            return found
+        return self.stream.labelled(found, events, self.version, count)
+
+
+class Pieces:
+    """Pieces as they come from the shuffle, kept in a file; iterating gives them by block and first event.
+
+    Spark could sort them, but not on a stream.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._places: dict[tuple[int, int, int], tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, batch: pa.RecordBatch, row: int) -> None:
+        key = tuple(batch.column(name)[row].as_py() for name in ("block", "first", "part"))
+        found = batch.column("found")[row].as_buffer()
+        self._places[key] = self._file.tell(), found.size
+        self._file.write(found)
+
+    def __iter__(self) -> Iterator[tuple[int, int, pa.Table]]:
+        for key in sorted(self._places):
+            yield key[0], key[2], self._read(key)
+
+    @property
+    def events(self) -> pa.Schema:
+        """The columns that are kept of the events, and others."""
+        return self._read(min(key for key in self._places if key[2] == 0)).schema
+
+    def _read(self, key: tuple[int, int, int]) -> pa.Table:
+        start, size = self._places[key]
+        self._file.seek(start)
+        return pa.ipc.open_stream(self._file.read(size)).read_all()
+
+
+def _check(block: int, done: int, ends: list[int]) -> None:
+    if done != max(ends):
+        raise HitboxError(f"block {block}: the parts did not see the same events, {min(ends)} to {max(ends)}")
 
 
 def _found(table: pa.Table) -> Found:

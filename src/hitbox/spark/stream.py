@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
@@ -72,27 +72,26 @@ def match_stream(
     """
     if not events.isStreaming:
         raise TableError("match_stream takes a streaming DataFrame (spark.readStream); for a table use match")
-    if (out is None) == (sink is None):
-        raise ValueProblem("give either out=, a path for Parquet, or sink=, a function of (matches, batch_id)")
-    if not checkpoint:
-        raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
-    path, noted = resolve(path), resolve(checkpoint)
+    path = resolve(path)
     events = with_nested_fields(events, [event_id, *keep, where])
-    table = None if out is None else spark_address(events.sparkSession, out)
+    output = Output.checked(events.sparkSession, out, sink, checkpoint)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
-    for place, what in ((noted, "a checkpoint"), (join(path, "pins"), "pins of the stream")):
-        snapshot_files.require_writable(place, what)
-    if table is not None and scheme_of(table) in (None, "file", "dbfs"):
-        snapshot_files.require_writable(resolve(table), "matches")
+    snapshot_files.require_writable(join(path, "pins"), "pins of the stream")
     require_hitbox(events.sparkSession)
-    batch = Batch(asked, stream_name(noted), noted, table, sink)
+    return start(events, Batch(asked, output), checkpoint, trigger)
 
-    def each(frame: DataFrame, batch_id: int) -> None:
-        batch(frame, batch_id)
 
-    place = spark_address(events.sparkSession, checkpoint)
-    writer = events.writeStream.foreachBatch(each).option("checkpointLocation", place)
+def start(
+    frame: DataFrame, batch: Callable[[DataFrame, int], None], checkpoint: str, trigger: dict[str, Any] | None
+) -> StreamingQuery:
+    """A started query that calls `batch` with the rows and the number of each micro-batch."""
+
+    def each(rows: DataFrame, batch_id: int) -> None:
+        batch(rows, batch_id)
+
+    place = spark_address(frame.sparkSession, checkpoint)
+    writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
@@ -159,14 +158,50 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Output:
+    """Where the results of batches go, each exactly once, and where it is noted what a batch did."""
+
+    checkpoint: str
+    out: str | None
+    sink: Sink | None
+
+    @classmethod
+    def checked(cls, spark: SparkSession, out: str | None, sink: Sink | None, checkpoint: str) -> Output:
+        """What is wrong with these places is found here, before work starts."""
+        if (out is None) == (sink is None):
+            raise ValueProblem("give either out=, a path for Parquet, or sink=, a function of (matches, batch_id)")
+        if not checkpoint:
+            raise ValueProblem("give checkpoint=, a path where the stream notes what was done")
+        table = None if out is None else spark_address(spark, out)
+        snapshot_files.require_writable(resolve(checkpoint), "a checkpoint")
+        if table is not None and scheme_of(table) in (None, "file", "dbfs"):
+            snapshot_files.require_writable(resolve(table), "matches")
+        return cls(resolve(checkpoint), table, sink)
+
+    @property
+    def name(self) -> str:
+        return stream_name(self.checkpoint)
+
+    def write(self, result: DataFrame, batch_id: int, doing: str) -> None:
+        """Replaces what was written before for this batch."""
+        with job_description(result.sparkSession, doing):
+            if self.sink is not None:
+                self.sink(result, batch_id)
+            else:
+                result.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+
+    def note(self, **facts: Any) -> None:
+        folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
+        snapshot_files.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
+        snapshot_files.remove(join(folder, f"{number - KEPT_BATCHES:08d}.json"))
+
+
+@dataclass(frozen=True)
 class Batch:
     """Handles each micro-batch; pickled to the server if the session is a Connect one."""
 
     asked: Asked
-    name: str
-    checkpoint: str
-    out: str | None
-    sink: Sink | None
+    output: Output
 
     def __call__(self, events: DataFrame, batch_id: int) -> None:
         began = time.perf_counter()
@@ -175,13 +210,9 @@ class Batch:
         with self._counting() as counts:
             matches = with_version(run(events, replace(job, counts=counts), schema, STREAM_MATCH), version)
             doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
-            with job_description(events.sparkSession, doing):
-                if self.sink is not None:
-                    self.sink(matches, batch_id)
-                else:
-                    matches.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+            self.output.write(matches, batch_id, doing)
             count = passed(counts)
-        self._note(
+        self.output.note(
             batch=batch_id,
             version=version,
             events=count.events,
@@ -193,7 +224,7 @@ class Batch:
     @contextlib.contextmanager
     def _counting(self) -> Iterator[str]:
         """A new folder for the totals of the tasks of this attempt at a batch; errors with it are ignored."""
-        counts = join(self.checkpoint, "hitbox", "counts")
+        counts = join(self.output.checkpoint, "hitbox", "counts")
         snapshot_files.remove(counts)  # of an attempt that was killed
         place = join(counts, uuid.uuid4().hex)
         if not is_remote(place):
@@ -207,21 +238,16 @@ class Batch:
     def _pin(self, batch_id: int) -> int:
         """The version of this batch, fixed before any work is done with it."""
         path = self.asked.path
-        pin = snapshot_files.pinned(path, self.name)
+        pin = snapshot_files.pinned(path, self.output.name)
         if pin is not None and pin["batch"] == batch_id:
             return int(pin["version"])
         for attempt in range(5):
             version = snapshot_files.current(path)
             try:
-                snapshot_files.pin(path, self.name, version, batch_id)
+                snapshot_files.pin(path, self.output.name, version, batch_id)
             except SnapshotError:  # removed between the two lines: there is a newer one
                 if attempt == 4:
                     raise
                 continue
             break
         return version
-
-    def _note(self, **facts: Any) -> None:
-        folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
-        snapshot_files.write_text(join(folder, f"{number:08d}.json"), json.dumps(facts))
-        snapshot_files.remove(join(folder, f"{number - KEPT_BATCHES:08d}.json"))

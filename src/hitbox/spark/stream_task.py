@@ -65,13 +65,27 @@ class StreamTask:
         first = next(batches, None)
         if first is None:
             return
-        version = chosen(self.job.path) if self.follow else described(self.job.path, self.job.version)
-        job = replace(self.job, **self._fitted(version)) if self.follow else self.job
-        schema, count = self._schema(first.schema), Counted()
-        for found in job.matched(itertools.chain([first], batches), count):
-            numbers = pa.repeat(pa.scalar(version.number, pa.int64()), found.num_rows)
-            none = pa.nulls(found.num_rows, _FIGURES_TYPE)
-            yield pa.RecordBatch.from_arrays([*found.columns, numbers, none], schema=schema)
+        version, job = self.prepared()
+        count = Counted()
+        found = job.matched(itertools.chain([first], batches), count)
+        yield from self.labelled(found, first.schema, version, count)
+
+    def prepared(self) -> tuple[Version, Job]:
+        """The version of the batch that the running task belongs to, and the job for it."""
+        if not self.follow:
+            return described(self.job.path, self.job.version), self.job
+        version = chosen(self.job.path)
+        return version, replace(self.job, **self._fitted(version))
+
+    def labelled(
+        self, found: Iterator[pa.RecordBatch], events: pa.Schema, version: Version, count: Counted
+    ) -> Iterator[pa.RecordBatch]:
+        """The matches with their version, then the row with what was counted meanwhile."""
+        schema = self._schema(events)
+        for batch in found:
+            numbers = pa.repeat(pa.scalar(version.number, pa.int64()), batch.num_rows)
+            none = pa.nulls(batch.num_rows, _FIGURES_TYPE)
+            yield pa.RecordBatch.from_arrays([*batch.columns, numbers, none], schema=schema)
         age = max(0.0, time.time() - version.published)
         figures = [float(count.events), float(count.matches), float(version.number), count.seconds, age]
         nulls = [pa.nulls(1, field.type) for field in schema][:-1]

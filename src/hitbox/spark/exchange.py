@@ -1,0 +1,425 @@
+"""exchange: both sides filter, both sides are kept, and newcomers of both sides arrive in batches.
+
+    path/subscriptions    a snapshot: what subscriptions ask of events, and say about themselves
+    path/events           a snapshot with the roles swapped: what events ask of subscriptions, and say about themselves
+
+    a batch     new events, new subscriptions           checked on the driver, before anything is stored
+    store       both sides become the next versions     under one lock, so the two versions belong together
+    note        checkpoint/hitbox/exchange.json         the two versions, before any pair is written (streams only)
+    match       new events          x all subscriptions
+                new subscriptions   x the other events
+
+So a batch gives the pairs of which at least one side is new in it, each once, as both sides are after the batch.
+A batch that is repeated, as a whole or from the middle, stores the same rows again, which changes nothing, and gives
+the same pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.streaming import StreamingQuery
+
+from hitbox.encoding.events import from_table
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
+from hitbox.errors import HitboxError, SchemaError, TableError, ValueProblem, counted, nearest
+from hitbox.index import bulk_load
+from hitbox.index.exchange import MATCHES_ALL
+from hitbox.language import DEFAULT_LIMITS
+from hitbox.spark import snapshot_files
+from hitbox.spark.build import build
+from hitbox.spark.changes import apply_changes
+from hitbox.spark.column_names import check_events, quoted, report_ignored, with_nested_fields
+from hitbox.spark.columns import check_subscriptions, columns_read, empty_table, field_of, without
+from hitbox.spark.match import match
+from hitbox.spark.stream import Output, Sink, start
+from hitbox.spark.worker_check import require_hitbox
+from hitbox.storage import snapshot
+from hitbox.storage.addresses import join, resolve, without_passwords
+from hitbox.storage.retention import Keep, check_keep
+
+RESERVED = ("id", "where", "priority", "op", "sequence")
+MAX_NAMED = 5
+TWICE = "this id occurs more than once in one batch, with different values; latest_by=COLUMN decides which row counts"
+
+
+def exchange(
+    events: DataFrame | None,
+    subscriptions: DataFrame | None,
+    path: str,
+    schema: Schema | Mapping[str, Any] | None = None,
+    out: str | None = None,
+    checkpoint: str = "",
+    event_id: str = "event_id",
+    *,
+    where: str | None = "where",
+    latest_by: str | None = None,
+    allow_missing: bool = False,
+    keep: Keep | None = None,
+    sink: Sink | None = None,
+    trigger: dict[str, Any] | None = None,
+) -> DataFrame | StreamingQuery:
+    """Store new events and new subscriptions at `path`; the pairs that suit each other and of which one is new.
+
+    Tables: a DataFrame with the columns `event_id` and `subscription` comes back. Streams: a started query, which does
+    the same with each micro-batch, and writes the pairs to Parquet at `out`, one folder per batch (`batch_id=7`), or
+    gives them to `sink(pairs, batch_id)`, which must replace what it wrote before if a batch id is repeated.
+
+    An id that is stored already is replaced, and its pairs are reported again. A side may be None.
+
+    Parameters
+    ----------
+    events: `event_id`, what the event says (a column per criteria attribute), and what it asks
+    subscriptions: id, where, optionally priority, and what it says about itself (a column per information attribute)
+    schema: of the exchange, as in `hitbox.Exchange`; only the first call needs it
+    where: the column with each event's own predicate; None if events accept everybody. A null accepts everybody
+    latest_by: the column, in both tables, that decides which of several rows with one id in one batch counts
+    allow_missing: treat an attribute that a table has no column for as null
+    keep: which versions stay, as in `build`
+    checkpoint, trigger: of the stream, as in `match_stream`
+
+    A column `op` says what a row does: "publish" or "withdraw" an event, "subscribe" or "unsubscribe". Without it, all
+    rows are newcomers.
+    """
+    given = [frame for frame in (events, subscriptions) if frame is not None]
+    if not given:
+        raise ValueProblem("give events, subscriptions or both")
+    if len({frame.isStreaming for frame in given}) > 1:
+        raise TableError("one side is a stream and the other a table: call exchange for the table first, then start it")
+    path = resolve(path)
+    check_keep(keep)
+    agreed = _schema(path, schema)
+    snapshot_files.require_writable(path, "an exchange")
+    spark = given[0].sparkSession
+    sides: dict[str, tuple[Side, DataFrame]] = {}
+    if events is not None:
+        sides["events"] = _events_side(events, agreed, event_id, where, latest_by, allow_missing)
+    if subscriptions is not None:
+        sides["subscriptions"] = _subscriptions_side(subscriptions, agreed, latest_by, allow_missing)
+    work = Exchange(path, agreed, event_id, allow_missing, keep)
+    if given[0].isStreaming:
+        output = Output.checked(spark, out, sink, checkpoint)
+        require_hitbox(spark)
+        batch = Batch(work, {name: side for name, (side, _) in sides.items()}, output)
+        return start(_together(list(sides.values())), batch, checkpoint, trigger)
+    if out is not None or sink is not None or checkpoint:
+        raise ValueProblem("out, sink and checkpoint are for streams; of tables the pairs come back as a DataFrame")
+    require_hitbox(spark)
+    newcomers = Newcomers(**{name: side.collected(rows) for name, (side, rows) in sides.items()})
+    return work.pairs(spark, newcomers, work.store(spark, newcomers))
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What both sides are after a batch; None for a side that nobody has come to yet."""
+
+    events: int | None
+    subscriptions: int | None
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """The rows of a batch, one per id: op, id, where and what they say."""
+
+    events: pa.Table | None = None
+    subscriptions: pa.Table | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two tables, in the form in which it is stored."""
+
+    noun: str
+    come: str
+    go: str
+    schema: Schema
+    """As this side is stored: what it says about itself is information."""
+    columns: tuple[str, ...]
+    latest: bool
+
+    def collected(self, rows: DataFrame) -> pa.Table:
+        """The rows of a batch, one per id; a TableError names those that do not fit."""
+        names = [name for name in self.columns if name != "id"]
+        whole = F.struct(*[quoted(name) for name in names])
+        grouped = rows.groupBy("id").agg(F.max(whole).alias("last"), F.min(whole).alias("first"))
+        clash = F.lit(False) if self.latest else ~F.col("last").eqNullSafe(F.col("first"))
+        fields = [F.col("last").getField(name).alias(name) for name in names if name != "_latest"]
+        table = grouped.select("id", *fields, clash.alias("_clash")).toArrow()
+        self._check(table)
+        return table.drop_columns(["_clash"])
+
+    def _check(self, table: pa.Table) -> None:
+        ids = table["id"].to_pylist()
+        errors = dict.fromkeys(pc.indices_nonzero(table["_clash"]).to_pylist(), TWICE)
+        known = pc.fill_null(pc.is_in(table["op"], pa.array([self.come, self.go])), False)
+        for row in pc.indices_nonzero(pc.invert(known)).to_pylist():
+            errors[row] = f"op {table['op'][row].as_py()!r} is neither {self.come} nor {self.go}"
+        errors |= dict.fromkeys(pc.indices_nonzero(table["id"].is_null()).to_pylist(), "id is null")
+        come = pc.fill_null(pc.equal(table["op"], self.come), False)
+        numbers = pc.indices_nonzero(come).to_pylist()
+        draft = bulk_load.read(table.filter(come).drop_columns(["op", "_clash"]), self.schema, DEFAULT_LIMITS)
+        keys = Keys(self.schema)
+        keys.admit(draft.strings(self.schema))
+        draft.encode(keys, DEFAULT_LIMITS)
+        errors = {numbers[row]: message for row, message in draft.errors.items()} | errors
+        if not errors:
+            return
+        lines = "\n".join(f"{self.noun} {ids[row]!r}: {errors[row]}" for row in sorted(errors)[:MAX_NAMED])
+        more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
+        count = counted(len(errors), f"{self.noun} does", f"{self.noun}s do")
+        raise TableError(f"{count} not fit; nothing was stored:\n{lines}{more}")
+
+
+def _events_side(
+    frame: DataFrame, schema: Schema, event_id: str, where: str | None, latest_by: str | None, allow_missing: bool
+) -> tuple[Side, DataFrame]:
+    if event_id == "subscription":
+        raise TableError("the events have ids in a column 'subscription', which is the name of a result: rename it")
+    if where == "where" and where not in frame.columns:
+        raise TableError(
+            "the events have no column 'where': name the one that holds their predicates, such as where='asks', or "
+            "give where=None if they accept everybody"
+        )
+    frame = with_nested_fields(frame, [event_id, where, latest_by])
+    check_events(frame, schema)
+    words = "event", "publish", "withdraw"
+    return _side(words, frame, schema.swapped(), event_id, where, latest_by, allow_missing)
+
+
+def _subscriptions_side(
+    frame: DataFrame, schema: Schema, latest_by: str | None, allow_missing: bool
+) -> tuple[Side, DataFrame]:
+    frame = with_nested_fields(frame, ["id", "where", latest_by])
+    report_ignored(frame, schema, ["op", latest_by])
+    words = "subscription", "subscribe", "unsubscribe"
+    return _side(words, frame, schema, "id", "where", latest_by, allow_missing)
+
+
+def _side(
+    words: tuple[str, str, str],
+    frame: DataFrame,
+    schema: Schema,
+    id: str,
+    where: str | None,
+    latest_by: str | None,
+    allow_missing: bool,
+) -> tuple[Side, DataFrame]:
+    """A side and its rows in the form in which they are stored."""
+    noun = words[0]
+    kind = field_of(frame, id, f"the ids of the {noun}s:").dataType
+    if not isinstance(kind, (T.IntegralType, T.StringType)):
+        raise TableError(f"the ids of the {noun}s, {id!r}, are whole numbers or strings, not {kind.simpleString()}")
+    asks = F.lit(None) if where is None else quoted(field_of(frame, where, f"the predicates of the {noun}s:").name)
+    said, absent = columns_read(schema.swapped(), frame.columns)
+    if absent and not (allow_missing and said):
+        names = ", ".join(map(repr, absent[:MAX_NAMED]))
+        raise TableError(
+            f"the {noun}s have no column {names}, which the schema has{nearest(absent[0], frame.columns)} "
+            "(allow_missing=True treats an absent column as null)"
+        )
+    columns: list[Column] = []
+    if latest_by is not None:
+        columns.append(quoted(field_of(frame, latest_by, "latest_by").name).alias("_latest"))
+    columns += [
+        (quoted("op") if "op" in frame.columns else F.lit(words[1])).alias("op"),
+        quoted(id).cast("long" if isinstance(kind, T.IntegralType) else "string").alias("id"),
+        F.coalesce(asks.cast("string"), F.lit(MATCHES_ALL)).alias("where"),
+        *([quoted("priority")] if noun == "subscription" and "priority" in frame.columns else []),
+        *[quoted(name) for name in said],
+    ]
+    rows = frame.select(*columns)
+    try:  # what storing and matching would find wrong, after the other side is stored
+        check_subscriptions(without(rows.schema, "op", "_latest"), schema)
+        from_table(Keys(schema.swapped()), empty_table([rows.schema[name] for name in said]))
+    except HitboxError as problem:
+        raise TableError(f"the {noun}s: {str(problem).removeprefix('subscriptions: ')}") from None
+    return Side(*words, schema, tuple(rows.columns), latest_by is not None), rows
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is done with each batch."""
+
+    path: str
+    schema: Schema
+    event_id: str
+    allow_missing: bool
+    keep: Keep | None
+
+    @property
+    def events(self) -> str:
+        return join(self.path, "events")
+
+    @property
+    def subscriptions(self) -> str:
+        return join(self.path, "subscriptions")
+
+    def store(self, spark: SparkSession, newcomers: Newcomers) -> Versions:
+        """Make both sides the next versions; what these are."""
+        with snapshot_files.writing(self.path):  # the two versions belong together
+            return Versions(
+                self._store(spark, newcomers.events, self.events, self.schema.swapped(), "publish"),
+                self._store(spark, newcomers.subscriptions, self.subscriptions, self.schema, "subscribe"),
+            )
+
+    def _store(self, spark: SparkSession, rows: pa.Table | None, place: str, schema: Schema, come: str) -> int | None:
+        there = exists(place)
+        if rows is None or not rows.num_rows:
+            return snapshot_files.current(place) if there else None
+        arrived = rows.filter(pc.equal(rows["op"], come)).drop_columns(["op"])
+        if not there:
+            if not arrived.num_rows:
+                return None
+            return build(spark.createDataFrame(arrived), place, schema, keep=self.keep).version
+        facts = snapshot_files.facts(place)
+        sequence = int(facts.get("changes", {}).get("last", facts.get("sequence", 0))) + 1
+        op = pc.if_else(pc.equal(rows["op"], come), "subscribe", "unsubscribe")
+        log = rows.set_column(rows.column_names.index("op"), "op", op)
+        log = log.append_column("sequence", pa.array([sequence] * rows.num_rows, pa.int64()))
+        # the numbers only grow here, so nothing needs to be remembered of the batches before
+        report = apply_changes(spark.createDataFrame(log), place, remember=1, keep=self.keep)
+        return int(report.version)
+
+    def pairs(self, spark: SparkSession, newcomers: Newcomers, versions: Versions) -> DataFrame:
+        """The pairs that suit each other, of which at least one is a newcomer."""
+        found: list[DataFrame] = []
+        events = _arrived(newcomers.events, "publish")
+        if events is not None and versions.subscriptions is not None:
+            hits = self._match(spark, events, self.subscriptions, versions.subscriptions)
+            found.append(hits.select(F.col("id").alias(self.event_id), "subscription"))
+        subscriptions = _arrived(newcomers.subscriptions, "subscribe")
+        if subscriptions is not None and versions.events is not None:
+            hits = self._match(spark, subscriptions, self.events, versions.events)
+            hits = hits.select(F.col("subscription").alias(self.event_id), F.col("id").alias("subscription"))
+            if events is not None:  # their pairs are found already
+                new = spark.createDataFrame(events.select(["id"])).withColumnRenamed("id", self.event_id)
+                hits = hits.join(F.broadcast(new), self.event_id, "left_anti")
+            found.append(hits)
+        if not found:
+            ids = [
+                self._id_type(newcomers.events, self.events),
+                self._id_type(newcomers.subscriptions, self.subscriptions),
+            ]
+            fields = zip((self.event_id, "subscription"), ids, strict=True)
+            return spark.createDataFrame([], T.StructType([T.StructField(name, kind) for name, kind in fields]))
+        return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+
+    def _match(self, spark: SparkSession, rows: pa.Table, place: str, version: int) -> DataFrame:
+        return match(
+            spark.createDataFrame(rows),
+            place,
+            "id",
+            form="pairs",
+            where="where",
+            version=version,
+            allow_missing=self.allow_missing,
+        )
+
+    def _id_type(self, rows: pa.Table | None, place: str) -> T.DataType:
+        if rows is not None:
+            return T.LongType() if pa.types.is_integer(rows["id"].type) else T.StringType()
+        if exists(place):
+            return T.LongType() if snapshot_files.facts(place)["id_type"] == "int" else T.StringType()
+        return T.LongType()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Handles each micro-batch; pickled to the server if the session is a Connect one."""
+
+    work: Exchange
+    sides: dict[str, Side]
+    output: Output
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        began, spark = time.perf_counter(), frame.sparkSession
+        newcomers = Newcomers(**{name: side.collected(_of_side(frame, side)) for name, side in self.sides.items()})
+        versions = self._versions(spark, newcomers, batch_id)
+        doing = f"hitbox: batch {batch_id} of the exchange {without_passwords(self.work.path)}"
+        self.output.write(self.work.pairs(spark, newcomers, versions), batch_id, doing)
+        self.output.note(
+            batch=batch_id,
+            events=0 if newcomers.events is None else newcomers.events.num_rows,
+            subscriptions=0 if newcomers.subscriptions is None else newcomers.subscriptions.num_rows,
+            events_version=versions.events,
+            subscriptions_version=versions.subscriptions,
+            seconds=round(time.perf_counter() - began, 4),
+        )
+
+    def _versions(self, spark: SparkSession, newcomers: Newcomers, batch_id: int) -> Versions:
+        """What both sides are after this batch: noted before the first pair is written, so that a repetition of the
+        batch finds the same pairs even if others came in between."""
+        folder = join(self.output.checkpoint, "hitbox", "exchange")
+        for text in snapshot_files.texts(folder):
+            if (noted := json.loads(text))["batch"] == batch_id:
+                return Versions(noted["events"], noted["subscriptions"])
+        versions = self.work.store(spark, newcomers)
+        for place, version in ((self.work.events, versions.events), (self.work.subscriptions, versions.subscriptions)):
+            if version is not None:
+                snapshot_files.pin(place, self.output.name, version, batch_id)  # so that it is not removed
+        noted = {"batch": batch_id, "events": versions.events, "subscriptions": versions.subscriptions}
+        snapshot_files.write_text(join(folder, "versions.json"), json.dumps(noted))
+        return versions
+
+
+def exists(place: str) -> bool:
+    """Whether a snapshot, intact or not, is there."""
+    return "CURRENT" in snapshot_files.names(place) or bool(
+        snapshot.numbered(snapshot_files.names(join(place, "versions")))
+    )
+
+
+def _schema(path: str, given: Schema | Mapping[str, Any] | None) -> Schema:
+    """The schema of the exchange: of what is stored, or else the given one."""
+    wanted = given if given is None or isinstance(given, Schema) else Schema(given)
+    for side in ("subscriptions", "events"):
+        place = join(path, side)
+        if exists(place):
+            found = Schema.from_json(snapshot_files.facts(place)["schema"])
+            found = found if side == "subscriptions" else found.swapped()
+            if wanted is not None and wanted != found:
+                raise SchemaError(f"the exchange at {without_passwords(path)} has another schema: {found!r}")
+            return found
+    if wanted is None:
+        raise SchemaError(
+            f"there is no exchange at {without_passwords(path)} yet: give its schema, "
+            "such as schema={'salary': 'int', 'age': hitbox.Attribute('int', role='information')}"
+        )
+    taken = [name for name in RESERVED if name in wanted]
+    if taken:
+        raise SchemaError(f"an attribute of an exchange cannot be called {taken[0]!r}, like a column: rename it")
+    return wanted
+
+
+def _together(sides: list[tuple[Side, DataFrame]]) -> DataFrame:
+    """One stream of both: a row has an event or a subscription."""
+    parts = []
+    for side, rows in sides:
+        whole = F.struct(*[quoted(name) for name in side.columns])
+        columns = [(whole if of is side else F.lit(None)).cast(like.schema).alias(of.noun) for of, like in sides]
+        parts.append(rows.select(*columns))
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _of_side(frame: DataFrame, side: Side) -> DataFrame:
+    """The rows of one side in a batch of both."""
+    fields = [F.col(side.noun).getField(name).alias(name) for name in side.columns]
+    return frame.where(F.col(side.noun).isNotNull()).select(*fields)
+
+
+def _arrived(rows: pa.Table | None, come: str) -> pa.Table | None:
+    """Those that came, not those that left; None if there are none."""
+    if rows is None:
+        return None
+    arrived = rows.filter(pc.equal(rows["op"], come)).drop_columns(["op"])
+    return arrived if arrived.num_rows else None
