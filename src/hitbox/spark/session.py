@@ -43,12 +43,13 @@ DEFAULTS = {
 
 
 def session(master: str | None = None, name: str = "hitbox", **settings: Any) -> SparkSession:
-    """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g".
+    """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g". A
+    name with dots is taken as it is: **{"spark.sql.catalog.my_catalog": "..."}.
 
     Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine. If a session is
     running, a warning lists the settings that it does not have.
     """
-    given = {key.replace("_", "."): value for key, value in settings.items()}
+    given = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     running = active()
     if running is not None:
         _warn_ignored(running, given | ({"spark.master": master} if master else {}))
