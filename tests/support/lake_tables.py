@@ -17,6 +17,7 @@ SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.lake.type": "hadoop",
+    "spark.databricks.delta.snapshotPartitions": "1",  # of its own metadata; 50 by default
 }
 
 
