@@ -39,6 +39,7 @@ def path(spark: Any, tmp_path: Path) -> str:
     return str(tmp_path / "snapshot")
 
 
+@pytest.mark.oldest
 def test_subscribe_and_unsubscribe(spark: Any, path: str) -> None:
     report = hs.apply_changes(
         log(
