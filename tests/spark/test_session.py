@@ -6,8 +6,11 @@ import importlib
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
+
+from hitbox.errors import HitboxWarning
 
 session = importlib.import_module("hitbox.spark.session")
 
@@ -24,3 +27,8 @@ def test_javas_warning_about_incubator_modules_is_left_out(capfd: pytest.Capture
         if thread not in before:
             thread.join(20)
     assert sorted(capfd.readouterr().err.splitlines()) == ["later", "mine", "something else"]
+
+
+def test_names_with_dots_keep_their_underscores(spark: Any) -> None:
+    with pytest.warns(HitboxWarning, match=r"so spark\.sql\.catalog\.my_lake=x, spark\.driver\.cores=7 are ignored"):
+        session.session(**{"spark.sql.catalog.my_lake": "x"}, spark_driver_cores=7)

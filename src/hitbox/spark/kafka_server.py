@@ -113,7 +113,8 @@ def _require() -> None:
     if not available():
         raise HitboxError(
             f"there is no Kafka in {home()} (or no java): run `tools/need kafka` in the source tree of hitbox, or set "
-            f"HITBOX_KAFKA to a folder with the jars of a Kafka in broker/ and those of Spark's connector in {_connector()}/"
+            "HITBOX_KAFKA to a folder with the jars of a Kafka in broker/ and those of Spark's connector in "
+            f"{_connector()}/"
         )
 
 

@@ -44,7 +44,7 @@ DEFAULTS = {
 
 def session(master: str | None = None, name: str = "hitbox", **settings: Any) -> SparkSession:
     """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g". A
-    name with dots is taken as it is: **{"spark.sql.catalog.my_catalog": "..."}.
+    name with dots, such as "spark.sql.catalog.my_catalog", is taken as it is.
 
     Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine. If a session is
     running, a warning lists the settings that it does not have.
