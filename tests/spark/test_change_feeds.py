@@ -259,3 +259,14 @@ def test_a_stream_of_a_feed(spark: Any, path: str, tmp_path: Path) -> None:
     assert query.awaitTermination(120)
     assert query.exception() is None
     assert subscriptions(path)["a"] == "price = 9"
+
+
+@pytest.mark.parametrize(
+    ("folders", "says"), [(["_delta_log"], "is a Delta"), (["metadata", "data"], "like an Iceberg")]
+)
+def test_the_files_of_a_table_are_not_read_as_they_are(tmp_path: Path, folders: list[str], says: str) -> None:
+    """They hold deleted rows, too."""
+    for name in folders:
+        (tmp_path / "alerts" / name).mkdir(parents=True)
+    with pytest.raises(TableError, match=f"{says} table: give a DataFrame"):
+        hs.build(str(tmp_path / "alerts"), str(tmp_path / "snapshot"), SCHEMA)
