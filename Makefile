@@ -1,12 +1,13 @@
 # hitbox: `make demo` and `make test` set everything up by themselves; the second time is quick.
 PY := .venv/bin/python
+PY_SPARK_OLDEST := .venv-spark-oldest/bin/python
 CXX_SOURCES := $(wildcard src/engine/*/*.[hc]pp tests/engine/native/*.[hc]pp)
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/*)
 
-.PHONY: help demo test quick lint format bench docs examples wheel setup lock clean
+.PHONY: help demo test test-spark-oldest quick lint format bench docs examples wheel setup lock clean
 
 help:            ## what can be made
-	@grep -hE '^[a-z]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
 demo: setup      ## set up, then run the main job on Spark end to end
 	@tools/need java
@@ -16,8 +17,18 @@ test: setup lint docs ## set up, then format check, lint, types, docs, all tests
 	@tools/need java
 	@tools/need chromium
 	@tools/need kafka
+	@tools/need tables
+	@tools/need spark-oldest
 	$(PY) -m pytest -n 2
+	@test ! -x $(PY_SPARK_OLDEST) || { echo "the oldest Spark:"; $(PY_SPARK_OLDEST) -m pytest -m oldest tests/spark; }
 	$(PY) -m hitbox torture --minutes 2
+
+test-spark-oldest: setup ## all Spark tests on the oldest Spark that is supported, where Delta and Iceberg are tested
+	@tools/need java
+	@tools/need kafka
+	@tools/need tables
+	@tools/need spark-oldest
+	$(PY_SPARK_OLDEST) -m pytest tests/spark
 
 quick: setup     ## the fast tests only
 	$(PY) -m pytest -m "not slow and not spark"
@@ -72,4 +83,4 @@ lock:            ## renew requirements.lock from pyproject.toml
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
 
 clean:           ## remove what was built
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,10 +30,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Skipped tests are easy to overlook."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "NO KAFKA" in str(report.longrepr)]
-    if skipped:
-        text = f"{len(skipped)} TESTS WITH KAFKA WERE SKIPPED: run `tools/need kafka` to fetch it"
-        terminalreporter.write_line(text, red=True, bold=True)
+    for name, need in (("KAFKA", "kafka"), ("DELTA AND ICEBERG", "tables")):
+        reports = terminalreporter.stats.get("skipped", [])
+        skipped = [report for report in reports if f"NO {name}" in str(report.longrepr)]
+        if skipped:
+            text = f"{len(skipped)} TESTS WITH {name} WERE SKIPPED: run `tools/need {need}` to fetch it"
+            terminalreporter.write_line(text, red=True, bold=True)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -29,9 +29,10 @@ def s3() -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from hitbox import spark as hs
     from hitbox.spark import kafka_server
+    from support import lake_tables
 
     settings: dict[str, Any] = {
         "spark_driver_memory": "1g",
@@ -40,8 +41,12 @@ def spark() -> Iterator[Any]:
         "spark_ui_enabled": "false",
         "spark_sql_ansi_doubleQuotedIdentifiers": "true",
     }
-    if kafka_server.available():
-        settings["spark_jars"] = kafka_server.connector()
+    jars = [kafka_server.connector()] if kafka_server.available() else []
+    if lake_tables.available():
+        jars.append(lake_tables.jars())
+        settings |= lake_tables.SETTINGS | {lake_tables.WAREHOUSE: str(tmp_path_factory.mktemp("lake"))}
+    if jars:
+        settings["spark_jars"] = ",".join(jars)
     session = hs.session("local[2]", "hitbox-tests", **settings)
     yield session
     session.stop()

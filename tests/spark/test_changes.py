@@ -39,6 +39,7 @@ def path(spark: Any, tmp_path: Path) -> str:
     return str(tmp_path / "snapshot")
 
 
+@pytest.mark.oldest
 def test_subscribe_and_unsubscribe(spark: Any, path: str) -> None:
     report = hs.apply_changes(
         log(
@@ -104,7 +105,7 @@ def test_entries_that_do_not_fit(spark: Any, path: str) -> None:
         (2, "subscribe", "typo", "prise = 1", 4),
         (3, "delete", "s1"),
     )
-    with pytest.raises(TableError, match=r"sequence 3: op 'delete' is neither"):
+    with pytest.raises(TableError, match=r"sequence 3: op 'delete' is none of subscribe, unsubscribe"):
         hs.apply_changes(bad, path)
     assert snapshot.current(path) == 1
     report = hs.apply_changes(bad, path, on_error="return")

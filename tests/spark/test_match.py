@@ -43,6 +43,7 @@ def w1(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str, 
     return made, path, Index.open(path)
 
 
+@pytest.mark.oldest
 @pytest.mark.parametrize("seed", [1, 2])
 def test_predicates_select_what_spark_sql_selects(spark: Any, tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
@@ -53,6 +54,8 @@ def test_predicates_select_what_spark_sql_selects(spark: Any, tmp_path: Path, se
     texts = [random_predicate(rng, names, depth=2) for _ in range(120)]
     # Spark calls an escape before a plain letter an error, and compares whole numbers with 1e6 as doubles, inexactly.
     texts = [text for text in texts if "!a" not in text and not re.search(r"\d[eE]", text)]
+    if spark.version.startswith("4.0."):  # there 'it''s' is its
+        texts = [text for text in texts if "''" not in text]
     subscriptions = spark.createDataFrame(list(enumerate(texts)), "id bigint, where string")
     report = hs.build(subscriptions, str(tmp_path), SCHEMA, parts=2)
     assert report.subscriptions == len(texts)

@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
+
+from hitbox.errors import HitboxWarning
 
 session = importlib.import_module("hitbox.spark.session")
 
@@ -41,3 +44,8 @@ def test_what_the_jvm_writes_is_passed_on_at_once() -> None:
     assert os.read(seen, 1000) == b"\rdone\nnext\nWARN"
     for end in (seen, screen):
         os.close(end)
+
+
+def test_names_with_dots_keep_their_underscores(spark: Any) -> None:
+    with pytest.warns(HitboxWarning, match=r"so spark\.sql\.catalog\.my_lake=x, spark\.driver\.cores=7 are ignored"):
+        session.session(**{"spark.sql.catalog.my_lake": "x"}, spark_driver_cores=7)

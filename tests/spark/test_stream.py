@@ -61,6 +61,7 @@ def check(spark: Any, path: str, out: str, rows: int) -> dict[int, int]:
     return versions
 
 
+@pytest.mark.oldest
 def test_new_versions_are_picked_up(spark: Any, snapshot_path: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(retention, "KEPT_VERSIONS", 50)
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")

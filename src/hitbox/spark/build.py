@@ -79,7 +79,7 @@ def build(
     latest_by: str | None = None,
     on_error: str = "raise",
     report: str | None = None,
-    sequence: int = 0,
+    sequence: int | None = None,
     keep: Keep | None = None,
     id_column: str | None = None,
     where_column: str | None = None,
@@ -137,7 +137,7 @@ def build(
         for one in done:
             files |= one["files"]
         snapshot_files.remove(task.boxes)
-        facts = task.facts(done) | {"sequence": sequence}
+        facts = task.facts(done) | ({} if sequence is None else {"sequence": sequence})
         version = snapshot_files.publish(path, place, facts, files, operation="build", keep=keep)
     subscribed, never, rejected = (sum(d[name] for d in done) for name in ("subscriptions", "never", "rejected"))
     return BuildReport(version, subscribed, parts, never, rejected, report if rejected else None, tuple(ignored))

@@ -9,6 +9,8 @@ sequence of the last change of each id. So an entry that is repeated, or that is
 changes nothing, and a late entry for another id is applied. Ids whose last change is more than `remember` entries old
 are forgotten: an entry from before that is counted as too late and not applied.
 
+The change feeds of Delta and Iceberg tables are read as such logs (change_feeds.py).
+
     driver      entries that count, new strings, boxes          ──> draft/changes
     executors   each part that changes: open, change, write      ──> draft/part-00003-91bc
     driver      links the other parts, manifest, CURRENT         ──> versions/00000009
@@ -43,8 +45,8 @@ from hitbox.index import bulk_load, state
 from hitbox.index.catalog import ID_TYPES, text_arrays
 from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_part
 from hitbox.language import DEFAULT_LIMITS
-from hitbox.spark import box_files, snapshot_files
-from hitbox.spark.column_names import report_ignored, subscription_columns
+from hitbox.spark import box_files, change_feeds, snapshot_files
+from hitbox.spark.column_names import quoted, report_ignored, subscription_columns
 from hitbox.spark.columns import check_subscriptions, require_frame, without
 from hitbox.spark.store_settings import spark_address
 from hitbox.spark.task_progress import job_description
@@ -82,37 +84,51 @@ def apply_changes(
     keep: Keep | None = None,
     id_column: str | None = None,
     where_column: str | None = None,
+    commits: DataFrame | None = None,
 ) -> ChangeReport | StreamingQuery:
     """Apply a log, a table or a stream, to the snapshot at `path`.
+
+    A log has the columns sequence, op ("subscribe" or "unsubscribe") and those of subscriptions. The change feed of a
+    Delta table (`readChangeFeed`) or an Iceberg table (`create_changelog_view`) is taken as it is: the sequence is
+    Delta's version, or the milliseconds since 1970 at which Iceberg committed.
 
     A table: a report comes back. A stream: a started query, which makes a version of each micro-batch that changes
     anything; `checkpoint` is where it notes how far it read.
 
     on_error: "raise" names the first entries that do not fit and changes nothing; "return" leaves them out
+    remember: for how many sequence numbers the last change of an id is remembered
     keep, id_column, where_column: as in `build`
+    commits: with the change feed of an Iceberg table, its metadata table `snapshots`, which has the order of commits
     """
     path = resolve(path)
     check_keep(keep)
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
     require_frame(changes, "changes")
-    changes = subscription_columns(changes, id_column, where_column, "the changes")
-    _check(changes, snapshot_files.facts(path))
+    feed = change_feeds.is_feed(changes)
+    changes = change_feeds.as_log(subscription_columns(changes, id_column, where_column, "the changes"), commits)
+    changes = changes.drop(*_check(changes, snapshot_files.facts(path)))
     snapshot_files.require_writable(path, "a snapshot")
     if not changes.isStreaming:
-        return _apply(changes, path, on_error, remember, keep)
+        return _apply(changes, feed, path, on_error, remember, keep)
     if not checkpoint:
         raise ValueProblem("give checkpoint=, a path where the stream notes how far it read")
 
     def each(frame: DataFrame, batch_id: int) -> None:
-        _apply(frame, path, on_error, remember, keep)
+        _apply(frame, feed, path, on_error, remember, keep)
 
     place = spark_address(changes.sparkSession, checkpoint)
     writer = changes.writeStream.foreachBatch(each).option("checkpointLocation", place)
     return writer.trigger(**trigger).start() if trigger else writer.start()
 
 
-def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
+def _check(changes: DataFrame, facts: Mapping[str, Any]) -> list[str]:
+    """Raise an error if the columns do not fit; returns those that say nothing to hitbox."""
+    if "sequence" not in changes.columns and "op" not in changes.columns:
+        raise TableError(
+            "the changes have neither the columns of a log, 'sequence' and 'op', nor those of a change feed, such as "
+            f"{change_feeds.TYPE!r}; columns: {', '.join(changes.columns[:10])}"
+        )
     for name in ("sequence", "op"):
         if name not in changes.columns:
             hint = nearest(name, changes.columns)
@@ -122,19 +138,19 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> None:
         raise TableError(f"column 'sequence' is a column of {kind.simpleString()}, not of whole numbers")
     schema = Schema.from_json(facts["schema"])
     ids = check_subscriptions(without(changes.schema, "sequence", "op"), schema)
-    report_ignored(changes, schema, ["sequence", "op"], "the changes")
     if ids != facts["id_type"]:
         raise TableError(f"the snapshot has ids of type {facts['id_type']}, the changes have {ids}")
+    return report_ignored(changes, schema, ["sequence", "op"], "the changes")
 
 
-def _apply(changes: DataFrame, path: str, on_error: str, remember: int, keep: Keep | None) -> ChangeReport:
+def _apply(changes: DataFrame, feed: bool, path: str, on_error: str, remember: int, keep: Keep | None) -> ChangeReport:
     with job_description(changes.sparkSession, f"hitbox: read the changes for {without_passwords(path)}"):
         newest = _newest(changes)
     with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = snapshot_files.facts(path)
         memory = Memory.read(path, facts)
         entries, ignored, too_late = memory.fresh(newest)
-        entries, errors = _sound(entries, on_error)
+        entries, errors = _sound(entries, feed, on_error)
         if not entries.num_rows:
             return ChangeReport(facts["version"], memory.last, 0, 0, ignored, too_late, errors)
         come = entries.filter(pc.equal(entries["op"], "subscribe"))
@@ -246,23 +262,39 @@ class Task:
 
 
 def _newest(changes: DataFrame) -> pa.Table:
-    """The entry with the largest sequence of each id; of equal sequences the largest row, so that all agree."""
-    names = ["sequence", *[name for name in changes.columns if name != "sequence"]]
-    whole = F.struct(*[F.col(f"`{name}`") for name in names])
-    table = changes.groupBy("id").agg(F.max(whole).alias("entry"), F.count(F.lit(1)).alias("count"))
-    return table.select("count", "entry.*").toArrow()
+    """The entry with the largest sequence of each id; of equal sequences an unknown op, then a subscribe, then the
+    largest row, so that all agree. `doubtful`: there is another row to subscribe with the same sequence."""
+    names = [name for name in changes.columns if name not in ("sequence", "op")]
+    op, sequence = F.col("op"), F.col("sequence")
+    rank = F.when(op == "unsubscribe", 0).when(op == "subscribe", 1).otherwise(2)
+    row = F.struct(*[quoted(name) for name in names]).alias("row")
+    first = F.struct(sequence.isNull().alias("null"), "sequence", rank.alias("rank"), "op", row)
+    last = F.struct(sequence.isNotNull(), F.bitwise_not(sequence), -rank, op, row)  # the same order, but for the row
+    table = changes.groupBy("id").agg(
+        F.max(first).alias("entry"), F.min(last).alias("other"), F.count(F.lit(1)).alias("count")
+    )
+    doubtful = (F.col("entry.op") == "subscribe") & ~F.col("entry.row").eqNullSafe(F.col("other.row"))
+    return table.select("count", doubtful.alias("doubtful"), "entry.sequence", "entry.op", "entry.row.*").toArrow()
 
 
-def _sound(entries: pa.Table, on_error: str) -> tuple[pa.Table, list[tuple[int, str]]]:
-    """The entries without those that have no id or an unknown op."""
+def _sound(entries: pa.Table, feed: bool, on_error: str) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """The entries without those that have no id or an unknown op, or for which a commit has two rows."""
     known = pc.fill_null(pc.is_in(entries["op"], pa.array(OPS)), False)
     good = pc.and_(known, entries["id"].is_valid())
-    errors = [
-        (row["sequence"], "id is null" if row["id"] is None else f"op {row['op']!r} is neither of {', '.join(OPS)}")
-        for row in entries.filter(pc.invert(good)).select(["sequence", "id", "op"]).to_pylist()
-    ]
+    if feed:
+        good = pc.and_(good, pc.invert(pc.fill_null(entries["doubtful"], False)))
+    what, values = ("_change_type", change_feeds.NEW_ROWS + change_feeds.OLD_ROWS) if feed else ("op", OPS)
+    errors = []
+    for row in entries.filter(pc.invert(good)).select(["sequence", "id", "op"]).to_pylist():
+        if row["id"] is None:
+            problem = "id is null"
+        elif row["op"] in OPS:
+            problem = f"id {row['id']!r} has two different rows: ids must be unique in the table"
+        else:
+            problem = f"{what} {row['op']!r} is none of {', '.join(values)}"
+        errors.append((row["sequence"], problem))
     _refuse(errors, on_error)
-    return entries.filter(good), errors
+    return entries.filter(good).drop_columns(["doubtful"]), errors
 
 
 def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
@@ -289,7 +321,7 @@ class Memory:
 
     @classmethod
     def read(cls, path: str, facts: Mapping[str, Any]) -> Memory:
-        kind, built = facts["id_type"], int(facts.get("sequence", 0))
+        kind, built = facts["id_type"], int(facts.get("sequence", -1))
         if "changes" not in facts:
             return cls(kind, built, built, built, pa.array([], ID_TYPES[kind]), np.zeros(0, np.int64))
         home = snapshot_files.local(path, facts["version"], snapshot_files.identity(facts), parts=())
@@ -316,7 +348,9 @@ class Memory:
         """The entries to apply; how many are overridden, and how many are too late to be judged."""
         if newest["sequence"].null_count:
             count = counted(newest["sequence"].null_count, "change has", "changes have")
-            raise TableError(f"{count} no sequence; nothing was changed")
+            raise TableError(
+                f"{count} no sequence; nothing was changed (in Iceberg's feed: commits= does not have their snapshot)"
+            )
         sequence = newest["sequence"].cast(pa.int64()).to_numpy()
         at = pc.index_in(_ids(newest), value_set=self.ids)
         known = at.is_valid().to_numpy(zero_copy_only=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from hitbox.index import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark.parquet_table import ParquetTable
 
+# older versions of Spark have no such argument and always mean UTC
+UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()}
 
 
@@ -71,7 +74,7 @@ def _type_of(column: str, kind: T.DataType) -> str:
 
 
 def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
-    return to_arrow_schema(T.StructType(list(fields)), timezone="UTC").empty_table()
+    return to_arrow_schema(T.StructType(list(fields)), **UTC).empty_table()
 
 
 def check_subscriptions(columns: T.StructType, schema: Schema) -> str:

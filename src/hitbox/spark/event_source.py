@@ -5,6 +5,9 @@
 
 Options: workload; rows (0: no end); rows_per_batch; partitions; and the workload's own parameters. An offset is a row
 number, and row i is always the same event, so a replay reads what was read before.
+
+Spark 4.2 and newer pass a source its last offset and a limit. Older ones do not, so the source remembers where it is,
+and a trigger `availableNow` is a single batch there.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from hitbox import workloads
 from hitbox.errors import WorkloadError
@@ -89,22 +91,27 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def __init__(self, settings: Settings):
         self.settings = settings
+        self.position = 0
 
     def initialOffset(self) -> dict[str, int]:
         return {"row": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> Any:
+        from pyspark.sql.streaming.datasource import ReadMaxRows  # only Spark 4.2 and newer have it, and ask
+
         return ReadMaxRows(self.settings.per_batch)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        settings = self.settings
-        if isinstance(limit, ReadAllAvailable) and settings.rows:
-            return {"row": settings.rows}
-        step = limit.max_rows if isinstance(limit, ReadMaxRows) else settings.per_batch
-        end = start["row"] + step
-        return {"row": min(end, settings.rows) if settings.rows else end}
+    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:
+        rows = self.settings.rows
+        if type(limit).__name__ == "ReadAllAvailable" and rows:
+            return {"row": rows}
+        row = self.position if start is None else start["row"]
+        end = row + getattr(limit, "max_rows", self.settings.per_batch)
+        return {"row": min(end, rows) if rows else end}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Called for each batch, and with the last offset of the checkpoint where a query starts again."""
+        self.position = end["row"]
         return self.settings.split(start["row"], end["row"])
 
     def read(self, partition: Rows) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,9 @@
 """A Kafka of one node on this machine, for `hitbox demo --kafka` and the tests; and where its files are.
 
     $HITBOX_KAFKA/broker/*.jar       Kafka itself
-                  connector/*.jar    what Spark needs to read and write it
+                  connector/*.jar    what Spark needs to read and write it (Spark 4.0: connector-4.0)
 
-`tools/need kafka` of the source tree fetches both, by default into ~/.cache/hitbox/kafka. The server listens on
+`tools/need kafka` of the source tree fetches them, by default into ~/.cache/hitbox/kafka. The server listens on
 127.0.0.1 only, on free ports, and keeps its data in a folder that the caller gives.
 """
 
@@ -19,6 +19,8 @@ import time
 import uuid
 from pathlib import Path
 from typing import IO, Self
+
+import pyspark
 
 from hitbox.errors import HitboxError
 
@@ -52,13 +54,17 @@ def home() -> Path:
 
 def available() -> bool:
     """Whether a server can be started here."""
-    return all(any((home() / name).glob("*.jar")) for name in ("broker", "connector")) and bool(shutil.which("java"))
+    return all(any((home() / name).glob("*.jar")) for name in ("broker", _connector())) and bool(shutil.which("java"))
 
 
 def connector() -> str:
     """Spark's Kafka connector, for the setting `spark.jars`."""
     _require()
-    return ",".join(map(str, sorted((home() / "connector").glob("*.jar"))))
+    return ",".join(map(str, sorted((home() / _connector()).glob("*.jar"))))
+
+
+def _connector() -> str:
+    return "connector-4.0" if pyspark.__version__.startswith("4.0.") else "connector"
 
 
 class KafkaServer:
@@ -107,7 +113,8 @@ def _require() -> None:
     if not available():
         raise HitboxError(
             f"there is no Kafka in {home()} (or no java): run `tools/need kafka` in the source tree of hitbox, or set "
-            "HITBOX_KAFKA to a folder with the jars of a Kafka in broker/ and those of Spark's connector in connector/"
+            "HITBOX_KAFKA to a folder with the jars of a Kafka in broker/ and those of Spark's connector in "
+            f"{_connector()}/"
         )
 
 

@@ -40,6 +40,7 @@ class ParquetTable:
     @classmethod
     def open(cls, address: str) -> ParquetTable:
         path = resolve(address)
+        _refuse_other_formats(path)
         system, base = connect(path) if is_remote(path) else (fs.LocalFileSystem(), path)
         if system.get_file_info(base).type == fs.FileType.NotFound:
             raise TableError(f"there is no Parquet table at {without_passwords(path)}")
@@ -146,6 +147,20 @@ def _write_rows(out: Any, start: int, end: int, make: Callable[[int, int], pa.Ta
             if start >= end:
                 return
             table = make(start, min(BATCH_ROWS, end - start))
+
+
+def _refuse_other_formats(path: str) -> None:
+    """The files of a Delta or Iceberg table hold deleted rows, too, so they must not be read as they are."""
+    names = {name.rstrip("/") for name in snapshot_files.names(path)}
+    if "_delta_log" in names:
+        raise TableError(
+            f"{without_passwords(path)} is a Delta table: give a DataFrame, spark.read.format('delta').load(PATH)"
+        )
+    if {"metadata", "data"} <= names:
+        raise TableError(
+            f"{without_passwords(path)} looks like an Iceberg table: give a DataFrame, "
+            "spark.table('CATALOG.DATABASE.TABLE')"
+        )
 
 
 def _pieces(file: Any) -> Iterator[Any]:

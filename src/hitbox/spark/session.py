@@ -42,15 +42,16 @@ DEFAULTS = {
 
 
 def session(master: str | None = None, name: str | None = None, **settings: Any) -> SparkSession:
-    """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g".
+    """The session that is running, or a new one. Settings are Spark's, with `_` for `.`: spark_driver_memory="4g". A
+    name with dots, such as "spark.sql.catalog.my_catalog", is taken as it is.
 
     Without a master: Spark Connect where SPARK_REMOTE is set, otherwise all cores of this machine. If a session is
     running, a warning lists the settings that it does not have.
     """
-    for key in settings:
-        if not key.startswith("spark_"):
+    given = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
+    for key, dotted in zip(settings, given, strict=True):
+        if not dotted.startswith("spark."):
             raise ValueProblem(f"{key!r} is not a setting of Spark; did you mean {f'spark_{key}'!r}?")
-    given = {key.replace("_", "."): value for key, value in settings.items()}
     running = active()
     if running is not None:
         _warn_ignored(running, given | _known({"spark.app.name": name, "spark.master": master}))
