@@ -3,9 +3,9 @@
     heads   [ 7 | -1 | 3 | ... ]                  the first node of each list
     nodes   7: (next 4, number 12, value 900)     16 bytes, in the order in which boxes arrived
 
-`Lists` (kernels.py) keeps the same entries as runs of one array, which are read ten times as fast. The papers' programs
-probably had lists like these: the REIN paper's times come to 150 ns per entry, a cache miss each. Matchers with the
-option `style="lists"` use them, so that both can be measured.
+`Lists` (kernels.py) keeps the same entries as runs of one array, which are read a hundred times as fast: here each node
+is a cache miss. Whether the papers' programs had the one or the other is not known, so matchers with the option
+`style="lists"` have both.
 
 Cost: insert O(1), delete O(list) or one pass over all for many at once, memory 16 bytes per entry and 12 per list.
 """
