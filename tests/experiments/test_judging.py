@@ -54,6 +54,9 @@ GROWING = curves(
         (claims.best("fast", ("fast", "linear")), UNDECIDED),  # equal at the first place
         (claims.best("slow", ("fast", "slow")), FAILS),
         (claims.worst("slow", ("fast", "slow")), DIRECTION),
+        (claims.no_more("fast", "slow"), DIRECTION),
+        (claims.no_more("linear", "slow"), DIRECTION),
+        (claims.no_more("slow", "linear"), FAILS),
         (claims.rises("slow"), DIRECTION),
         (claims.rises("fast"), UNDECIDED),
         (claims.rises("slow", rapidly=True), DIRECTION),

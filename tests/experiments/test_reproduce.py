@@ -20,15 +20,17 @@ from typer.testing import CliRunner
 from hitbox.encoding.arrays import Hits
 from hitbox.errors import BenchError
 from hitbox.experiments import code_hash, figures, measure_unit, measurements, plan, reproduce, runner
+from hitbox.experiments.contestants import enter
 from hitbox.experiments.curves import BESIDE
 from hitbox.experiments.experiment import MEASURES, SCALES
 from hitbox.experiments.measure import require_equal
 from hitbox.experiments.papers import PAPERS
 from hitbox.experiments.plots import LABELS
+from hitbox.experiments.receivers import Receivers
 from hitbox.experiments.reproduce_cli import app, duration
 from hitbox.experiments.rules import CURRENT, VERDICTS
 from hitbox.experiments.runner import Store
-from hitbox.matchers import make
+from hitbox.matchers.sending import WAYS
 from hitbox.workloads import get
 
 
@@ -53,13 +55,7 @@ def test_declarations_are_sound() -> None:
                 for x, series in experiment.places(scale):
                     space = get(experiment.workload, **experiment.parameters(scale, x, series)).space
                     for spec in experiment.lanes(x).values():
-                        name, _, option = spec.partition(":")
-                        make(name, space, **dict([_typed(option)] if option else []))
-
-
-def _typed(option: str) -> tuple[str, Any]:
-    key, _, value = option.partition("=")
-    return key, int(value) if value.isdigit() else {"true": True, "false": False}.get(value, value)
+                        enter(spec, space)
 
 
 def test_every_figure_that_was_asked_for_is_there() -> None:
@@ -136,7 +132,9 @@ def test_a_claim_that_is_undecided_gets_one_more_seed(tmp_path: Path, monkeypatc
 
     def measured(spec: str, data: Any, requests: list[Any], *rest: Any) -> Any:
         def rows(one: runner.Wanted) -> list[dict[str, Any]]:
-            mean = {"simple": 100.0, "counting": 10.0, "index-count": 9.0, "hitbox": 1.0}[spec] * one.task.n
+            mean = {"simple": 100.0, "counting": 10.0, "index-count": 9.0, "hitbox": 1.0}[
+                spec.partition(":")[0]
+            ] * one.task.n
             spread = 0.9 if spec in ("counting", "index-count") else 0.001
             taken = mean * (1 + spread * noise.uniform(-1, 1, one.events))
             return [{"kind": "event", "sample": i, "ns": ns, "matches": 0, "pace": 1.0} for i, ns in enumerate(taken)]
@@ -244,6 +242,33 @@ def test_everybody_is_timed_on_the_workload_beside_too(tmp_path: Path) -> None:
 def replace_lanes(task: runner.Task, *names: str) -> runner.Task:
     """The same point with few contestants: compiling all takes minutes."""
     return replace(task, experiment=replace(task.experiment, matchers=tuple(n for n in names if n != "hitbox")))
+
+
+def test_the_three_ways_of_sending_go_over_real_sockets(tmp_path: Path) -> None:
+    """Serial determines all before it sends the first; in every way a match is determined before it is sent."""
+    todo, store = some("pri-rein", "sending"), Store(tmp_path)
+    assert runner.run(todo, store, decide=False) == []
+    curves = next(iter(runner.curves_from(todo, store).values()))
+    assert set(curves.points[0]) == set(WAYS)
+    for way in WAYS:
+        assert 0 < curves.estimate(way, "determining", "first") < curves.estimate(way, "processing", "first")
+        assert curves.estimate(way, "hits", "first") == curves.estimate("serial", "hits", "first") > 0
+
+
+def test_a_message_that_was_lost_is_an_error() -> None:
+    receivers = Receivers(2, b"12345678").__enter__()
+    receivers.send(1, np.array([0, 1], np.int32))
+    receivers.sent += 1
+    with pytest.raises(BenchError, match="3 messages were sent, but the receivers read 16 bytes"):
+        receivers.__exit__(None, None, None)
+    assert receivers.process.returncode == 0
+
+
+def test_who_is_asked_for_sending_must_say_how(tmp_path: Path) -> None:
+    task = some("pri-rein", "sending")[0]
+    task = replace(task, experiment=replace(task.experiment, matchers=("pri-rein",)))
+    with pytest.raises(BenchError, match="must be called serial, alternate, concurrent"):
+        runner.run([task], Store(tmp_path), decide=False)
 
 
 def test_what_does_not_fit_is_marked_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

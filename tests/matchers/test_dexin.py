@@ -96,3 +96,21 @@ def test_dexin_near_optimal_against_optimal() -> None:
     one = np.array([0.5, 0.9])
     assert plan_cost(one, np.array([0, 1]), 1) == pytest.approx(0.5 + 0.5)
     assert plan_cost(one, np.array([0, 1]), 2) == pytest.approx(0.5 + 0.1)
+
+
+def test_dexin_keeps_the_plan_of_an_event_until_boxes_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    dexin = Dexin(Space.of(4, 0, 10_000), keep_plans=True)
+    boxes = varied(rng, 300, 4)
+    dexin.insert(np.arange(200), boxes.take(np.arange(200)))
+    points = Points.of(rng.integers(0, 10_000, (5, 4)))
+    made: list[Points] = []
+    plan = Dexin._new_plan
+    monkeypatch.setattr(Dexin, "_new_plan", lambda self, points: made.append(points) or plan(self, points))
+    for _ in range(3):
+        dexin.match(points)
+    assert len(made) == 5
+    dexin.insert(np.arange(200, 300), boxes.take(np.arange(200, 300)))
+    dexin.match(points)
+    assert len(made) == 10
+    assert dexin.plan(points[:1]).sequence.tolist() == plan(dexin, points[:1]).sequence.tolist()

@@ -1,11 +1,11 @@
-"""Index-Count: constraints are kept once."""
+"""Index-Count: constraints are kept once, attributes are found under their types."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from hitbox.encoding.arrays import Boxes, Points, Space
-from hitbox.matchers.index_count import IndexCount
+from hitbox.matchers.index_count import IndexCount, name_place
 
 
 def test_constraints_are_kept_once_and_dropped_with_their_last_box() -> None:
@@ -20,3 +20,12 @@ def test_constraints_are_kept_once_and_dropped_with_their_last_box() -> None:
         assert matcher.index.live == 0
         assert matcher.links.live == 0
         assert (matcher.table < 0).all()
+
+
+def test_every_attribute_is_found_under_its_type() -> None:
+    matcher = IndexCount(Space.of(10), types=4)
+    assert matcher.type_of.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+    for attribute in range(10):
+        for own, names in enumerate(matcher.names):
+            found = names[name_place(names, attribute)]
+            assert found == (attribute if own == attribute % 4 else -1)

@@ -9,6 +9,7 @@ import pytest
 
 from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.matchers import make
+from hitbox.matchers.mlgf import next_half
 from support.matcher_data import rows, two_sided
 
 
@@ -95,3 +96,29 @@ def test_mlgf_lets_a_page_of_equal_boxes_grow() -> None:
     assert rows(matcher, Points.of([[9, 3], [2, 3]])) == [[500], list(range(500))]
     matcher.delete(np.arange(500))
     assert check_mlgf(matcher) <= 2
+
+
+def test_published_cuts_halve_a_region_and_the_dimensions_take_turns() -> None:
+    images = np.array([[0, 10, 7], [40_000, 60_000, 7], [65_535, 20_000, 7]], np.uint16)
+    numbers = np.arange(3, dtype=np.int32)
+
+    def cut(last: int, floor: int = 0, top: int = 2**16) -> tuple[int, int]:
+        return next_half(numbers, images, np.full(3, floor), np.full(3, top), last)  # type: ignore[no-any-return]
+
+    assert cut(-1) == (0, 2**15)
+    assert cut(0) == (1, 2**15)
+    assert cut(1) == (0, 2**15)  # all are alike on the last one: it is passed over
+    assert cut(0, top=2**17) == (1, 2**15)  # no upper half has boxes, until its turn comes again
+    images[:] = 7
+    assert cut(-1) == (-1, 0)
+
+
+@pytest.mark.parametrize("capacity", [3, 20])
+def test_regions_that_are_halved_in_turn_are_disjoint_and_cover_all(capacity: int) -> None:
+    rng = np.random.default_rng(2)
+    low, high = two_sided(rng, 1_500, 2)
+    matcher: Any = make("mlgf", Space.of(2, 0, 1000), capacity=capacity, fanout=4, cut="cyclic")
+    matcher.insert(np.arange(1_500), Boxes.of_dense(low, high))
+    assert check_mlgf(matcher) > 1_500 / capacity
+    matcher.delete(np.arange(0, 1_500, 2))
+    check_mlgf(matcher)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import hitbox
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers import make
+from hitbox.matchers import Matcher, make
 from support.matcher_data import EVENT, assert_equal, rows, table_i, uniform
 from support.random_boxes import random_boxes, random_points
 
@@ -37,23 +38,51 @@ OPTIONS = [
     ("dexin", {"slots": 5, "plan": "exclusive"}),
     ("dexin", {"plan": "inclusive"}),
     ("dexin", {"plan": "optimal"}),
+    ("rein", {"scan": "bits"}),
+    ("rein", {"buckets": 7, "style": "lists", "scan": "bits"}),
+    ("dexin", {"style": "lists"}),
+    ("dexin", {"slots": 5, "style": "lists", "plan": "exclusive"}),
+    ("dexin", {"keep_plans": True}),
+    ("dexin", {"plan": "optimal", "keep_plans": True}),
+    ("siena", {"counters": "map"}),
+    ("siena", {"counters": "array"}),
+    ("tama", {"style": "lists"}),
+    ("tama", {"counters": "map", "levels": 2}),
+    ("tama", {"style": "lists", "counters": "map"}),
+    ("index-count", {"types": 4}),
+    ("index-count", {"types": 9}),
+    ("mlgf", {"cut": "cyclic"}),
+    ("mlgf", {"cut": "cyclic", "capacity": 3, "fanout": 3}),
+    ("ub-tree", {"entries": "addresses"}),
+    ("ub-tree", {"entries": "addresses", "fanout": 5}),
 ]
 
 
+@pytest.mark.parametrize("declared", [False, True])
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_options_keep_results_exact(name: str, options: dict[str, object]) -> None:
+def test_options_keep_results_exact(name: str, options: dict[str, object], declared: bool) -> None:
+    """Before and after boxes go and others come in their place, on the same events and on new ones."""
     rng = np.random.default_rng(11)
-    for space in (Space.of(6), Space.of(6, -20, 20)):
-        matcher, oracle = make(name, space, **options), make("brute", space)
-        numbers = rng.permutation(900)
-        boxes = random_boxes(rng, 900, 6)
+    space = Space.of(6, -20, 20) if declared else Space.of(6)
+    matcher, oracle = make(name, space, **options), make("brute", space)
+    kinds = (False, True) if matcher.intervals else (False,)
+    same = [random_points(rng, 30, 6, intervals=intervals) for intervals in kinds]
+    numbers = rng.permutation(900)
+    boxes = random_boxes(rng, 900, 6)
+
+    def both(change: Callable[[Matcher], None]) -> None:
         for one in (matcher, oracle):
-            for part in (np.arange(3), np.arange(3, 700), np.arange(700, 720), np.arange(720, 900)):
-                one.insert(numbers[part], boxes.take(part))
-            one.delete(numbers[5:9])
-            one.delete(numbers[100:600])
-        for intervals in (False, True):
-            assert_equal(matcher, oracle, random_points(rng, 30, 6, intervals=intervals))
+            change(one)
+        for points in (*same, *(random_points(rng, 30, 6, intervals=intervals) for intervals in kinds)):
+            assert_equal(matcher, oracle, points)
+
+    for part in np.split(np.arange(900), [3, 700, 720]):
+        both(lambda one, part=part: one.insert(numbers[part], boxes.take(part)))  # type: ignore[misc]
+    both(lambda one: one.delete(numbers[5:9]))
+    both(lambda one: one.delete(numbers[100:600]))
+    both(lambda one: one.insert(numbers[100:300], boxes.take(np.arange(300, 500))))
+    both(lambda one: one.delete(numbers[700:701]))
+    both(lambda one: one.insert(numbers[700:701], boxes.take(np.arange(1))))
 
 
 def test_options_that_make_no_sense() -> None:
@@ -63,6 +92,12 @@ def test_options_that_make_no_sense() -> None:
         make("dexin", Space.of(1), slots=0)
     with pytest.raises(MatcherError, match="did you mean 'optimal'"):
         make("dexin", Space.of(1), plan="optimum")
+    with pytest.raises(MatcherError, match="did you mean 'lists'"):
+        make("tama", Space.of(1), style="list")
+    with pytest.raises(MatcherError, match="style='lists' keeps no order"):
+        make("rein", Space.of(1), style="lists", sorted_buckets=True)
+    with pytest.raises(MatcherError, match="counters must be one of map, array"):
+        make("siena", Space.of(1), counters="tree")
     with pytest.raises(MatcherError, match="at most 22 attributes"):
         make("dexin", Space.of(23), plan="optimal")
 

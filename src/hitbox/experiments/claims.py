@@ -138,6 +138,17 @@ def equal(one: str, other: str, said: float | None = None, metric: str = "match"
     return check
 
 
+def no_more(one: str, other: str, metric: str = "match", at: At = "last") -> Check:
+    """`one` needs as much as `other` or less."""
+
+    def check(c: Curves, rules: Rules) -> Outcome:
+        ours = c.value(one, metric, at) / c.value(other, metric, at)
+        text = f"x{_span(rules, ours)} at {show(c.xs[c.place(at)])}"
+        return decide(rules, text, [Requirement(ours, rules["equal"], above=False)])
+
+    return check
+
+
 def costs_more(one: str, other: str, said: float, metric: str, at: At = "last") -> Check:
     """`one` takes the share `said` more: less than a tenth more is hardly more, otherwise it is a lead."""
     return equal(one, other, 1 + said, metric, at) if said < 0.1 else faster(other, one, 1 + said, at, metric)

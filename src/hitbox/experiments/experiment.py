@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hitbox.experiments.claims import Check
 
 SCALES = ("smoke", "small", "paper")
-MEASURES = ("match", "upkeep", "deletions", "times", "plan", "halves")
+MEASURES = ("match", "upkeep", "deletions", "times", "plan", "halves", "sending")
 ENGINE = "hitbox"
 
 APPROXIMATE_TAMA = "tama=tama:exact=false"
@@ -133,7 +133,7 @@ class Experiment:
     beside: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of a second workload, on which every matcher is timed in turn with the first. The machine's speed
     varies from point to point, so only this shows small differences."""
-    measures: tuple[Literal["match", "upkeep", "deletions", "times", "plan", "halves"], ...] = ("match",)
+    measures: tuple[Literal["match", "upkeep", "deletions", "times", "plan", "halves", "sending"], ...] = ("match",)
     log_axis: bool = False
     most_events: int = 0
     """The paper's number of events, where it is another one here than elsewhere in the paper."""

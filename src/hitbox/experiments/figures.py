@@ -56,6 +56,9 @@ def figures(rows: Columns, n: int, rules: Rules) -> dict[str, F64]:
     if "event" in kinds:
         found["events"] = np.array([float(len(kinds["event"]["ns"]))])
         found |= _events(kinds["event"], kinds.get("level"), rules)
+        if "sent" in kinds:
+            weights = _weights(kinds["event"], rules)
+            found["processing"], found["processing_std"] = _of_matches(kinds["event"], kinds["sent"], weights)
     if "build" in kinds:
         found |= _builds(kinds["build"], n, rules)
     if "count" in kinds:
@@ -101,7 +104,6 @@ def _events(rows: Columns, levels: Columns | None, rules: Rules) -> dict[str, F6
     if np.isfinite(rows["plan_ns"]).any():
         found["plan_time"] = _median(weights, rows["plan_ns"]) / MICRO
         found["plan_cost"] = _mean(weights, rows["plan_cost"])
-        found["match_planned"] = _mean(weights, np.maximum(taken - rows["plan_ns"], 0.0)) / MICRO
     if levels is not None and len(levels["ns"]):
         found |= _levels(rows, levels, weights)
     return found
@@ -110,15 +112,13 @@ def _events(rows: Columns, levels: Columns | None, rules: Rules) -> dict[str, F6
 def _levels(events: Columns, levels: Columns, weights: F64) -> dict[str, F64]:
     """Determining times by priority, from their sums and squares per event."""
     found: dict[str, F64] = {}
-    place = {key: i for i, key in enumerate(zip(events["seed"].tolist(), events["sample"].tolist(), strict=True))}
-    index = np.array([place[key] for key in zip(levels["seed"].tolist(), levels["sample"].tolist(), strict=True)])
+    index, count = _events_of(events, levels), len(events["ns"])
     number, total = levels["matches"].astype(float), levels["ns"]
-    each_event = np.bincount(index, total, len(place)) / np.maximum(np.bincount(index, number, len(place)), 1)
-    each_event[np.bincount(index, number, len(place)) == 0] = np.nan
+    each_event = np.bincount(index, total, count) / np.maximum(np.bincount(index, number, count), 1)
+    each_event[np.bincount(index, number, count) == 0] = np.nan
     found["waiting"] = _mean(weights, each_event - events["preparing"]) / MILLI
     heavy = weights[:, index]
-    sums = np.stack([heavy @ number, heavy @ total, heavy @ levels["square"]])
-    found["determining"], found["determining_std"] = _moments(sums)
+    found["determining"], found["determining_std"] = _of_matches(events, levels, weights)
     names = np.unique(levels["level"].astype(int))  # a float in a column that other kinds of rows leave empty
     spreads, means = [], []
     for level in names.tolist():
@@ -132,6 +132,19 @@ def _levels(events: Columns, levels: Columns, weights: F64) -> dict[str, F64]:
     order = np.argsort(np.argsort(np.array(means), axis=0), axis=0).astype(float)
     found["level_vs_determining"] = _rank_line(order, len(names))
     return found
+
+
+def _events_of(events: Columns, levels: Columns) -> NDArray[np.int64]:
+    """The place among the events of the one that each row of a priority belongs to."""
+    place = {key: i for i, key in enumerate(zip(events["seed"].tolist(), events["sample"].tolist(), strict=True))}
+    return np.array([place[key] for key in zip(levels["seed"].tolist(), levels["sample"].tolist(), strict=True)], int)
+
+
+def _of_matches(events: Columns, levels: Columns, weights: F64) -> tuple[F64, F64]:
+    """Mean and standard deviation over all matches, from sums per event and priority, in milliseconds."""
+    heavy = weights[:, _events_of(events, levels)]
+    number = levels["matches"].astype(float)
+    return _moments(np.stack([heavy @ number, heavy @ levels["ns"], heavy @ levels["square"]]))
 
 
 def _rank_line(order: F64, levels: int) -> F64:

@@ -5,6 +5,7 @@
     check      some events against `brute` over all boxes
     time       event by event, repeated where that is quick; beside them a fixed piece of work, the yardstick, which
                shows how fast the machine was; last of all inserts and deletes, which change the structure
+    send       instead of that, where an experiment is about sending: matches go to receivers in another process
 
 Contestants are built one after another, so that a point needs the memory of one. An experiment may have a second
 workload beside the first; a contestant is then built on both, and timed on them in turn.
@@ -24,13 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64, Boxes, Points
-from hitbox.errors import MatcherError
+from hitbox.errors import BenchError, MatcherError
 from hitbox.experiments.contestants import enter
 from hitbox.experiments.machine import free_memory
 from hitbox.experiments.measure import Lane, oracle, parts_of, quiet_memory, require_equal, yardstick
 from hitbox.experiments.measurements import COUNTED_EVENTS
 from hitbox.experiments.ranks import rank_correlation
+from hitbox.experiments.receivers import Receivers
 from hitbox.matchers.metrics import Times, measure
+from hitbox.matchers.sending import WAYS, Delivery, MatchAndSend
 from hitbox.workloads import Workload
 
 SAMPLE = 1_000
@@ -50,6 +53,8 @@ WAIT_FACTOR = 3
 """Waiting for a quick moment may take this many times the time planned for timing."""
 DELETING_FACTOR = 60
 """Deleting subscriptions one by one may take this many times the time planned for timing."""
+CONNECTIONS = 16
+"""Receivers that matches are sent to; a subscription belongs to one of them."""
 USABLE_SHARE = 0.9
 """Of the free memory that a contestant may take."""
 MEMORY_FACTOR = 1.5
@@ -227,15 +232,20 @@ def _measure(lanes: list[Built], request: Request, effort: Effort) -> list[Row]:
     field = [(one, points) for one, points in turn if points is not None]
     for one, points in field:
         _check(one, points, effort)
-    fine = "times" in request.measures
-    for (one, points), timed in zip(field, _timed(field, fine, effort), strict=True):
-        own = _fine_rows(timed, one.data.boxes.priority) if fine else [{"ns": ns} for ns in timed]
+    fine, sending = "times" in request.measures, "sending" in request.measures
+    plans = [_plans(one, points) if "plan" in request.measures else [] for one, points in field]
+    found = [_sent(one, points, effort) for one, points in field] if sending else _timed(field, fine, effort)
+    for (one, points), timed, planned in zip(field, found, plans, strict=True):
+        if sending:
+            own = _sent_rows(timed)
+        else:
+            own = _fine_rows(timed, one.data.boxes.priority) if fine else [{"ns": ns} for ns in timed]
         events = [row for row in own if row.get("kind") is None]
         hits = one.lane.match(points)
         for event, row in enumerate(events):
             row |= {"kind": "event", "sample": event, "matches": len(hits[event]), "digest": digest(hits[event])}
-        if "plan" in request.measures and hasattr(one.lane.matcher, "plan"):
-            _plan(one, points, events)
+        for row, plan in zip(events, planned, strict=False):
+            row |= plan
         if "halves" in request.measures and one.lane.name == "compound":
             _halves(one.data, points, events)
         own += one.builds
@@ -351,15 +361,60 @@ def _fine_rows(times: list[Times], priority: Any) -> list[Row]:
     return rows
 
 
-def _plan(one: Built, points: Points, events: list[Row]) -> None:
-    """What the pipelines cost by the paper's model, and how long it takes to find one."""
+def _sent(one: Built, points: Points, effort: Effort) -> list[list[Delivery]]:
+    """Each event matched and sent in the way that the contestant is called; of its repetitions the quickest."""
+    way: Any = one.lane.name
+    if way not in WAYS:
+        raise BenchError(f"contestant {way!r} of an experiment about sending must be called {', '.join(WAYS)}")
+    found, spent = [], 0.0
+    payload = bytes(8 * (1 + one.data.workload.space.attributes))
+    with (
+        Receivers(CONNECTIONS, payload) as receivers,
+        MatchAndSend(one.lane.matcher, receivers.send, way=way) as broker,
+    ):
+        broker.publish(points[:1])
+        for i in range(len(points)):
+            runs: list[list[Delivery]] = []
+            while not runs or (len(runs) < effort.repeats and spent < effort.budget):
+                begin = time.perf_counter()
+                runs.append(broker.publish(points[i : i + 1]))
+                spent += time.perf_counter() - begin
+            found.append(min(runs, key=lambda run: max((level.sent for level in run), default=0)))
+    return found
+
+
+def _sent_rows(events: list[list[Delivery]]) -> list[Row]:
+    """A row for each event, and two for each of its priorities: when its matches were determined, and sent."""
+    rows: list[Row] = []
+    for event, deliveries in enumerate(events):
+        determined = [float(one.determined) for one in deliveries]
+        row: Row = {"ns": max(determined, default=0.0)}
+        if determined:
+            row |= {"preparing": determined[0], "gap": determined[-1] - determined[0]}
+        rows.append(row)
+        for one in deliveries:
+            for kind, moment in (("level", float(one.determined)), ("sent", float(one.sent))):
+                count = len(one.numbers)
+                sums = {"matches": count, "ns": count * moment, "square": count * moment**2}
+                rows.append({"kind": kind, "sample": event, "level": one.priority} | sums)
+    return rows
+
+
+def _plans(one: Built, points: Points) -> list[Row]:
+    """What the pipelines cost by the paper's model, and how long it takes to find one.
+
+    Before the events are timed: a contestant that keeps its plans is then timed without planning.
+    """
     matcher: Any = one.lane.matcher
     matcher.plan(points[:1])
-    for i, row in enumerate(events):
+    rows: list[Row] = []
+    for i in range(len(points)):
         before, begin = yardstick(), time.process_time()
-        row["plan_cost"] = float(matcher.plan(points[i : i + 1]).cost)
+        cost = float(matcher.plan(points[i : i + 1]).cost)
         taken = time.process_time() - begin
-        row["plan_ns"] = taken * yardstick.quickest / max(before, yardstick.quickest) * 1e9
+        pace = yardstick.quickest / max(before, yardstick.quickest)
+        rows.append({"plan_cost": cost, "plan_ns": taken * pace * 1e9})
+    return rows
 
 
 def _halves(data: Data, points: Points, events: list[Row]) -> None:

@@ -3,8 +3,9 @@
     OUT/points/paper/rein/widths/0.5.parquet
 
 Rows that are no events have another `kind`: a build, a subscription inserted or deleted, matches counted over many
-events, and the times at which the matches of one event and priority were determined. Times are nanoseconds, scaled by
-the yardstick beside them (measure.py) to the quickest that the process had seen, which is in `pace`.
+events, and the times at which the matches of one event and priority were determined, or had been sent. Times are
+nanoseconds, scaled by the yardstick beside them (measure.py) to the quickest that the process had seen, which is in
+`pace`.
 
 The file's metadata says which units it holds, a unit being one contestant and one seed: the hash of the code that was
 measured, its declaration, how long it took, and why it was left out where it was.
@@ -27,7 +28,7 @@ from hitbox.errors import BenchError
 FORMAT = 1
 ORACLE = "brute"
 """The contestant whose rows say what every event must meet."""
-KINDS = ("event", "build", "insert one", "delete one", "insert many", "delete many", "count", "level")
+KINDS = ("event", "build", "insert one", "delete one", "insert many", "delete many", "count", "level", "sent")
 COUNTED_EVENTS = 50
 """Events per row of the kind `count`."""
 SCHEMA = pa.schema(

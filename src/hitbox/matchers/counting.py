@@ -73,6 +73,12 @@ class Targets:
         return self.target.nbytes + self.bare.nbytes()
 
 
+def counter_map(boxes: int) -> I32:
+    """Room for a hash map of (number, count) of up to so many boxes; see `count_up`."""
+    room = 1 << max(1, (3 * boxes // 2 - 1).bit_length())
+    return np.empty((room, 2), np.int32)  # NumPy uses huge pages for large arrays: access is random
+
+
 class Counting(TimedMatcher):
     def __init__(self, space: Space):
         super().__init__(space)
@@ -227,6 +233,27 @@ def forget(table: I32, kinds: I64, values: I64, gone: I64) -> None:
                 hole = probe
             probe = (probe + 1) & mask
         table[hole] = EMPTY
+
+
+@njit(cache=True, nogil=True)
+def empty_map(counters: I32) -> int:
+    """Make a counter map empty; the shift that `count_up` hashes with."""
+    counters[:] = 0
+    shift = 32
+    while 1 << (32 - shift) < len(counters):
+        shift -= 1
+    return shift
+
+
+@njit(cache=True, nogil=True)
+def count_up(counters: I32, shift: int, number: int) -> int:
+    """Add one to the counter of `number` in a hash map of (number, count) with linear probing; the new count."""
+    place = ((number * 0x9E3779B1) & 0xFFFFFFFF) >> shift  # Fibonacci hashing: the upper bits of a product
+    while counters[place, 0] != number and counters[place, 1]:
+        place = (place + 1) & (len(counters) - 1)
+    counters[place, 0] = number
+    counters[place, 1] += 1
+    return int(counters[place, 1])
 
 
 @njit(cache=True, nogil=True)

@@ -18,12 +18,14 @@ accumulated rho exceeds the next delta, inclusive from there on. `exclusive` and
 attributes).
 
 Choices: a slot is a sorted run of an array in place of a red-black tree (the search in it costs the same, insertion
-moves the run's tail). Open bounds are closed ones of the neighbouring key; a missing bound (one-sided constraints) is
-not stored, as in the paper; `<>` is two boxes. The partial result is a bit set and then a list in place of a hash map
-with a linked list; the first attribute that includes looks at the boxes as it reads them off the bit set. Bounds take
-four bytes where all keys fit, else eight. Both methods count 1 for each box that they traverse, as in the paper,
-although on today's machines looking at a box costs several times more than sweeping past it: at high matching rates
-`exclusive` can be faster.
+moves the run's tail). `style="lists"` is the paper's other form of a slot (Figures 13 and 14), a linked list without
+order: cheaper to insert, and all of the event's own slot is compared. `keep_plans` keeps the plan of each event until
+boxes change, so that matching it again is the paper's "without planning" (Figure 16). Open bounds are closed ones of
+the neighbouring key; a missing bound (one-sided constraints) is not stored, as in the paper; `<>` is two boxes. The
+partial result is a bit set and then a list in place of a hash map with a linked list; the first attribute that includes
+looks at the boxes as it reads them off the bit set. Bounds take four bytes where all keys fit, else eight. Both methods
+count 1 for each box that they traverse, as in the paper, although on today's machines looking at a box costs several
+times more than sweeping past it: at high matching rates `exclusive` can be faster.
 
 Cost: match O(cheapest plan); insert and delete O(k n / slots); memory 24 bytes per constraint and 8 or 16 bytes per box
 and attribute (the paper's subscriptions constrain every attribute).
@@ -40,8 +42,9 @@ from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
-from hitbox.matchers.base import check_choice, check_count
+from hitbox.matchers.base import check_choice, check_count, check_flag
 from hitbox.matchers.kernels import U64, Ints, grown_for_unmarked, now, prefetch, trailing_zeros, unmarked
+from hitbox.matchers.linked_lists import STYLES, arrays_of
 from hitbox.matchers.rein import HIGH, LOW, Rein, cell, mark_side
 
 F64 = NDArray[np.float64]
@@ -64,23 +67,38 @@ class Plan:
     cost: float
 
 
+NO_PLANS: tuple[I64, I64] = (np.zeros((0, 0), np.int64), np.zeros(0, np.int64))
+
+
 class Dexin(Rein):
-    def __init__(self, space: Space, *, slots: int = 1500, plan: str = "near-optimal"):
+    def __init__(
+        self,
+        space: Space,
+        *,
+        slots: int = 1500,
+        plan: str = "near-optimal",
+        style: str = "runs",
+        keep_plans: bool = False,
+    ):
         check_choice("plan", plan, PLANS)
+        check_choice("style", style, STYLES)
+        check_flag("keep_plans", keep_plans)
         if plan == "optimal" and space.attributes > MOST_FOR_OPTIMAL:
             raise MatcherError(
                 f"plan='optimal' tries 2^attributes plans per event: at most {MOST_FOR_OPTIMAL} attributes, "
                 f"not {space.attributes}; use plan='near-optimal'"
             )
         check_count("slots", slots, 1)
-        super().__init__(space, buckets=slots, sorted_buckets=True)
+        super().__init__(space, buckets=slots, sorted_buckets=style == "runs", style=style)
         self.planner = PLANS[plan]
+        self.keep_plans = keep_plans
+        self.plans: dict[bytes, Plan] = {}
         self.bounds: Ints = np.zeros((space.attributes, 0), np.int32)
         self.counts: I64 | None = None
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         super().insert(numbers, boxes)
-        self.counts = None
+        self._forget()
         held = self.bounds.shape[1]
         if self.bounds.dtype == np.int32 and not fits(boxes.low, boxes.high):
             self.bounds = np.zeros((self.space.attributes, 2 * self.store.capacity), np.int64)
@@ -94,7 +112,11 @@ class Dexin(Rein):
 
     def delete(self, numbers: I64) -> None:
         super().delete(numbers)
+        self._forget()
+
+    def _forget(self) -> None:
         self.counts = None
+        self.plans = {}
 
     def _counts(self) -> I64:
         """Boxes in the slots before each one, so that a matching rate is read in O(1); made at the first match."""
@@ -106,12 +128,27 @@ class Dexin(Rein):
         return counts
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:
-        index = (self.grid.cells, self.grid.arrays, self.lists.arrays, self._counts())
+        index = (self.grid.cells, self.grid.arrays, arrays_of(self.lists), self._counts())
         state = (self.living.dead, self.store.count, self.bounds, self.planner)
-        return Hits(*match_planned(points.low, points.high, *index, *state, stamps))
+        kept = self._kept(points) if self.keep_plans else NO_PLANS
+        return Hits(*match_planned(points.low, points.high, *index, *state, *kept, stamps))
+
+    def _kept(self, points: Points) -> tuple[I64, I64]:
+        """The sequence and the number of exclusive attributes of each event."""
+        plans = [self.plan(points[event : event + 1]) for event in range(len(points))]
+        sequences = np.array([plan.sequence for plan in plans], np.int64).reshape(len(plans), self.space.attributes)
+        return sequences, np.array([plan.exclusive for plan in plans], np.int64)
 
     def plan(self, points: Points) -> Plan:
         """The plan of the first event, its matching rates and what the paper's model says that it costs."""
+        if not self.keep_plans:
+            return self._new_plan(points)
+        event = points.low[0].tobytes() + points.high[0].tobytes()
+        if event not in self.plans:
+            self.plans[event] = self._new_plan(points)
+        return self.plans[event]
+
+    def _new_plan(self, points: Points) -> Plan:
         index = (self.grid.arrays, self._counts(), self.store.count)
         rates = matching_rates(0, points.low, points.high, *index)
         sequence, exclusive = make_plan(rates, self.planner)
@@ -267,15 +304,19 @@ def include_unmarked(
 @njit(cache=True, nogil=True)
 def match_planned(
     lows: I64, highs: I64, cells: int, grid: Any, lists: Any, counts: I64,
-    dead: U64, count: int, bounds: Ints, planner: int, stamps: I64,
+    dead: U64, count: int, bounds: Ints, planner: int, sequences: I64, exclusives: I64, stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
+    """`sequences` and `exclusives`: the plans of the events, or empty where they are to be made here."""
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int32)
     used = 0
     attributes = lows.shape[1]
     for event in range(len(lows)):
-        rates = matching_rates(event, lows, highs, grid, counts, count)
-        sequence, exclusive = make_plan(rates, planner)
+        if len(exclusives):
+            sequence, exclusive = sequences[event], exclusives[event]
+        else:
+            rates = matching_rates(event, lows, highs, grid, counts, count)
+            sequence, exclusive = make_plan(rates, planner)
         marks = dead.copy()
         for k in range(exclusive):
             a = sequence[k]

@@ -16,11 +16,16 @@ a region; a full directory page is cut where its own first cut is, and its halve
 above; a full root gets a new level above it. Deletes undo this: neighbours on both sides of one cut that fit into
 half a page merge, an empty page's cut vanishes, and a root with one region gives way to it.
 
-Choices where the papers leave room: a page is cut at a binary boundary of the codes (the highest that separates its
-boxes, so runs of empty halves are skipped) on the dimension that promises to spare most boxes: those above the cut,
-times the share of the events that come here and stay below it, if they are spread evenly; cuts that leave less than
-an eighth on one side come last. So the structure follows skew, and of the 2m dimensions only those that discriminate
-are ever cut. A page whose boxes have all the same image cannot be cut and grows.
+Where a page is cut (`cut`):
+
+    cyclic     as published: a region is halved, the dimensions take turns. Halves that would be empty get no page, so
+               the next dimension is tried until one separates the boxes.
+    sparing    ours: at a binary boundary of the codes (the highest that separates the boxes) on the dimension that
+               promises to spare most boxes: those above the cut, times the share of the events that come here and stay
+               below it, if they are spread evenly; cuts that leave less than an eighth on one side come last. So the
+               structure follows skew, and of the 2m dimensions only those that discriminate are ever cut.
+
+A page whose boxes have all the same image cannot be cut and grows.
 
 Cost: match walks the cuts that the event's corner does not exclude and checks the boxes of the pages there, first by
 image, then by exact bounds; insert and delete O(log n) cells, occasionally a split or merge; memory per box 4m bytes
@@ -33,7 +38,7 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.matchers.base import check_count
+from hitbox.matchers.base import check_choice, check_count
 from hitbox.matchers.grid import U16, report
 from hitbox.matchers.pages import PAGE, drop, empty, give_row, push, table, take_row
 from hitbox.matchers.transform import Transformed, search
@@ -48,9 +53,11 @@ Tables = tuple[I32, I32, I32]
 
 
 class Mlgf(Transformed):
-    def __init__(self, space: Space, *, capacity: int = 30, fanout: int = 20):
+    def __init__(self, space: Space, *, capacity: int = 30, fanout: int = 20, cut: str = "sparing"):
         check_count("capacity", capacity, 2)
         check_count("fanout", fanout, 2)
+        check_choice("cut", cut, ("sparing", "cyclic"))
+        self.cyclic = cut == "cyclic"
         self.capacity, self.fanout = capacity, fanout
         super().__init__(space)
 
@@ -64,7 +71,7 @@ class Mlgf(Transformed):
         self.image_boxes(numbers, boxes)
         tables = (self.cells, self.regions, self.pages)
         self.cells, self.regions, self.pages, self.root = insert_all(
-            numbers, tables, self.root, self.images, self.capacity, self.fanout
+            numbers, tables, self.root, self.images, self.capacity, self.fanout, self.cyclic
         )
 
     def _remove(self, numbers: I64) -> None:
@@ -93,19 +100,24 @@ def page_of(image: U16, root: int, cells: I32, regions: I32) -> int:
 
 
 @njit(cache=True, nogil=True)
-def floor_of(region: int, cells: I32, regions: I32, dimensions: int) -> I64:
-    """The lower corner of a region."""
-    floor = np.zeros(dimensions, np.int64)
+def extent(region: int, cells: I32, regions: I32, dimensions: int) -> tuple[I64, I64, int]:
+    """The corners of a region (below the upper one), and the dimension of its last cut, or -1."""
+    floor, ceiling, last = np.zeros(dimensions, np.int64), np.full(dimensions, TOP), -1
     cell = regions[region, CELL]
     while cell:
         cut = cells[cell, UP]
         if cut == 0:  # the top of this directory page
             region = regions[region, DIR]
             cut = regions[region, CELL]
-        elif cells[cut, RIGHT] == cell:
-            floor[cells[cut, DIMENSION]] = max(floor[cells[cut, DIMENSION]], cells[cut, CUT])
+        else:
+            d = cells[cut, DIMENSION]
+            last = d if last < 0 else last
+            if cells[cut, RIGHT] == cell:
+                floor[d] = max(floor[d], cells[cut, CUT])
+            else:
+                ceiling[d] = min(ceiling[d], cells[cut, CUT])
         cell = cut
-    return floor
+    return floor, ceiling, last
 
 
 @njit(cache=True, nogil=True)
@@ -146,6 +158,29 @@ def choose_cut(numbers: I32, images: U16, floor: I64) -> tuple[int, int]:
         if score > best_score:
             best, best_score = d, score
     return best, cuts[best]
+
+
+@njit(cache=True, nogil=True)
+def next_half(numbers: I32, images: U16, floor: I64, ceiling: I64, last: int) -> tuple[int, int]:
+    """The published cut: half of the region on the dimension after the last one. A half without boxes gets no page and
+    is left off; then the next dimension takes its turn. Dimension -1 where all images are the same."""
+    dimensions = len(floor)
+    alike = 0
+    while alike < dimensions:
+        last = (last + 1) % dimensions
+        if ceiling[last] - floor[last] < 2:
+            alike += 1
+            continue
+        alike, middle, above = 0, (floor[last] + ceiling[last]) // 2, 0
+        for number in numbers:
+            above += images[number, last] >= middle
+        if 0 < above < len(numbers):
+            return last, middle
+        if above:
+            floor[last] = middle
+        else:
+            ceiling[last] = middle
+    return -1, 0
 
 
 @njit(cache=True, nogil=True)
@@ -197,12 +232,15 @@ def adopt(directory: int, cells: I32, regions: I32) -> None:
 
 @njit(cache=True, nogil=True)
 def split_page(
-    region: int, cells: I32, regions: I32, pages: I32, images: U16, capacity: int
+    region: int, cells: I32, regions: I32, pages: I32, images: U16, capacity: int, cyclic: bool
 ) -> tuple[I32, I32, I32, int]:
     """Cut a data page in two; the new one, or 0 where all its boxes have the same image."""
     numbers = empty(pages, regions[region, BODY], regions[region, COUNT])
-    floor = floor_of(region, cells, regions, images.shape[1])
-    dimension, cut = choose_cut(numbers, images, floor)
+    floor, ceiling, last = extent(region, cells, regions, images.shape[1])
+    if cyclic:
+        dimension, cut = next_half(numbers, images, floor, ceiling, last)
+    else:
+        dimension, cut = choose_cut(numbers, images, floor)
     other = 0
     if dimension < 0:
         regions[region, ROOM] = 2 * regions[region, COUNT]
@@ -239,7 +277,7 @@ def split_directories(directory: int, root: int, cells: I32, regions: I32, fanou
 
 @njit(cache=True, nogil=True)
 def insert_all(
-    numbers: I64, tables: Tables, root: int, images: U16, capacity: int, fanout: int
+    numbers: I64, tables: Tables, root: int, images: U16, capacity: int, fanout: int, cyclic: bool
 ) -> tuple[I32, I32, I32, int]:
     cells, regions, pages = tables
     for number in numbers:
@@ -249,7 +287,7 @@ def insert_all(
         while regions[region, COUNT] > regions[region, ROOM]:
             if region == root:
                 cells, regions, root = raise_root(root, cells, regions, fanout)
-            cells, regions, pages, other = split_page(region, cells, regions, pages, images, capacity)
+            cells, regions, pages, other = split_page(region, cells, regions, pages, images, capacity, cyclic)
             cells, regions, root = split_directories(regions[region, DIR], root, cells, regions, fanout)
             if other and regions[other, COUNT] > regions[region, COUNT]:
                 region = other

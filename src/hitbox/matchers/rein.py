@@ -20,7 +20,8 @@ HIGHEST (high) can never fail and is not stored. `IS NULL` is the high end MISSI
 Left open by the paper: where no domain is declared, cells span the middle 99% of the ends of the first bulk insert and
 what lies outside goes to the end cells; the cells are chosen again whenever the set has grown fourfold or was empty.
 With `sorted_buckets` (for sets that change rarely) the one compared bucket is cut by binary search. The bit set is read
-by words; `scan="bits"` looks at every bit, as the Pri-REIN paper does, whose times of the output stage depend on it.
+by words; `scan="bits"` looks at every bit, as Algorithm 1 of the paper says (lines 21 to 25) and as the Pri-REIN paper
+does, whose times of the output stage depend on it. `style="lists"` keeps buckets as linked lists (linked_lists.py).
 
 Cost: match O(failing ends + 2 m b) of one random bit each; insert O(k); delete O(k n / b); memory 27 bytes per
 constraint (two ends of 12 and slack), 48 m b for the bucket heads. b buckets, k constraints per box, m attributes.
@@ -34,9 +35,11 @@ import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points, Space
+from hitbox.errors import MatcherError
 from hitbox.matchers.base import check_choice, check_count, check_flag
 from hitbox.matchers.box_store import NO_STAMPS, TimedMatcher
 from hitbox.matchers.kernels import U64, Lists, Living, mark, unmarked, unmarked_bits
+from hitbox.matchers.linked_lists import NONE, STYLES, LinkedLists, Nodes, arrays_of, mark_chain
 
 LOW, HIGH = 0, 1
 
@@ -79,20 +82,33 @@ class Grid:
 class Rein(TimedMatcher):
     intervals = True
 
-    def __init__(self, space: Space, *, buckets: int = 1000, sorted_buckets: bool = False, scan: str = "words"):
+    def __init__(
+        self,
+        space: Space,
+        *,
+        buckets: int = 1000,
+        sorted_buckets: bool = False,
+        scan: str = "words",
+        style: str = "runs",
+    ):
         check_count("buckets", buckets, 1)
         check_flag("sorted_buckets", sorted_buckets)
         check_choice("scan", scan, ("words", "bits"))
+        check_choice("style", style, STYLES)
+        self.linked, self.sorted = style == "lists", sorted_buckets
+        if self.linked and self.sorted:
+            raise MatcherError("style='lists' keeps no order: leave out sorted_buckets, or use style='runs'")
         self.bitwise = scan == "bits"
         self.clock_each_match = not self.bitwise
         super().__init__(space)
         self.living = Living()
         self.grid = Grid(space, buckets)
-        self.lists = self._empty_lists(sorted_buckets)
+        self.lists = self._empty_lists()
         self.fitted = 0
 
-    def _empty_lists(self, ordered: bool) -> Lists:
-        return Lists(2 * self.space.attributes * self.grid.cells, ordered=ordered)
+    def _empty_lists(self) -> Lists | LinkedLists:
+        count = 2 * self.space.attributes * self.grid.cells
+        return LinkedLists(count) if self.linked else Lists(count, ordered=self.sorted)
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         self.store.insert(numbers, boxes)
@@ -108,7 +124,7 @@ class Rein(TimedMatcher):
         boxes = self.store.boxes(numbers)
         self.fitted = len(numbers)
         self.grid.fit(boxes)
-        self.lists = self._empty_lists(self.lists.ordered)
+        self.lists = self._empty_lists()
         self.lists.insert(*self._entries(numbers, boxes))
 
     def delete(self, numbers: I64) -> None:
@@ -120,20 +136,21 @@ class Rein(TimedMatcher):
     def _entries(self, numbers: I64, boxes: Boxes) -> tuple[I32, I32, I64]:
         """(list, number, end) of everything that `boxes` put into the bucket lists.
 
-        Attribute by attribute: the lists of one stay in the cache while they fill.
+        Attribute by attribute: the lists of one stay in the cache while they fill. For linked lists box by box, as a
+        program inserts that knows one subscription at a time.
         """
         rows = (boxes.offsets, boxes.attribute, boxes.low, boxes.high)
         place = places(len(self.grid.low), *rows)
         used = int(place[-1])
         found = np.empty(used, np.int32), np.empty(used, np.int32), np.empty(used, np.int64)
-        enter(*found, place, numbers, *rows, self.grid.cells, *self.grid.arrays)
+        enter(*found, place, not self.linked, numbers, *rows, self.grid.cells, *self.grid.arrays)
         return found
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:
         return Hits(*match_points(points.low, points.high, self.living.dead, *self._index(), self.bitwise, stamps))
 
     def _index(self) -> tuple[Any, ...]:
-        return self.grid.cells, self.grid.arrays, self.lists.arrays, self.lists.ordered
+        return self.grid.cells, self.grid.arrays, arrays_of(self.lists), self.sorted
 
     def marked(self, key: int, attribute: int, side: int) -> I32:
         """The numbers that `key` on `attribute` marks in the bucket list of its LOW or HIGH ends."""
@@ -166,21 +183,22 @@ def places(attributes: int, offsets: I64, attribute: I32, low: I64, high: I64) -
 
 @njit(cache=True, nogil=True)
 def enter(
-    lists: I32, owners: I32, ends: I64, place: I64, numbers: I64, offsets: I64, attribute: I32, low: I64, high: I64,
-    cells: int, lowest: I64, highest: I64, width: U64,
+    lists: I32, owners: I32, ends: I64, place: I64, grouped: bool, numbers: I64, offsets: I64, attribute: I32,
+    low: I64, high: I64, cells: int, lowest: I64, highest: I64, width: U64,
 ) -> None:  # fmt: skip
-    """Write down which end is to be put into which list, from `place` on."""
+    """Write down which end is to be put into which list: `grouped` by attribute, from `place` on, or box by box."""
     for box in range(len(numbers)):
         for row in range(offsets[box], offsets[box + 1]):
             a = attribute[row]
+            group = a if grouped else 0
             for side in (LOW, HIGH):
                 end = low[row] if side == LOW else high[row]
                 if end == (MISSING if side == LOW else HIGHEST):
                     continue
-                at = place[a]
+                at = place[group]
                 lists[at] = (2 * a + side) * cells + cell(end, lowest[a], highest[a], width[a])
                 owners[at], ends[at] = numbers[box], end
-                place[a] = at + 1
+                place[group] = at + 1
 
 
 @njit(cache=True, nogil=True)
@@ -197,14 +215,30 @@ def cut(values: I64, key: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def mark_linked_side(marks: U64, base: int, at: int, side: int, key: int, cells: int, heads: I32, nodes: Nodes) -> None:
+    """`mark_side` where buckets are linked lists; the key lies in bucket `at`."""
+    for one in range(at + 1, base + cells) if side == LOW else range(base, at):
+        mark_chain(marks, int(heads[one]), nodes)
+    node = int(heads[at])
+    while node != NONE:
+        number, value = nodes[node].number, nodes[node].value
+        if (value > key) if side == LOW else (value < key):
+            marks[number >> 6] |= np.uint64(1) << np.uint64(number & 63)
+        node = int(nodes[node].next)
+
+
+@njit(cache=True, nogil=True)
 def mark_side(
     marks: U64, attribute: int, side: int, key: int, cells: int, grid: Any, lists: Any, ordered: bool
 ) -> None:
     """Mark the boxes whose low end lies above `key`, or whose high end lies below it."""
-    start, size, numbers, values = lists
+    start, size, numbers, values, heads, nodes = lists
     low, high, width = grid
     base = (2 * attribute + side) * cells
     at = base + cell(key, low[attribute], high[attribute], width[attribute])
+    if len(heads):
+        mark_linked_side(marks, base, at, side, key, cells, heads, nodes)
+        return
     sweep = range(at + 1, base + cells) if side == LOW else range(base, at)
     for one in sweep:
         mark(marks, numbers[start[one] : start[one] + size[one]])

@@ -10,110 +10,122 @@ bucket of (value, subscription) pairs. Nothing is shared between subscriptions:
     counters  { s1: 1, s9: 2 ... }              a map, empty when an event comes
     target  s1 -> 2                             a counter that gets there is a match
 
-That paper says three things of it: inserting is the cheapest of all (pairs are appended), matching is linear in the
-constraints that hold (so the buckets are in order), and a change means building the table again. All three hold here:
-the first match after a change puts the buckets in order. Counters of partly matched subscriptions are a map, as in the
-published source of the original, where counters kept in place are an option of its build; the half microsecond per pair
-that the paper's times come to says the same (`index-count` keeps them in an array, and is several times faster). Left
-out is the network side of the original (merging by interface, early cut-off), which a single matcher does not have.
-Constraints are broken up as in counting.py, missing values included.
+Matching is linear in the constraints that hold, so the buckets are in order, and inserting pays for that order.
+Counters of partly matched subscriptions are a map, as the algorithm is published; `counters="array"` keeps one per
+subscription in an array (docs/matchers.md has the argument). Left out is the network side of the original (merging by
+interface, early cut-off), which a single matcher does not have. Constraints are broken up as in counting.py, missing
+values included.
 
-Cost: match O(constraints that hold), after a change O(all of them, sorted); insert O(k); delete O(k n), for the buckets
-are searched; memory 24 bytes per two-sided constraint and 1 per box.
+Cost: match O(constraints that hold); insert O(k log n) for many at once, O(k n) for one; delete O(k n); memory 24 bytes
+per two-sided constraint and 1 per box.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
+from hitbox.matchers.base import check_choice
 from hitbox.matchers.box_store import TimedMatcher
-from hitbox.matchers.counting import OPERATORS, Targets, constraints, report_bare, satisfied
+from hitbox.matchers.counting import (
+    OPERATORS,
+    Targets,
+    constraints,
+    count_up,
+    counter_map,
+    empty_map,
+    report_bare,
+    satisfied,
+)
 from hitbox.matchers.kernels import Lists, grown, now
 
 
 class Siena(TimedMatcher):
-    def __init__(self, space: Space):
+    def __init__(self, space: Space, *, counters: str = "map"):
+        check_choice("counters", counters, ("map", "array"))
         super().__init__(space)
+        self.mapped = counters == "map"
         self.targets = Targets(space)
-        self.buckets = Lists(OPERATORS * space.attributes)
-        self.in_order = True
-        self.lock = threading.Lock()
+        self.buckets = Lists(OPERATORS * space.attributes, ordered=True)
 
     def insert(self, numbers: I64, boxes: Boxes) -> None:
         self.store.insert(numbers, boxes)
         kinds, values, owners = constraints(numbers, boxes)
         self.targets.insert(numbers, owners, self.store.capacity)
         self.buckets.insert(kinds, owners, values)
-        self.in_order = False
 
     def delete(self, numbers: I64) -> None:
         kinds, _, owners = constraints(numbers, self.store.boxes(numbers))
         self.buckets.purge(kinds, owners)
         self.targets.delete(numbers)
         self.store.delete(numbers)
-        self.in_order = False
-
-    def _arrange(self) -> None:
-        """Build the table again: every bucket by rising value."""
-        with self.lock:  # events may be matched in several threads
-            if self.in_order:
-                return
-            start, size, numbers, values = self.buckets.arrays
-            for begin, end in zip(start.tolist(), (start + size).tolist(), strict=True):
-                order = np.argsort(values[begin:end])
-                numbers[begin:end], values[begin:end] = numbers[begin:end][order], values[begin:end][order]
-            self.in_order = True
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
-        self._arrange()
-        room = 1 << max(1, (3 * len(self) // 2 - 1).bit_length())
-        counters = np.empty((room, 2), np.int32)  # NumPy uses huge pages for large arrays: access is random
-        goal = (self.targets.target, self.targets.bare_numbers)
-        return Hits(*count_pairs(points.low, len(self), self.buckets.arrays, counters, *goal, stamps))
+        rows = (points.low, len(self), self.buckets.arrays, self.targets.target, self.targets.bare_numbers)
+        if self.mapped:
+            return Hits(*count_in_map(*rows, counter_map(len(self)), stamps))
+        return Hits(*count_in_array(*rows, stamps))
 
     def nbytes(self) -> int:
         return self.buckets.nbytes() + self.targets.nbytes()
 
 
 @njit(cache=True, nogil=True)
-def count_up(counters: I32, shift: int, number: int) -> int:
-    """Add one to the counter of `number` in a hash map of (number, count) with linear probing; the new count."""
-    place = ((number * 0x9E3779B1) & 0xFFFFFFFF) >> shift  # Fibonacci hashing: the upper bits of a product
-    while counters[place, 0] != number and counters[place, 1]:
-        place = (place + 1) & (len(counters) - 1)
-    counters[place, 0] = number
-    counters[place, 1] += 1
-    return int(counters[place, 1])
+def holding(kind: int, key: int, start: I64, size: I64, values: I64) -> tuple[int, int]:
+    """The stretch of a bucket whose constraints `key` satisfies."""
+    first, last = satisfied(kind % OPERATORS, key)
+    bucket = values[start[kind] : start[kind] + size[kind]]
+    begin = np.searchsorted(bucket, first, side="left")
+    end = np.searchsorted(bucket, last, side="right")
+    return start[kind] + begin, start[kind] + end
 
 
 @njit(cache=True, nogil=True)
-def count_pairs(
-    lows: I64, count: int, buckets: Any, counters: I32, target: Any, bare: I32, stamps: I64
+def count_in_map(
+    lows: I64, count: int, buckets: Any, target: Any, bare: I32, counters: I32, stamps: I64
 ) -> tuple[I64, I32]:
     start, size, numbers, values = buckets
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int32)
-    used, shift = 0, 32
-    while 1 << (32 - shift) < len(counters):
-        shift -= 1
+    used = 0
     for event in range(len(lows)):
-        counters[:] = 0
+        shift = empty_map(counters)
         found = grown(found, used + count)
         used = report_bare(bare, found, used, stamps)
         for kind in range(len(start)):
-            first, last = satisfied(kind % OPERATORS, lows[event, kind // OPERATORS])
-            bucket = values[start[kind] : start[kind] + size[kind]]
-            begin = start[kind] + np.searchsorted(bucket, first, side="left")
-            end = start[kind] + np.searchsorted(bucket, last, side="right")
+            begin, end = holding(kind, lows[event, kind // OPERATORS], start, size, values)
             for i in range(begin, end):
                 number = numbers[i]
                 if count_up(counters, shift, number) < target[number]:
+                    continue
+                found[used] = number
+                if len(stamps):
+                    stamps[used] = now()
+                used += 1
+        offsets[event + 1] = used
+    return offsets, found[:used].copy()
+
+
+@njit(cache=True, nogil=True)
+def count_in_array(lows: I64, count: int, buckets: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I32]:
+    start, size, numbers, values = buckets
+    offsets = np.zeros(len(lows) + 1, np.int64)
+    found = np.empty(64, np.int32)
+    used = 0
+    for event in range(len(lows)):
+        missing = target.copy()
+        found = grown(found, used + count)
+        used = report_bare(bare, found, used, stamps)
+        for kind in range(len(start)):
+            begin, end = holding(kind, lows[event, kind // OPERATORS], start, size, values)
+            for i in range(begin, end):
+                number = numbers[i]
+                missing[number] -= 1
+                if missing[number]:
                     continue
                 found[used] = number
                 if len(stamps):

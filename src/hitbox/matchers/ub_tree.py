@@ -14,7 +14,9 @@ outside the corner are skipped, at the price of that computation.
 
 Choices where the papers leave room: an address has all 16 bits of every dimension, 64 bytes for 16 attributes (filled
 up with zeros to eights of dimensions, which keeps the order). What an entry's address says is looked up in the box's
-16-bit image, as mlgf does, then decided by its exact bounds. A page that has become less than a quarter full is merged
+16-bit image, as mlgf does, then decided by its exact bounds. With `entries="addresses"` there are no images beside the
+tree: an entry's address itself is read, bit by bit until it leaves the corner, as a UB-tree that keeps nothing but
+addresses must do it and the paper's authors probably did. A page that has become less than a quarter full is merged
 with a neighbour that has room for it.
 
 Cost: match O(pages that the corner's addresses touch) and a leap of at most 32m steps each; insert and delete O(m
@@ -30,7 +32,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
-from hitbox.matchers.base import check_count
+from hitbox.matchers.base import check_choice, check_count
 from hitbox.matchers.grid import U16, meets, report
 from hitbox.matchers.kernels import U64, prefetch, slide
 from hitbox.matchers.pages import doubled
@@ -48,9 +50,10 @@ Pages = tuple[U64, I32, I32, I32]  # addresses, numbers, children, headings
 
 
 class UbTree(Transformed):
-    def __init__(self, space: Space, *, fanout: int = 200):
+    def __init__(self, space: Space, *, fanout: int = 200, entries: str = "images"):
         check_count("fanout", fanout, 4)
-        self.fanout = fanout
+        check_choice("entries", entries, ("images", "addresses"))
+        self.fanout, self.imaged = fanout, entries == "images"
         super().__init__(space)
 
     def _restart(self, boxes: Boxes) -> None:
@@ -74,10 +77,11 @@ class UbTree(Transformed):
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:
         query = (points.low, points.high, self.image_points(points))
-        return Hits(*visit(*query, *self.tree, self.root, self.images, self.bounds, stamps))
+        return Hits(*visit(*query, *self.tree, self.root, self.images, self.imaged, self.bounds, stamps))
 
     def nbytes(self) -> int:
-        return super().nbytes() + sum(part.nbytes for part in self.tree) + self.images.nbytes
+        images = self.images.nbytes if self.imaged else 0  # matching reads none otherwise
+        return super().nbytes() + sum(part.nbytes for part in self.tree) + images
 
 
 @njit(cache=True, nogil=True)
@@ -319,17 +323,38 @@ def delete_all(whose: I64, images: U16, addresses: U64, numbers: I32, children: 
 
 
 @njit(cache=True, nogil=True)
+def inside(address: U64, corner: U16, below: NDArray[np.bool_]) -> bool:
+    """Whether an address lies in the corner, read bit by bit; `below` as in `leap`."""
+    dimensions, place = len(corner), 0
+    below[:] = False
+    for share in range(BITS - 1, -1, -1):
+        for d in range(dimensions):
+            taken = (address[place // WORD] >> np.uint64(WORD - 1 - place % WORD)) & np.uint64(1)
+            given = (corner[d] >> share) & 1
+            if taken and not given and not below[d]:
+                return False
+            if given and taken == 0:
+                below[d] = True
+            place += 1
+        place += -dimensions % 8
+    return True
+
+
+@njit(cache=True, nogil=True)
 def read_leaf(
-    leaf: int, at: int, corner: U16, lows: I64, highs: I64, reached: I32, numbers: I32, headings: I32, images: U16,
+    leaf: int, at: int, corner: U16, lows: I64, highs: I64, reached: I32, addresses: U64, numbers: I32, headings: I32,
+    images: U16, imaged: bool, below: NDArray[np.bool_],
     start: I64, length: I32, attribute: I32, low: I64, high: I64,
 ) -> int:  # fmt: skip
-    """The boxes of a leaf from `at` on that meet the event, into `reached`: by image, then by exact bounds."""
+    """The boxes of a leaf from `at` on that meet the event, into `reached`: by image (or address), then by exact
+    bounds."""
     used, end, width = 0, headings[leaf, COUNT], images.shape[1]
-    for i in range(at, end):
+    for i in range(at, end if imaged else at):
         prefetch(images, width * numbers[leaf, i])
     for i in range(at, end):
         number = numbers[leaf, i]
-        if within(images[number], corner) and meets(number, lows, highs, start, length, attribute, low, high):
+        near = within(images[number], corner) if imaged else inside(addresses[leaf, i], corner, below)
+        if near and meets(number, lows, highs, start, length, attribute, low, high):
             reached[used] = number
             used += 1
     return used
@@ -338,18 +363,19 @@ def read_leaf(
 @njit(cache=True, nogil=True)
 def visit(
     lows: I64, highs: I64, corners: U16, addresses: U64, numbers: I32, children: I32, headings: I32, root: int,
-    images: U16, bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
+    images: U16, imaged: bool, bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int32), 0
     reached, path = np.empty(addresses.shape[1], np.int32), np.zeros((DEEPEST, 2), np.int64)
     below, target = np.empty(corners.shape[1], np.bool_), np.empty(addresses.shape[2], np.uint64)
+    leaves = (reached, addresses, numbers, headings, images, imaged, below)
     for event in range(len(lows)):
         corner, at = corners[event], 0
         target[:] = 0
         leaf = descend(target, -1, addresses, numbers, children, headings, root, path)
         while leaf:
-            count = read_leaf(leaf, at, corner, lows[event], highs[event], reached, numbers, headings, images, *bounds)
+            count = read_leaf(leaf, at, corner, lows[event], highs[event], *leaves, *bounds)
             found, used = report(reached, count, found, used, stamps)
             leaf = headings[leaf, NEXT]
             while leaf and headings[leaf, COUNT] == 0:

@@ -22,6 +22,7 @@ from hitbox.experiments.claims import (
     loses_less,
     matched,
     negligible,
+    no_more,
     rises,
     share,
     steeper,
@@ -30,6 +31,7 @@ from hitbox.experiments.claims import (
 )
 from hitbox.experiments.curves import At
 from hitbox.experiments.experiment import APPROXIMATE_TAMA, Claim, Experiment, Paper, Plot, by, each
+from hitbox.matchers.sending import WAYS
 
 TITLES = {"simple": "Simple", "siena": "Siena", "tama": "Tama", "h-tree": "H-tree", "rein": "Rein"}
 PRIORITISED = {"pri-rein": "Pri-Rein", "pri-rein-s": "Pri-Rein-S"}
@@ -83,6 +85,14 @@ CELLS = (
 LOOKED_UP = (
     "Ours finds an event's attribute by its number, so the attributes that a subscription does not constrain cost "
     "nothing; the paper's time for Simple, which has no index at all, grows with them too."
+)
+SEND_DOMINATES = (
+    "With few matches REIN's marking, which no way of sending can shorten, is most of the time; with many, sending is "
+    "(some microseconds per message), and then waiting for the last level to be determined hardly delays the first."
+)
+SHARED_CORES = (
+    "The sending thread and the receivers take turns with matching on two cores, and Python's lock is passed between "
+    "the two threads."
 )
 N = by(1_000, 500_000, 500_000)
 
@@ -479,10 +489,55 @@ SELECTIVE = Experiment(
     ),
 )
 
+SENDING = Experiment(
+    name="sending",
+    title="Serial, alternate and concurrent sending over loopback sockets (n={n}, m=50, r=5)",
+    axis="share of the subscriptions that an event meets",
+    workload="pri-rein",
+    matchers=tuple(f"{way}=pri-rein:buckets=1000" for way in WAYS),
+    n=N,
+    values=by((0.01, 0.1), (0.001, 0.01), (0.001, 0.01, 0.05)),
+    set=lambda s: {"selectivity": s},
+    measures=("sending",),
+    log_axis=True,
+    engine=False,
+    plots=(Plot("figure 2: determining time", "determining"), Plot("figure 2: processing time", "processing")),
+    claims=(
+        Claim(
+            "Serial: a shorter determining time than alternate",
+            "section 4.1",
+            faster("serial", "alternate", None, metric="determining"),
+        ),
+        Claim(
+            "Serial: a longer processing time than alternate",
+            "section 4.1",
+            faster("alternate", "serial", None, metric="processing"),
+            SEND_DOMINATES,
+        ),
+        Claim(
+            "Concurrent: a shorter processing time than serial",
+            "section 4.1",
+            faster("concurrent", "serial", None, metric="processing"),
+            SEND_DOMINATES,
+        ),
+        Claim(
+            "Concurrent: no longer determining time than serial",
+            "without sacrificing determining time",
+            no_more("concurrent", "serial", "determining"),
+            SHARED_CORES,
+        ),
+        Claim(
+            "Concurrent: a shorter determining time than alternate",
+            "section 4.1",
+            faster("concurrent", "alternate", None, metric="determining"),
+        ),
+    ),
+)
+
 PAPER = Paper(
     "pri-rein",
     "Pri-REIN",
     "C++ on 2.4 GHz cores and 32 GB; 500k subscriptions, 500 events (5000 for Pri-Rein).",
-    (TIMES, SUBSCRIPTIONS, ATTRIBUTES, SELECTIVITIES, PRIORITIES, SELECTIVE),
+    (TIMES, SUBSCRIPTIONS, ATTRIBUTES, SELECTIVITIES, PRIORITIES, SELECTIVE, SENDING),
     events=500,
 )
