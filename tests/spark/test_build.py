@@ -54,6 +54,17 @@ def test_one_part_opens_memory_mapped(spark: Any, tmp_path: Path) -> None:
     assert sorted(index) == list(range(300))
 
 
+def test_compact_parts_stay_compact(spark: Any, tmp_path: Path) -> None:
+    made = hs.generate("w1", 3000, 5, spark=spark)
+    with pytest.raises(HitboxError, match="has no option 'compact'"):
+        hs.build(made.subscriptions, str(tmp_path), matcher="brute", compact=True)
+    hs.build(made.subscriptions, str(tmp_path), compact=True, parts=2)
+    index = Index.open(tmp_path)
+    assert len(index) == 3000
+    segments = index._matcher.describe()["segments"]  # type: ignore[attr-defined]
+    assert [(one["kind"], one["compact"]) for one in segments] == [("bitmap", True)]
+
+
 def test_an_id_that_comes_twice(spark: Any, tmp_path: Path) -> None:
     rows = [("a", "price > 1", 1), ("b", "price > 2", 1), ("a", "price > 3", 1)]
     frame = predicates(spark, *rows).repartition(3)

@@ -172,6 +172,13 @@ static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell, u32 lan
   return map.lines + ((size_t(group - 1) * lines_per_group(map) + (cell >> map.compact)) * LANES + lane) * WORDS;
 }
 
+// The same for lane 0 of a segment that is known to be compact, or not to be: without shifts that compilers do not know.
+template <bool COMPACT>
+static inline const u64* line_of(const Bitmap& map, u32 group, u32 cell) {
+  assert(group >= 1 && group <= map.groups && cell < CELLS && map.compact == COMPACT);
+  return map.lines + (size_t(group - 1) * (CELLS >> COMPACT) + (cell >> COMPACT)) * TILE_WORDS;
+}
+
 // Entries [from, to) of the bounds in a cell, or of all bounds if the tile has no lines for the attribute.
 static inline void list_of(const Bitmap& map, const Directory* entry, u32 cell, u32& from, u32& to) {
   from = entry->base;

@@ -198,9 +198,9 @@ static inline void prefetch_rows(const Bitmap& map, const TileCandidates& one) {
   each_bit<TILE_WORDS>(one.remaining, [&](u32 position) { prefetch_row(map, size_t(one.tile) * TILE + position); });
 }
 
-// Clears the boxes that their rows exclude, in any number.
+// Clears the boxes that their rows exclude, in any number. Not inlined: it needs much of the stack, others need it rarely.
 template <u32 SIDES>
-static inline void clear_by_rows(const Bitmap& map, EncodedEvents<SIDES> events, TileCandidates& one) {
+[[gnu::noinline]] static void clear_by_rows(const Bitmap& map, EncodedEvents<SIDES> events, TileCandidates& one) {
   u32 box[TILE + 16], size = list_bits<TILE_WORDS>(one.remaining, one.event << 11, box);
   std::memset(one.remaining, 0, sizeof one.remaining);
   for (u32 from = 0; from < size; from += MAX_ROW_TESTS) {

@@ -46,6 +46,11 @@ struct PointPlans : Plans<1> {
 
   // Finds the lines that the event reads in a tile.
   u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
+    return map.compact ? open<true>(map, tile, event, sources) : open<false>(map, tile, event, sources);
+  }
+
+  template <bool COMPACT>
+  u32 open(const Bitmap& map, u32 tile, size_t event, Source* sources) const {
     u32 size = 0;
     const Directory* directory = directory_of(map, tile);
     const u16* order = map.order + size_t(tile) * map.attributes;
@@ -53,7 +58,7 @@ struct PointPlans : Plans<1> {
     const u64* all = full.data + event * words;
     for (u32 i = 0; i < map.attributes && order[i] != NO_ATTRIBUTE; ++i) {
       u32 a = order[i];
-      sources[size] = line_of(map, directory[a].group, cell_at(qkey[a]), 0);
+      sources[size] = line_of<COMPACT>(map, directory[a].group, cell_at(qkey[a]));
       size += !bit(all, a);
     }
     return size;
