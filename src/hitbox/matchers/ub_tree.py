@@ -342,19 +342,33 @@ def inside(address: U64, corner: U16, below: NDArray[np.bool_]) -> bool:
 
 @njit(cache=True, nogil=True)
 def read_leaf(
-    leaf: int, at: int, corner: U16, lows: I64, highs: I64, reached: I32, addresses: U64, numbers: I32, headings: I32,
-    images: U16, imaged: bool, below: NDArray[np.bool_],
+    leaf: int, at: int, corner: U16, lows: I64, highs: I64, reached: I32, numbers: I32, headings: I32, images: U16,
     start: I64, length: I32, attribute: I32, low: I64, high: I64,
 ) -> int:  # fmt: skip
-    """The boxes of a leaf from `at` on that meet the event, into `reached`: by image (or address), then by exact
-    bounds."""
+    """The boxes of a leaf from `at` on that meet the event, into `reached`: by image, then by exact bounds."""
     used, end, width = 0, headings[leaf, COUNT], images.shape[1]
-    for i in range(at, end if imaged else at):
+    for i in range(at, end):
         prefetch(images, width * numbers[leaf, i])
     for i in range(at, end):
         number = numbers[leaf, i]
-        near = within(images[number], corner) if imaged else inside(addresses[leaf, i], corner, below)
-        if near and meets(number, lows, highs, start, length, attribute, low, high):
+        if within(images[number], corner) and meets(number, lows, highs, start, length, attribute, low, high):
+            reached[used] = number
+            used += 1
+    return used
+
+
+@njit(cache=True, nogil=True)
+def read_addresses(
+    leaf: int, at: int, corner: U16, lows: I64, highs: I64, reached: I32, numbers: I32, headings: I32, addresses: U64,
+    below: NDArray[np.bool_], start: I64, length: I32, attribute: I32, low: I64, high: I64,
+) -> int:  # fmt: skip
+    """`read_leaf` by address, then by exact bounds."""
+    used = 0
+    for i in range(at, headings[leaf, COUNT]):
+        number = numbers[leaf, i]
+        if inside(addresses[leaf, i], corner, below) and meets(
+            number, lows, highs, start, length, attribute, low, high
+        ):
             reached[used] = number
             used += 1
     return used
@@ -369,13 +383,16 @@ def visit(
     found, used = np.empty(64, np.int32), 0
     reached, path = np.empty(addresses.shape[1], np.int32), np.zeros((DEEPEST, 2), np.int64)
     below, target = np.empty(corners.shape[1], np.bool_), np.empty(addresses.shape[2], np.uint64)
-    leaves = (reached, addresses, numbers, headings, images, imaged, below)
     for event in range(len(lows)):
         corner, at = corners[event], 0
         target[:] = 0
         leaf = descend(target, -1, addresses, numbers, children, headings, root, path)
         while leaf:
-            count = read_leaf(leaf, at, corner, lows[event], highs[event], *leaves, *bounds)
+            where = (leaf, at, corner, lows[event], highs[event], reached, numbers, headings)
+            if imaged:
+                count = read_leaf(*where, images, *bounds)
+            else:
+                count = read_addresses(*where, addresses, below, *bounds)
             found, used = report(reached, count, found, used, stamps)
             leaf = headings[leaf, NEXT]
             while leaf and headings[leaf, COUNT] == 0:
