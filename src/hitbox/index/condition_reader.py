@@ -67,7 +67,10 @@ class ConditionReader:
         except HitboxError:
             return
         if root.op in ("TRUE", "FALSE"):
-            self.native.define_constant(shape, root.op == "TRUE")
+            if not any(lists) and all(text[place : place + 4].upper() in ("TRUE", "FALS") for place in places):
+                self.native.define_constant(shape, root.op == "TRUE")
+            return  # a comparison of other literals: its truth is not that of its shape
+        if not isinstance(root, Leaf) and root.op not in ("AND", "OR"):
             return
         leaves = [leaf for leaf in root.children or (root,) if isinstance(leaf, Leaf)]
         likes = [leaf for leaf in leaves if leaf.op.endswith("LIKE")]

@@ -13,10 +13,11 @@ from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec, GridCodec, StringCodec
+from hitbox.language.expressions import Literal, literal
 from hitbox.language.normal import leaf_set
 from hitbox.language.patterns import successor
 from hitbox.language.sets import Interval
-from hitbox.language.tree import Leaf, Literal, literal
+from hitbox.language.tree import Leaf
 
 DAY = 86400.0
 
