@@ -942,6 +942,8 @@ class Parser:
         return left
 
     def value_of(self, found: Any) -> Expr:
+        if isinstance(found, Constant):
+            return Expr("bool", "literal", (Literal("bool", found.value, ""),))
         return found if isinstance(found, Expr) else Expr("bool", "condition", (found,))
 
     def single(self, found: Any) -> Expr:
@@ -1227,8 +1229,9 @@ class Parser:
         tries.append((self.types, "new", parts))
         if not quoted and parts[0].upper() in ("OLD", "NEW"):
             tries.append((self.types, parts[0].lower(), parts[1:]))
-        for scope, origin, rest in tries:
+        for scope, origin, given in tries:
             steps: list[str] = []
+            rest = ".".join(given).split(".")
             while rest:
                 end = next((end for end in range(len(rest), 0, -1) if ".".join(rest[:end]) in scope), None)
                 if end is None:

@@ -193,7 +193,10 @@ class Schema(Mapping[str, Attribute]):
                 continue
             if name in self._attributes:
                 raise SchemaError(f"attribute {name!r} is given twice")
-            self._attributes[_name(name)] = _attribute(name, of)
+            made = _attribute(name, of)
+            if made.fields is not None and self.extra is not None:
+                made = Attribute(OBJECTS, fields=Schema(made.fields, self.extra))
+            self._attributes[_name(name)] = made
             if len(self._attributes) > MAX_ATTRIBUTES:
                 raise SchemaError(f"more than {MAX_ATTRIBUTES} attributes, which is the limit")
 

@@ -116,6 +116,8 @@ def _test(leaf: Leaf, places: list[int]) -> str | None:
 
 def _described(codec: Codec) -> tuple[int, bool, int, int, int, int]:
     """(type, even, over, under, first, last): what the reader has to know of a codec."""
+    if codec.is_list:
+        return OTHER, False, 1, 1, 0, 0
     if not isinstance(codec, GridCodec):
         return TYPES.index(type(codec)), codec.even, 1, 1, 0, 0
     over, under = codec.step.numerator, codec.step.denominator

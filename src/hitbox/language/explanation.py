@@ -195,7 +195,8 @@ def _changes(
         _change(term, fault, facts, edges[fault]) if isinstance(fault, int) else _condition_change(fault, facts)
         for fault in faults
     ]
-    return tuple(change for change, _ in found), sum(far for _, far in found)
+    # an attribute that only has to lie where a test may hold at all has nothing to say beside that test
+    return tuple(change for change, _ in found if change.wanted), sum(far for _, far in found)
 
 
 def _condition_change(node: Node, facts: Facts) -> tuple[Change, float]:

@@ -61,7 +61,8 @@ class Constant:
 class Field:
     """An attribute of an event, of its old image (`OLD.`), or of an element of a list.
 
-    `level` is 0 for the event and counts the lists around: 1 in EXISTS(items WHERE ...).
+    `level` is 0 for the event and counts the lists around: 1 in EXISTS(items WHERE ...). `image` is OLD, or NEW if that
+    was said inside EXISTS, where a plain name may mean a field of the element.
     """
 
     children: ClassVar[tuple[Expression, ...]] = ()
@@ -71,10 +72,14 @@ class Field:
     type: str
     position: int
     level: int = 0
-    old: bool = False
+    image: str = ""
+
+    @property
+    def old(self) -> bool:
+        return self.image == "OLD"
 
     def __str__(self) -> str:
-        return f"OLD.{quoted(self.name)}" if self.old else quoted(self.name)
+        return f"{self.image}.{quoted(self.name)}" if self.image else quoted(self.name)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,11 +96,16 @@ class ListPath:
     type: str
     position: int
     level: int = 0
-    old: bool = False
+    image: str = ""
     fields: Any = field(default=None, repr=False)  # the schema of its objects
 
+    @property
+    def old(self) -> bool:
+        return self.image == "OLD"
+
     def __str__(self) -> str:
-        return ("OLD." if self.old else "") + quoted(".".join(self.steps))
+        path = quoted(".".join(self.steps))
+        return f"{self.image}.{path}" if self.image else path
 
 
 @dataclass(slots=True, eq=False)
@@ -294,8 +304,11 @@ def remainder(a: int, b: int) -> int | None:
 
 def _doubles(of: Callable[[float, float], float]) -> Callable[[Any, Any], float | None]:
     def apply(a: Any, b: Any) -> float | None:
+        a, b = float(a), float(b)
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return None
         try:
-            return finite(of(float(a), float(b)))
+            return finite(of(a, b))
         except (ZeroDivisionError, OverflowError, ValueError):
             return None
 

@@ -72,14 +72,13 @@ def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None) -> C
     """The boxes of a predicate, whose `strings` must have been admitted to `keys`; `limits` are those of `parse`."""
     limits = limits or predicate.limits
     bound = most_boxes(len(predicate.text), limits)
-    boxes: list[dict[int, Interval]] = []
-    exact: list[bool] = []
+    found: dict[tuple[tuple[int, Interval], ...], bool] = {}  # of equal boxes one is enough
     for term, sure in _bounded(terms(predicate, keys, limits.boxes, bound), limits.boxes, bound):
         numbers = sorted(term.sets)
         for box in product(*(term.sets[number] for number in numbers)):
-            boxes.append(dict(zip(numbers, box, strict=True)))
-            exact.append(sure)
-    return Compiled(boxes, exact)
+            made = tuple(zip(numbers, box, strict=True))
+            found[made] = sure or found.get(made, False)
+    return Compiled([dict(box) for box in found], list(found.values()))
 
 
 def most_boxes(length: int, limits: Limits) -> int:
@@ -290,8 +289,8 @@ def _hull(several: Sequence[Term], node: Node) -> list[Term]:
 
 def _test_terms(test: Test, codecs: Sequence[Codec]) -> list[Term]:
     """What a test of expressions needs: attributes that are there, and where they can be said, bounds on them."""
-    if any(_is_null(one) for one in test.operands):
-        return [] if not test.op.startswith("IS") else [Term({}, (test,))]
+    if any(_is_null(one) for one in test.strict):
+        return []
     if test.op.endswith("MISSING"):
         of = test.operands[0]
         plain = isinstance(of, Field) and not of.level and not of.old and test.op == "IS MISSING"

@@ -174,6 +174,8 @@ class _Parser:
 
     def value(self, item: Item) -> Expression:
         """An item as a value; a condition is a bool."""
+        if isinstance(item, Branch) and item.op in ("TRUE", "FALSE"):
+            return Constant(item.op == "TRUE", "bool", item.position)
         if isinstance(item, (Leaf, Test, Quantifier, Branch)):
             return Verdict(item, item.position)
         return item
@@ -260,7 +262,7 @@ class _Parser:
 
     def is_attribute(self, of: Expression) -> bool:
         """Whether an expression is a plain attribute of the event: compared with literals, it is a Leaf."""
-        return isinstance(of, Field) and not of.level and not of.old
+        return isinstance(of, Field) and not of.level and not of.image
 
     def test(
         self, op: str, left: Expression, others: tuple[Expression, ...], position: int, texts: tuple[str, ...] = ()
@@ -608,10 +610,9 @@ class _Parser:
         if self.kinds[start] not in ("name", "quoted") or self.kinds[start + 1] == "(":
             return False
         try:
-            segments, _ = self.segments()
+            return self.any_list(*self.segments(), self.starts[start]) is not None
         finally:
             self.at = start
-        return self.find_list(segments) is not None or self.find_list(self.without_image(segments)) is not None
 
     def segments(self) -> tuple[list[str], bool]:
         """The parts of a path, and whether the first one is quoted."""
@@ -631,32 +632,32 @@ class _Parser:
         self.at += 1
         return text
 
-    @staticmethod
-    def without_image(segments: list[str]) -> list[str]:
-        return segments[1:] if len(segments) > 1 and segments[0].upper() in ("OLD", "NEW") else segments
-
     def path(self) -> Expression:
         position = self.starts[self.at]
         segments, is_quoted = self.segments()
         name = ".".join(segments)
         for level in range(len(self.scopes) - 1, -1, -1):
             if name in self.scopes[level]:
-                return self.field(name, level, False, position)
+                return self.field(name, level, "", position)
         schema = self.scopes[0]
         if not is_quoted and len(segments) > 1 and segments[0].upper() in ("OLD", "NEW"):
             rest = ".".join(segments[1:])
             if rest in schema:
-                return self.field(rest, 0, segments[0].upper() == "OLD", position)
+                return self.field(rest, 0, segments[0].upper(), position)
             if segments[0] not in schema.objects:
                 segments, name = segments[1:], rest
         raise self.unknown(segments, name, position)
 
-    def field(self, name: str, level: int, old: bool, position: int) -> Field:
+    def image(self, word: str) -> str:
+        """How an image is kept: NEW is what is meant anyway, but inside EXISTS it may have to be said."""
+        return "OLD" if word == "OLD" else "NEW" if word and len(self.scopes) > 1 else ""
+
+    def field(self, name: str, level: int, image: str, position: int) -> Field:
         schema = self.scopes[level]
         found = schema[name]
         if not level:
             self.check_role(name, found, position)
-        return Field(name, schema.number(name), found.type, position, level, old)
+        return Field(name, schema.number(name), found.type, position, level, self.image(image))
 
     def check_role(self, name: str, found: Attribute, position: int) -> None:
         if self.role is not None and found.role != self.role:
@@ -692,12 +693,18 @@ class _Parser:
             hint += " (a string is written in single quotes)"
         return UnknownAttribute(f"unknown attribute {name!r:.80}{hint}", self.text, position)
 
-    def find_list(self, segments: list[str], old: bool = False, position: int = 0) -> ListPath | None:
-        """The list that a path leads to or through."""
-        for level in range(len(self.scopes) - 1, -1, -1):
+    def any_list(self, segments: list[str], is_quoted: bool, position: int) -> ListPath | None:
+        """The list that a path leads to or through, perhaps in an image of the event."""
+        found = self.find_list(segments, position=position)
+        if found is None and not is_quoted and len(segments) > 1 and segments[0].upper() in ("OLD", "NEW"):
+            found = self.find_list(segments[1:], segments[0].upper(), position)
+        return found
+
+    def find_list(self, segments: list[str], image: str = "", position: int = 0) -> ListPath | None:
+        for level in range(0 if image else len(self.scopes) - 1, -1, -1):
             schema: Schema | None = self.scopes[level]
             steps: list[str] = []
-            rest = list(segments)
+            rest = ".".join(segments).split(".")  # a quoted segment may be a path
             number = -1
             while schema is not None and rest:
                 lists = (end for end in range(len(rest), 0, -1) if ".".join(rest[:end]) in schema)
@@ -712,16 +719,15 @@ class _Parser:
                     break
                 steps.append(name)
                 if not rest:
-                    return ListPath(tuple(steps), number, found.element, position, level, old, found.fields)
+                    where = self.image(image)
+                    return ListPath(tuple(steps), number, found.element, position, level, where, found.fields)
                 schema = found.fields
         return None
 
     def list_path(self) -> ListPath:
         position = self.starts[self.at]
         segments, is_quoted = self.segments()
-        found = self.find_list(segments, position=position)
-        if found is None and not is_quoted and self.without_image(segments) != segments:
-            found = self.find_list(segments[1:], segments[0].upper() == "OLD", position)
+        found = self.any_list(segments, is_quoted, position)
         if found is None:
             name = ".".join(segments)
             if any(name in scope for scope in self.scopes):

@@ -125,6 +125,13 @@ class Test:
             self._machine = MACHINES[self.op.removeprefix("NOT ")](*self.texts)
         return self._machine
 
+    @property
+    def strict(self) -> tuple[Expression, ...]:
+        """The operands without which it is unknown. An end of a BETWEEN may decide alone."""
+        if self.op.startswith("IS"):
+            return ()
+        return self.operands[:1] if self.op.endswith("BETWEEN") else self.operands
+
     def negated(self) -> Test:
         return Test(NEGATED[self.op], self.operands, self.position, self.texts, self._machine)
 
@@ -291,7 +298,7 @@ def needed(node: Node) -> set[int]:
         if isinstance(node, Leaf):
             return {node.number} if node.values else set()
         if isinstance(node, Test):
-            return set() if node.op.startswith("IS") else {n for one in node.operands for n in _strict(one)}
+            return {n for one in node.strict for n in _strict(one)}
         if isinstance(node, Quantifier):
             return _strict(node.list)
         if node.op in ("NOT", "XOR"):
