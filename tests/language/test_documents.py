@@ -163,7 +163,7 @@ def test_the_two_parsers_agree_on_random_texts() -> None:
                 read(text, of)
                 refused.append("")
             except (Rejected, hitbox.HitboxError) as error:
-                refused.append(str(error))
+                refused.append(f"refused: {error}")
         assert bool(refused[0]) == bool(refused[1]), f"{text}\n{refused}"
 
 
