@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hitbox.errors import HitboxError, HitboxWarning
     from hitbox.index.exchange import Exchange
     from hitbox.index.index import Index, LoadReport
-    from hitbox.index.matches import Matches
+    from hitbox.index.matches import Matches, Transition
     from hitbox.language import Limits
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "LoadReport",
     "Matches",
     "Schema",
+    "Transition",
     "matchers",
 ]
 
@@ -45,6 +46,7 @@ _MODULES = {
     "LoadReport": "hitbox.index.index",
     "Matches": "hitbox.index.matches",
     "Schema": "hitbox.encoding.schema",
+    "Transition": "hitbox.index.matches",
     "spark": "hitbox.spark",
 }
 

@@ -133,10 +133,9 @@ def test_nesting_up_to_the_limit_works_in_every_pass() -> None:
 
 def test_long_chains_do_not_recurse() -> None:
     numbers = range(0, 20_000, 2)
-    wide = Limits(boxes=20_000)
     chain = " AND ".join(f"qty <> {n}" for n in numbers)
-    assert len(compiled(chain, wide)[0].boxes) == 10_001
-    assert len(compiled(" OR ".join(f"qty = {n}" for n in numbers), wide)[0].boxes) == 10_000
+    assert len(compiled(chain)[0].boxes) == 10_001
+    assert len(compiled(" OR ".join(f"qty = {n}" for n in numbers))[0].boxes) == 10_000
     assert len(compiled(" OR ".join(f"qty = {n}" for n in range(10_000)))[0].boxes) == 1
     predicate = language.parse(chain, SCHEMA)
     assert language.evaluate(predicate, {"qty": 5}) is True
@@ -145,7 +144,8 @@ def test_long_chains_do_not_recurse() -> None:
 
 def test_unequal_terms_and_in_lists_stay_small() -> None:
     terms = " AND ".join(f"qty <> {n} AND price <> {n}.5" for n in range(0, 100, 2))
-    assert len(compiled(f"({terms}) AND ok")[0].boxes) == 51 * 51
+    assert len(compiled(f"({terms}) AND ok")[0].boxes) == 51
+    assert len(compiled(f"({terms}) AND ok", Limits(boxes=51 * 51))[0].boxes) == 51 * 51
     assert len(compiled(f"city IN ({', '.join(repr(str(n)) for n in range(5000))})")[0].boxes) == 5000
     assert len(compiled(f"qty IN ({', '.join(map(str, range(9000)))}) AND ok")[0].boxes) == 1
     assert len(compiled(f"NOT (qty IN ({', '.join(map(str, range(9000)))}))")[0].boxes) == 2
@@ -159,18 +159,30 @@ def test_limits() -> None:
     assert caught.value.position == 14
     with pytest.raises(LimitExceeded, match=r"pattern has 3 characters; the limit is 2.*Limits\(pattern"):
         language.parse("city LIKE 'ab%'", SCHEMA, limits=Limits(pattern=2))
-    either = " AND ".join(f"(qty = {n} OR price = {n} OR ok IS NULL)" for n in range(2))
-    assert len(compiled(either, Limits(boxes=4))[0].boxes) == 3  # terms that say nothing are gone before counting
-    many = " AND ".join(f"(x{n} = 1 OR y{n} = 1)" for n in range(20))
-    schema = Schema({f"{letter}{n}": "int" for letter in "xy" for n in range(20)})
-    with pytest.raises(LimitExceeded, match=r"more than 10000 boxes.*Limits\(boxes"):
-        language.compile(language.parse(many, schema), Keys(schema))
-    terms = " AND ".join(f"qty <> {n} AND price <> {n}.5" for n in range(0, 100, 2))
-    with pytest.raises(LimitExceeded, match="2601 boxes; the limit is 100"):
-        compiled(terms, Limits(boxes=100))
     for wrong in (0, -1, 2.5, True, "many"):
         with pytest.raises(HitboxError, match="limit boxes is a whole number"):
             Limits(boxes=wrong)  # type: ignore[arg-type]
+
+
+def test_little_is_multiplied_out() -> None:
+    """What would need many boxes is covered by few, which are checked."""
+    either = " AND ".join(f"(qty = {n} OR price = {n} OR ok IS NULL)" for n in range(2))
+    found = compiled(either, Limits(boxes=4))[0]
+    assert (len(found.boxes), found.exact) == (3, [True] * 3)  # terms that say nothing are gone before counting
+    schema = Schema({f"{letter}{n}": "int" for letter in "xy" for n in range(20)})
+    many = " AND ".join(f"(x{n} = 1 OR y{n} = 1)" for n in range(20))
+    found = language.compile(language.parse(many, schema), Keys(schema))
+    assert len(found.boxes) == 16
+    assert not any(found.exact)
+    unequal = " AND ".join(f"x{n} <> 1" for n in range(14))
+    found = language.compile(language.parse(unequal, schema), Keys(schema))
+    assert len(found.boxes) == 16
+    assert all(len(box) == 14 for box in found.boxes)
+    listed = f"y0 IN ({', '.join(map(str, range(0, 60, 2)))}) AND {unequal}"
+    found = language.compile(language.parse(listed, schema), Keys(schema))
+    assert [box[20] for box in found.boxes] == [(n, n) for n in range(0, 60, 2)]  # a list of literals stays
+    assert {box[0] for box in found.boxes} == {(LOWEST, HIGHEST)}
+    assert not any(found.exact)
 
 
 def test_roles() -> None:

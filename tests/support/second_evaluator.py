@@ -12,7 +12,11 @@ The value of an attribute is, by type:
     int        int                  timestamp  int, microseconds since 1970 in UTC
     float      Fraction, or a float infinity   (`number` makes it from a float)
     string     str                  bool       bool
-    any        Interval(low, high) of two such values; an attribute that is missing is absent
+    any        Interval(low, high) of two such values; an attribute that is missing is absent, one that is null is None
+    list       a list of such values; of objects, a list of mappings. The type is string[], or {field: type}.
+
+Conditions of one attribute and literals have a class each. All others are a `Judge` of expressions, an `Each` over a
+list, or a `Xor`. Double arithmetic is done with fractions and rounded once.
 """
 
 from __future__ import annotations
@@ -21,10 +25,16 @@ import itertools
 import math
 import operator
 import re
+import socket
+import zoneinfo
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 Value = Any
 Truth = bool | None
@@ -133,14 +143,49 @@ class Or:
     parts: tuple[Node, ...]
 
 
-Node = Constant | Compare | Between | In | Like | IsNull | Not | And | Or
+@dataclass(frozen=True)
+class Xor:
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A value. `kind`: literal, attribute, old, field, element, length, now, condition, or a function or operator.
+    Of names, `parts` are the name and, for fields and elements, how many lists are around."""
+
+    type: Any
+    kind: str
+    parts: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A test of values. `test` is a sign, BETWEEN, IN, LIKE, ILIKE, REGEXP, NETWORK, INSIDE, NULL or MISSING."""
+
+    test: str
+    parts: tuple[Expr, ...]
+    words: tuple[str | None, ...] = ()
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Each:
+    """`kind` is ANY, ALL or EXISTS; `path` leads to the list; `body` is asked of each of its elements."""
+
+    kind: str
+    path: tuple[str, ...]
+    origin: str | int
+    body: Node
+
+
+Node = Constant | Compare | Between | In | Like | IsNull | Not | And | Or | Xor | Judge | Each
 
 
 def flat(node: Node) -> Node:
     """The same tree without an AND directly in an AND, or an OR in an OR."""
     if isinstance(node, Not):
         return Not(flat(node.part))
-    if isinstance(node, And | Or):
+    if isinstance(node, And | Or | Xor):
         kind = type(node)
         parts = [flat(part) for part in node.parts]
         return kind(tuple(one for part in parts for one in (part.parts if isinstance(part, kind) else (part,))))
@@ -156,6 +201,20 @@ def atoms(node: Node) -> Iterator[Node]:
             yield from atoms(part)
     else:
         yield node
+
+
+def named(node: Any) -> set[str]:
+    """The attributes of the event that a tree names."""
+    if isinstance(node, Each):
+        own = {node.path[0]} if node.origin == "new" else set()
+        return own | named(node.body)
+    if isinstance(node, Expr) and node.kind in ("attribute", "length"):
+        return {node.parts[0]} if node.kind == "attribute" else {node.parts[0][0]}
+    if isinstance(node, Not):
+        return named(node.part)
+    if isinstance(node, And | Or | Xor | Judge | Expr):
+        return {name for part in node.parts if isinstance(part, Expr | Node) for name in named(part)}
+    return set() if isinstance(node, Constant | Literal) else {node.name}
 
 
 def literals(node: Node) -> Iterator[tuple[str, Literal]]:
@@ -266,10 +325,14 @@ def atom_truth(atom: Node, types: Mapping[str, str], event: Mapping[str, Value])
     """TRUE, FALSE or NULL of one leaf at one point."""
     if isinstance(atom, Constant):
         return atom.value
-    assert not isinstance(atom, Not | And | Or)
+    if isinstance(atom, Judge):
+        return judge_truth(atom, types, World(event))
+    if isinstance(atom, Each):
+        return each_truth(atom, types, World(event))
+    assert not isinstance(atom, Not | And | Or | Xor)
     if isinstance(atom, IsNull):
-        return (atom.name not in event) != atom.negated
-    if atom.name not in event:
+        return (event.get(atom.name) is None) != atom.negated
+    if event.get(atom.name) is None:
         return None
     value, type_ = event[atom.name], types[atom.name]
     if isinstance(atom, Compare):
@@ -286,6 +349,13 @@ def truth(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) -> T
     if isinstance(node, Not):
         of_part = truth(node.part, types, event)
         return None if of_part is None else not of_part
+    if isinstance(node, Judge):
+        return judge_truth(node, types, event if isinstance(event, World) else World(event))
+    if isinstance(node, Each):
+        return each_truth(node, types, event if isinstance(event, World) else World(event))
+    if isinstance(node, Xor):
+        of_all = [truth(part, types, event) for part in node.parts]
+        return None if None in of_all else of_all.count(True) % 2 == 1
     if isinstance(node, And | Or):
         decisive = isinstance(node, Or)  # one TRUE decides an OR, one FALSE an AND
         of_parts = [truth(part, types, event) for part in node.parts]
@@ -311,6 +381,10 @@ def possible_truths(node: Node, types: Mapping[str, str], event: Mapping[str, Va
         if all(undecided) and any(None in of_part for of_part in undecided):
             answers_.add(None)
         return answers_
+    if isinstance(node, Judge | Each | Xor) and named(node) & wide:
+        return {True, False, None}
+    if isinstance(node, Xor):
+        return {truth(node, types, event)}
     if isinstance(node, Like) and node.name in wide and not is_range(node):
         return {True, False} if event[node.name].startswith(literal_prefix(node)) else {node.negated}
     return {atom_truth(node, types, event)}
@@ -325,16 +399,20 @@ def answers(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) ->
     """
     wide = {name for name, value in event.items() if isinstance(value, Interval)}
     if not wide:
-        return {truth(node, types, event) is True}
-    named = {atom.name for atom in atoms(node) if not isinstance(atom, Constant)}
+        try:
+            return {truth(node, types, event) is True}
+        except Unsure:
+            return {True, False}
+    mentioned = named(node)
     choices = {
         name: candidates(node, name, types[name], value)
         for name, value in event.items()
-        if name in wide and name in named
+        if name in wide and name in mentioned
     }
     fixed = {name: value for name, value in event.items() if name not in choices}
     really_wide = {name for name in choices if event[name].low != event[name].high}
     open_ = any(isinstance(atom, Like) and atom.name in really_wide and not is_range(atom) for atom in atoms(node))
+    open_ |= any(isinstance(atom, Judge | Each | Xor) and named(atom) & really_wide for atom in atoms(node))
     may_hold = False
     for chosen in itertools.product(*choices.values()):
         point = fixed | dict(zip(choices, chosen, strict=True))
@@ -346,8 +424,8 @@ def answers(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) ->
 
 def points_to_try(node: Node, types: Mapping[str, str], event: Mapping[str, Value]) -> int:
     """How many points `answers` looks at in the worst case."""
-    named = {atom.name for atom in atoms(node) if not isinstance(atom, Constant)}
-    wide = [name for name, value in event.items() if isinstance(value, Interval) and name in named]
+    mentioned = named(node)
+    wide = [name for name, value in event.items() if isinstance(value, Interval) and name in mentioned]
     return math.prod(len(candidates(node, name, types[name], event[name])) for name in wide)
 
 
@@ -394,6 +472,322 @@ def after_prefix(prefix: str) -> str:
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""
 
 
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+class Unsure(Exception):
+    """Two distances are too near to each other for two ways to compute them."""
+
+
+class World(dict[str, Value]):
+    """An event, its old image, the time, and the elements of the lists around."""
+
+    def __init__(self, event: Mapping[str, Value], old: Mapping[str, Value] | None = None, now: int = 0):
+        super().__init__(event)
+        self.old: Mapping[str, Value] = old or {}
+        self.now, self.around = now, ()
+
+    def inside(self, element: Value) -> World:
+        world = World(self, self.old, self.now)
+        world.around = (*self.around, element)
+        return world
+
+
+GONE = object()
+
+
+def look(expr: Expr, world: World) -> Value:
+    """The value of a name: GONE where it is missing, None where it is null."""
+    if expr.kind == "attribute":
+        return world.get(expr.parts[0], GONE)
+    if expr.kind == "old":
+        return world.old.get(expr.parts[0], GONE)
+    element = world.around[expr.parts[1] - 1]
+    return GONE if element is None else element.get(expr.parts[0], GONE)
+
+
+def elements(path: tuple[str, ...], origin: str | int, world: World) -> list[Value] | None:
+    if isinstance(origin, int):
+        source = world.around[origin - 1] or {}
+    else:
+        source = world.old if origin == "old" else world
+    items = source.get(path[0])
+    for step in path[1:]:
+        below: list[Value] = []
+        for item in items or []:
+            value = item.get(step) if item is not None else None
+            below.extend(value if isinstance(value, list) else [value])
+        items = None if items is None else below
+    return items
+
+
+def each_truth(each: Each, types: Mapping[str, Any], world: World) -> Truth:
+    items = elements(each.path, each.origin, world)
+    if items is None:
+        return None
+    found = [truth(each.body, types, world.inside(item)) for item in items]
+    decisive = each.kind != "ALL"
+    return decisive if decisive in found else None if None in found else not decisive
+
+
+def double(exact: Value) -> Value:
+    """The double nearest to a number, as a fraction; None where there is none."""
+    if isinstance(exact, float):
+        return None
+    try:
+        return Fraction(float(exact))
+    except OverflowError:
+        return None
+
+
+def compute(expr: Expr, types: Mapping[str, Any], world: World) -> Value:
+    kind, parts = expr.kind, expr.parts
+    if kind == "literal":
+        return parts[0].value if expr.type != "float" else Fraction(float(parts[0].value))
+    if kind in ("attribute", "old", "field"):
+        found = look(expr, world)
+        return None if found is GONE else found
+    if kind == "element":
+        return world.around[parts[1] - 1]
+    if kind == "length":
+        items = elements(*parts, world)
+        return None if items is None else len(items)
+    if kind == "now":
+        return world.now
+    if kind == "condition":
+        return truth(parts[0], types, world)
+    values = [compute(part, types, world) for part in parts]
+    return None if None in values else function(kind, expr.type, [part.type for part in parts], values)
+
+
+def function(name: str, type_: str, given: list[str], values: list[Value]) -> Value:
+    if name in ("LOWER", "UPPER"):
+        of = pc.utf8_lower if name == "LOWER" else pc.utf8_upper
+        return "".join(of(pa.scalar(letter)).as_py() if letter != "ß" else letter for letter in values[0])
+    if name == "LENGTH":
+        return len(values[0])
+    if name in ("HOUR", "DAY_OF_WEEK"):
+        return calendar(name, *values)
+    if name == "DISTANCE":
+        return great_circle(*(double(value) for value in values))
+    if type_ in ("timestamp", "interval"):
+        made = values[0] * values[1] if name == "*" else values[0] + values[1] if name == "+" else None
+        if made is None:
+            made = values[0] - values[1] if len(values) == 2 else -values[0]
+        low, high = (FIRST_MOMENT, LAST_MOMENT) if type_ == "timestamp" else (-(10**9) * DAY, 10**9 * DAY - 1)
+        return made if low <= made <= high else None
+    if type_ == "int":
+        made = whole_function(name, values)
+        return made if made is not None and -(2**63) < made < 2**63 else None
+    values = [double(value) for value in values]
+    if None in values:
+        return None
+    made = fraction_function(name, values)
+    return None if made is None else double(made)
+
+
+def whole_function(name: str, values: list[int]) -> int | None:
+    if len(values) == 1:
+        return {"-": -values[0], "ABS": abs(values[0])}.get(name, values[0])
+    a, b = values
+    if name in "/%" and b == 0:
+        return None
+    quotient = math.trunc(Fraction(a, b)) if b else 0
+    return {"+": a + b, "-": a - b, "*": a * b, "/": quotient, "%": a - b * quotient}[name]
+
+
+def fraction_function(name: str, values: list[Fraction]) -> Fraction | None:
+    if len(values) == 1:
+        a = values[0]
+        half = math.floor(abs(a) + Fraction(1, 2)) * (-1 if a < 0 else 1)
+        return Fraction({"-": -a, "ABS": abs(a), "ROUND": half, "FLOOR": math.floor(a), "CEIL": math.ceil(a)}[name])
+    a, b = values
+    if name in "/%" and b == 0:
+        return None
+    if name == "/":
+        return a / b
+    if name == "%":
+        return a - b * math.trunc(a / b)
+    return {"+": a + b, "-": a - b, "*": a * b}[name]
+
+
+DAY = 86_400_000_000
+
+
+def calendar(name: str, micros: int, zone: str = "UTC") -> int | None:
+    local = micros + offset_of(zone, micros)
+    if not FIRST_MOMENT <= local <= LAST_MOMENT:
+        return None
+    days, rest = divmod(local, DAY)
+    return rest // 3_600_000_000 if name == "HOUR" else (days + 3) % 7 + 1  # 1970 began on a Thursday
+
+
+def offset_of(zone: str, micros: int) -> int:
+    if re.fullmatch(r"[+-]\d\d:\d\d", zone):
+        return (int(zone[1:3]) * 60 + int(zone[4:6])) * 60_000_000 * (-1 if zone[0] == "-" else 1)
+    moment_ = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
+        microseconds=min(max(micros, FIRST_MOMENT + DAY), LAST_MOMENT - DAY)
+    )
+    ahead = moment_.astimezone(zoneinfo.ZoneInfo(zone)).utcoffset()
+    return (ahead or timedelta()) // timedelta(microseconds=1)
+
+
+def on_sphere(lat: Fraction, lon: Fraction) -> tuple[float, float, float]:
+    a, b = math.radians(lat), math.radians(lon)
+    return math.cos(a) * math.cos(b), math.cos(a) * math.sin(b), math.sin(a)
+
+
+def great_circle(lat: Value, lon: Value, lat2: Value, lon2: Value) -> Value:
+    if None in (lat, lon, lat2, lon2) or not all(is_place(*at) for at in ((lat, lon), (lat2, lon2))):
+        return None
+    a, b = on_sphere(lat, lon), on_sphere(lat2, lon2)
+    cross = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+    angle = math.atan2(math.hypot(*cross), sum(x * y for x, y in zip(a, b, strict=True)))
+    return Fraction(6371008.8 * angle)
+
+
+def is_place(lat: Fraction, lon: Fraction) -> bool:
+    return abs(lat) <= 90 and abs(lon) <= 180
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+def judge_truth(judge: Judge, types: Mapping[str, Any], world: World) -> Truth:
+    if judge.test == "MISSING":
+        return (look(judge.parts[0], world) is GONE) != judge.negated
+    values = [compute(part, types, world) for part in judge.parts]
+    if judge.test == "NULL":
+        return (values[0] is None) != judge.negated
+    if judge.test == "BETWEEN":
+        sides = [None if None in two else two[0] <= two[1] for two in ((values[1], values[0]), (values[0], values[2]))]
+        plain = False if False in sides else None if None in sides else True
+    elif None in values:
+        plain = None
+    else:
+        plain = plain_truth(judge, values)
+    return None if plain is None else plain != judge.negated
+
+
+def plain_truth(judge: Judge, values: list[Value]) -> Truth:
+    if judge.test in COMPARISONS:
+        if any(has_distance(part) for part in judge.parts) and abs(values[0] - values[1]) < Fraction(1, 1000):
+            raise Unsure
+        return COMPARISONS[judge.test](values[0], values[1])
+    if judge.test == "IN":
+        return any(values[0] == other for other in values[1:])
+    if judge.test == "LIKE":
+        return like(values[0], judge.words[0] or "", judge.words[1])
+    if judge.test == "ILIKE":
+        return ilike(values[0], judge.words[0] or "", judge.words[1])
+    if judge.test == "REGEXP":
+        return re.search(judge.words[0] or "", values[0]) is not None
+    if judge.test == "NETWORK":
+        found = address_bits(values[0])
+        network, size = network_bits(judge.words[0] or "")
+        return None if found is None else found[:size] == network[:size]
+    return polygon_holds(judge.words[0] or "", *values)
+
+
+def has_distance(expr: Expr) -> bool:
+    return expr.kind == "DISTANCE" or any(isinstance(part, Expr) and has_distance(part) for part in expr.parts)
+
+
+def ilike(text: str, pattern: str, escape: str | None) -> bool:
+    small = function("LOWER", "string", ["string"], [text])
+    reached = [True] + [False] * len(small)
+    for kind, letter in pattern_parts(pattern, escape):
+        if kind == "many":
+            reached = list(itertools.accumulate(reached, operator.or_))
+        else:
+            wanted = function("LOWER", "string", ["string"], [letter])
+            fits = (kind == "one" or wanted == read for read in small)
+            reached = [False, *(before and fit for before, fit in zip(reached, fits, strict=False))]
+    return reached[-1]
+
+
+def address_bits(text: str) -> str | None:
+    """128 characters of 0 and 1."""
+    try:
+        if ":" in text:
+            raw = socket.inet_pton(socket.AF_INET6, text)
+        else:
+            raw = bytes(10) + b"\xff\xff" + socket.inet_pton(socket.AF_INET, text)
+    except (OSError, ValueError):
+        return None
+    return "".join(f"{byte:08b}" for byte in raw)
+
+
+def network_bits(text: str) -> tuple[str, int]:
+    address, slash, size = text.partition("/")
+    bits = address_bits(address)
+    most = 128 if ":" in address else 32
+    if bits is None or (slash and not re.fullmatch(r"[0-9]{1,3}", size)) or int(size or most) > most:
+        raise Rejected("no network")
+    length = int(size or most) + 128 - most
+    if "1" in bits[length:]:
+        raise Rejected("bits beyond the network's")
+    return bits, length
+
+
+def rings_of(text: str) -> list[list[list[tuple[Fraction, Fraction]]]]:
+    """The polygons of a WKT text: each a list of rings."""
+    head = re.fullmatch(r"\s*(MULTIPOLYGON|POLYGON)\s*(EMPTY|\(.*\))\s*", text, re.IGNORECASE | re.DOTALL)
+    if not head:
+        raise Rejected("no polygon")
+    if head[2].upper() == "EMPTY":
+        return []
+    body = head[2] if head[1].upper() == "MULTIPOLYGON" else f"({head[2]})"
+    number = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+    point = rf"\s*{number}\s+{number}\s*"
+    ring = rf"\s*\({point}(?:,{point})*\)\s*"
+    polygon = rf"\s*\({ring}(?:,{ring})*\)\s*"
+    if not re.fullmatch(rf"\s*\({polygon}(?:,{polygon})*\)\s*", body):
+        raise Rejected("no polygon")
+    found = []
+    for one in re.findall(polygon, body[body.index("(") + 1 :]):
+        rings = []
+        for line in re.findall(ring, one[one.index("(") + 1 :]):
+            points = [tuple(Fraction(float(n)) for n in pair.split()) for pair in line.strip().strip("()").split(",")]
+            if len(points) < 4 or points[0] != points[-1]:
+                raise Rejected("an open ring")
+            if any(abs(y) > 90 or abs(x) > 540 for x, y in points):
+                raise Rejected("a point nowhere")
+            rings.append(points)
+        found.append(rings)
+    return found
+
+
+def ring_place(ring: list[tuple[Fraction, Fraction]], x: Fraction, y: Fraction) -> str:
+    crossings = 0
+    for (ax, ay), (bx, by) in itertools.pairwise(ring):
+        cross = (bx - ax) * (y - ay) - (by - ay) * (x - ax)
+        if cross == 0 and min(ax, bx) <= x <= max(ax, bx) and min(ay, by) <= y <= max(ay, by):
+            return "on"
+        if min(ay, by) <= y < max(ay, by) and ax + (y - ay) * (bx - ax) / (by - ay) > x:
+            crossings += 1
+    return "in" if crossings % 2 else "out"
+
+
+def polygon_holds(text: str, lat: Value, lon: Value) -> Truth:
+    lat, lon = double(lat), double(lon)
+    if lat is None or lon is None or not is_place(lat, lon):
+        return None
+    polygons = rings_of(text)
+    beyond = any(abs(x) > 180 for rings in polygons for x, _ in rings[0])
+    for shift in (0, 360, -360) if beyond else (0,):
+        x = Fraction(float(lon) + shift)
+        for shell, *holes in polygons:
+            outer, inner = ring_place(shell, x, lat), [ring_place(hole, x, lat) for hole in holes]
+            if (
+                outer == "on"
+                or (outer == "in" and "in" not in inner)
+                or (outer == "in" and "on" in inner and "in" not in inner)
+            ):
+                return True
+    return False
+
+
 # --- text -------------------------------------------------------------------------------------------------------------
 
 KEYWORDS = {"AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"}
@@ -402,13 +796,52 @@ TOKEN = re.compile(
       | (?P<string>'(?:[^']|'')*')
       | (?P<quoted>"(?:[^"]|"")*")
       | (?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\w.])
-      | (?P<name>[^\W\d]\w*)(?!\.)
+      | (?P<name>[^\W\d]\w*)
       | (?P<sign><=|>=|<>|!=|=(?!=)|<|>)
-      | (?P<mark>[(),+-])""",
+      | (?P<mark>[(),+*%]|\.(?![0-9])|-(?!-)|/(?!\*))""",
     re.VERBOSE,
 )
 INT64 = range(-(2**63), 2**63)
 LARGEST_INFINITE = Fraction(2) ** 1024 - Fraction(2) ** 970  # from here on the nearest double is an infinity
+
+
+NUMBERS = ("int", "float", "decimal")
+
+
+class NoList(Rejected):
+    """What comes next is no path to a list."""
+
+
+def typed(of: Any) -> Any:
+    return of if isinstance(of, str) else "object[]"
+
+
+def check_zone(name: str) -> None:
+    if re.fullmatch(r"[+-]\d\d:\d\d", name, re.ASCII):
+        timezone(timedelta(hours=int(name[1:3]), minutes=int(name[4:6])))
+        if int(name[4:6]) > 59:
+            raise Rejected("no such offset")
+    else:
+        zoneinfo.ZoneInfo(name)
+
+
+UNITS = {"week": 7 * 86_400_000_000, "day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000}
+UNITS |= {"second": 1_000_000, "millisecond": 1000, "microsecond": 1}
+
+
+def length_of(text: str) -> int:
+    """The microseconds of an INTERVAL."""
+    part = r"\s*[+-]?\s*[0-9]{1,20}(?:\.[0-9]{1,20})?\s+[A-Za-z]+\s*"
+    if not re.fullmatch(f"(?:{part})+", text):
+        raise Rejected("no interval")
+    total = Fraction(0)
+    for sign, count, unit in re.findall(r"([+-]?)\s*([0-9.]+)\s+([A-Za-z]+)", text):
+        if unit.lower().removesuffix("s") not in UNITS:
+            raise Rejected("no unit")
+        total += Fraction(sign + count) * UNITS[unit.lower().removesuffix("s")]
+    if total.denominator != 1 or not -(10**9) * 86_400_000_000 <= total < 10**9 * 86_400_000_000:
+        raise Rejected("too fine or too long")
+    return int(total)
 
 
 @dataclass
@@ -417,6 +850,7 @@ class Parser:
     grids: Mapping[str, Grid]
     tokens: list[tuple[str, str]]
     at: int = 0
+    scopes: list[Mapping[str, Any]] = field(default_factory=list)
 
     def peek(self, *texts: str) -> bool:
         """Whether one of these keywords or signs comes next."""
@@ -434,82 +868,385 @@ class Parser:
         if not self.take(text):
             raise Rejected(f"expected {text}, found {self.tokens[self.at]}")
 
-    def disjunction(self) -> Node:
-        parts = [self.conjunction()]
-        while self.take("OR"):
-            parts.append(self.conjunction())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+    def word(self, *texts: str) -> bool:
+        """Whether one of these words, which are no keywords, comes next."""
+        kind, text = self.tokens[self.at]
+        found = kind == "name" and text.upper() in texts
+        self.at += found
+        return found
 
-    def conjunction(self) -> Node:
-        parts = [self.negation()]
-        while self.take("AND"):
-            parts.append(self.negation())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+    # logic: each of these returns a node, or an Expr if there is one operand only
 
-    def negation(self) -> Node:
+    def disjunction(self) -> Any:
+        return self.joined(lambda: self.take("OR"), self.exclusive, Or)
+
+    def exclusive(self) -> Any:
+        return self.joined(lambda: self.word("XOR"), self.conjunction, Xor)
+
+    def conjunction(self) -> Any:
+        return self.joined(lambda: self.take("AND"), self.negation, And)
+
+    def joined(self, more: Callable[[], bool], part: Callable[[], Any], kind: Any) -> Any:
+        first = part()
+        parts = [first]
+        while more():
+            parts.append(part())
+        return first if len(parts) == 1 else kind(tuple(map(self.condition_of, parts)))
+
+    def negation(self) -> Any:
         if self.take("NOT"):
-            return Not(self.negation())
-        if self.take("("):
-            node = self.disjunction()
-            self.expect(")")
-            return node
+            return Not(self.condition_of(self.negation()))
         return self.condition()
 
-    def condition(self) -> Node:
-        name = self.attribute()
-        if name is None:
-            return self.constant_or_mirrored()
-        type_ = self.types[name]
-        if self.take("IS"):
-            negated = self.take("NOT")
-            self.expect("NULL")
-            return IsNull(name, negated)
-        negated = self.take("NOT")
-        if self.take("BETWEEN"):
-            low = self.literal_for(name)
-            self.expect("AND")
-            return Between(name, low, self.literal_for(name), negated)
-        if self.take("IN"):
-            self.expect("(")
-            listed = [self.literal_for(name)]
-            while self.take(","):
-                listed.append(self.literal_for(name))
-            self.expect(")")
-            return In(name, tuple(listed), negated)
-        if self.take("LIKE"):
-            return self.pattern(name, type_, negated)
-        if negated:
-            raise Rejected("NOT without BETWEEN, IN or LIKE")
+    def condition_of(self, found: Any) -> Node:
+        if not isinstance(found, Expr):
+            return found
+        if found.kind == "condition":
+            return found.parts[0]
+        if found.kind == "literal" and found.type == "bool":
+            return Constant(found.parts[0].value)
+        if found.type != "bool":
+            raise Rejected("a value alone")
+        return self.judged("=", found, (Expr("bool", "literal", (Literal("bool", True, "TRUE"),)),))
+
+    def condition(self) -> Any:
+        left = self.sum()
         sign = self.sign()
         if sign:
-            return Compare(name, sign, self.literal_for(name))
-        if type_ != "bool":
-            raise Rejected("an attribute alone")
-        return Compare(name, "=", Literal("bool", True, "TRUE"))
+            right = self.value_of(self.sum())
+            left = self.value_of(left)
+            if self.tokens[self.at][0] == "sign":
+                raise Rejected("comparisons do not chain")
+            if right.kind == "element" or (
+                left.kind == "literal" and right.kind != "literal" and left.kind != "element"
+            ):
+                left, sign, right = right, MIRRORED[sign], left
+            return self.judged(sign, left, (right,))
+        if self.take("IS"):
+            negated = self.take("NOT")
+            left = self.value_of(left)
+            if self.word("MISSING"):
+                if left.kind not in ("attribute", "old", "field"):
+                    raise Rejected("only an attribute can be missing")
+                return Judge("MISSING", (left,), (), negated)
+            self.expect("NULL")
+            if left.kind == "attribute":
+                return IsNull(left.parts[0], negated)
+            return self.judged("NULL", left, (), (), negated)
+        start, negated = self.at, self.take("NOT")
+        for test in ("BETWEEN", "IN", "LIKE", "ILIKE", "REGEXP"):
+            if self.take(test) if test in KEYWORDS else self.word(test):
+                return self.tested(test, self.value_of(left), negated)
+        if negated:
+            raise Rejected(f"NOT without a test at {start}")
+        return left
 
-    def pattern(self, name: str, type_: str, negated: bool) -> Node:
-        if type_ != "string":
-            raise Rejected("LIKE is for strings")
+    def value_of(self, found: Any) -> Expr:
+        if isinstance(found, Constant):
+            return Expr("bool", "literal", (Literal("bool", found.value, ""),))
+        return found if isinstance(found, Expr) else Expr("bool", "condition", (found,))
+
+    def single(self, found: Any) -> Expr:
+        """A value that is neither a list nor one of its elements."""
+        expr = self.value_of(found)
+        if expr.kind == "element" or not isinstance(expr.type, str) or expr.type.endswith("[]"):
+            raise Rejected("a list is not one value")
+        return expr
+
+    def tested(self, test: str, left: Expr, negated: bool) -> Node:
+        if test == "BETWEEN":
+            low = self.single(self.sum())
+            self.expect("AND")
+            return self.judged(test, left, (low, self.single(self.sum())), (), negated)
+        if test == "IN" and self.tokens[self.at + 1][0] == "string" and self.word("NETWORK"):
+            self.needs(left, "string")
+            text = self.string()
+            network_bits(text)
+            return self.judged("NETWORK", left, (), (text,), negated)
+        if test == "IN":
+            self.expect("(")
+            listed = [self.single(self.sum())]
+            while self.take(","):
+                listed.append(self.single(self.sum()))
+            self.expect(")")
+            if any(one.kind != "literal" for one in listed):
+                raise Rejected("IN takes literals")
+            return self.judged(test, left, tuple(listed), (), negated)
+        self.needs(left, "string")
+        if test == "REGEXP":
+            return self.judged(test, left, (), (self.string(),), negated)
         pattern = self.string()
         escape = self.string() if self.take("ESCAPE") else None
         if escape is not None and len(escape) != 1:
             raise Rejected("the escape is one character")
         pattern_parts(pattern, escape)
-        return Like(name, pattern, escape, negated)
+        return self.judged(test, left, (), (pattern, escape), negated)
 
-    def constant_or_mirrored(self) -> Node:
-        """TRUE, FALSE, or a literal on the left of a comparison."""
+    def needs(self, expr: Expr, *types: str) -> None:
+        if expr.type not in types:
+            raise Rejected(f"a {expr.type}, not {types}")
+
+    def judged(
+        self, test: str, left: Expr, others: tuple[Expr, ...], words: tuple[str | None, ...] = (), negated: bool = False
+    ) -> Node:
+        """The test in the class that it has."""
+        if left.kind != "element" and test != "NULL":
+            left = self.single(left)
+        others = tuple(map(self.single, others))
+        for other in others:
+            if left.type != other.type and not {left.type, other.type} <= set(NUMBERS):
+                raise Rejected(f"{left.type} against {other.type}")
+        if left.kind == "attribute" and test in ("LIKE",):
+            return Like(left.parts[0], words[0] or "", words[1], negated)
+        literal = all(other.kind == "literal" for other in others)
+        if left.kind == "attribute" and others and literal:
+            written = [other.parts[0] for other in others]
+            for one in written:
+                self.check(left.parts[0], one)
+            if test == "IN":
+                return In(left.parts[0], tuple(written), negated)
+            if test == "BETWEEN":
+                return Between(left.parts[0], *written, negated)
+            return Compare(left.parts[0], test, written[0])
+        if "float" in {left.type, *(other.type for other in others)}:
+            left, *others = (
+                Expr("float", "literal", part.parts) if part.kind == "literal" and part.type == "decimal" else part
+                for part in (left, *others)
+            )
+        judge = Judge(test, (left, *others), words, negated)
+        if left.kind == "element":
+            return Each(left.parts[0], left.parts[2], left.parts[3], judge)
+        if left.kind == "literal" and literal:
+            found = judge_truth(judge, self.types, World({}))
+            if found is not None:
+                return Constant(found)
+        return judge
+
+    # values
+
+    def sum(self) -> Any:
+        found = self.product()
+        while self.peek("+", "-"):
+            found = self.computed(self.tokens[self.at][1], found, self.product)
+        return found
+
+    def product(self) -> Any:
+        found = self.operand()
+        while self.peek("*", "/", "%"):
+            found = self.computed(self.tokens[self.at][1], found, self.operand)
+        return found
+
+    def computed(self, op: str, left: Any, read: Callable[[], Any]) -> Expr:
+        self.at += 1
+        one, two = self.single(left), self.single(read())
+        if {one.type, two.type} <= set(NUMBERS):
+            return self.folded("int" if one.type == two.type == "int" else "float", op, (one, two))
+        made = {
+            ("+", "timestamp", "interval"): "timestamp",
+            ("+", "interval", "timestamp"): "timestamp",
+            ("-", "timestamp", "interval"): "timestamp",
+            ("-", "timestamp", "timestamp"): "interval",
+            ("+", "interval", "interval"): "interval",
+            ("-", "interval", "interval"): "interval",
+            ("*", "interval", "int"): "interval",
+            ("*", "int", "interval"): "interval",
+        }.get((op, one.type, two.type))
+        if made is None:
+            raise Rejected(f"{one.type} {op} {two.type}")
+        return self.folded(made, op, (one, two))
+
+    def folded(self, type_: str, kind: str, parts: tuple[Expr, ...]) -> Expr:
+        """A function of literals is a literal, unless it is NULL."""
+        expr = Expr(type_, kind, parts)
+        if any(part.kind != "literal" for part in parts):
+            return expr
+        value = compute(expr, self.types, World({}))
+        if value is None:
+            return expr
+        if type_ == "float":
+            return Expr("decimal", "literal", (Literal("decimal", Fraction(repr(float(value))), ""),))
+        kinds = {"int": "integer"}
+        return Expr(type_, "literal", (Literal(kinds.get(type_, type_), value, ""),))
+
+    def operand(self) -> Any:
+        if self.take("("):
+            found = self.disjunction()
+            self.expect(")")
+            return found
+        if self.peek("+", "-"):
+            return self.signed()
+        kind, text = self.tokens[self.at]
+        following = self.tokens[self.at + 1]
+        if kind == "name" and text.upper() == "INTERVAL" and following[0] == "string":
+            self.at += 1
+            return Expr("interval", "literal", (Literal("interval", length_of(self.string()), ""),))
+        if kind == "name" and following == ("mark", "(") and text.upper() not in KEYWORDS:
+            self.at += 2
+            return self.call(text.upper())
+        if kind == "quoted" or (kind == "name" and text.upper() not in KEYWORDS and not self.is_timestamp()):
+            return self.name()
         literal = self.literal()
-        sign = self.sign()
-        if sign is None:
-            if literal.kind == "bool":
-                return Constant(literal.value)
-            raise Rejected("a literal alone")
-        name = self.attribute()
-        if name is None:
-            raise Rejected("two literals")
-        self.check(name, literal)
-        return Compare(name, MIRRORED[sign], literal)
+        type_ = {"integer": "int"}.get(literal.kind, literal.kind)
+        return Expr(type_, "literal", (literal,))
+
+    def signed(self) -> Expr:
+        minus = False
+        while self.peek("+", "-"):
+            minus ^= self.tokens[self.at][1] == "-"
+            self.at += 1
+        kind, text = self.tokens[self.at]
+        if kind == "number":
+            self.at += 1
+            literal = numeral(("-" if minus else "") + text)
+            return Expr({"integer": "int"}.get(literal.kind, literal.kind), "literal", (literal,))
+        of = self.single(self.operand())
+        self.needs(of, *NUMBERS, "interval")
+        if not minus:
+            return of
+        return self.folded("float" if of.type == "decimal" else of.type, "-", (of,))
+
+    def call(self, name: str) -> Any:
+        if name == "NOW":
+            self.expect(")")
+            return Expr("timestamp", "now")
+        if name in ("ANY", "ALL"):
+            path, origin, type_ = self.list_path()
+            self.expect(")")
+            if not isinstance(type_, str):
+                raise Rejected("objects have no single value")
+            return Expr(type_, "element", (name, self.depth + 1, path, origin))
+        if name == "EXISTS":
+            path, origin, type_ = self.list_path()
+            if isinstance(type_, str) or not self.word("WHERE"):
+                raise Rejected("EXISTS takes objects and WHERE")
+            inner = Parser(self.types, self.grids, self.tokens, self.at, [*self.scopes, type_])
+            body = inner.condition_of(inner.disjunction())
+            self.at = inner.at
+            self.expect(")")
+            return Each("EXISTS", path, origin, body)
+        if name == "LENGTH":
+            start = self.at
+            try:
+                path, origin, _ = self.list_path()
+                if len(path) > 1:
+                    raise Rejected("LENGTH of many lists")
+                self.expect(")")
+                return Expr("int", "length", (path, origin))
+            except NoList:
+                self.at = start
+        arguments: list[Expr] = []
+        if not self.peek(")"):
+            arguments.append(self.single(self.disjunction()))
+            while self.take(","):
+                arguments.append(self.single(self.disjunction()))
+        self.expect(")")
+        return self.called(name, arguments)
+
+    def called(self, name: str, arguments: list[Expr]) -> Any:
+        shapes = {
+            **dict.fromkeys(("ABS", "ROUND", "FLOOR", "CEIL"), (NUMBERS,)),
+            **dict.fromkeys(("LOWER", "UPPER", "LENGTH"), (("string",),)),
+            **dict.fromkeys(("HOUR", "DAY_OF_WEEK"), (("timestamp",), ("string",))),
+            "DISTANCE": (NUMBERS,) * 4,
+            "INSIDE": (NUMBERS, NUMBERS, ("string",)),
+        }
+        if name not in shapes or len(arguments) > len(shapes[name]):
+            raise Rejected(f"no function {name} of {len(arguments)}")
+        if len(arguments) < len(shapes[name]) and not (len(arguments) == 1 and shapes[name][0] == ("timestamp",)):
+            raise Rejected("too few arguments")
+        for argument, types in zip(arguments, shapes[name], strict=False):
+            self.needs(argument, *types)
+        if name in ("DISTANCE", "INSIDE"):
+            for at, argument in enumerate(arguments[:4]):
+                given = argument.kind == "literal" and argument.type in NUMBERS
+                if given and abs(float(argument.parts[0].value)) > (90 if at % 2 == 0 else 180):
+                    raise Rejected("nowhere")
+        if name == "INSIDE":
+            if arguments[2].kind != "literal":
+                raise Rejected("the polygon is a literal")
+            text = arguments[2].parts[0].value
+            rings_of(text)
+            judge = Judge("INSIDE", tuple(arguments[:2]), (text,))
+            if all(argument.kind == "literal" for argument in arguments):
+                return Constant(bool(judge_truth(judge, self.types, World({}))))
+            return judge
+        if name in ("HOUR", "DAY_OF_WEEK") and arguments[1:]:
+            if arguments[1].kind != "literal":
+                raise Rejected("the zone is a literal")
+            try:
+                check_zone(arguments[1].parts[0].value)
+            except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+                raise Rejected("no zone") from None
+        result = "string" if name in ("LOWER", "UPPER") else "float" if name == "DISTANCE" else "int"
+        if shapes[name] == (NUMBERS,):
+            result = "int" if arguments[0].type == "int" else "float"
+        return self.folded(result, name, tuple(arguments))
+
+    # names
+
+    @property
+    def depth(self) -> int:
+        return len(self.scopes)
+
+    def path(self) -> tuple[list[str], bool]:
+        def part() -> str:
+            kind, text = self.tokens[self.at]
+            self.at += 1
+            if kind == "quoted":
+                return text[1:-1].replace('""', '"')
+            if kind != "name" or (text.upper() in KEYWORDS and not found):
+                raise Rejected("expected a name")
+            return text
+
+        found: list[str] = []
+        quoted = self.tokens[self.at][0] == "quoted"
+        found.append(part())
+        while self.take("."):
+            found.append(part())
+        return found, quoted
+
+    def name(self) -> Expr:
+        parts, quoted = self.path()
+        whole = ".".join(parts)
+        for level in range(self.depth, 0, -1):
+            if whole in self.scopes[level - 1]:
+                return Expr(typed(self.scopes[level - 1][whole]), "field", (whole, level))
+        if whole in self.types:
+            return Expr(typed(self.types[whole]), "attribute", (whole,))
+        rest = ".".join(parts[1:])
+        if not quoted and parts[0].upper() in ("OLD", "NEW") and rest in self.types:
+            return Expr(typed(self.types[rest]), "old" if parts[0].upper() == "OLD" else "attribute", (rest,))
+        raise Rejected(f"no attribute {whole}")
+
+    def list_path(self) -> tuple[tuple[str, ...], str | int, Any]:
+        """The steps to a list, where it begins (new, old, or the number of a list around), and the type of elements."""
+        if self.tokens[self.at][0] not in ("name", "quoted") or self.tokens[self.at + 1] == ("mark", "("):
+            raise NoList
+        parts, quoted = self.path()
+        tries: list[tuple[Any, str | int, list[str]]] = [
+            (self.scopes[level - 1], level, parts) for level in range(self.depth, 0, -1)
+        ]
+        tries.append((self.types, "new", parts))
+        if not quoted and parts[0].upper() in ("OLD", "NEW"):
+            tries.append((self.types, parts[0].lower(), parts[1:]))
+        for scope, origin, given in tries:
+            steps: list[str] = []
+            rest = ".".join(given).split(".")
+            while rest:
+                end = next((end for end in range(len(rest), 0, -1) if ".".join(rest[:end]) in scope), None)
+                if end is None:
+                    break
+                of = scope[".".join(rest[:end])]
+                if not steps and isinstance(of, str) and not of.endswith("[]"):
+                    break
+                steps.append(".".join(rest[:end]))
+                rest = rest[end:]
+                if not rest:
+                    return tuple(steps), origin, of.removesuffix("[]") if isinstance(of, str) else of
+                if isinstance(of, str):
+                    break
+                scope = of
+        raise NoList
 
     def sign(self) -> str | None:
         kind, text = self.tokens[self.at]
@@ -517,20 +1254,6 @@ class Parser:
             return None
         self.at += 1
         return "<>" if text == "!=" else text
-
-    def attribute(self) -> str | None:
-        """The name that comes next; None where a literal or a keyword does."""
-        kind, text = self.tokens[self.at]
-        if kind == "quoted":
-            name = text[1:-1].replace('""', '"')
-        elif kind == "name" and text.upper() not in KEYWORDS and not self.is_timestamp():
-            name = text
-        else:
-            return None
-        if name not in self.types:
-            raise Rejected(f"no attribute {name}")
-        self.at += 1
-        return name
 
     def is_timestamp(self) -> bool:
         (kind, text), (following, _) = self.tokens[self.at], self.tokens[self.at + 1]
@@ -554,18 +1277,10 @@ class Parser:
         for word in ("TRUE", "FALSE"):
             if self.take(word):
                 return Literal("bool", word == "TRUE", word)
-        minus = self.peek("-")
-        self.take("+", "-")
-        kind, text = self.tokens[self.at]
         if kind != "number":
             raise Rejected(f"expected a literal, found {text}")
         self.at += 1
-        return numeral(("-" if minus else "") + text)
-
-    def literal_for(self, name: str) -> Literal:
-        literal = self.literal()
-        self.check(name, literal)
-        return literal
+        return numeral(text)
 
     def check(self, name: str, literal: Literal) -> None:
         """A literal is not converted, and lies on the declared grid."""
@@ -613,10 +1328,8 @@ def parse(text: str, types: Mapping[str, str], grids: Mapping[str, Grid] | None 
         at = found.end()
         if found.lastgroup != "space":
             tokens.append((str(found.lastgroup), found.group()))
-    if any(one == ("mark", "-") == two for one, two in itertools.pairwise(tokens)):
-        raise Rejected("comments are not part of the language")
     parser = Parser(types, grids or {}, [*tokens, ("end", ""), ("end", "")])
-    node = parser.disjunction()
+    node = parser.condition_of(parser.disjunction())
     if parser.tokens[parser.at][0] != "end":
         raise Rejected(f"{parser.tokens[parser.at]} is left over")
     return node

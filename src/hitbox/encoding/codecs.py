@@ -3,6 +3,7 @@
     int, timestamp   the number itself (microseconds since 1970, UTC)
     float            sortable bits: the bits read as an integer, negative ones mirrored; -0.0 is 0.0
     bool             0, 1
+    list             how many elements it has
     string           an even label of an ordered dictionary (string_dictionary.py); unknown strings get odd keys between
     int/float with   twice the number of the step; a value between two steps lies on the odd key between them,
     a precision      one outside the domain keeps its place below or above all steps
@@ -19,6 +20,7 @@ smallest key whose value is above it), from which every comparison becomes close
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from abc import ABC, abstractmethod
@@ -35,6 +37,7 @@ from numpy.typing import NDArray
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding import values
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
+from hitbox.encoding.documents import plain
 from hitbox.encoding.schema import Attribute
 from hitbox.encoding.string_dictionary import MAX_MEMO, Dictionary
 from hitbox.encoding.values import EPOCH
@@ -64,6 +67,9 @@ class Codec(ABC):
 
     takes: str
     """What a value may be, for error messages."""
+
+    is_list: bool = False
+    """Whether a value is a list, whose key is its length."""
 
     even: bool = False
     """Whether every value has an even key, as on a grid of whole numbers: nothing lies between its steps."""
@@ -386,6 +392,47 @@ class StringCodec(Codec):
         return found
 
 
+class ListCodec(Codec):
+    """A list has its length as its key; what its elements are is for the checks on candidates."""
+
+    is_list = True
+
+    def __init__(self, attribute: Attribute):
+        self.type, self.takes = attribute.type, f"a {attribute.type} attribute takes lists"
+        self._attribute = attribute
+
+    def normal(self, value: object) -> Any:
+        return plain(self._attribute, value)
+
+    def place(self, plain: Any) -> int:
+        return len(plain)
+
+    def value(self, key: int) -> object:
+        return key
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        return IntCodec().cut(literal)
+
+    def native(self) -> tuple[Any, ...]:
+        return ("other",)
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        array = decoded(array)
+        kind = array.type
+        if pa.types.is_null(kind):
+            return np.full(len(array), MISSING, np.int64), None
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+            raise ValueProblem(f"a column of {kind} is not a column of lists; {self.takes}")
+        bad = np.zeros(len(array), bool)
+        for row, value in enumerate(python_values(array)):
+            try:
+                self.normal(value)
+            except ValueProblem:
+                bad[row] = True
+        lengths = pc.list_value_length(array)
+        return _masked(*_plain(lengths.cast(pa.int64()))), bad
+
+
 FLOAT64, INT64 = struct.Struct("<d"), struct.Struct("<q")
 
 
@@ -440,6 +487,11 @@ def python_values(column: Any) -> list[Any]:
         names = [field.name for field in array.type]
         rows = [dict(zip(names, row, strict=True)) for row in zip(*ends, strict=True)]
         return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        flat, lengths = python_values(array.flatten()), pc.list_value_length(array).fill_null(0).to_pylist()
+        ends_at = list(itertools.accumulate(lengths, initial=0))
+        lists = [flat[start:end] for start, end in itertools.pairwise(ends_at)]
+        return [one if there else None for one, there in zip(lists, array.is_valid().to_pylist(), strict=True)]
     found: list[Any] = array.to_pylist()
     return found
 

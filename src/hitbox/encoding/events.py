@@ -1,7 +1,8 @@
 """Events -> keys: the values of mappings one by one, or whole Arrow tables as Points.
 
 A value is a point or an interval, (low, high) or {"low": .., "high": ..}; tables carry intervals as struct<low, high>,
-or as `{attribute}_low` and `{attribute}_high`. What an event does not mention is missing. Attributes that subscriptions
+or as `{attribute}_low` and `{attribute}_high`. Objects are mappings, in tables structs; the key of a list is its length
+(documents.py). What an event does not mention is missing. Attributes that subscriptions
 declare about themselves are not the event's to carry: there an event that does not filter is [MISSING, HIGHEST], which
 meets everything.
 """
@@ -19,11 +20,12 @@ import pyarrow as pa
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Points
 from hitbox.encoding.codecs import BadRow, Codec, python_values
+from hitbox.encoding.documents import Document, Event, document, flat, images
 from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief, ends_of
 from hitbox.errors import TableError, ValueProblem, nearest
 
-Event = Mapping[str, Any]
 AS_THEY_ARE = frozenset([pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string()])
 """Arrow types whose Python values are plain already."""
 EXTREMES: dict[str, tuple[Any, Any]] = {
@@ -39,7 +41,11 @@ def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tu
     """{attribute: (low, high)} of what a mapping says; checks names, roles, types and that low <= high."""
     _check_mapping(event)
     schema, found = keys.schema, {}
-    for name, value in event.items():
+    if role == "criteria":
+        event, old = images(schema, event)
+        if old is not None:
+            document(schema, {"new": old})  # checks names and types
+    for name, value in flat(schema, event):
         number = schema.number(name)
         if schema[name].role != role:
             raise ValueProblem(wrong_side(name, schema[name].role))
@@ -63,7 +69,7 @@ def wrong_side(name: str, role: str) -> str:
 def value_keys(codec: Codec, name: str, value: Any) -> tuple[int, int]:
     """The keys of the two ends of a value; those of a single value are equal."""
     try:
-        ends = ends_of(value)
+        ends = None if codec.is_list else ends_of(value)
         if ends is None:
             key = codec.key(value)
             return key, key
@@ -85,10 +91,57 @@ def _interval(codec: Codec, low: Any, high: Any) -> tuple[Any, Any]:
     return first, last
 
 
+class Columns(dict[str, Any]):
+    """The columns of an event table by attribute: the fields of structs by their dotted names. `parents` are the
+    structs around a column: if one of them is null, its fields are missing. `old` are those of the old image."""
+
+    def __init__(self, keys: Keys, table: pa.Table):
+        super().__init__()
+        self.parents: dict[str, list[Any]] = {}
+        self.old: Columns | None = None
+        schema, names = keys.schema, table.column_names
+        if len(set(names)) != len(names):
+            twice = [name for name in names if names.count(name) > 1]
+            raise TableError(f"two columns are called {twice[0]!r} (rename or drop one)")
+        given = dict(zip(names, table.columns, strict=True))
+        two = [name for name in ("new", "old") if name in given and pa.types.is_struct(given[name].type)]
+        if two and not any(name in schema or name in schema.objects for name in two):
+            if "old" in two:
+                self.old = Columns(keys, _struct_table(given["old"]))
+            for name in given:
+                if name not in two and (name in schema or schema.extra == "error"):
+                    raise TableError(f"column {name!r} stands beside the images old and new: move it into one of them")
+            if "new" in two:
+                self._add(schema, _fields(given["new"]), "", [given["new"]])
+        else:
+            self._add(schema, given, "", [])
+        check_columns(keys, list(self))
+
+    def _add(self, schema: Schema, columns: Mapping[str, Any], above: str, parents: list[Any]) -> None:
+        for name, column in columns.items():
+            whole = f"{above}.{name}" if above else name
+            if whole in self:
+                raise TableError(f"column {whole!r} is there twice: as a field of a struct and by its dotted name")
+            if whole not in schema and whole in schema.objects and pa.types.is_struct(column.type):
+                self._add(schema, _fields(column), whole, [*parents, column])
+            else:
+                self[whole] = column
+                self.parents[whole] = parents
+
+
+def _fields(column: Any) -> dict[str, Any]:
+    """The columns of a struct's fields; null where the struct is null."""
+    return {column.type.field(n).name: pc.struct_field(column, [n]) for n in range(column.type.num_fields)}
+
+
+def _struct_table(column: Any) -> pa.Table:
+    fields = _fields(column)
+    return pa.table(list(fields.values()), names=list(fields))
+
+
 def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
     """One column per attribute; other columns are left alone. Errors count rows from `first_row`."""
-    check_columns(keys, table.column_names)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns = Columns(keys, table)
     low = _blank(keys, table.num_rows)
     high = low
     for number, (name, attribute) in enumerate(keys.schema.items()):
@@ -105,6 +158,9 @@ def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
             low[:, number] = column_keys(codec, name, columns[name], first_row)
             if high is not low:
                 high[:, number] = low[:, number]
+    for name, column in columns.old.items() if columns.old is not None else ():
+        if name in keys.schema:  # checks its values
+            column_keys(keys.codecs[keys.schema.number(name)], f"old.{name}", column, first_row)
     return _with_information(keys, low, high)
 
 
@@ -114,7 +170,7 @@ def _end_columns(keys: Keys, columns: Mapping[str, Any], name: str) -> tuple[Any
         low, high = keys.schema.end_columns(name) or ("", "")
         return (columns[low], columns[high]) if low in columns else None
     kind = columns[name].type
-    if kind in AS_THEY_ARE:
+    if kind in AS_THEY_ARE or keys.schema[name].is_list:
         return None
     if pa.types.is_struct(kind):
         if sorted(field.name for field in kind) != ["high", "low"]:
@@ -122,8 +178,9 @@ def _end_columns(keys: Keys, columns: Mapping[str, Any], name: str) -> tuple[Any
         return pc.struct_field(columns[name], "low"), pc.struct_field(columns[name], "high")
     if pa.types.is_nested(kind) and not pa.types.is_run_end_encoded(kind):
         raise TableError(
-            f"column {name!r} is a column of {kind}, and lists of values are not supported; an interval is "
-            f"struct<low, high>, or two columns {name}_low and {name}_high"
+            f"column {name!r} is a column of {kind}, and the attribute is no list (declare it as "
+            f"'{keys.schema[name].type}[]'); an interval is struct<low, high>, or two columns {name}_low and "
+            f"{name}_high"
         )
     return None
 
@@ -150,43 +207,48 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
     """At least one attribute is there, none twice; intervals have both ends; no column looks like a misspelt one."""
     schema = keys.schema
     wanted = schema.with_role("criteria")
-    if len(set(columns)) != len(columns):
-        twice = [name for name in columns if columns.count(name) > 1]
-        raise TableError(f"two columns are called {twice[0]!r} (rename or drop one)")
     for name in wanted:
         ends = [end for end in schema.end_columns(name) if end in columns]
         if len(ends) == 1 and name not in columns:
             raise TableError(f"column {ends[0]!r} is only one end of an interval: both {name}_low and {name}_high")
     absent = [n for n in wanted if not {n, *schema.end_columns(n)} & set(columns)]
     known = {*schema, *(f"{n}_{end}" for n in schema for end in ("low", "high"))}
+    if schema.extra == "ignore":
+        return
     for column in columns:
         hint = "" if column in known else nearest(column, absent)
-        if hint:
+        if hint or (schema.extra == "error" and column not in known):
             raise TableError(f"column {column!r} is not an attribute{hint} (rename or drop the column)")
+    if schema.extra == "error":
+        return
     if wanted and len(absent) == len(wanted):
         raise TableError(
             f"none of the attributes {', '.join(wanted[:8])} is a column; columns: {', '.join(columns[:8])}"
         )
 
 
-def normal(keys: Keys, event: Event) -> dict[str, Any]:
-    """The event with the plain values that keys are made of: None for missing, a tuple for an interval."""
+def normal(keys: Keys, event: Event) -> Document:
+    """The event with the plain values that keys are made of: None for null, a tuple for an interval."""
     _check_mapping(event)
-    found = {}
-    for name, value in event.items():
-        codec = keys.codecs[keys.schema.number(name)]
+    schema = keys.schema
+    event, old = images(schema, event)
+    found = Document(old=None if old is None else document(schema, {"new": old}))
+    for name, value in flat(schema, event):
+        codec = keys.codecs[schema.number(name)]
         try:
-            ends = ends_of(value)
+            ends = None if codec.is_list else ends_of(value)
             found[name] = codec.normal(value) if ends is None else _interval(codec, *ends)
         except ValueProblem as problem:
             raise ValueProblem(f"attribute {name!r}: {problem}") from None
     return found
 
 
-def normal_row(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
-    """One row of an event table, as `normal` gives a mapping."""
-    found: dict[str, Any] = {}
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+def normal_row(keys: Keys, table: pa.Table | Columns, row: int) -> Document:
+    """One row of an event table, as `normal` gives a mapping. A null is null; without its column it is missing."""
+    columns = table if isinstance(table, Columns) else Columns(keys, table)
+    found = Document()
+    if columns.old is not None:
+        found.old = normal_row(keys, columns.old, row)
     for number, (name, attribute) in enumerate(keys.schema.items()):
         if attribute.role != "criteria":
             continue
@@ -195,7 +257,9 @@ def normal_row(keys: Keys, table: pa.Table, row: int) -> dict[str, Any]:
             low, high = (_cell(codec, column, row) for column in ends)
             found[name] = None if low is None else (low, high)
         elif name in columns:
-            found[name] = _cell(codec, columns[name], row)
+            value = _cell(codec, columns[name], row)
+            if value is not None or all(parent[row].is_valid for parent in columns.parents[name]):
+                found[name] = value
     return found
 
 
@@ -208,7 +272,7 @@ def _cell(codec: Codec, column: Any, row: int) -> Any:
         micros = column[row].value
         return None if micros is None else codec.value(micros)
     one = column.slice(row, 1)
-    if codec.type == "string":
+    if codec.type == "string" or codec.is_list:
         return codec.normal(python_values(one)[0])
     key = int(codec.column(one)[0])
     return None if key == MISSING else codec.value(key)

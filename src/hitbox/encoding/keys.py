@@ -11,7 +11,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import Space
-from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.codecs import (
+    BoolCodec,
+    Codec,
+    FloatCodec,
+    GridCodec,
+    IntCodec,
+    ListCodec,
+    StringCodec,
+    TimestampCodec,
+)
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.string_dictionary import Dictionary, Relabel, Texts
 from hitbox.errors import DamagedArray, SchemaError
@@ -99,6 +108,8 @@ class Keys:
 
 
 def _codec(attribute: Attribute, dictionary: Dictionary | None) -> Codec:
+    if attribute.is_list:
+        return ListCodec(attribute)
     if attribute.domain:
         return GridCodec(attribute)
     if attribute.type == "string":

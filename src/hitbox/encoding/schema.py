@@ -3,6 +3,10 @@
     Schema({"price": "float", "qty": "int", "city": "string"})
     Schema({"salary": "int", "age": Attribute("int", role="information")})
     Schema({"x": Attribute("float", domain=(0, 1), precision="1e-6")})
+    Schema({"order": {"customer": {"city": "string"}}, "tags": "string[]", "items": [{"sku": "string"}]})
+
+A field of an object is an attribute with a dotted name (order.customer.city), and may be declared by that name, too. A
+list has elements of one type, or objects with fields of their own.
 
 A role is seen from the subscriber, as in the symmetric paper: `criteria` attributes are what subscriptions filter on
 and events carry; `information` attributes are what subscriptions say about themselves and an event's `where` filters
@@ -29,8 +33,12 @@ from hitbox.encoding.values import brief, forbidden
 from hitbox.errors import SchemaError, UnknownAttribute, nearest
 
 TYPES = ("int", "float", "string", "bool", "timestamp")
+LISTS = tuple(f"{type_}[]" for type_ in TYPES)
+OBJECTS = "object[]"
+EXTRA = ("ignore", "error")
 ROLES = ("criteria", "information")
 MAX_ATTRIBUTES = 1000
+MAX_DEPTH = 50
 MAX_STEPS = 2**48
 MAX_DIGITS = 400
 """Digits that a number given as text may have."""
@@ -38,12 +46,14 @@ MAX_DIGITS = 400
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One typed dimension. `domain` and `precision` go together, for numbers only."""
+    """One typed dimension. `domain` and `precision` go together, for numbers only; `fields` are those of a list of
+    objects."""
 
     type: str
     role: str = "criteria"
     domain: tuple[Fraction, Fraction] | None = None
     precision: Fraction | None = None
+    fields: Schema | None = None
 
     def __init__(
         self,
@@ -51,19 +61,41 @@ class Attribute:
         role: str = "criteria",
         domain: tuple[Any, Any] | None = None,
         precision: Any | None = None,
+        fields: Schema | Mapping[str, Any] | None = None,
     ):
-        if not isinstance(type, str) or type not in TYPES:
-            raise SchemaError(f"unknown type {brief(type)}{nearest(type, TYPES)} (have: {', '.join(TYPES)})")
+        known = (*TYPES, *LISTS, OBJECTS)
+        if not isinstance(type, str) or type not in known:
+            raise SchemaError(
+                f"unknown type {brief(type)}{nearest(type, known)} (have: {', '.join(TYPES)}, and lists: string[], ...)"
+            )
+        if (type == OBJECTS) != (fields is not None):
+            raise SchemaError("a list of objects, and nothing else, has fields: write [{'sku': 'string', ...}]")
         if not isinstance(role, str) or role not in ROLES:
             raise SchemaError(f"unknown role {brief(role)}{nearest(role, ROLES)} (have: {', '.join(ROLES)})")
+        if type not in TYPES and role != "criteria":
+            raise SchemaError("subscriptions cannot say lists about themselves: a list has the role criteria")
+        if fields is not None and not isinstance(fields, Schema):
+            fields = Schema(fields)
         object.__setattr__(self, "type", type)
         object.__setattr__(self, "role", role)
+        object.__setattr__(self, "fields", fields)
         low_high, step = _grid(type, domain, precision)
         object.__setattr__(self, "domain", low_high)
         object.__setattr__(self, "precision", step)
 
+    @property
+    def is_list(self) -> bool:
+        return self.type.endswith("[]")
+
+    @property
+    def element(self) -> str:
+        """The type of a list's elements: one of TYPES, or object."""
+        return self.type.removesuffix("[]")
+
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"type": self.type, "role": self.role}
+        if self.fields is not None:
+            found["fields"] = self.fields.to_json()
         if self.domain and self.precision:
             found["domain"] = [str(self.domain[0]), str(self.domain[1])]
             found["precision"] = str(self.precision)
@@ -126,18 +158,47 @@ class Schema(Mapping[str, Attribute]):
     >>> schema = Schema({"price": "float", "city": "string"})
     >>> list(schema), schema["city"].type, schema.number("city")
     (['price', 'city'], 'string', 1)
+
+    `extra` says what happens if an event has fields that are not declared, in mappings and in tables alike: "ignore",
+    or "error". Without it, a mapping with such a field is an error, and a table is one only if a column looks misspelt.
     """
 
-    def __init__(self, attributes: Mapping[str, str | Attribute | Mapping[str, Any]]):
+    def __init__(self, attributes: Mapping[str, Any], extra: str | None = None):
         if not isinstance(attributes, Mapping):
             raise SchemaError("a schema is made from a mapping of name to type, e.g. Schema({'price': 'float'})")
         if not attributes:
             raise SchemaError("a schema needs at least one attribute")
-        if len(attributes) > MAX_ATTRIBUTES:
-            raise SchemaError(f"{len(attributes)} attributes; the limit is {MAX_ATTRIBUTES}")
-        self._attributes = {_name(name): _attribute(name, of) for name, of in attributes.items()}
+        if extra is not None and extra not in EXTRA:
+            raise SchemaError(f"extra is 'ignore' or 'error', not {brief(extra)}")
+        self.extra = extra
+        self._attributes: dict[str, Attribute] = {}
+        self._declare(attributes, "", 0)
+        self.objects = frozenset(
+            name[:at] for name in self._attributes for at, c in enumerate(name) if c == "." and name[:at]
+        ) - set(self._attributes)
+        """The names of objects: what stands before a dot in the name of an attribute."""
         self._numbers = {name: number for number, name in enumerate(self._attributes)}
         self.names = list(self._attributes)
+
+    def _declare(self, attributes: Mapping[str, Any], above: str, depth: int) -> None:
+        """Declare the fields of an object, which is called `above`, or of the whole."""
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"objects in objects, more than {MAX_DEPTH} deep")
+        for part, of in attributes.items():
+            name = f"{above}.{_name(part)}" if above else _name(part)
+            if isinstance(of, Mapping) and not _is_attribute(of):
+                if not of:
+                    raise SchemaError(f"the object {name!r} has no fields")
+                self._declare(of, name, depth + 1)
+                continue
+            if name in self._attributes:
+                raise SchemaError(f"attribute {name!r} is given twice")
+            made = _attribute(name, of)
+            if made.fields is not None and self.extra is not None:
+                made = Attribute(OBJECTS, fields=Schema(made.fields, self.extra))
+            self._attributes[_name(name)] = made
+            if len(self._attributes) > MAX_ATTRIBUTES:
+                raise SchemaError(f"more than {MAX_ATTRIBUTES} attributes, which is the limit")
 
     def __getitem__(self, name: str) -> Attribute:
         return self._attributes[name]
@@ -149,7 +210,9 @@ class Schema(Mapping[str, Attribute]):
         return len(self._attributes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and list(self.items()) == list(other.items())
+        if not isinstance(other, Schema):
+            return False
+        return list(self.items()) == list(other.items()) and self.extra == other.extra
 
     def __hash__(self) -> int:
         return hash(tuple(self.items()))
@@ -178,20 +241,28 @@ class Schema(Mapping[str, Attribute]):
         ends = f"{name}_low", f"{name}_high"
         return () if any(end in self for end in ends) else ends
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [{"name": name, **a.to_json()} for name, a in self.items()]
+    def to_json(self) -> Any:
+        """A list with an object per attribute; where `extra` was given, {"extra": .., "attributes": that list}."""
+        rows = [{"name": name, **a.to_json()} for name, a in self.items()]
+        return rows if self.extra is None else {"extra": self.extra, "attributes": rows}
 
     @classmethod
-    def from_json(cls, rows: Iterable[Mapping[str, Any]]) -> Schema:
-        found: dict[str, Mapping[str, Any]] = {}
+    def from_json(cls, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Schema:
+        extra = None
+        if isinstance(rows, Mapping):
+            extra, rows = rows.get("extra"), rows.get("attributes", [])
+        found: dict[str, Attribute] = {}
         for row in rows:
             if not isinstance(row, Mapping) or "name" not in row:
                 raise SchemaError(f"an attribute needs a name: {row!r}")
             name = _name(row["name"])
             if name in found:
                 raise SchemaError(f"attribute {name!r} is given twice")
-            found[name] = {key: value for key, value in row.items() if key != "name"}
-        return cls(found)
+            of = {key: value for key, value in row.items() if key != "name"}
+            if "fields" in of:
+                of["fields"] = cls.from_json(of["fields"])
+            found[name] = _attribute(name, of)
+        return cls(found, extra)
 
 
 def _name(name: Any) -> str:
@@ -202,10 +273,19 @@ def _name(name: Any) -> str:
     return str.__str__(name)
 
 
-def _attribute(name: str, of: str | Attribute | Mapping[str, Any]) -> Attribute:
+def _is_attribute(of: Mapping[str, Any]) -> bool:
+    """Is this a description such as {"type": "int", "role": ..}? Otherwise it is an object with fields."""
+    return isinstance(of.get("type"), str) and set(of) <= {"type", "role", "domain", "precision", "fields"}
+
+
+def _attribute(name: str, of: Any) -> Attribute:
     try:
         if isinstance(of, Attribute):
             return of
+        if isinstance(of, list) and len(of) == 1:  # a list of what is in it
+            if isinstance(of[0], Mapping):
+                return Attribute(OBJECTS, fields=Schema(of[0]))
+            return Attribute(f"{of[0]}[]")
         return Attribute(**of) if isinstance(of, Mapping) else Attribute(of)
     except SchemaError as problem:
         raise SchemaError(f"attribute {name!r}: {problem}") from None

@@ -13,7 +13,7 @@ import numpy as np
 
 from hitbox.encoding import events
 from hitbox.encoding.arrays import Points
-from hitbox.encoding.events import Event
+from hitbox.encoding.documents import Event
 from hitbox.encoding.keys import Keys
 from hitbox.engine import _kernels
 from hitbox.errors import TableError, UnknownAttribute, ValueProblem

@@ -152,6 +152,8 @@ class Draft:
         counts, exact, boxes = _joined(self.column.boxes(keys, low, high), self.table.num_rows)
         taken = self.column.read & self._good()
         sure = taken & (counts >= 0) & ~strange
+        for row in np.flatnonzero(sure & (counts > limits.boxes)).tolist():
+            sure[row] = counts[row] <= language.most_boxes(len(self.where[row].as_py()), limits)
         for row in np.flatnonzero(taken & ~sure).tolist():  # too many boxes, or `about` is one by one
             self.others[row] = language.parse(self.where[row].as_py(), keys.schema, role="criteria", limits=limits)
         rows, first, counts = np.flatnonzero(sure), (np.cumsum(np.maximum(counts, 0)) - counts)[sure], counts[sure]

@@ -67,7 +67,10 @@ class ConditionReader:
         except HitboxError:
             return
         if root.op in ("TRUE", "FALSE"):
-            self.native.define_constant(shape, root.op == "TRUE")
+            if not any(lists) and all(text[place : place + 4].upper() in ("TRUE", "FALS") for place in places):
+                self.native.define_constant(shape, root.op == "TRUE")
+            return  # a comparison of other literals: its truth is not that of its shape
+        if not isinstance(root, Leaf) and root.op not in ("AND", "OR"):
             return
         leaves = [leaf for leaf in root.children or (root,) if isinstance(leaf, Leaf)]
         likes = [leaf for leaf in leaves if leaf.op.endswith("LIKE")]
@@ -113,6 +116,8 @@ def _test(leaf: Leaf, places: list[int]) -> str | None:
 
 def _described(codec: Codec) -> tuple[int, bool, int, int, int, int]:
     """(type, even, over, under, first, last): what the reader has to know of a codec."""
+    if codec.is_list:
+        return OTHER, False, 1, 1, 0, 0
     if not isinstance(codec, GridCodec):
         return TYPES.index(type(codec)), codec.even, 1, 1, 0, 0
     over, under = codec.step.numerator, codec.step.denominator

@@ -28,7 +28,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
-from hitbox.encoding.events import Event
+from hitbox.encoding.documents import Event
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief
 from hitbox.errors import MatcherError, UnknownEvent, ValueProblem

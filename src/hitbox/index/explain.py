@@ -15,7 +15,7 @@ from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
 from hitbox.language import Explanation, Predicate, Reason, explain
 from hitbox.language.explanation import lines_of, reason_dict, short
-from hitbox.language.tree import literal, quoted
+from hitbox.language.expressions import literal, quoted
 from hitbox.matchers import Matcher
 
 PIECE_SLOTS = 16_384

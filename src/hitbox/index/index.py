@@ -17,6 +17,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -28,7 +30,7 @@ from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding import events
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, I32, I64, LEVELS, Boxes, Points
 from hitbox.encoding.codecs import decoded, is_text, unsound
-from hitbox.encoding.events import Event
+from hitbox.encoding.documents import Event
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel, Texts
@@ -39,7 +41,7 @@ from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscrip
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import NO_ROWS, Id, Row, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
-from hitbox.index.matches import Matches
+from hitbox.index.matches import Matches, Transition
 from hitbox.index.predicate_cache import PredicateCache
 from hitbox.index.predicate_text import PredicateTexts
 from hitbox.index.read_write_lock import ReadWriteLock
@@ -278,15 +280,42 @@ class Index:
             ids = catalog.ids
             if filters is None and self._engine is not None:
                 most = -1 if limit is None else min(limit, MOST)
+                holding = self._holding if catalog.plain else partial(self._holding, now=datetime.now(UTC))
                 found = self._engine.match_event(
-                    self._encoder.plan, catalog.owners, ids.native, event, most, self._holding, as_list
+                    self._encoder.plan, catalog.owners, ids.native, event, most, holding, as_list
                 )
                 return found if as_list else ids.array(*found)
             slots = self._resolver().one(self._encoder.one(event), event, filters, limit)
             return ids.list(slots) if as_list else ids.take(slots)
 
-    def _holding(self, event: Event, slots: list[int]) -> list[bool]:
-        return self._resolver().holding(event, slots)
+    def _holding(self, event: Event, slots: list[int], now: datetime | None = None) -> list[bool]:
+        return self._resolver(now).holding(event, slots)
+
+    def match_change(self, old: Event | None, new: Event | None) -> Transition:
+        """What a change of a document means for each subscription: those that match `new` and not `old` enter, those
+        that match `old` and not `new` leave, and those that match both stay. None stands for no document.
+
+        `OLD.` in a predicate is the image before the one that is matched: for `new` it is `old`, for `old` there is
+        none.
+        """
+        for image in (old, new):
+            if image is not None and not isinstance(image, Mapping):
+                raise ValueProblem(f"an image is a mapping of attribute to value, or None, not {brief(image)}")
+        both: Event = {"old": old, "new": new}
+        named = any(name in self.schema or name in self.schema.objects for name in both)
+        with self._lock.read:
+            resolver, ids = self._resolver(), self._catalog.id_list
+            before = [] if old is None else ids(resolver.one(self._encoder.one(old), old, None, None))
+            asked = new if named else both
+            after = (
+                [] if asked is None or new is None else ids(resolver.one(self._encoder.one(asked), asked, None, None))
+            )
+        old_ids, new_ids = set(before), set(after)
+        return Transition(
+            [id for id in after if id not in old_ids],
+            [id for id in before if id not in new_ids],
+            [id for id in after if id in old_ids],
+        )
 
     def match_levels(self, event: Event, where: str | None = None) -> Iterator[tuple[int, list[Id]]]:
         """(priority, ids) level by level, most urgent first, each determined when it is asked for.
@@ -294,7 +323,7 @@ class Index:
         Where the index changes between two levels, the levels that are left are asked of the changed index; no id is
         handed out twice.
         """
-        filters = self._filters(where, 1)
+        filters, now = self._filters(where, 1), datetime.now(UTC)
         given: list[list[Id]] = []
         last, seen_changes = LEVELS, -1
         while True:
@@ -302,7 +331,7 @@ class Index:
                 if seen_changes != self._changes:
                     seen_changes = self._changes
                     points = self._encoder.one(event)
-                    levels = self._resolver().levels(points, event, filters)
+                    levels = self._resolver(now).levels(points, event, filters)
                     known = {id for ids in given for id in ids}
                 level, slots = next(levels, (-1, None))
                 if slots is None:
@@ -360,7 +389,7 @@ class Index:
         """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
         if not isinstance(events_, pa.Table):
             events_ = list(events_)  # nobody else changes it
-        filters = self._filters(where, len(events_))
+        filters, now = self._filters(where, len(events_)), datetime.now(UTC)
         encoded = _Encoded(self, events_)
         start, size = 0, FIRST_CHUNK
         while start == 0 or start < len(events_):
@@ -369,7 +398,7 @@ class Index:
                 points = encoded.points(start, size)
                 end = start + len(points)
                 chunk = _part(events_, start, end)
-                offsets, slots = self._resolver().many(points, chunk, filters and filters[start:end], threads)
+                offsets, slots = self._resolver(now).many(points, chunk, filters and filters[start:end], threads)
                 found = offsets, of(slots, offsets)
                 taken = time.perf_counter() - begun
             yield found
@@ -394,8 +423,10 @@ class Index:
     def _asked(self, where: str) -> Predicate:
         return language.parse(where, self.schema, role="information", limits=self.limits)
 
-    def _resolver(self) -> Resolver:
-        return Resolver(self._keys, self._matcher, self._catalog, self._predicate, self.limits)
+    def _resolver(self, now: datetime | None = None) -> Resolver:
+        """`now` is what NOW() is: one value per call, however many parts it has."""
+        now = now or datetime.now(UTC)
+        return Resolver(self._keys, self._matcher, self._catalog, self._predicate, self.limits, now)
 
     # ---- explaining
 

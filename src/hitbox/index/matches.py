@@ -41,3 +41,12 @@ class Matches:
     def to_lists(self) -> pa.Array:
         """One list of ids an event."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets), self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a change of a document means: the ids of those that `enter`, `leave` and `stay`, most urgent first."""
+
+    enter: list[Any]
+    leave: list[Any]
+    stay: list[Any]

@@ -23,10 +23,12 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
 from hitbox.index.condition_reader import LONGEST_TEXT, ConditionReader
-from hitbox.language import Limits
+from hitbox.language import Limits, most_boxes
 
 MAX_PARSED_ROWS = 8
 """Rows up to which the reader is not worth it."""
+MOST_BOXES = 10_000
+"""Boxes of one row that are made natively: more are for `language`."""
 PIECE_ROWS = 20_000
 PIECE_BYTES = LONGEST_TEXT
 Mask = NDArray[np.bool_]
@@ -40,13 +42,17 @@ class PredicateColumn:
         """`texts` are large strings; the rows that are not `wanted` are left out."""
         self._schema, self._limits = schema, limits
         self._pieces: list[_kernels.Piece] = []
+        self._longest: list[int] = []
+        """Bytes of the longest text of each piece."""
         self.read: Mask = np.zeros(len(texts), bool)
         """Which rows were read; the others are for `language`."""
         self._strings: list[int] = []
         if np.count_nonzero(wanted) > MAX_PARSED_ROWS:
             self._strings = [number for number, of in enumerate(schema.values()) if of.type == "string"]
             self._reader = ConditionReader(schema, limits)
-            self._pieces = [self._read(*piece) for piece in _pieces(texts, wanted)]
+            pieces = list(_pieces(texts, wanted))
+            self._longest = [int(np.diff(offsets).max()) for offsets, _, _ in pieces]
+            self._pieces = [self._read(*piece) for piece in pieces]
             self.read = np.concatenate([piece.read().view(bool) for piece in self._pieces])
 
     def strings(self) -> dict[int, pa.Array]:
@@ -56,8 +62,8 @@ class PredicateColumn:
 
     def boxes(self, keys: Keys, low: I64, high: I64) -> Iterator[Columns]:
         """(boxes per row, exact, offsets, attribute, low, high), piece by piece. A row that would have more boxes than
-        the limit has -1 of them. `low` and `high` are what rows say about themselves, a column per information
-        attribute."""
+        any text of its piece may have has -1 of them. `low` and `high` are what rows say about themselves, a column per
+        information attribute."""
         if not self._pieces:
             return
         labels: list[I64 | None] = [None] * len(self._schema)
@@ -65,13 +71,13 @@ class PredicateColumn:
             labels[number] = np.ascontiguousarray(keys.codecs[number].column(self._distinct(number)))
         about = np.array(keys.space.information, np.int32)
         start = 0
-        for piece in self._pieces:
+        for piece, longest in zip(self._pieces, self._longest, strict=True):
             rows = slice(start, start + len(piece))
             start += len(piece)
             yield self._reader.native.make(
                 piece,
                 labels,
-                self._limits.boxes,
+                min(most_boxes(longest, self._limits), max(self._limits.boxes, MOST_BOXES)),
                 about,
                 np.ascontiguousarray(low[rows]).reshape(-1),
                 np.ascontiguousarray(high[rows]).reshape(-1),

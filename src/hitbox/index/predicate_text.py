@@ -49,8 +49,9 @@ class ReadPredicate:
         if self._read.strings is not None:
             labels = {at: [keys.codecs[at].key(one) for one in some] for at, some in self._read.strings.items()}
         told = [(number, low, high) for number, (low, high) in sorted(about.items())]
-        made = self._native.make_one(self._read, labels, self._texts.limits.boxes, told, int(priority))
-        if made is None:  # too many boxes, which is an error that `language` reports
+        most = language.most_boxes(len(self._text), self._texts.limits)
+        made = self._native.make_one(self._read, labels, most, told, int(priority))
+        if made is None:  # too many boxes: `language` covers them
             return self._texts.parse(self._text).boxes(keys, about, priority)
         exact, offsets, attribute, low, high, levels = made
         return Boxes(offsets, attribute, low, high, levels), [exact] * len(levels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from hitbox import language
 from hitbox.encoding import events
 from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Hits, Points
+from hitbox.encoding.documents import Document
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog
 from hitbox.language import Compiled, Limits, Predicate
@@ -37,6 +39,8 @@ class Resolver:
     catalog: Catalog
     predicate: Callable[[int], Predicate]
     limits: Limits
+    now: datetime
+    """What NOW() is."""
 
     def one(self, points: Points, event: Any, filters: Filters, limit: int | None) -> I32:
         """The slots that one event matches; with `limit` the most urgent ones."""
@@ -75,7 +79,7 @@ class Resolver:
 
     def holding(self, event: Any, slots: Sequence[int]) -> list[bool]:
         """Whether the predicates of some slots are true of an event."""
-        values: dict[int, dict[str, Any]] = {}
+        values: dict[int, Document] = {}
         return [self._holds(0, slot, [event], None, values) for slot in slots]
 
     def _match(self, points: Points, threads: int) -> Hits:
@@ -137,7 +141,9 @@ class Resolver:
         offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure)
         if not len(doubtful):
             return offsets, slots
-        values: dict[int, dict[str, Any]] = {}
+        values: dict[int, Document] = {}
+        if isinstance(chunk, pa.Table):
+            chunk = events.Columns(self.keys, chunk)
         events_of = (np.searchsorted(offsets, doubtful, side="right") - 1).tolist()
         asked = zip(events_of, slots[doubtful].tolist(), strict=True)
         holds = [self._holds(event, slot, chunk, filters, values) for event, slot in asked]
@@ -146,22 +152,22 @@ class Resolver:
         left = np.append(0, np.cumsum(kept))
         return left[offsets], slots[kept]
 
-    def _holds(self, event: int, slot: int, chunk: Any, filters: Filters, values: dict[int, dict[str, Any]]) -> bool:
+    def _holds(self, event: int, slot: int, chunk: Any, filters: Filters, values: dict[int, Document]) -> bool:
         if event not in values:
             values[event] = self._values(chunk, event)
-        if language.evaluate(self.predicate(slot), values[event]) is not True:
+        if language.evaluate(self.predicate(slot), values[event], self.now) is not True:
             return False
         asked = filters[event] if filters is not None else None
-        return asked is None or language.evaluate(asked, self.about(slot)) is True
+        return asked is None or language.evaluate(asked, self.about(slot), self.now) is True
 
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""
         numbers = self.catalog.boxes_of(np.array([slot]))[:1]
         return events.about_values(self.keys, self.matcher.boxes(numbers)[0]) if len(numbers) else {}
 
-    def _values(self, chunk: Any, event: int) -> dict[str, Any]:
+    def _values(self, chunk: Any, event: int) -> Document:
         """One event of a chunk as the predicate language takes it."""
-        if isinstance(chunk, pa.Table):
+        if isinstance(chunk, events.Columns):
             return events.normal_row(self.keys, chunk, event)
         return events.normal(self.keys, chunk[event])
 

@@ -1,6 +1,7 @@
 """The subscription language: text -> tree -> boxes, and why an event matched or did not.
 
     parse      text -> Predicate, checked against a schema           lexer, literals, parser, tree
+                                                                     expressions: what conditions compare
     compile    Predicate -> boxes of keys                            normal, sets, patterns
     evaluate   Predicate, event -> true, false or unknown            truth
     explain    Predicate, event -> a tree of reasons                 explanation
@@ -13,7 +14,7 @@ from __future__ import annotations
 from hitbox.encoding.schema import Schema
 from hitbox.language.explanation import Change, Explanation, Reason, explain
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
-from hitbox.language.normal import Compiled, compile, never, strings
+from hitbox.language.normal import Compiled, compile, most_boxes, never, strings
 from hitbox.language.parser import parse
 from hitbox.language.patterns import Pattern, like
 from hitbox.language.tree import Branch, Leaf, Predicate
@@ -35,6 +36,7 @@ __all__ = [
     "evaluate",
     "explain",
     "like",
+    "most_boxes",
     "never",
     "parse",
     "strings",

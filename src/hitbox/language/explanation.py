@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ import numpy as np
 from hitbox.encoding.arrays import HIGHEST, MISSING
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.values import is_missing
+from hitbox.language.expressions import Constant, fold, literal, quoted
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
-from hitbox.language.tree import Leaf, Node, Predicate, fold, leaves, literal, quoted, without_not
-from hitbox.language.truth import Facts, leaf_truth, truth
+from hitbox.language.tree import Branch, Leaf, Node, Predicate, Quantifier, Test, leaves, without_not
+from hitbox.language.truth import Facts, leaf_truth, truth, value_of
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
@@ -101,8 +102,8 @@ class Explanation:
         }
 
 
-def explain(predicate: Predicate, values: Mapping[str, object]) -> Explanation:
-    """Why `values` make the predicate true, false or unknown.
+def explain(predicate: Predicate, values: Mapping[str, object], now: datetime | None = None) -> Explanation:
+    """Why `values` make the predicate true, false or unknown; `now` is what NOW() is.
 
     >>> from hitbox.language import Schema, parse
     >>> print(explain(parse("qty > 3 AND ok", Schema({"qty": "int", "ok": "bool"})), {"qty": 2, "ok": True}))
@@ -112,9 +113,9 @@ def explain(predicate: Predicate, values: Mapping[str, object]) -> Explanation:
     `- ✓ ok = TRUE        ok is TRUE
     nearest change: qty: 2 -> more than 3
     """
-    facts = Facts(predicate, values)
+    facts = Facts(predicate, values, now)
     intervals = any(isinstance(value, tuple) for value in values.values())
-    root = _interval_reasons(predicate, facts) if intervals else _point_reasons(predicate.root, values)
+    root = _interval_reasons(predicate, facts) if intervals else _point_reasons(predicate.root, facts)
     if root.truth is True:
         return Explanation(str(predicate), True, root)
     if not facts.terms:
@@ -128,16 +129,20 @@ def show(value: object) -> str:
     if isinstance(value, tuple):
         low, high = ("any" if end is None else show(end) for end in value)
         return f"{low} to {high}"
+    if isinstance(value, list):
+        return short(f"[{', '.join(map(show, value[:20]))}]")
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {show(one)}' for name, one in value.items())}}}"
     if is_missing(value):
         return "missing"
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
         value = value.item()
-    return short(literal(value) if isinstance(value, (bool, str, datetime)) else str(value))
+    return short(literal(value) if isinstance(value, (bool, str, datetime, timedelta)) else str(value))
 
 
-def _point_reasons(root: Node, values: Mapping[str, object]) -> Reason:
+def _point_reasons(root: Node, facts: Facts) -> Reason:
     def visit(node: Node, done: Sequence[Reason]) -> Reason:
-        return _reason(node, truth(node, [reason.truth for reason in done], values), done, values)
+        return _reason(node, truth(node, [reason.truth for reason in done], facts.scope), done, facts)
 
     return fold(root, visit)
 
@@ -146,47 +151,72 @@ def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
     """Each node is true if some point of the event makes it true; NOTs are pushed into the leaves."""
 
     def visit(node: Node, done: Sequence[Reason]) -> Reason:
-        part = Facts(Predicate(node, predicate.text, predicate.schema, predicate.limits), facts.values)
-        return _reason(node, part.holds(), done, facts.values)
+        part = Facts(Predicate(node, predicate.text, predicate.schema, predicate.limits), facts.values, facts.scope.now)
+        return _reason(node, part.holds(), done, facts)
 
     return fold(without_not(predicate.root), visit)
 
 
-def _reason(node: Node, verdict: bool | None, done: Sequence[Reason], values: Mapping[str, object]) -> Reason:
+def _reason(node: Node, verdict: bool | None, done: Sequence[Reason], facts: Facts) -> Reason:
+    if isinstance(node, Branch):
+        return Reason(node.op, verdict, tuple(done))
+    return Reason(str(node), verdict, (), *_subject(node, facts))
+
+
+def _subject(node: Node, facts: Facts) -> tuple[str | None, object]:
+    """What a condition looks at, and its value."""
     if isinstance(node, Leaf):
-        return Reason(str(node), verdict, (), node.name, values.get(node.name))
-    return Reason(node.op, verdict, tuple(done))
+        return node.name, facts.value(node.name)
+    if isinstance(node, Quantifier):
+        return str(node.list), facts.scope.several(node.list)
+    if not isinstance(node, Test) or any(isinstance(value, tuple) for value in facts.values.values()):
+        return None, None
+    subject = next((one for one in node.operands if not isinstance(one, Constant)), None)
+    return (None, None) if subject is None else (str(subject), value_of(subject, facts.scope))
 
 
 def _nearest_change(predicate: Predicate, facts: Facts) -> tuple[tuple[Change, ...], float]:
     edges: dict[int, Edges] = {}
+    for number in range(len(facts.names)):
+        edges[number] = Edges(facts.keys.codecs[number])
     for leaf in leaves(predicate.root):
-        if leaf.number not in edges:
-            edges[leaf.number] = Edges(facts.keys.codecs[leaf.number])
         edges[leaf.number].add(leaf)
     wrong = [(facts.wrong(term), term) for term in facts.terms]
-    fewest = min(len(numbers) for numbers, _ in wrong)
-    candidates = [_changes(term, numbers, facts, edges) for numbers, term in wrong if len(numbers) == fewest]
+    fewest = min(len(faults) for faults, _ in wrong)
+    candidates = [_changes(term, faults, facts, edges) for faults, term in wrong if len(faults) == fewest]
     changes, far = min(candidates, key=lambda found: found[1])
     return changes, fewest + far / (fewest + far + 1)
 
 
 def _changes(
-    term: Term, numbers: list[int], facts: Facts, edges: Mapping[int, Edges]
+    term: Term, faults: Sequence[int | Node], facts: Facts, edges: Mapping[int, Edges]
 ) -> tuple[tuple[Change, ...], float]:
-    found = [_change(term, number, facts, edges[number]) for number in numbers]
-    return tuple(change for change, _ in found), sum(far for _, far in found)
+    found = [
+        _change(term, fault, facts, edges[fault]) if isinstance(fault, int) else _condition_change(fault, facts)
+        for fault in faults
+    ]
+    # an attribute that only has to lie where a test may hold at all has nothing to say beside that test
+    return tuple(change for change, _ in found if change.wanted), sum(far for _, far in found)
+
+
+def _condition_change(node: Node, facts: Facts) -> tuple[Change, float]:
+    """What is wanted of a condition that is not one of a single attribute: that it holds."""
+    subject, value = _subject(node, facts)
+    text = str(node)
+    if subject is None:
+        return Change(text, None, "true"), 1.0
+    return Change(subject, value, text.removeprefix(f"{subject} ")), 1.0
 
 
 def _change(term: Term, number: int, facts: Facts, edges: Edges) -> tuple[Change, float]:
     """The smallest change of one attribute that suits a term, and how far it is."""
     name = facts.names[number]
-    value = facts.values.get(name)
-    rest = [leaf for leaf in term.rest if leaf.number == number]
+    value = facts.value(name)
+    rest = [leaf for leaf in term.rest if isinstance(leaf, Leaf) and leaf.number == number]
     wanted: list[str] = []
     nearest, far = None, 1.0
     if facts.meets(number, term.sets[number]):
-        unlike = [leaf for leaf in rest if not facts.like(leaf)]
+        unlike = [leaf for leaf in rest if not facts.may_hold(leaf)]
     else:
         low, high = facts.interval(number)
         far, interval = min((_gap(edges.codec, low, high, one), one) for one in term.sets[number])
@@ -239,6 +269,10 @@ def reason_dict(root: Reason) -> dict[str, Any]:
 def _json(value: object) -> Any:
     if isinstance(value, tuple):
         return {"low": _json(value[0]), "high": _json(value[1])}
+    if isinstance(value, list):
+        return [_json(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _json(one) for name, one in value.items()}
     if is_missing(value):
         return None
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):

@@ -9,12 +9,13 @@ from hitbox.errors import HitboxError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most characters of `text`, `depth` of nested parentheses and NOTs, `boxes` per predicate, `values` in one IN
-    list, and characters of one LIKE `pattern`."""
+    """The most characters of `text`, `depth` of nested parentheses and NOTs, `values` in one IN list, and characters of
+    one `pattern`. `boxes` is not the most that is accepted, but the most that a predicate is multiplied out to: what
+    needs more is covered by fewer boxes and checked on the candidates. A long text may have one box per literal."""
 
     text: int = 500_000
     depth: int = 100
-    boxes: int = 10_000
+    boxes: int = 16
     values: int = 10_000
     pattern: int = 10_000
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
 
 from hitbox.errors import PredicateError, SyntaxProblem, TypeProblem, printable
-from hitbox.language.tree import Literal, literal
+from hitbox.language.expressions import Literal, literal
 
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
 MAX_NUMBER_LENGTH = 2000  # characters of one number: every double can be written with fewer
@@ -23,6 +23,8 @@ _NEEDS = {
     "string": "a string in single quotes, as in 'text'",
     "bool": "TRUE or FALSE",
     "timestamp": "a timestamp, as in TIMESTAMP '2026-01-31 12:00:00'",
+    "duration": "an interval, as in INTERVAL '5 minutes'",
+    "decimal": "a number, as in 10.5",
 }
 _KINDS: dict[type, tuple[str, ...]] = {
     bool: ("bool",),
@@ -30,6 +32,7 @@ _KINDS: dict[type, tuple[str, ...]] = {
     Decimal: ("int", "float"),
     str: ("string",),
     datetime: ("timestamp",),
+    timedelta: ("duration",),
 }
 
 

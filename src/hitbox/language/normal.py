@@ -1,12 +1,17 @@
 """Tree -> boxes: the normal form, with the intervals of one attribute merged before anything is multiplied out.
 
-A **term** is a product of key sets, one per attribute, plus the leaves that a set cannot express (`name LIKE '%x'`):
+A **term** is a product of key sets, one per attribute, plus the conditions that these sets only cover:
 
     a <> 1 AND a <> 2 AND (b = 3 OR b > 7)   ->   one term   a in {..0, 3..}  b in {3, 8..}   ->   4 boxes
+    a > 3 AND name LIKE '%x'                 ->   one term   a in {4..}   name is present     and   name LIKE '%x'
 
 A conjunction intersects sets; a disjunction over one attribute unites them; only a disjunction over several attributes
 makes several terms, and only the last step cuts sets into boxes. Fifty `<>` on one attribute thus cost fifty intervals,
-not 2^50 boxes. Cost: a sort of the literals of each attribute, then the answer's size, which `limits.boxes` bounds.
+not 2^50 boxes.
+
+What is multiplied out stays within a bound (`most_boxes`): beyond it, a part of a conjunction is only covered, by the
+sets that all of its terms have in common, and sets are widened to one interval each. Then the boxes are a superset, and
+the tree is asked about each candidate. So a predicate of any shape has about as many boxes as its text has literals.
 """
 
 from __future__ import annotations
@@ -14,14 +19,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import ceil, floor, prod
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.keys import Keys
-from hitbox.errors import LimitExceeded, TypeProblem, ValueProblem
+from hitbox.errors import TypeProblem, ValueProblem
+from hitbox.language.expressions import Call, Constant, Expression, Field, Length, Literal, fold
 from hitbox.language.limits import Limits
 from hitbox.language.patterns import successor
+from hitbox.language.places import Span, around
 from hitbox.language.sets import (
     ABSENT,
     EVERYTHING,
@@ -34,20 +41,23 @@ from hitbox.language.sets import (
     union,
     within,
 )
-from hitbox.language.tree import Leaf, Literal, Node, Predicate, fold, leaves, without_not
+from hitbox.language.tree import Leaf, Node, Predicate, Quantifier, Test, leaves, needed, without_not
 
 BOOLS: Set = ((0, 1),)  # no key above or below, so `<> TRUE` is one interval
-PRODUCT_FACTOR = 4  # a product may be this many times over the limit before empty and equal terms are dropped
+SOME: Set = ((1, HIGHEST),)  # lists that are not empty: the key of a list is its length
+EXACT_BOXES = 10_000
+"""Terms and boxes up to which an event with intervals is judged exactly."""
+PRODUCT_FACTOR = 4  # a product may be this many times over the bound before empty and equal terms are dropped
 MAX_PAIRWISE_TERMS = 32  # terms that are compared pair by pair
 MAX_UNION_SEARCH = 20_000  # terms times attributes that are searched for partners to unite with
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A conjunction: key sets by attribute number, and the leaves whose set is only a superset of what they say."""
+    """A conjunction: key sets by attribute number, and the conditions that the sets only cover."""
 
     sets: dict[int, Set]
-    rest: tuple[Leaf, ...] = ()
+    rest: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +71,52 @@ class Compiled:
 def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None) -> Compiled:
     """The boxes of a predicate, whose `strings` must have been admitted to `keys`; `limits` are those of `parse`."""
     limits = limits or predicate.limits
-    found = terms(predicate, keys, limits)
-    count = sum(prod(map(len, term.sets.values())) for term in found)
-    if count > limits.boxes:
-        raise LimitExceeded(_too_many(count, limits), predicate.text)
-    boxes: list[dict[int, Interval]] = []
-    exact: list[bool] = []
-    for term in found:
+    bound = most_boxes(len(predicate.text), limits)
+    found: dict[tuple[tuple[int, Interval], ...], bool] = {}  # of equal boxes one is enough
+    for term, sure in _bounded(terms(predicate, keys, limits.boxes, bound), limits.boxes, bound):
         numbers = sorted(term.sets)
         for box in product(*(term.sets[number] for number in numbers)):
-            boxes.append(dict(zip(numbers, box, strict=True)))
-            exact.append(not term.rest)
-    return Compiled(boxes, exact)
+            made = tuple(zip(numbers, box, strict=True))
+            found[made] = sure or found.get(made, False)
+    return Compiled([dict(box) for box in found], list(found.values()))
+
+
+def most_boxes(length: int, limits: Limits) -> int:
+    """How many boxes a predicate is multiplied out to at most: those of the limit, or one per literal of a long text. A
+    literal takes two characters at least."""
+    return max(limits.boxes, length // 2)
+
+
+def _bounded(several: list[Term], most: int, bound: int) -> list[tuple[Term, bool]]:
+    """The terms, and whether each is exact. If they have more boxes than the bound, sets are widened to one interval,
+    until a term has `most` boxes, or those of one list of literals."""
+    sizes = [prod(map(len, term.sets.values())) for term in several]
+    if sum(sizes) <= bound:
+        return [(term, not term.rest) for term in several]
+    found: dict[int, tuple[Term, bool]] = {}
+    for done, (size, at) in enumerate(sorted((size, at) for at, size in enumerate(sizes))):
+        room = max(1, bound // (len(several) - done))
+        term = several[at] if size <= min(room, most) else _widened(several[at], most, room)
+        found[at] = term, term is several[at] and not term.rest
+        bound -= min(bound, prod(map(len, term.sets.values())))
+    return [found[at] for at in range(len(several))]
+
+
+def _widened(term: Term, most: int, room: int) -> Term:
+    """A term that covers this one with at most `room` boxes, and with `most` if they are not those of one set. Sets of
+    single keys are the last to be widened: they are the most selective ones."""
+    sets: dict[int, Set] = {}
+    count = 1
+    for number, one in sorted(term.sets.items(), key=lambda item: (not _are_points(item[1]), len(item[1]))):
+        if count * len(one) > (room if count == 1 else min(room, most)):
+            one = ((one[0][0], one[-1][1]),)
+        count *= len(one)
+        sets[number] = one
+    return Term(sets, term.rest)
+
+
+def _are_points(one: Set) -> bool:
+    return all(low == high for low, high in one)
 
 
 def never(compiled: Compiled) -> bool:
@@ -91,8 +135,9 @@ def strings(predicate: Predicate) -> dict[int, set[str]]:
     return {number: texts for number, texts in found.items() if texts}
 
 
-def terms(predicate: Predicate, keys: Keys, limits: Limits) -> list[Term]:
-    """The terms whose disjunction is the predicate; empty if it can never be true."""
+def terms(predicate: Predicate, keys: Keys, most: int, bound: int) -> list[Term]:
+    """Terms whose disjunction is the predicate, or covers it; none if it can never be true. A conjunction is multiplied
+    out to at most `most` terms; a disjunction has at most `bound`."""
     codecs = keys.codecs
 
     def visit(node: Node, done: Sequence[list[Term]]) -> list[Term]:
@@ -101,16 +146,22 @@ def terms(predicate: Predicate, keys: Keys, limits: Limits) -> list[Term]:
                 return _leaf_terms(node, codecs[node.number])
             except ValueProblem as problem:
                 raise _misfit(node, codecs[node.number], predicate.text, problem) from None
-        if not done:
-            return [Term({})] if node.op == "TRUE" else []
-        found = _conjunction(done, limits) if node.op == "AND" else _disjunction(done)
-        if found is None or len(found) > limits.boxes:
-            raise LimitExceeded(_too_many(None, limits), predicate.text, node.position)
-        return found
+        if isinstance(node, Test):
+            return _test_terms(node, codecs)
+        if isinstance(node, Quantifier):
+            return _quantifier_terms(node)
+        if node.op == "AND":
+            return _conjunction(node.children, done, most)
+        if node.op == "OR":
+            found = _disjunction(done)
+            return found if len(found) <= bound else _hull(found, node)
+        if node.op == "XOR":
+            return [Term(dict.fromkeys(needed(node), PRESENT), (node,))]
+        return [Term({})] if node.op == "TRUE" else []
 
     root = predicate.root
     found = fold(root if _plain(root) else without_not(root), visit)
-    if not any(term.rest for term in found):
+    if not any(isinstance(node, Leaf) for term in found for node in term.rest):
         return found
     labels = _labels(predicate, codecs)
     settled = (_settle(term, labels) for term in found)
@@ -119,10 +170,14 @@ def terms(predicate: Predicate, keys: Keys, limits: Limits) -> list[Term]:
 
 def _settle(term: Term, labels: dict[int, dict[int, str]]) -> Term:
     """If only a few strings are left, the patterns are tried on them: `s IN ('ab', 'cd') AND s LIKE '%b'`."""
-    sets, rest = dict(term.sets), []
+    sets = dict(term.sets)
+    rest: list[Node] = []
     for leaf in term.rest:
+        if not isinstance(leaf, Leaf):
+            rest.append(leaf)
+            continue
         known = labels.get(leaf.number, {})
-        if all(low == high and low in known for low, high in sets[leaf.number]):
+        if leaf.number in sets and all(low == high and low in known for low, high in sets[leaf.number]):
             wanted = leaf.op == "LIKE"
             sets[leaf.number] = tuple(i for i in sets[leaf.number] if leaf.pattern(known[i[0]]) == wanted)
         else:
@@ -204,26 +259,108 @@ def _leaf_terms(leaf: Leaf, codec: Codec) -> list[Term]:
     return [Term({leaf.number: found}, () if exact else (leaf,))] if found else []
 
 
-def _conjunction(parts: Sequence[list[Term]], limits: Limits) -> list[Term] | None:
-    """The terms of a conjunction; None if there are too many."""
+def _conjunction(nodes: Sequence[Node], parts: Sequence[list[Term]], most: int) -> list[Term]:
+    """The terms of a conjunction. What would be more than `most` is covered: by what its terms have in common."""
     if not all(parts):
         return []
     found = _meet([part[0] for part in parts if len(part) == 1])
-    for part in parts:
-        if len(part) > 1:
-            if len(found) * len(part) > PRODUCT_FACTOR * limits.boxes:
-                return None
+    covered: list[Term] = []
+    for node, part in sorted(zip(nodes, parts, strict=True), key=lambda pair: len(pair[1])):
+        if len(part) == 1 or not found:
+            continue
+        if len(found) * len(part) <= PRODUCT_FACTOR * max(most, len(found), len(part)):
             pairs = (_both(one, other) for one in found for other in part)
-            found = _tidy([term for term in pairs if term])
-            if len(found) > limits.boxes:
-                return None
+            made = _tidy([term for term in pairs if term])
+            if len(made) <= max(most, len(found), len(part)):
+                found = made
+                continue
+        covered += _hull(part, node)
+    if not covered:
+        return found
+    return [term for one in found for term in _meet([one, *covered])]
+
+
+def _hull(several: Sequence[Term], node: Node) -> list[Term]:
+    """One term that covers several, whose disjunction is `node`."""
+    common = set.intersection(*(set(term.sets) for term in several))
+    sets = {number: union(term.sets[number] for term in several) for number in common}
+    return [Term({number: one for number, one in sets.items() if one != EVERYTHING}, (node,))]
+
+
+def _test_terms(test: Test, codecs: Sequence[Codec]) -> list[Term]:
+    """What a test of expressions needs: attributes that are there, and where they can be said, bounds on them."""
+    if any(_is_null(one) for one in test.strict):
+        return []
+    if test.op.endswith("MISSING"):
+        of = test.operands[0]
+        plain = isinstance(of, Field) and not of.level and not of.old and test.op == "IS MISSING"
+        return [Term({of.number: ABSENT} if isinstance(of, Field) and plain else {}, (test,))]
+    sets = dict.fromkeys(needed(test), PRESENT)
+    left = test.operands[0]
+    if isinstance(left, Length) and not left.list.level and not left.list.old:
+        values = [one.literal for one in test.operands[1:] if isinstance(one, Constant)]
+        if values and len(values) == len(test.operands) - 1:
+            found = intersection((_literal_set(test.op, values, codecs[left.list.number]), ((0, HIGHEST),)))
+            return [Term({left.list.number: found})] if found else []
+    areas = _areas(test)
+    if areas is None:
+        return [Term(sets, (test,))]
+    place, boxes = areas
+    found_terms = []
+    for box in boxes:
+        bounds = {of.number: _bounds(codecs[of.number], span) for of, span in zip(place, box, strict=True) if of}
+        if all(bounds.values()):
+            found_terms.append(Term(sets | bounds, (test,)))
+    return found_terms
+
+
+def _is_null(of: Expression) -> bool:
+    """Is an expression NULL for every event? (A function of literals that is not NULL is a literal.)"""
+    return fold(
+        of,
+        lambda node, done: (
+            isinstance(node, Call) and (any(done) or all(isinstance(child, Constant) for child in node.children))
+        ),
+    )
+
+
+def _areas(test: Test) -> tuple[list[Field | None], list[tuple[Span, Span]]] | None:
+    """If a test can hold in some boxes of latitude and longitude only: which attributes these are, and the boxes."""
+    if test.op == "INSIDE":
+        place, boxes = test.operands, test.machine.boxes()
+    elif test.op in ("<", "<=", "=", "BETWEEN") and isinstance(test.operands[-1], Constant):
+        far = test.operands[0]
+        if not (isinstance(far, Call) and far.name == "DISTANCE"):
+            return None
+        ends = far.children[:2], far.children[2:]
+        place, centre = ends if all(isinstance(one, Constant) for one in ends[1]) else ends[::-1]
+        if not all(isinstance(one, Constant) for one in centre):
+            return None
+        metres = float(test.operands[-1].plain)
+        lat, lon = (float(one.plain) for one in centre if isinstance(one, Constant))
+        boxes = around(lat, lon, metres) if metres >= 0 else []
+    else:
+        return None
+    return [one if isinstance(one, Field) and not one.level and not one.old else None for one in place], boxes
+
+
+def _bounds(codec: Codec, span: Span) -> Set:
+    """The keys of the numbers from one to another, or a few more."""
+    low, high = (floor(span[0]), ceil(span[1])) if codec.type == "int" else span
+    found: Set = ((codec.place(low), codec.place(high)),)
     return found
+
+
+def _quantifier_terms(of: Quantifier) -> list[Term]:
+    if of.list.level or of.list.old:
+        return [Term({}, (of,))]
+    return [Term({of.list.number: SOME if of.op in ("ANY", "EXISTS") else PRESENT}, (of,))]
 
 
 def _meet(several: Sequence[Term]) -> list[Term]:
     """The conjunction of several terms: one term, or none if it is empty. Each attribute is merged once."""
     sets: dict[int, list[Set]] = {}
-    rest: dict[int, Leaf] = {}
+    rest: dict[int, Node] = {}
     for term in several:
         for number, one in term.sets.items():
             sets.setdefault(number, []).append(one)
@@ -316,12 +453,3 @@ def _misfit(leaf: Leaf, codec: Codec, text: str, problem: ValueProblem) -> TypeP
         except ValueProblem as found:
             return TypeProblem(f"{leaf.name!r}: {found}", text, place)
     return TypeProblem(f"{leaf.name!r}: {problem}", text, leaf.position)
-
-
-def _too_many(count: int | None, limits: Limits) -> str:
-    size = "more than" if count is None else f"{count} boxes; the limit is"
-    boxes = " boxes" if count is None else ""
-    return (
-        f"the predicate multiplies out to {size} {limits.boxes}{boxes}: "
-        "split it into several subscriptions, or raise Limits(boxes=...)"
-    )

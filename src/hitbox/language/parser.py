@@ -1,33 +1,70 @@
 """Tokens -> tree, by recursive descent, checked against the schema on the way.
 
-    predicate  = conjunction {OR conjunction}
+    predicate  = conjunction {(OR | XOR) conjunction}                 XOR binds tighter than OR, AND tighter than XOR
     conjunction= factor {AND factor}
-    factor     = {NOT} ( "(" predicate ")" | TRUE | FALSE | leaf )
-    leaf       = name                                             a bool attribute, short for name = TRUE
-               | name op literal | literal op name                = <> != < <= > >=
-               | name [NOT] BETWEEN literal AND literal
-               | name [NOT] IN "(" literal {"," literal} ")"
-               | name [NOT] LIKE string [ESCAPE string]
-               | name IS [NOT] NULL
-    literal    = number | string | TRUE | FALSE | TIMESTAMP string
+    factor     = {NOT} condition
+    condition  = value                                                of type bool: short for value = TRUE
+               | value op value                                       = <> != < <= > >=
+               | value [NOT] BETWEEN value AND value
+               | value [NOT] IN "(" literal {"," literal} ")"
+               | value [NOT] IN NETWORK string
+               | value [NOT] (LIKE | ILIKE) string [ESCAPE string]
+               | value [NOT] REGEXP string
+               | value IS [NOT] NULL | path IS [NOT] MISSING
+    value      = term {(+ | -) term};  term = factor {(* | / | %) factor}
+    operand    = literal | path | function "(" arguments ")" | "(" predicate ")" | ("+" | "-") operand
+               | ANY "(" list ")" | ALL "(" list ")" | LENGTH "(" list ")" | EXISTS "(" list WHERE predicate ")"
+    path       = [OLD "." | NEW "."] name {"." name}
+    literal    = number | string | TRUE | FALSE | TIMESTAMP string | INTERVAL string
 
-Only parentheses recurse, and no deeper than the limit; chains of AND, OR and NOT are loops. The text is read
-in one pass: an error names the first token that does not fit, and what would fit.
+Only parentheses recurse, and no deeper than the limit; chains of operators are loops. The text is read in one pass: an
+error names the first token that does not fit, and what would fit. What compares one attribute with literals becomes a
+Leaf; a function of literals becomes a literal, and a comparison of literals TRUE or FALSE.
 """
 
 from __future__ import annotations
 
-from hitbox.encoding.schema import Schema
-from hitbox.errors import LimitExceeded, SyntaxProblem, TypeProblem, UnknownAttribute, nearest
+from collections.abc import Callable
+
+from hitbox.encoding.schema import Attribute, Schema
+from hitbox.errors import LimitExceeded, PredicateError, SyntaxProblem, TypeProblem, UnknownAttribute, nearest
+from hitbox.language.durations import duration, zone
+from hitbox.language.expressions import (
+    FUNCTIONS,
+    LITERAL_TYPES,
+    LOOSE,
+    NUMBERS,
+    Constant,
+    Element,
+    Expression,
+    Field,
+    Length,
+    ListPath,
+    Literal,
+    Now,
+    Verdict,
+    as_double,
+    binary,
+    call,
+    negative,
+    quoted,
+)
 from hitbox.language.lexer import KEYWORDS, tokens
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.literals import number, right_kind, short, string, timestamp
 from hitbox.language.patterns import Pattern
-from hitbox.language.tree import Branch, Leaf, Literal, Node, Predicate, join
+from hitbox.language.places import is_place
+from hitbox.language.tree import MACHINES, Branch, Leaf, Node, Predicate, Quantifier, Test, join
+from hitbox.language.truth import constant_truth
 
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 TESTS = frozenset(["op", "IS", "IN", "BETWEEN", "LIKE"])
-LITERALS = frozenset(["number", "string", "TRUE", "FALSE", "NULL"])
+WORDS = frozenset(["ILIKE", "REGEXP"])
+"""Tests whose names are no keywords."""
+SPECIAL = frozenset(["ANY", "ALL", "EXISTS", "NOW", "INSIDE"])
+ENDS = frozenset(["AND", "OR", ")", "end"])
+"""What may follow a condition that has no more parts."""
+Item = Expression | Node
 
 
 def parse(text: str, schema: Schema, role: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Predicate:
@@ -51,55 +88,64 @@ def parse(text: str, schema: Schema, role: str | None = None, limits: Limits = D
 
 
 class _Parser:
-    __slots__ = ("at", "kinds", "limits", "role", "schema", "starts", "text", "texts")
+    __slots__ = ("at", "kinds", "limits", "role", "scopes", "starts", "text", "texts")
 
     def __init__(self, text: str, schema: Schema, role: str | None, limits: Limits):
-        self.text, self.schema, self.role, self.limits = text, schema, role, limits
+        self.text, self.role, self.limits = text, role, limits
+        self.scopes = [schema]
+        """The schema, and that of the objects of each list around."""
         self.kinds, self.texts, self.starts = tokens(text)
         self.at = 0
 
     def whole(self) -> Node:
         if self.kinds[0] == "end":
             raise SyntaxProblem("the predicate is empty: write a condition, or TRUE to match everything")
-        root = self.predicate(0)
+        root = self.condition(self.predicate(0))
         if self.kinds[self.at] != "end":
             if self.kinds[self.at] == ")":
                 raise SyntaxProblem("this ')' has no '('", self.text, self.starts[self.at])
             raise self.unexpected("AND, OR or the end of the predicate")
         return root
 
-    def predicate(self, depth: int) -> Node:
+    # ---- logic
+
+    def predicate(self, depth: int) -> Item:
         kinds, start = self.kinds, self.starts[self.at]
         either: list[Node] = []
         while True:
-            position = self.starts[self.at]
-            both = [self.factor(depth)]
-            while kinds[self.at] == "AND":
+            odd: list[Node] = []
+            middle = self.starts[self.at]
+            while True:
+                position = self.starts[self.at]
+                item = self.factor(depth)
+                if kinds[self.at] == "AND":
+                    both = [self.condition(item)]
+                    while kinds[self.at] == "AND":
+                        self.at += 1
+                        both.append(self.condition(self.factor(depth)))
+                    item = join("AND", both, position)
+                if not self.is_word("XOR"):
+                    break
+                odd.append(self.condition(item))
                 self.at += 1
-                both.append(self.factor(depth))
-            either.append(both[0] if len(both) == 1 else join("AND", both, position))
+            if odd:
+                item = join("XOR", [*odd, self.condition(item)], middle)
+            if kinds[self.at] != "OR" and not either:
+                return item
+            either.append(self.condition(item))
             if kinds[self.at] != "OR":
-                return either[0] if len(either) == 1 else join("OR", either, start)
+                return join("OR", either, start)
             self.at += 1
 
-    def factor(self, depth: int) -> Node:
-        kind = self.kinds[self.at]
-        if kind == "name":
-            return self.leaf()
+    def factor(self, depth: int) -> Item:
+        if self.kinds[self.at] != "NOT":
+            return self.comparison(depth)
         first = self.at
         while self.kinds[self.at] == "NOT":
             self.at += 1
-        depth += self.at - first
         outer = self.starts[first : self.at]
-        if self.kinds[self.at] == "(":
-            depth += 1
-            self.check_depth(depth)
-            self.at += 1
-            node = self.predicate(depth)
-            self.expect(")", "AND, OR or ')'")
-        else:
-            self.check_depth(depth)
-            node = self.leaf()
+        self.check_depth(depth + len(outer))
+        node = self.condition(self.comparison(depth + len(outer)))
         for position in reversed(outer):
             node = Branch("NOT", (node,), position)
         return node
@@ -112,191 +158,669 @@ class _Parser:
                 self.starts[self.at],
             )
 
-    def leaf(self) -> Node:
-        kind, position = self.kinds[self.at], self.starts[self.at]
-        if kind in LITERALS or (kind == "name" and self.is_timestamp()):
-            return self.literal_first(position)
-        name, attribute_number, type_ = self.attribute()
+    def condition(self, item: Item) -> Node:
+        """An item as a condition; a bool is short for `= TRUE`."""
+        if isinstance(item, (Leaf, Test, Quantifier, Branch)):
+            return item
+        if isinstance(item, Verdict):
+            found: Node = item.condition
+            return found
+        if isinstance(item, Constant) and isinstance(item.literal, bool):
+            return Branch("TRUE" if item.literal else "FALSE", (), item.position)
+        if item.type == "bool":
+            return self.compare(item, "=", Constant(True, "bool", item.position), item.position)
+        if isinstance(item, Field) and not item.old and not item.level:
+            self.scalar(item)
+            raise self.unexpected(f"a comparison of the {item.type} attribute {item.name!r}")
+        raise self.unexpected(f"a comparison after {short(str(item))}")
+
+    def value(self, item: Item) -> Expression:
+        """An item as a value; a condition is a bool."""
+        if isinstance(item, Branch) and item.op in ("TRUE", "FALSE"):
+            return Constant(item.op == "TRUE", "bool", item.position)
+        if isinstance(item, (Leaf, Test, Quantifier, Branch)):
+            return Verdict(item, item.position)
+        return item
+
+    def scalar(self, item: Item) -> Expression:
+        """An item as a value of a type that can be compared and computed with."""
+        of = self.value(item)
+        if isinstance(of, (Field, ListPath)) and of.type.endswith("[]"):
+            shown = str(of)
+            ways = f"EXISTS({shown} WHERE ...)" if of.type == "object[]" else f"ANY({shown}), ALL({shown})"
+            raise TypeProblem(f"{shown} is a list: write {ways} or LENGTH({shown})", self.text, of.position)
+        if isinstance(of, Element):
+            raise TypeProblem(
+                f"{of} stands alone on one side of a test, as in {of} = ...: it is not one value",
+                self.text,
+                of.position,
+            )
+        return of
+
+    # ---- conditions
+
+    def plain_leaf(self) -> Leaf | None:
+        """An attribute, a test and literals, which is what most conditions are; None for everything else. Nothing is
+        decided here: it is what the general way makes of them, in a third of the time."""
+        at, kinds = self.at, self.kinds
+        name = self.texts[at]
+        if name not in self.scopes[0] or len(self.scopes) > 1:
+            return None
+        attribute = self.scopes[0][name]
+        if self.role is not None and attribute.role != self.role:
+            return None
+        type_, kind, most = attribute.type, kinds[at + 1], 2
+        if kind == "op":
+            op, after, least, mark = self.texts[at + 1], at + 2, 1, "end"
+            op = "<>" if op == "!=" else op
+        elif kind == "BETWEEN":
+            op, after, least, mark = kind, at + 2, 2, "AND"
+        elif kind == "IN" and kinds[at + 2] == "(":
+            op, after, least, mark, most = kind, at + 3, 1, ",", self.limits.values
+        else:
+            return None
+        values: list[Literal] = []
+        places: list[int] = []
+        while True:
+            value = self.plain_literal(after, type_)
+            if value is None:
+                return None
+            values.append(value)
+            places.append(self.starts[after])
+            after += 1
+            if kinds[after] != mark or mark == "end" or (mark == "AND" and len(values) == 2):
+                break
+            after += 1
+        if not least <= len(values) <= most:
+            return None
+        if kind == "IN":
+            if kinds[after] != ")":
+                return None
+            after += 1
+        if kinds[after] not in ENDS:
+            return None
+        self.at = after
+        return Leaf(name, self.scopes[0].number(name), type_, op, tuple(values), self.starts[at], tuple(places))
+
+    def plain_literal(self, at: int, type_: str) -> Literal | None:
+        """The literal at a token, if it is one of this type."""
+        kind = self.kinds[at]
+        if kind == "number" and (type_ == "float" or type_ == "int"):
+            return number(self.texts[at], self.text, self.starts[at])
+        if kind == "string" and type_ == "string":
+            return string(self.texts[at])
+        return kind == "TRUE" if type_ == "bool" and (kind == "TRUE" or kind == "FALSE") else None
+
+    def comparison(self, depth: int) -> Item:
+        position = self.starts[self.at]
+        if self.kinds[self.at] == "name":
+            leaf = self.plain_leaf()
+            if leaf is not None:
+                return leaf
+        left = self.arithmetic(depth)
         kind = self.kinds[self.at]
         if kind == "op":
             op = self.operator()
-            place = self.starts[self.at]
-            return Leaf(name, attribute_number, type_, op, (self.literal(name, type_),), position, (place,))
+            node = self.compare(self.value(left), op, self.value(self.arithmetic(depth)), position)
+            if self.kinds[self.at] == "op":
+                raise SyntaxProblem(
+                    "comparisons do not chain: join them with AND, or put one in parentheses",
+                    self.text,
+                    self.starts[self.at],
+                )
+            return node
         if kind == "IS":
-            return Leaf(name, attribute_number, type_, self.is_null(), (), position)
+            return self.presence(self.value(left), position)
         negated = kind == "NOT"
         if negated:
             self.at += 1
             kind = self.kinds[self.at]
-        op = f"NOT {kind}" if negated else kind
-        if kind == "BETWEEN":
-            values, places = self.between(name, type_)
-        elif kind == "IN":
-            values, places = self.in_list(name, type_)
-        elif kind == "LIKE":
-            values, places = self.like(name, type_)
-        elif negated:
-            raise self.unexpected("BETWEEN, IN or LIKE")
-        elif type_ == "bool":
-            return Leaf(name, attribute_number, type_, "=", (True,), position, (position,))
-        else:
-            raise self.unexpected(f"a comparison of the {type_} attribute {name!r}")
-        return Leaf(name, attribute_number, type_, op, values, position, places)
+        if kind == "name" and self.texts[self.at].upper() in WORDS:
+            kind = self.texts[self.at].upper()
+        tests: dict[str, Callable[[Expression, str, int, int], Node]] = {
+            "BETWEEN": self.between,
+            "IN": self.within,
+            "LIKE": self.pattern,
+            "ILIKE": self.pattern,
+            "REGEXP": self.pattern,
+        }
+        if kind in tests:
+            of = self.value(left)
+            if not isinstance(of, Element):
+                of = self.scalar(of)
+            self.at += 1
+            return tests[kind](of, f"NOT {kind}" if negated else kind, position, depth)
+        if negated:
+            raise self.unexpected("BETWEEN, IN, LIKE, ILIKE or REGEXP")
+        return left
 
-    def literal_first(self, position: int) -> Node:
-        """`10 < price`, or TRUE and FALSE as a whole condition."""
-        start, kind = self.at, self.kinds[self.at]
-        self.at += 2 if kind == "name" else 1
-        if self.kinds[self.at] != "op":
-            if kind in ("TRUE", "FALSE"):
-                return Branch(kind, (), position)
-            raise self.unexpected("an operator and an attribute after the literal")
-        op = self.operator()
-        if self.kinds[self.at] in LITERALS or self.is_timestamp():
-            raise SyntaxProblem(
-                "two literals are compared: one side must be an attribute", self.text, self.starts[self.at]
+    def compare(self, left: Expression, op: str, right: Expression, position: int) -> Node:
+        if isinstance(right, Element):
+            left, op, right = right, MIRRORED[op], left
+        if isinstance(left, Element):
+            return self.test(op, left, (self.comparable(left, self.scalar(right)),), position)
+        left, right = self.scalar(left), self.scalar(right)
+        if isinstance(left, Constant) and not isinstance(right, Constant):
+            left, op, right = right, MIRRORED[op], left
+        return self.test(op, left, (self.comparable(left, right),), position)
+
+    def comparable(self, left: Expression, right: Expression) -> Expression:
+        """`right`, if it may be compared with `left`."""
+        one, two = left.type, right.type
+        if one != two and not (one in NUMBERS and two in NUMBERS):
+            if isinstance(right, Constant):
+                right_kind(right.literal, _shown(left), one, self.text, right.position)
+            raise TypeProblem(
+                f"{short(str(left))} is of type {one}: it cannot be compared with {short(str(right))}, "
+                f"which is of type {two}",
+                self.text,
+                right.position,
             )
-        name, attribute_number, type_ = self.attribute()
-        after, self.at = self.at, start
-        value = self.literal(name, type_)
-        self.at = after
-        return Leaf(name, attribute_number, type_, MIRRORED[op], (value,), position, (position,))
+        return as_double(right) if one == "float" and not self.is_attribute(left) else right
+
+    def is_attribute(self, of: Expression) -> bool:
+        """Whether an expression is a plain attribute of the event: compared with literals, it is a Leaf."""
+        return isinstance(of, Field) and not of.level and not of.image
+
+    def test(
+        self, op: str, left: Expression, others: tuple[Expression, ...], position: int, texts: tuple[str, ...] = ()
+    ) -> Node:
+        """The test of some values: a Leaf, a quantifier, a constant, or a Test."""
+        constant = all(isinstance(one, Constant) for one in others)
+        if others and constant and isinstance(left, Field) and self.is_attribute(left):
+            values = tuple(one.literal for one in others if isinstance(one, Constant))
+            places = tuple(one.position for one in others)
+            return Leaf(left.name, left.number, left.type, op, values, position, places)
+        if left.type == "float" or any(one.type == "float" for one in others):
+            left, others = as_double(left), tuple(map(as_double, others))
+        made = Test(op, (left, *others), position, texts)
+        if isinstance(left, Element):
+            return Quantifier(left.quantifier, left.list, made, position)
+        if constant and isinstance(left, Constant):
+            truth = constant_truth(made)
+            if truth is not None:
+                return Branch("TRUE" if truth else "FALSE", (), position)
+        return made
 
     def operator(self) -> str:
         op = self.texts[self.at]
         self.at += 1
         return "<>" if op == "!=" else op
 
-    def is_null(self) -> str:
+    def presence(self, of: Expression, position: int) -> Node:
+        """IS [NOT] NULL, IS [NOT] MISSING."""
         self.at += 1
         negated = self.kinds[self.at] == "NOT"
         self.at += negated
-        self.expect("NULL", "NULL" if negated else "NULL or NOT NULL")
-        return "IS NOT NULL" if negated else "IS NULL"
-
-    def between(self, name: str, type_: str) -> tuple[tuple[Literal, ...], tuple[int, ...]]:
+        missing = self.is_word("MISSING")
+        if not missing and self.kinds[self.at] != "NULL":
+            raise self.unexpected("NULL or MISSING" if negated else "NULL, MISSING, NOT NULL or NOT MISSING")
         self.at += 1
-        first = self.starts[self.at]
-        low = self.literal(name, type_)
+        op = f"IS {'NOT ' if negated else ''}{'MISSING' if missing else 'NULL'}"
+        if missing and not isinstance(of, Field):
+            raise TypeProblem(
+                f"only an attribute can be missing, and {short(str(of))} is none: write IS NULL",
+                self.text,
+                of.position,
+            )
+        if isinstance(of, Field) and self.is_attribute(of) and not missing:
+            return Leaf(of.name, of.number, of.type, op, (), position)
+        return self.test(op, of if isinstance(of, (Field, Element)) else self.scalar(of), (), position)
+
+    def between(self, of: Expression, op: str, position: int, depth: int) -> Node:
+        low = self.comparable(of, self.scalar(self.arithmetic(depth)))
         self.expect("AND", "AND and the upper bound of BETWEEN")
-        second = self.starts[self.at]
-        return (low, self.literal(name, type_)), (first, second)
+        high = self.comparable(of, self.scalar(self.arithmetic(depth)))
+        return self.test(op, of, (low, high), position)
 
-    def in_list(self, name: str, type_: str) -> tuple[tuple[Literal, ...], tuple[int, ...]]:
-        self.at += 1
+    def within(self, of: Expression, op: str, position: int, depth: int) -> Node:
+        """IN a list of literals, or IN NETWORK."""
+        if self.is_word("NETWORK") and self.kinds[self.at + 1] == "string":
+            self.at += 1
+            return self.text_test(of, f"{op} NETWORK", position)
         self.expect("(", "'(' and a list of literals")
         if self.kinds[self.at] == ")":
             raise self.unexpected("at least one literal: an IN list cannot be empty")
-        values: list[Literal] = []
-        places: list[int] = []
+        values: list[Expression] = []
         while True:
-            places.append(self.starts[self.at])
-            values.append(self.literal(name, type_))
+            place = self.starts[self.at]
+            value = self.scalar(self.arithmetic(depth))
+            if not isinstance(value, Constant):
+                raise SyntaxProblem("an IN list holds literals only: compare with = and join with OR", self.text, place)
+            values.append(self.comparable(of, value))
             if len(values) > self.limits.values:
                 raise LimitExceeded(
                     f"the IN list has more than {self.limits.values} values: "
                     "split it into several subscriptions, or raise Limits(values=...)",
                     self.text,
-                    places[-1],
+                    place,
                 )
             if self.kinds[self.at] != ",":
                 break
             self.at += 1
         self.expect(")", "',' or ')'")
-        return tuple(values), tuple(places)
+        return self.test(op, of, tuple(values), position)
 
-    def like(self, name: str, type_: str) -> tuple[tuple[Literal, ...], tuple[int, ...]]:
-        if type_ != "string":
+    def pattern(self, of: Expression, op: str, position: int, depth: int) -> Node:
+        if op.endswith("REGEXP"):
+            return self.text_test(of, op, position)
+        if of.type != "string":
+            shown = _shown(of) if isinstance(of, Field) else short(str(of))
+            shown = f"{shown!r}" if self.is_attribute(of) else shown
             raise TypeProblem(
-                f"LIKE is for string attributes; {name!r} is of type {type_}", self.text, self.starts[self.at]
-            )
-        self.at += 1
-        places = [self.starts[self.at]]
-        self.expect("string", "a pattern in quotes")
-        values = [string(self.texts[self.at - 1])]
-        if len(values[0]) > self.limits.pattern:
-            raise LimitExceeded(
-                f"the pattern has {len(values[0])} characters; the limit is {self.limits.pattern}: "
-                "shorten it, or raise Limits(pattern=...)",
+                f"{op.removeprefix('NOT ')} is for string attributes; {shown} is of type {of.type}",
                 self.text,
-                places[0],
+                self.starts[self.at - 1],
             )
+        places = [self.starts[self.at]]
+        values = [self.quoted_text("a pattern in quotes")]
+        self.check_length(values[0], places[0])
         if self.kinds[self.at] == "ESCAPE":
             self.at += 1
             places.append(self.starts[self.at])
-            self.expect("string", "one character in quotes")
-            values.append(string(self.texts[self.at - 1]))
+            values.append(self.quoted_text("one character in quotes"))
             if len(values[1]) != 1:
                 raise SyntaxProblem("the escape is exactly one character, as in ESCAPE '!'", self.text, places[1])
         if values[1:] and not Pattern.complete(values[0], values[1]):
             raise SyntaxProblem(
                 f"the pattern ends with its escape character {values[1]!r}: write it twice", self.text, places[0]
             )
-        return tuple(values), tuple(places)
+        if isinstance(of, Field) and self.is_attribute(of) and op in ("LIKE", "NOT LIKE"):
+            return Leaf(of.name, of.number, of.type, op, tuple(values), position, tuple(places))
+        return self.test(op, of, (), position, tuple(values))
 
-    def attribute(self) -> tuple[str, int, str]:
-        kind, name, position = self.kinds[self.at], self.texts[self.at], self.starts[self.at]
-        if kind == "quoted":
-            name = name[1:-1].replace('""', '"')
-        elif kind != "name":
-            raise self.unexpected("a condition" if self.at == 0 or self.kinds[self.at - 1] != "op" else "an attribute")
-        found = self.schema.get(name)
-        if found is None:
-            hint = nearest(name, self.schema) or f" (have: {', '.join(self.schema.names[:10])})"
-            raise UnknownAttribute(f"unknown attribute {name!r:.80}{hint}", self.text, position)
-        if self.role is not None and found.role != self.role:
-            allowed = ", ".join(self.schema.with_role(self.role)[:10]) or "none"
-            raise UnknownAttribute(
-                f"attribute {name!r} has the role {found.role!r}; here only {self.role!r} attributes may be named "
-                f"(have: {allowed})",
+    def text_test(self, of: Expression, op: str, position: int) -> Node:
+        """A test of a string that has one text: REGEXP, IN NETWORK."""
+        name = op.removeprefix("NOT ")
+        if of.type != "string":
+            raise TypeProblem(f"{name} is for strings; {short(str(of))} is of type {of.type}", self.text, of.position)
+        place = self.starts[self.at]
+        text = self.quoted_text("a text in quotes")
+        self.check_length(text, place)
+        self.made(name, (text,), place)
+        return self.test(op, of, (), position, (text,))
+
+    def made(self, name: str, texts: tuple[str, ...], place: int) -> None:
+        """Check a text that is more than a text."""
+        try:
+            MACHINES[name](*texts)
+        except ValueError as problem:
+            raise SyntaxProblem(f"{name} {short(repr(texts[0]))}: {problem}", self.text, place) from None
+
+    def check_length(self, text: str, place: int) -> None:
+        if len(text) > self.limits.pattern:
+            raise LimitExceeded(
+                f"the pattern has {len(text)} characters; the limit is {self.limits.pattern}: "
+                "shorten it, or raise Limits(pattern=...)",
                 self.text,
-                position,
+                place,
             )
-        self.at += 1
-        return name, self.schema.number(name), found.type
 
-    def is_timestamp(self) -> bool:
-        """`TIMESTAMP '...'`: the word alone may be an attribute's name."""
-        return (
-            self.kinds[self.at] == "name"
-            and self.kinds[self.at + 1] == "string"
-            and self.texts[self.at].upper() == "TIMESTAMP"
-        )
+    # ---- values
 
-    def literal(self, name: str, type_: str) -> Literal:
-        """One literal, of the right type for the attribute `name`."""
+    def arithmetic(self, depth: int) -> Item:
+        """Operands with + - * / % between them, without recursion."""
+        first = self.operand(depth)
+        if self.kinds[self.at] not in LOOSE:
+            return first
+        values = [self.scalar(first)]
+        pending: list[tuple[str, int]] = []
+        while self.kinds[self.at] in LOOSE:
+            op, place = self.kinds[self.at], self.starts[self.at]
+            while pending and LOOSE[pending[-1][0]] >= LOOSE[op]:
+                self.apply(values, *pending.pop())
+            pending.append((op, place))
+            self.at += 1
+            values.append(self.scalar(self.operand(depth)))
+        while pending:
+            self.apply(values, *pending.pop())
+        return values[0]
+
+    def apply(self, values: list[Expression], op: str, place: int) -> None:
+        right, left = values.pop(), values.pop()
+        made = binary(op, left, right, left.position)
+        if made is None:
+            raise TypeProblem(
+                f"{op} is not for {left.type} and {right.type}: it takes numbers, or times and intervals",
+                self.text,
+                place,
+            )
+        values.append(made)
+
+    def operand(self, depth: int) -> Item:
+        kind, position = self.kinds[self.at], self.starts[self.at]
+        if kind == "name":
+            return self.named(depth)
+        if kind == "number" or kind == "string" or kind == "TRUE" or kind == "FALSE":
+            return self.literal()
+        if kind == "quoted":
+            return self.path()
+        if kind == "(":
+            self.at += 1
+            self.check_depth(depth + 1)
+            item = self.predicate(depth + 1)
+            self.expect(")", "AND, OR or ')'")
+            return item
+        if kind == "+" or kind == "-":
+            return self.signed(depth)
+        if kind == "NULL":
+            raise SyntaxProblem("nothing compares with NULL: write IS NULL or IS NOT NULL", self.text, position)
+        before = self.kinds[self.at - 1] if self.at else ""
+        if before == "op" or before in LOOSE or before in ("BETWEEN", ","):
+            raise self.unexpected("a value")
+        raise self.unexpected("a condition")
+
+    def signed(self, depth: int) -> Item:
+        position, minus = self.starts[self.at], False
+        while self.kinds[self.at] in ("+", "-"):
+            minus ^= self.kinds[self.at] == "-"
+            self.at += 1
+        if self.kinds[self.at] == "number":
+            sign = "-" if minus else ""
+            value = number(sign + self.texts[self.at], self.text, position)
+            self.at += 1
+            return Constant(value, LITERAL_TYPES[type(value)], position)
+        of = self.scalar(self.operand(depth))
+        made = negative(of, position)
+        if made is None:
+            raise TypeProblem(f"a sign is for numbers, and {short(str(of))} is of type {of.type}", self.text, position)
+        return made if minus else of
+
+    def literal(self) -> Expression:
         kind, text, position = self.kinds[self.at], self.texts[self.at], self.starts[self.at]
         value: Literal
         if kind == "number":
             value = number(text, self.text, position)
         elif kind == "string":
             value = string(text)
-        elif kind in ("TRUE", "FALSE"):
-            value = kind == "TRUE"
-        elif self.is_timestamp():
-            self.at += 1
-            value = timestamp(string(self.texts[self.at]), self.text, self.starts[self.at])
         else:
-            raise self.no_literal(kind, text, position)
+            value = kind == "TRUE"
         self.at += 1
-        right_kind(value, name, type_, self.text, position)
-        return value
+        return Constant(value, LITERAL_TYPES[type(value)], position)
 
-    def no_literal(self, kind: str, text: str, position: int) -> SyntaxProblem:
-        if kind == "NULL":
-            return SyntaxProblem("nothing compares with NULL: write IS NULL or IS NOT NULL", self.text, position)
-        if kind == "name" and text.upper() in ("NAN", "INF", "INFINITY"):
-            return SyntaxProblem(
-                f"{text} is not a number that can be compared: write a finite one", self.text, position
-            )
-        if kind in ("name", "quoted"):
-            return SyntaxProblem(
-                f"expected a literal, found the name {short(text)}: attributes compare with literals only, "
-                "and strings are written in single quotes",
+    def named(self, depth: int) -> Item:
+        """What starts with a word: TIMESTAMP '...', INTERVAL '...', a function or a path."""
+        following, position = self.kinds[self.at + 1], self.starts[self.at]
+        word = self.texts[self.at].upper()
+        if following == "string" and word == "TIMESTAMP":
+            self.at += 2
+            value = timestamp(string(self.texts[self.at - 1]), self.text, self.starts[self.at - 1])
+            return Constant(value, "timestamp", position)
+        if following == "string" and word == "INTERVAL":
+            self.at += 2
+            try:
+                length = duration(string(self.texts[self.at - 1]))
+            except ValueError as problem:
+                place = self.starts[self.at - 1]
+                raise SyntaxProblem(f"INTERVAL {short(self.texts[self.at - 1])}: {problem}", self.text, place) from None
+            return Constant(length, "duration", position)
+        if following == "(":
+            return self.function(word, depth, position)
+        return self.path()
+
+    def function(self, name: str, depth: int, position: int) -> Item:
+        if name not in FUNCTIONS and name not in SPECIAL:
+            shown = self.texts[self.at]
+            have = ", ".join(sorted([*FUNCTIONS, *SPECIAL]))
+            hint = nearest(name, [*FUNCTIONS, *SPECIAL]) or f" (have: {have})"
+            if shown in self.scopes[-1]:
+                hint = f": {shown!r} is an attribute, and an operator has to come before the '('"
+            raise SyntaxProblem(f"unknown function {short(shown)}{hint}", self.text, position)
+        self.at += 2
+        self.check_depth(depth + 1)
+        if name == "NOW":
+            self.expect(")", "')': NOW takes nothing")
+            return Now(position)
+        if name in ("ANY", "ALL"):
+            path = self.list_path()
+            self.expect(")", f"')': {name} takes a list")
+            if path.type == "object":
+                raise TypeProblem(
+                    f"{path} is a list of objects: write EXISTS({path} WHERE ...), or {name}({path}.field)",
+                    self.text,
+                    path.position,
+                )
+            return Element(name, path, len(self.scopes), position)
+        if name == "EXISTS":
+            return self.exists(depth, position)
+        if name == "LENGTH" and self.is_list():
+            path = self.list_path()
+            self.expect(")", "')'")
+            if len(path.steps) > 1:
+                raise TypeProblem(
+                    f"LENGTH is for one list, and {path} is in every element of another one", self.text, path.position
+                )
+            return Length(path, position)
+        arguments = self.arguments(depth)
+        if name == "INSIDE":
+            return self.inside(arguments, position)
+        self.check_arguments(name, arguments, FUNCTIONS[name][0], FUNCTIONS[name][1], position)
+        if name in ("HOUR", "DAY_OF_WEEK") and arguments[1:]:
+            self.check_zone(arguments[1])
+        if name == "DISTANCE":
+            self.check_places(arguments)
+        return call(name, tuple(arguments), position)
+
+    def arguments(self, depth: int) -> list[Expression]:
+        found: list[Expression] = []
+        if self.kinds[self.at] != ")":
+            found.append(self.scalar(self.predicate(depth + 1)))
+            while self.kinds[self.at] == ",":
+                self.at += 1
+                found.append(self.scalar(self.predicate(depth + 1)))
+        self.expect(")", "',' or ')'")
+        return found
+
+    def check_arguments(
+        self, name: str, arguments: list[Expression], types: tuple[tuple[str, ...], ...], least: int, position: int
+    ) -> None:
+        if not least <= len(arguments) <= len(types):
+            count = str(least) if least == len(types) else f"{least} or {len(types)}"
+            raise SyntaxProblem(
+                f"{name} takes {count} argument{'s' if count != '1' else ''}, not {len(arguments)}",
                 self.text,
                 position,
             )
-        return self.unexpected("a literal")
+        for argument, wanted in zip(arguments, types, strict=False):
+            if argument.type not in wanted:
+                kind = "a number" if wanted == NUMBERS else f"a {wanted[0]}"
+                raise TypeProblem(
+                    f"{name} takes {kind} here, and {short(str(argument))} is of type {argument.type}",
+                    self.text,
+                    argument.position,
+                )
+
+    def check_zone(self, of: Expression) -> None:
+        if not isinstance(of, Constant):
+            raise TypeProblem("the time zone is a text in quotes, as in 'Europe/Paris'", self.text, of.position)
+        try:
+            zone(str(of.literal))
+        except ValueError as problem:
+            raise SyntaxProblem(str(problem), self.text, of.position) from None
+
+    def check_places(self, coordinates: list[Expression]) -> None:
+        """Latitudes and longitudes that are literals must be in range."""
+        for at, of in enumerate(coordinates):
+            if isinstance(of, Constant):
+                value = float(of.plain)
+                if not (is_place(value, 0) if at % 2 == 0 else is_place(0, value)):
+                    what = "a latitude is from -90 to 90" if at % 2 == 0 else "a longitude is from -180 to 180"
+                    raise TypeProblem(f"{what}, and the latitude comes first", self.text, of.position)
+
+    def inside(self, arguments: list[Expression], position: int) -> Node:
+        self.check_arguments("INSIDE", arguments, (NUMBERS, NUMBERS, ("string",)), 3, position)
+        *place, area = arguments
+        self.check_places(place)
+        if not isinstance(area, Constant):
+            raise TypeProblem("the polygon is a text in quotes: 'POLYGON ((lon lat, ...))'", self.text, area.position)
+        text = str(area.literal)
+        self.made("INSIDE", (text,), area.position)
+        made = Test("INSIDE", tuple(map(as_double, place)), position, (text,))
+        if all(isinstance(of, Constant) for of in place):
+            return Branch("TRUE" if constant_truth(made) else "FALSE", (), position)
+        return made
+
+    # ---- names
+
+    def is_list(self) -> bool:
+        """Whether a path to a list comes next."""
+        start = self.at
+        if self.kinds[start] not in ("name", "quoted") or self.kinds[start + 1] == "(":
+            return False
+        try:
+            return self.any_list(*self.segments(), self.starts[start]) is not None
+        finally:
+            self.at = start
+
+    def segments(self) -> tuple[list[str], bool]:
+        """The parts of a path, and whether the first one is quoted."""
+        first = self.kinds[self.at] == "quoted"
+        found = [self.segment()]
+        while self.kinds[self.at] == ".":
+            self.at += 1
+            found.append(self.segment())
+        return found, first
+
+    def segment(self) -> str:
+        kind, text = self.kinds[self.at], self.texts[self.at]
+        if kind == "quoted":
+            text = text[1:-1].replace('""', '"')
+        elif kind != "name" and not (kind in KEYWORDS and self.at and self.kinds[self.at - 1] == "."):
+            raise self.unexpected("a name")
+        self.at += 1
+        return text
+
+    def path(self) -> Expression:
+        position = self.starts[self.at]
+        segments, is_quoted = self.segments()
+        name = ".".join(segments)
+        for level in range(len(self.scopes) - 1, -1, -1):
+            if name in self.scopes[level]:
+                return self.field(name, level, "", position)
+        schema = self.scopes[0]
+        if not is_quoted and len(segments) > 1 and segments[0].upper() in ("OLD", "NEW"):
+            rest = ".".join(segments[1:])
+            if rest in schema:
+                return self.field(rest, 0, segments[0].upper(), position)
+            if segments[0] not in schema.objects:
+                segments, name = segments[1:], rest
+        raise self.unknown(segments, name, position)
+
+    def image(self, word: str) -> str:
+        """How an image is kept: NEW is what is meant anyway, but inside EXISTS it may have to be said."""
+        return "OLD" if word == "OLD" else "NEW" if word and len(self.scopes) > 1 else ""
+
+    def field(self, name: str, level: int, image: str, position: int) -> Field:
+        schema = self.scopes[level]
+        found = schema[name]
+        if not level:
+            self.check_role(name, found, position)
+        return Field(name, schema.number(name), found.type, position, level, self.image(image))
+
+    def check_role(self, name: str, found: Attribute, position: int) -> None:
+        if self.role is not None and found.role != self.role:
+            allowed = ", ".join(self.scopes[0].with_role(self.role)[:10]) or "none"
+            raise UnknownAttribute(
+                f"attribute {name!r} has the role {found.role!r}; here only {self.role!r} attributes may be named "
+                f"(have: {allowed})",
+                self.text,
+                position,
+            )
+
+    def unknown(self, segments: list[str], name: str, position: int) -> PredicateError:
+        """The error of a path that leads to no attribute."""
+        schema = self.scopes[-1]
+        if name.upper() in ("NAN", "INF", "INFINITY"):
+            return SyntaxProblem(
+                f"{name} is not a number that can be compared: write a finite one", self.text, position
+            )
+        path = self.find_list(segments)
+        if path is not None:
+            outer = quoted(path.steps[0])
+            return TypeProblem(
+                f"{outer} is a list: write ANY({quoted(name)}), or EXISTS({outer} WHERE ...)", self.text, position
+            )
+        if name in schema.objects:
+            fields = [one for one in schema if one.startswith(f"{name}.")]
+            return TypeProblem(
+                f"{quoted(name)} is an object: name one of its fields ({', '.join(fields[:5])})", self.text, position
+            )
+        known = [one for scope in self.scopes for one in scope]
+        hint = nearest(name, known) or f" (have: {', '.join(list(schema)[:10])})"
+        if self.at >= 2 and self.kinds[self.at - 2] == "op":
+            hint += " (a string is written in single quotes)"
+        return UnknownAttribute(f"unknown attribute {name!r:.80}{hint}", self.text, position)
+
+    def any_list(self, segments: list[str], is_quoted: bool, position: int) -> ListPath | None:
+        """The list that a path leads to or through, perhaps in an image of the event."""
+        found = self.find_list(segments, position=position)
+        if found is None and not is_quoted and len(segments) > 1 and segments[0].upper() in ("OLD", "NEW"):
+            found = self.find_list(segments[1:], segments[0].upper(), position)
+        return found
+
+    def find_list(self, segments: list[str], image: str = "", position: int = 0) -> ListPath | None:
+        for level in range(0 if image else len(self.scopes) - 1, -1, -1):
+            schema: Schema | None = self.scopes[level]
+            steps: list[str] = []
+            rest = ".".join(segments).split(".")  # a quoted segment may be a path
+            number = -1
+            while schema is not None and rest:
+                lists = (end for end in range(len(rest), 0, -1) if ".".join(rest[:end]) in schema)
+                end = next(lists, None)
+                if end is None:
+                    break
+                name = ".".join(rest[:end])
+                found, rest = schema[name], rest[end:]
+                if not steps:
+                    number = schema.number(name)
+                if not steps and not found.is_list:
+                    break
+                steps.append(name)
+                if not rest:
+                    where = self.image(image)
+                    return ListPath(tuple(steps), number, found.element, position, level, where, found.fields)
+                schema = found.fields
+        return None
+
+    def list_path(self) -> ListPath:
+        position = self.starts[self.at]
+        segments, is_quoted = self.segments()
+        found = self.any_list(segments, is_quoted, position)
+        if found is None:
+            name = ".".join(segments)
+            if any(name in scope for scope in self.scopes):
+                raise TypeProblem(f"{quoted(name)} is not a list", self.text, position)
+            raise self.unknown(segments, name, position)
+        if not found.level:
+            self.check_role(found.steps[0], self.scopes[0][found.steps[0]], position)
+        return found
+
+    def exists(self, depth: int, position: int) -> Node:
+        path = self.list_path()
+        if path.fields is None:
+            raise TypeProblem(
+                f"EXISTS is for lists of objects: write ANY({path}) = ... for {path}", self.text, path.position
+            )
+        if not self.is_word("WHERE"):
+            raise self.unexpected("WHERE and a condition on one element")
+        self.at += 1
+        self.scopes.append(path.fields)
+        try:
+            condition = self.condition(self.predicate(depth + 1))
+        finally:
+            self.scopes.pop()
+        self.expect(")", "AND, OR or ')'")
+        return Quantifier("EXISTS", path, condition, position)
+
+    # ---- tokens
+
+    def is_word(self, word: str) -> bool:
+        """Whether this word, which is no keyword, comes next."""
+        return self.kinds[self.at] == "name" and self.texts[self.at].upper() == word
+
+    def quoted_text(self, what: str) -> str:
+        self.expect("string", what)
+        return string(self.texts[self.at - 1])
 
     def expect(self, kind: str, what: str) -> None:
         if self.kinds[self.at] != kind:
@@ -314,3 +838,7 @@ class _Parser:
         else:
             found = short(text)
         return SyntaxProblem(f"expected {wanted}, found {found}", self.text, self.starts[self.at])
+
+
+def _shown(of: Expression) -> str:
+    return of.name if isinstance(of, Field) and not of.old else str(of)

@@ -24,6 +24,7 @@ from itertools import groupby
 import numpy as np
 
 from hitbox.errors import HitboxError
+from hitbox.language.letters import lower
 
 MAX_TRIES, MAX_RUNS_TRIED = 4, 200
 AUTOMATON_LENGTH = 512
@@ -42,9 +43,12 @@ class Pattern:
 
     __slots__ = ("_segments", "prefix", "shape", "text")
 
-    def __init__(self, text: str, escape: str | None = None):
+    def __init__(self, text: str, escape: str | None = None, any_case: bool = False):
+        """`any_case` is for ILIKE: the text that is called must be in lower case, too."""
         self.text = text
         segments = _segments(text, escape)
+        if any_case:
+            segments = [[c if c is _ONE else lower(c) for c in segment] for segment in segments]
         head = segments[0]
         self.prefix = "".join(_before_wildcard(head))
         whole = len(self.prefix) == len(head)

@@ -13,10 +13,11 @@ from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec, GridCodec, StringCodec
+from hitbox.language.expressions import Literal, literal
 from hitbox.language.normal import leaf_set
 from hitbox.language.patterns import successor
 from hitbox.language.sets import Interval
-from hitbox.language.tree import Leaf, Literal, literal
+from hitbox.language.tree import Leaf
 
 DAY = 86400.0
 
@@ -43,6 +44,8 @@ class Edges:
         start, end = interval
         if end == MISSING:
             return "missing", None
+        if self.codec.is_list:
+            return _list_phrase(max(start, 0), end), None
         if interval in self.prefixes:
             return f"starting with {literal(self.prefixes[interval])}", self.prefixes[interval]
         rises = high < start and start > LOWEST
@@ -86,6 +89,15 @@ class Edges:
         gap = isinstance(self.codec, (StringCodec, GridCodec)) and key % 2
         value = None if gap else self.codec.value(key)
         return value if value is not None and self.codec.key(value) == key else None
+
+
+def _list_phrase(start: int, end: int) -> str:
+    """A list whose key, its length, lies in an interval."""
+    if start == end:
+        return "an empty list" if not start else f"a list of {start}"
+    if end < HIGHEST:
+        return f"a list of {start} to {end}"
+    return f"a list of at least {start}" if start else "a list"
 
 
 def distance(one: object, other: object) -> float:

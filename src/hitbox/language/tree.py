@@ -1,30 +1,41 @@
-"""The tree of a predicate: leaves that test one attribute, branches that join them.
+"""The tree of a predicate: conditions, and the branches that join them.
 
-    price > 10 AND NOT (city = 'Paris' OR qty IS NULL)
+    price > 10 AND NOT (city = 'Paris' OR price > old_price)
 
     AND -- Leaf price > (10)
         `- NOT -- OR -- Leaf city = ('Paris')
-                     `- Leaf qty IS NULL ()
+                     `- Test > (Field price, Field old_price)
 
-Every walk goes through `fold`, which keeps its own stack, so no tree is too deep for Python. The text of a tree parses
-back to an equal tree.
+A **Leaf** compares one attribute with literals: a set of keys can say it, or nearly. Everything else is a **Test** of
+expressions, or a **Quantifier** over a list. Every walk goes through `fold`, which keeps its own stack, so no tree is
+too deep for Python. The text of a tree parses back to an equal tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from hitbox.encoding.schema import Schema
-from hitbox.language.lexer import is_plain
+from hitbox.language.expressions import (
+    Call,
+    Element,
+    Expression,
+    Field,
+    Length,
+    ListPath,
+    Literal,
+    Verdict,
+    fold,
+    literal,
+    quoted,
+)
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
+from hitbox.language.networks import network
 from hitbox.language.patterns import Pattern
-
-Literal = int | Decimal | str | bool | datetime
-Result = TypeVar("Result")
+from hitbox.language.places import Area
+from hitbox.language.regular_expressions import regular_expression
 
 NEGATED = {
     "=": "<>",
@@ -33,7 +44,13 @@ NEGATED = {
     "BETWEEN": "NOT BETWEEN",
     "IN": "NOT IN",
     "LIKE": "NOT LIKE",
+    "ILIKE": "NOT ILIKE",
+    "REGEXP": "NOT REGEXP",
+    "IN NETWORK": "NOT IN NETWORK",
+    "INSIDE": "NOT INSIDE",
     "IS NULL": "IS NOT NULL",
+    "IS MISSING": "IS NOT MISSING",
+    "ANY": "ALL",
     "AND": "OR",
     "TRUE": "FALSE",
 }
@@ -59,7 +76,8 @@ class Leaf:
     def pattern(self) -> Pattern:
         """The compiled pattern of a LIKE."""
         if self._pattern is None:
-            self._pattern = Pattern(*(str(value) for value in self.values))
+            text, *escape = (str(value) for value in self.values)
+            self._pattern = Pattern(text, escape[0] if escape else None)
         return self._pattern
 
     def negated(self) -> Leaf:
@@ -78,9 +96,94 @@ class Leaf:
         return f"{name} {op} {' ESCAPE '.join(texts)}"
 
 
+MACHINES: dict[str, Callable[..., Any]] = {
+    "LIKE": Pattern,
+    "ILIKE": lambda text, escape=None: Pattern(text, escape, any_case=True),
+    "REGEXP": regular_expression,
+    "IN NETWORK": network,
+    "INSIDE": Area,
+}
+"""What is made of the texts of a Test before it can be asked."""
+
+
+@dataclass(slots=True, eq=False)
+class Test:
+    """A test of expressions. `texts` are the pattern and its escape, the network, or the polygon."""
+
+    children: ClassVar[tuple[Node, ...]] = ()
+
+    op: str
+    operands: tuple[Expression, ...]
+    position: int
+    texts: tuple[str, ...] = ()
+    _machine: Any = field(default=None, repr=False)
+
+    @property
+    def machine(self) -> Any:
+        """The pattern, the regular expression, the ends of the network or the area."""
+        if self._machine is None:
+            self._machine = MACHINES[self.op.removeprefix("NOT ")](*self.texts)
+        return self._machine
+
+    @property
+    def strict(self) -> tuple[Expression, ...]:
+        """The operands without which it is unknown. An end of a BETWEEN may decide alone."""
+        if self.op.startswith("IS"):
+            return ()
+        return self.operands[:1] if self.op.endswith("BETWEEN") else self.operands
+
+    def negated(self) -> Test:
+        return Test(NEGATED[self.op], self.operands, self.position, self.texts, self._machine)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Test, (self.op, self.operands, self.position, self.texts))
+
+    def __str__(self) -> str:
+        op, parts = self.op, [str(part) for part in self.operands]
+        texts = [literal(text) for text in self.texts]
+        if op.endswith("INSIDE"):
+            return f"{op}({', '.join(parts + texts)})"
+        if op.startswith("IS"):
+            return f"{parts[0]} {op}"
+        if op.endswith("BETWEEN"):
+            return f"{parts[0]} {op} {parts[1]} AND {parts[2]}"
+        if op.endswith("IN"):
+            return f"{parts[0]} {op} ({', '.join(parts[1:])})"
+        return f"{parts[0]} {op} {' ESCAPE '.join(texts) or parts[1]}"
+
+
+@dataclass(slots=True, eq=False)
+class Quantifier:
+    """`op` is ANY or ALL, with a test of one element, or EXISTS, with a condition on one object of the list."""
+
+    children: ClassVar[tuple[Node, ...]] = ()
+
+    op: str
+    list: ListPath
+    condition: Node
+    position: int
+
+    def negated(self) -> Quantifier:
+        """NOT ANY is ALL NOT, also where something is unknown."""
+        if self.op.endswith("EXISTS"):
+            op = "EXISTS" if self.op == "NOT EXISTS" else "NOT EXISTS"
+            return Quantifier(op, self.list, self.condition, self.position)
+        op = NEGATED[self.op]
+        test = self.condition
+        assert isinstance(test, Test)
+        operands = tuple(replace(o, quantifier=op) if isinstance(o, Element) else o for o in test.operands)
+        other = Test(NEGATED[test.op], operands, test.position, test.texts, test._machine)
+        return Quantifier(op, self.list, other, self.position)
+
+    def __str__(self) -> str:
+        if self.op.endswith("EXISTS"):
+            return f"{self.op}({self.list} WHERE {self.condition})"
+        return str(self.condition)
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Branch:
-    """`op` is AND, OR (two children or more), NOT (one), TRUE or FALSE (none)."""
+    """`op` is AND, OR, XOR (two children or more), NOT (one), TRUE or FALSE (none)."""
 
     op: str
     children: tuple[Node, ...]
@@ -92,7 +195,7 @@ class Branch:
     __repr__ = __str__
 
 
-Node = Leaf | Branch
+Node = Leaf | Test | Quantifier | Branch
 
 
 @dataclass(slots=True, eq=False)
@@ -116,26 +219,6 @@ class Predicate:
 
     def __hash__(self) -> int:
         return hash(tuple((leaf.name, leaf.op) for leaf in leaves(self.root)))
-
-
-def fold(root: Node, visit: Callable[[Node, Sequence[Result]], Result]) -> Result:
-    """`visit(node, results of its children)`, children first, without recursion."""
-    if not root.children:
-        return visit(root, ())
-    stack: list[tuple[Node, Iterable[Node], list[Result]]] = [(root, iter(root.children), [])]
-    while True:
-        node, todo, done = stack[-1]
-        for child in todo:
-            if child.children:
-                stack.append((child, iter(child.children), []))
-                break
-            done.append(visit(child, ()))
-        else:
-            stack.pop()
-            result = visit(node, done)
-            if not stack:
-                return result
-            stack[-1][2].append(result)
 
 
 def join(op: str, nodes: Sequence[Node], position: int) -> Node:
@@ -169,10 +252,13 @@ def without_not(root: Node) -> Node:
     """
 
     def visit(node: Node, done: Sequence[tuple[Node, Node]]) -> tuple[Node, Node]:
-        if isinstance(node, Leaf):
+        if not isinstance(node, Branch):
             return node, node.negated()
         if node.op == "NOT":
             return done[0][1], done[0][0]
+        if node.op == "XOR":
+            (one, other), rest = done[0], [yes for yes, _ in done[1:]]
+            return tuple(Branch("XOR", (first, *rest), node.position) for first in (one, other))  # type: ignore[return-value]
         if not done:
             return node, Branch(NEGATED[node.op], (), node.position)
         plain = join(node.op, [yes for yes, _ in done], node.position)
@@ -193,34 +279,78 @@ def same(one: Node, other: Node) -> bool:
                 return False
             if any(type(v) is not type(w) for v, w in zip(a.values, b.values, strict=True)):
                 return False  # 1 and 1.0 are equal numbers, but a decimal and an integer compare in different ways
+        elif not isinstance(a, Branch) and str(a) != str(b):
+            return False
         stack.extend(zip(a.children, b.children, strict=True))
     return True
 
 
-def quoted(name: str) -> str:
-    """A name as the language writes it."""
-    if is_plain(name):
-        return name
-    return '"' + name.replace('"', '""') + '"'
+def names(root: Node) -> Iterator[str]:
+    """The attributes of the event that a predicate speaks of."""
+    for number_name in _fields(root):
+        yield number_name[1]
 
 
-def literal(value: Literal) -> str:
-    """A value as the language writes it."""
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, datetime):
-        utc = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-        return f"TIMESTAMP '{utc.isoformat(sep=' ')}'"
-    text = str(value)
-    # a decimal must not come back as an integer, which compares with floats in another way
-    return f"{text}.0" if isinstance(value, Decimal) and text.lstrip("-").isdigit() else text
+def needed(node: Node) -> set[int]:
+    """The attributes without which a condition is unknown, whatever else the event holds."""
+
+    def visit(node: Node, done: Sequence[set[int]]) -> set[int]:
+        if isinstance(node, Leaf):
+            return {node.number} if node.values else set()
+        if isinstance(node, Test):
+            return {n for one in node.strict for n in _strict(one)}
+        if isinstance(node, Quantifier):
+            return _strict(node.list)
+        if node.op in ("NOT", "XOR"):
+            return set().union(*done)
+        return set.intersection(*done) if done else set()
+
+    return fold(node, visit)
+
+
+def _strict(root: Expression) -> set[int]:
+    """The attributes without which an expression is NULL."""
+
+    def visit(node: Expression, done: Sequence[set[int]]) -> set[int]:
+        if isinstance(node, Call):
+            return set().union(*done)
+        if isinstance(node, Length):
+            node = node.list
+        if isinstance(node, (Field, ListPath)) and not node.level and not node.old:
+            return {node.number}
+        return set()
+
+    return fold(root, visit)
+
+
+def _fields(root: Node) -> Iterator[tuple[int, str]]:
+    """(number, name) of every attribute of the event in a tree."""
+    stack: list[Any] = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Leaf) or (isinstance(node, Field) and not node.level and not node.old):
+            yield node.number, node.name
+        elif isinstance(node, ListPath) and not node.level and not node.old:
+            yield node.number, node.steps[0]
+        elif isinstance(node, Test):
+            stack.extend(node.operands)
+        elif isinstance(node, Quantifier):
+            stack += [node.list, node.condition]
+        elif isinstance(node, Verdict):
+            stack.append(node.condition)
+        elif isinstance(node, Length):
+            stack.append(node.list)
+        else:
+            stack.extend(node.children)
+
+
+LOOSER = {"AND": ("OR", "XOR"), "XOR": ("OR", "XOR"), "OR": (), "NOT": ("AND", "OR", "XOR")}
+"""The branches that stand in parentheses inside another one."""
 
 
 def _text(node: Node, done: Sequence[str]) -> str:
-    if isinstance(node, Leaf) or not done:
-        return str(node) if isinstance(node, Leaf) else node.op
-    loose = {"AND": ("OR",), "OR": (), "NOT": ("AND", "OR")}[node.op]
+    if not done:
+        return node.op if isinstance(node, Branch) else str(node)
+    loose = LOOSER[node.op]
     parts = [f"({text})" if child.op in loose else text for child, text in zip(node.children, done, strict=True)]
     return f"NOT {parts[0]}" if node.op == "NOT" else f" {node.op} ".join(parts)

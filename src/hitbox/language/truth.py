@@ -4,26 +4,37 @@ Values are normalised by values.py, so this compares the same values that the ke
 Python compares int, float and Decimal without rounding. Against a float attribute a decimal literal means the double
 nearest to it, as everywhere.
 
+A function of NULL is NULL. ANY is the OR over the elements of a list, ALL the AND; EXISTS is the OR of a condition over
+its objects; of a list that is null or missing all three are unknown.
+
 For an event with intervals the predicate is true if *some* point inside makes it true. That cannot be decided leaf by
 leaf (`a < 2 AND a > 3` is true nowhere, though an interval may meet both sides), so such an event goes through the
-normal form, as boxes do. A LIKE that no key set can express counts as true where its literal prefix may occur.
+normal form, as boxes do. What no key set can express (a LIKE with a leading %, a Test) counts as true of an interval
+where it may hold.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST
 from hitbox.encoding.codecs import Codec
+from hitbox.encoding.documents import ABSENT, Document, document, lookup, plain
 from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import normal
-from hitbox.language.normal import Term, strings, terms
+from hitbox.language.expressions import Call, Constant, Element, Expression, Field, Length, ListPath, Now, Verdict, fold
+from hitbox.language.letters import lower
+from hitbox.language.networks import address
+from hitbox.language.normal import EXACT_BOXES, Term, strings, terms
 from hitbox.language.sets import Set
-from hitbox.language.tree import Leaf, Node, Predicate, fold
+from hitbox.language.tree import Leaf, Node, Predicate, Quantifier, Test, names
 
+Truth = bool | None
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -34,8 +45,55 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def evaluate(predicate: Predicate, values: Mapping[str, object]) -> bool | None:
-    """True, False or None for unknown.
+class Scope:
+    """What the names of a predicate mean: an event, perhaps its old image, the time, and the elements looked at."""
+
+    __slots__ = ("_now", "_schema", "elements", "old", "values")
+
+    def __init__(self, schema: Schema, values: Mapping[str, object], now: datetime | None = None):
+        self._schema, self.values, self._now = schema, values, now
+        old = values.old if isinstance(values, Document) else None
+        if not isinstance(values, Document) and "new" not in schema and isinstance(values.get("new"), Mapping):
+            self.values = values = document(schema, values)
+            old = self.values.old
+        self.old: Mapping[str, object] = {} if old is None else old
+        self.elements: list[Any] = []
+
+    @property
+    def now(self) -> datetime:
+        if self._now is None:
+            self._now = datetime.now(UTC)
+        return self._now
+
+    def attribute(self, name: str, old: bool = False) -> Any:
+        """The plain value of an attribute, or ABSENT."""
+        values = self.old if old else self.values
+        found = lookup(values, name)
+        return found if found is ABSENT or isinstance(values, Document) else plain(self._schema[name], found)
+
+    def field(self, of: Field) -> Any:
+        if not of.level:
+            return self.attribute(of.name, of.old)
+        element = self.elements[of.level - 1]
+        return ABSENT if element is None else element.get(of.name, ABSENT)
+
+    def several(self, path: ListPath) -> list[Any] | None:
+        """The elements that a path leads to; None where its list is null or missing."""
+        if path.level:
+            element = self.elements[path.level - 1]
+            found = None if element is None else element.get(path.steps[0])
+        else:
+            found = self.attribute(path.steps[0], path.old)
+        if found is None or found is ABSENT:
+            return None
+        for step in path.steps[1:]:
+            inner = [None if one is None else one.get(step) for one in found]
+            found = [one for some in inner for one in (some if isinstance(some, list) else (some,))]
+        return list(found)
+
+
+def evaluate(predicate: Predicate, values: Mapping[str, object], now: datetime | None = None) -> Truth:
+    """True, False or None for unknown. `values` are a document, nested or flat; `now` is what NOW() is.
 
     >>> from hitbox.language import Schema, parse
     >>> tree = parse("price > 10 OR NOT qty = 1", Schema({"price": "float", "qty": "int"}))
@@ -43,21 +101,142 @@ def evaluate(predicate: Predicate, values: Mapping[str, object]) -> bool | None:
     [True, None, False]
     """
     if any(isinstance(value, tuple) for value in values.values()):
-        return Facts(predicate, values).holds()
-    return fold(predicate.root, lambda node, done: truth(node, done, values))
+        return Facts(predicate, values, now).holds()
+    return node_truth(predicate.root, Scope(predicate.schema, values, now))
 
 
-def truth(node: Node, done: Sequence[bool | None], values: Mapping[str, object]) -> bool | None:
+def node_truth(root: Node, scope: Scope) -> Truth:
+    return fold(root, lambda node, done: truth(node, done, scope))
+
+
+def truth(node: Node, done: Sequence[Truth], scope: Scope) -> Truth:
     """The truth of one node, given that of its children."""
     if isinstance(node, Leaf):
-        return leaf_truth(node, values.get(node.name))
+        value = lookup(scope.values, node.name)
+        if node.type.endswith("[]"):
+            return (value is ABSENT or value is None) == (node.op == "IS NULL")
+        return leaf_truth(node, None if value is ABSENT else value)
+    if isinstance(node, Test):
+        return test_truth(node, scope)
+    if isinstance(node, Quantifier):
+        return quantified(node, scope)
     if node.op == "AND":
-        return False if False in done else None if None in done else True
+        return conjunction(done)
     if node.op == "OR":
-        return True if True in done else None if None in done else False
+        return disjunction(done)
+    if node.op == "XOR":
+        return None if None in done else sum(map(bool, done)) % 2 == 1
     if node.op == "NOT":
-        return None if done[0] is None else not done[0]
+        return opposite(done[0])
     return node.op == "TRUE"
+
+
+def conjunction(several: Iterable[Truth]) -> Truth:
+    found = set(several)
+    return False if False in found else None if None in found else True
+
+
+def disjunction(several: Iterable[Truth]) -> Truth:
+    found = set(several)
+    return True if True in found else None if None in found else False
+
+
+def opposite(one: Truth) -> Truth:
+    return None if one is None else not one
+
+
+def value_of(of: Expression, scope: Scope) -> Any:
+    """The plain value of an expression; None for NULL."""
+    if not of.children:
+        return _simple_value(of, scope)
+
+    def visit(node: Expression, done: Sequence[Any]) -> Any:
+        if isinstance(node, Call):
+            return None if None in done else node.apply(*done)
+        return _simple_value(node, scope)
+
+    return fold(of, visit)
+
+
+def _simple_value(of: Expression, scope: Scope) -> Any:
+    if isinstance(of, Constant):
+        return of.plain
+    if isinstance(of, Field):
+        found = scope.field(of)
+        return None if found is ABSENT else found
+    if isinstance(of, Element):
+        return scope.elements[of.level - 1]
+    if isinstance(of, Length):
+        several = scope.several(of.list)
+        return None if several is None else len(several)
+    if isinstance(of, Now):
+        return scope.now
+    if isinstance(of, Verdict):
+        return node_truth(of.condition, scope)
+    raise TypeError(of)
+
+
+def test_truth(test: Test, scope: Scope) -> Truth:
+    op, operands = test.op, test.operands
+    if op.endswith("MISSING"):
+        assert isinstance(operands[0], Field)
+        return (scope.field(operands[0]) is ABSENT) == (op == "IS MISSING")
+    values = [value_of(one, scope) for one in operands]
+    if op.endswith("NULL"):
+        return (values[0] is None) == (op == "IS NULL")
+    if op.endswith("BETWEEN"):
+        low, value, high = values[1], values[0], values[2]
+        ends = [None if None in (a, b) else bool(a <= b) for a, b in ((low, value), (value, high))]
+        inside = conjunction(ends)
+        return inside if op == "BETWEEN" else opposite(inside)
+    if None in values:
+        return None
+    if op in _COMPARE:
+        return bool(_COMPARE[op](values[0], values[1]))
+    if op.endswith("INSIDE"):
+        held: Truth = test.machine.holds(*map(float, values))
+        return held if op == "INSIDE" else opposite(held)
+    found = _text_test(test, values)
+    return opposite(found) if op.startswith("NOT") else found
+
+
+def _text_test(test: Test, values: Sequence[Any]) -> Truth:
+    """A test without its NOT."""
+    op = test.op.removeprefix("NOT ")
+    if op == "IN":
+        return values[0] in values[1:]
+    if op == "LIKE":
+        return bool(test.machine(values[0]))
+    if op == "ILIKE":
+        return bool(test.machine(lower(values[0])))
+    if op == "REGEXP":
+        return test.machine.search(values[0]) is not None
+    number = address(values[0])
+    first, last = test.machine
+    return None if number is None else first <= number <= last
+
+
+def quantified(of: Quantifier, scope: Scope) -> Truth:
+    several = scope.several(of.list)
+    if several is None:
+        return None
+    found = [_of_element(of.condition, element, scope) for element in several]
+    if of.op == "ALL":
+        return conjunction(found)
+    return disjunction(found) if of.op != "NOT EXISTS" else opposite(disjunction(found))
+
+
+def _of_element(condition: Node, element: Any, scope: Scope) -> Truth:
+    scope.elements.append(element)
+    try:
+        return node_truth(condition, scope)
+    finally:
+        scope.elements.pop()
+
+
+def constant_truth(test: Test) -> Truth:
+    """The truth of a test of literals."""
+    return test_truth(test, NOWHERE)
 
 
 def leaf_truth(leaf: Leaf, value: object) -> bool | None:
@@ -91,37 +270,48 @@ class Facts:
     keys: Keys
     terms: list[Term]
 
-    def __init__(self, predicate: Predicate, values: Mapping[str, object]):
-        self.values, self.names = values, predicate.schema.names
+    def __init__(self, predicate: Predicate, values: Mapping[str, object], now: datetime | None = None):
+        self.names = predicate.schema.names
+        self.scope = Scope(predicate.schema, values, now)
+        self.values = self.scope.values
         if predicate.own is None:
             keys = Keys(predicate.schema)
             keys.admit(strings(predicate))
-            predicate.own = keys, terms(predicate, keys, predicate.limits)
+            predicate.own = keys, terms(predicate, keys, EXACT_BOXES, EXACT_BOXES)
         self.keys, self.terms = predicate.own
 
     def holds(self) -> bool:
         return any(not self.wrong(term) for term in self.terms)
 
-    def wrong(self, term: Term) -> list[int]:
-        """The attributes whose values make this term false."""
-        outside = [number for number, one in term.sets.items() if not self.meets(number, one)]
-        unlike = (leaf for leaf in term.rest if leaf.number not in outside and not self.like(leaf))
-        return outside + list({leaf.number: None for leaf in unlike})
+    def wrong(self, term: Term) -> list[int | Node]:
+        """What makes this term false: attributes by number, and conditions that are none of one attribute."""
+        outside: list[int | Node] = [number for number, one in term.sets.items() if not self.meets(number, one)]
+        unlike = (node for node in term.rest if not self.may_hold(node))
+        found = (node.number if isinstance(node, Leaf) else node for node in unlike)
+        return outside + [one for one in dict.fromkeys(found) if one not in outside]
 
     def meets(self, number: int, one: Set) -> bool:
         low, high = self.interval(number)
         return any(low <= end and start <= high for start, end in one)
 
     def interval(self, number: int) -> tuple[int, int]:
-        return key_interval(self.keys.codecs[number], self.values.get(self.names[number]))
+        return key_interval(self.keys.codecs[number], self.value(self.names[number]))
 
-    def like(self, leaf: Leaf) -> bool:
-        value = self.values.get(leaf.name)
-        if isinstance(value, tuple):
-            if value[0] is None or value[0] != value[1]:
+    def value(self, name: str) -> Any:
+        found = lookup(self.values, name)
+        return None if found is ABSENT else found
+
+    def may_hold(self, node: Node) -> bool:
+        """Whether a condition holds, or may hold somewhere in the intervals of the event."""
+        for name in names(node):
+            value = self.value(name)
+            if isinstance(value, tuple) and (value[0] is None or value[0] != value[1]):
                 return True
-            value = value[0]
-        return bool(leaf_truth(leaf, value))
+        points = {name: value[0] if isinstance(value, tuple) else value for name, value in self.values.items()}
+        old = self.values.old if isinstance(self.values, Document) else None
+        scope = Scope(self.scope._schema, Document(points, old) if isinstance(self.values, Document) else points)
+        scope._now = self.scope.now
+        return node_truth(node, scope) is True
 
 
 def key_interval(codec: Codec, value: object) -> tuple[int, int]:
@@ -131,3 +321,7 @@ def key_interval(codec: Codec, value: object) -> tuple[int, int]:
         return key, key
     low, high = value
     return LOWEST if low is None else codec.key(low), HIGHEST if high is None else codec.key(high)
+
+
+NOWHERE: Any = None
+"""The scope of what names nothing."""

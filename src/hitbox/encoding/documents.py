@@ -1,0 +1,136 @@
+"""Events as documents: nested mappings and lists -> plain values by attribute.
+
+    {"order": {"city": "Paris"}, "tags": ["a", None]}     ->     {"order.city": "Paris", "tags": ["a", None]}
+
+An attribute below an object has a dotted name, and an event may say `order.city` as well. A list of objects becomes a
+list of such mappings. None is null; what the event does not have is missing, and is not there.
+
+An event may carry two images, {"old": {...}, "new": {...}}: then `new` is the event, and `old` is what it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hitbox.encoding.schema import Attribute, Schema
+from hitbox.encoding.values import NORMAL, brief, is_missing
+from hitbox.errors import ValueProblem
+
+ABSENT: Any = object()
+"""What `lookup` returns if a document has no such field."""
+Event = Mapping[str, Any]
+LISTS = (list, set, frozenset, np.ndarray)
+
+
+class Document(dict[str, Any]):
+    """The plain values of an event by attribute; what is missing is not there. `old` is its old image."""
+
+    __slots__ = ("old",)
+    old: Document | None
+
+    def __init__(self, values: Mapping[str, Any] | None = None, old: Document | None = None):
+        super().__init__(values or {})
+        self.old = old
+
+
+def flat(schema: Schema, event: Event) -> Iterator[tuple[str, Any]]:
+    """(attribute, value) of an event, as they were given. Checks names, and that none comes twice."""
+    return _flat(schema, event, "", set())
+
+
+def _flat(schema: Schema, event: Event, above: str, seen: set[str]) -> Iterator[tuple[str, Any]]:
+    for name, value in event.items():
+        whole = f"{above}.{name}" if above else name
+        if whole in schema:
+            if whole in seen:
+                raise ValueProblem(f"attribute {whole!r} is given twice: once in an object, once by its dotted name")
+            seen.add(whole)
+            yield whole, value
+        elif whole in schema.objects:
+            if isinstance(value, Mapping):
+                yield from _flat(schema, value, whole, seen)
+            elif not is_missing(value):
+                raise ValueProblem(f"{whole!r} is an object: it takes a mapping, not {brief(value)}")
+        elif schema.extra != "ignore":
+            schema.number(whole)  # raises, with the nearest name
+
+
+def images(schema: Schema, event: Event) -> tuple[Event, Event | None]:
+    """The event itself and its old image, if it carries one."""
+    if "old" not in event and "new" not in event:
+        return event, None
+    if any(name in schema or name in schema.objects for name in ("old", "new") if name in event):
+        return event, None
+    two = [event.get(name) for name in ("new", "old")]
+    if not all(one is None or isinstance(one, Mapping) for one in two):
+        return event, None
+    if schema.extra != "ignore":
+        for name in event:
+            if name not in ("old", "new"):
+                schema.number(name)
+                raise ValueProblem(
+                    f"attribute {name!r} stands beside the images old and new: it belongs into one of them"
+                )
+    new, old = two
+    return new or {}, old
+
+
+def document(schema: Schema, event: Event) -> Document:
+    """The plain values of an event without intervals."""
+    new, old = images(schema, event)
+    found = Document({name: named_plain(schema[name], name, value) for name, value in flat(schema, new)})
+    if old is not None:
+        found.old = document(schema, {"new": old})
+    return found
+
+
+def named_plain(attribute: Attribute, name: str, value: Any) -> Any:
+    try:
+        return plain(attribute, value)
+    except ValueProblem as problem:
+        raise ValueProblem(f"attribute {name!r}: {problem}") from None
+
+
+def plain(attribute: Attribute, value: Any) -> Any:
+    """The plain value of an attribute: a list for a list, None for null."""
+    if not attribute.is_list:
+        return NORMAL[attribute.type](value)
+    if not isinstance(value, LISTS):
+        if not isinstance(value, (tuple, Mapping)) and is_missing(value):
+            return None
+        raise ValueProblem(f"{brief(value)} is a {type(value).__name__}; a {attribute.type} attribute takes lists")
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1:
+            raise ValueProblem(f"an array of {value.ndim} dimensions is no list")
+        value = list(value)
+    if attribute.fields is None:
+        normal = NORMAL[attribute.element]
+        return [normal(one) for one in value]
+    return [_object(attribute.fields, one) for one in value]
+
+
+def _object(fields: Schema, value: Any) -> dict[str, Any] | None:
+    if isinstance(value, Mapping):
+        return {name: named_plain(fields[name], name, one) for name, one in flat(fields, value)}
+    if is_missing(value):
+        return None
+    raise ValueProblem(f"{brief(value)} is a {type(value).__name__}; a list of objects takes mappings")
+
+
+def lookup(event: Event, name: str) -> Any:
+    """The field of a document by its dotted name; ABSENT if it has none."""
+    found = event.get(name, ABSENT)
+    if found is not ABSENT or "." not in name:
+        return found
+    at = name.find(".")
+    while at > 0:
+        inner = event.get(name[:at], ABSENT)
+        if isinstance(inner, Mapping):
+            found = lookup(inner, name[at + 1 :])
+            if found is not ABSENT:
+                return found
+        at = name.find(".", at + 1)
+    return ABSENT
