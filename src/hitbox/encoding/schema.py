@@ -233,7 +233,8 @@ class Schema(Mapping[str, Attribute]):
     def swapped(self) -> Schema:
         """The same attributes as the other side sees them: criteria become information, and information criteria."""
         other = dict(zip(ROLES, reversed(ROLES), strict=True))
-        return Schema({name: replace(attribute, role=other[attribute.role]) for name, attribute in self.items()})
+        swapped = {name: replace(attribute, role=other[attribute.role]) for name, attribute in self.items()}
+        return Schema(swapped, self.extra)
 
     def end_columns(self, name: str) -> tuple[str, ...]:
         """The two columns that hold the ends of an attribute's intervals in a table of values. None if another
