@@ -20,6 +20,7 @@ from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
+from hitbox.errors import LimitExceeded
 from hitbox.language.places import EARTH_RADIUS, Area, around, distance
 from support import golden_files
 from support.random_documents import SCHEMA, TYPES, Writer, meaning, nested, random_image
@@ -212,6 +213,43 @@ def test_golden_document_errors() -> None:
         return f"{type(caught.value).__name__}: {caught.value}"
 
     golden_files.check("document_errors.txt", answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a + " * 100_000 + "a > 1", "operators"),
+        ("x * " * 101 + "x > 1", "operators"),
+        ("a" + ".a" * 50_000 + " = 1", "path"),
+        ("ABS(" * 101 + "a" + ")" * 101 + " > 1", "deep"),
+        ("(" * 101 + "a" + ")" * 101 + " > 1", "deep"),
+        ("(" * 101 + "a > 1" + ") = ok" * 101, "deep"),
+        ("s REGEXP '" + "a" * 10_001 + "'", "pattern has"),
+    ],
+)
+def test_hostile_texts(text: str, says: str) -> None:
+    with pytest.raises(LimitExceeded, match=says):
+        language.parse(text, Schema(SCHEMA))
+
+
+def test_texts_at_the_limits() -> None:
+    schema = Schema(SCHEMA)
+    event = {"a": 1, "x": 1.0, "ok": True, "lat": 0.5, "lon": 0.5}
+    texts = {
+        "a + " * 100 + "a = 101": True,
+        "- " * 20_000 + "a = 1": True,
+        "ABS(" * 99 + "a" + ")" * 99 + " = 1": True,
+        "(" * 100 + "a" + ")" * 100 + " = 1": True,
+        "(" * 99 + "a = 1" + ") = ok" * 99: True,
+        " XOR ".join(["ok"] * 3001): True,
+        " AND ".join(f"(a = {n} OR x = 1)" for n in range(500)): True,
+    }
+    for text, wanted in texts.items():
+        predicate = language.parse(text, schema)
+        assert language.parse(str(predicate), schema) == predicate
+        assert pickle.loads(pickle.dumps(predicate)) == predicate
+        assert language.evaluate(predicate, event) is wanted
+        assert language.explain(predicate, event).truth is wanted
 
 
 def test_places_are_those_of_shapely() -> None:

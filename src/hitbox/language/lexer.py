@@ -67,7 +67,7 @@ def tokens(text: str) -> Tokens:
     """Cut `text` into tokens.
 
     >>> tokens("qty <> -5").kinds
-    ['name', 'op', 'number', 'end']
+    ['name', 'op', '-', 'number', 'end']
     """
     at = forbidden(text)
     if at is not None:

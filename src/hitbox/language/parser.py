@@ -62,6 +62,10 @@ TESTS = frozenset(["op", "IS", "IN", "BETWEEN", "LIKE"])
 WORDS = frozenset(["ILIKE", "REGEXP"])
 """Tests whose names are no keywords."""
 SPECIAL = frozenset(["ANY", "ALL", "EXISTS", "NOW", "INSIDE"])
+MAX_OPERANDS = 100
+"""Of one chain of + - * / %: such a chain is a deep tree."""
+MAX_SEGMENTS = 200
+"""Of a path: no name of an attribute is longer."""
 ENDS = frozenset(["AND", "OR", ")", "end"])
 """What may follow a condition that has no more parts."""
 Item = Expression | Node
@@ -465,12 +469,16 @@ class _Parser:
             return first
         values = [self.scalar(first)]
         pending: list[tuple[str, int]] = []
+        count = 0
         while self.kinds[self.at] in LOOSE:
             op, place = self.kinds[self.at], self.starts[self.at]
             while pending and LOOSE[pending[-1][0]] >= LOOSE[op]:
                 self.apply(values, *pending.pop())
             pending.append((op, place))
             self.at += 1
+            count += 1
+            if count > MAX_OPERANDS:
+                raise LimitExceeded(f"more than {MAX_OPERANDS} operators in one expression", self.text, place)
             values.append(self.scalar(self.operand(depth)))
         while pending:
             self.apply(values, *pending.pop())
@@ -678,6 +686,8 @@ class _Parser:
         found = [self.segment()]
         while self.kinds[self.at] == ".":
             self.at += 1
+            if len(found) > MAX_SEGMENTS:
+                raise LimitExceeded(f"a path of more than {MAX_SEGMENTS} names", self.text, self.starts[self.at])
             found.append(self.segment())
         return found, first
 
