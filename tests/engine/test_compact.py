@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,28 @@ def test_options_that_cannot_be() -> None:
         Engine(Space.of(1), compact=True, kind="dense")
     with pytest.raises(MatcherError, match="has no option 'compact'"):
         Index({"a": "int"}, "brute", compact=True)
+
+
+@pytest.mark.parametrize("wheres", [[], ["a = 5 AND b = 7"] * 300, ["a BETWEEN 3 AND 900 AND b > 5"] * 50])
+def test_a_snapshot_remembers_it_without_a_compact_segment(wheres: list[str], tmp_path: Path) -> None:
+    """Nothing, equalities only, or all in the tail."""
+    index = Index({"a": "int", "b": "int"}, compact=True)
+    for id, where in enumerate(wheres):
+        index.subscribe(id, where)
+    index.save(tmp_path / "one")
+    opened = Index.open(tmp_path / "one")
+    for one in (opened, copy.copy(opened), pickle.loads(pickle.dumps(opened))):
+        one.load(ranges(3000))
+        assert ("bitmap", False) not in segments(one._matcher)
+        assert ("bitmap", True) in segments(one._matcher)
+    Index.open(tmp_path / "one", compact=False).save(tmp_path / "two")
+    assert not Index.open(tmp_path / "two")._matcher.kept_options()
+    with pytest.raises(MatcherError, match="a dense segment cannot be compact"):
+        Index.open(tmp_path / "one", kind="dense")
+
+
+@pytest.mark.parametrize("flag", [np.zeros(1, np.uint8), np.ones(2, np.uint8), np.ones(1, np.int64)])
+def test_a_forged_flag_is_refused(flag: Any) -> None:
+    arrays = Engine(Space.of(1), compact=True).arrays() | {"compact": flag}
+    with pytest.raises(DamagedArray, match="compact"):
+        Engine.from_arrays(Space.of(1), arrays)

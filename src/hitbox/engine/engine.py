@@ -492,13 +492,19 @@ class Engine(Matcher):
         ).reshape(-1, 3)
         for i, segment in enumerate(segments):
             found.update({f"segment{i}.{name}": array for name, array in segment.arrays.items()})
+        if self._compact:
+            found["compact"] = np.ones(1, np.uint8)
         return found
 
     @classmethod
     def from_arrays(cls, space: Space, arrays: Mapping[str, NDArray[Any]], **options: Any) -> Self:
         """An engine on arrays that `arrays` gave, which may be read-only maps of files. Nothing is copied before it is
         changed; what kernels use as an index is checked first (src/engine/format/validate.hpp). Without the option
-        `compact` it goes on as its segments are."""
+        `compact` it goes on as the engine did that gave them."""
+        if "compact" in arrays:
+            flag = array_checks.column(arrays, "compact", np.uint8)
+            array_checks.require(flag.tolist() == [1], "compact", "it is no flag")
+            options = {"compact": True} | options
         engine = cls(space, **options)
         where = array_checks.column(arrays, "where", np.uint32)
         array_checks.require(len(where) <= TAIL, "where", "it is too long")
@@ -511,8 +517,6 @@ class Engine(Matcher):
         numbers, boxes = array_checks.boxes(arrays, "tail.", space.attributes)
         _check_opened(segments, where, numbers)
         engine._sealed = Sealed(segments, where)
-        if "compact" not in options:
-            engine._compact = any(segment.compact for segment in segments)
         if len(numbers):
             engine._tail = engine._stage(numbers, numbers, boxes)
             engine._tail.publish(np.empty_like(where))  # `where` knows them already, and may be read-only
