@@ -26,7 +26,16 @@ from hitbox.experiments.rules import CURRENT, VERDICTS
 from hitbox.experiments.runner import Store, Task
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-SPEEDS = {"siena": 60.0, "tama": 9.0, "h-tree": 30.0, "rein": 5.0, "simple": 90.0, "pri-rein": 5.2, "hitbox": 0.2}
+SPEEDS = {
+    "siena": 60.0,
+    "tama": 9.0,
+    "tama-map": 50.0,
+    "h-tree": 30.0,
+    "rein": 5.0,
+    "simple": 90.0,
+    "pri-rein": 5.2,
+    "hitbox": 0.2,
+}
 """Made up: nanoseconds per event and subscription."""
 CHOSEN = {"rein": ("subscriptions", "constraints", "buckets"), "pri-rein": ("times", "priorities")}
 NOT_MEASURED = ("rein", "constraints")

@@ -359,5 +359,5 @@ def test_smoke(tmp_path: Path) -> None:
     assert set(table["paper"].to_pylist()) == {"index-count"}
     assert pq.read_table(tmp_path / "measurements.parquet").num_rows > 0
     drawn = {path.stem: ET.parse(path).getroot() for path in (tmp_path / "plots").glob("*.svg")}
-    assert set(drawn) == {"overview", "index-count-subscriptions-figure-3"}
+    assert {"overview", "index-count-subscriptions-figure-3"} < set(drawn)
     assert all(root.tag.endswith("svg") for root in drawn.values())

@@ -161,7 +161,7 @@ def test_what_a_feed_says_of_other_columns(spark: Any, path: str) -> None:
     """Columns that no subscription has are ignored, whatever their type; ids and predicates may have other names."""
     feed = delta(spark, (1, "insert", "a", "price = 5"), (1, "insert", "a", "price = 5"))
     feed = feed.withColumnsRenamed({"id": "alert", "where": "rule"}).selectExpr("*", "map('k', rand()) AS tags")
-    with pytest.warns(HitboxWarning, match="'tags' of the subscriptions is ignored"):
+    with pytest.warns(HitboxWarning, match="'tags' of the changes is ignored"):
         report = hs.apply_changes(feed, path, id_column="alert", where_column="rule")
     assert (report.subscribed, report.ignored) == (1, 1)
 

@@ -47,7 +47,7 @@ def test_from_generate_to_stream(spark: Any, tmp_path: Path) -> None:
 def test_bad_input_is_status_two(spark: Any, tmp_path: Path) -> None:
     assert "unknown workload 'w9'" in run("generate", "w9", str(tmp_path), fails=True)
     assert "has no parameter 'widht'" in run("generate", "w1", str(tmp_path), "--widht", "1", fails=True)
-    assert "cannot read" in run("build", str(tmp_path / "none"), str(tmp_path / "s"), fails=True)
+    assert "there is no Parquet table at" in run("build", str(tmp_path / "none"), str(tmp_path / "s"), fails=True)
     assert "not a whole number" in run("generate", "w1", str(tmp_path), "--events", "many", fails=True)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 
 from hitbox import Index
 from hitbox import spark as hs
@@ -64,10 +65,10 @@ def test_the_page_shows_the_files_that_run() -> None:
 
 
 def test_inside_a_query_function_the_error_says_what_to_do() -> None:
-    class Unknown:
+    class Unknown(DataFrame):
         @property
         def schema(self) -> Any:
             raise RuntimeError("[ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION] Operations that trigger ...")
 
     with pytest.raises(TableError, match="call match before the function"):
-        hs.match(Unknown(), "snapshot")  # type: ignore[arg-type]
+        hs.match(object.__new__(Unknown), "snapshot")

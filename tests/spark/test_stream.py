@@ -12,7 +12,7 @@ import pytest
 from hitbox import Index
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError, ValueProblem
-from hitbox.spark.stream import Asked, Batch, stream_name
+from hitbox.spark.stream import Asked, Batch, Output, stream_name
 from hitbox.storage import retention, snapshot
 
 
@@ -84,7 +84,7 @@ def test_a_batch_that_comes_again_meets_the_same_subscriptions(spark: Any, snaps
     checkpoint, out = str(tmp_path / "checkpoint"), str(tmp_path / "out")
     table = spark.read.format("hitbox").option("workload", "w1").option("width", "0.8").option("rows", 50).load()
     asked = Asked(snapshot_path, "event_id", "arrays", None, (), None, False)
-    batch = Batch(asked, stream_name(checkpoint), checkpoint, out, None)
+    batch = Batch(asked, Output(checkpoint, out, None))
     batch(table, 0)
     first = sorted((r.event_id, sorted(r.subscriptions)) for r in spark.read.parquet(out).collect())
     for sequence in range(1, 9, 2):

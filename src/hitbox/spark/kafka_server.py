@@ -81,7 +81,8 @@ class KafkaServer:
         self.log = self.folder / "server.log"
 
     def __enter__(self) -> Self:
-        name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # with a letter in front: one that begins with "-" would be taken for an option
+        name = "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         with open(self.log, "ab") as log:
             self._java(log, "kafka.tools.StorageTool", "format", "-t", name, "-c", str(self.settings)).wait()
             self._server = self._java(log, "kafka.Kafka", str(self.settings))
