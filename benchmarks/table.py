@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hitbox.experiments import goals
+from hitbox.experiments import constructs, goals
 from hitbox.experiments.bench_report import FLOOR, duration, rate
 
 
@@ -50,8 +50,9 @@ def markdown(name: str, record: dict[str, Any]) -> str:
 def main() -> None:
     for path in map(Path, sys.argv[1:]):
         record = json.loads(path.read_text())
-        if "goals" in record:
-            print(goals.markdown(record))
+        known = {"goals": goals, "constructs": constructs}
+        if name := next((name for name in known if name in record), None):
+            print(known[name].markdown(record))
             continue
         for one in record.get("growth", [record]):
             print(markdown(path.stem, one))
