@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hitbox import matchers
+from hitbox.index import resolver
 
 MATCHER = re.compile(rf"\[(?:.*-)?({'|'.join(matchers())})(?:-.*)?\]$")
 
@@ -20,6 +21,20 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("hitbox")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The predicates that Python had to evaluate."""
+    found: list[str] = []
+    evaluate = resolver.language.evaluate
+
+    def noted(predicate: Any, *arguments: Any) -> Any:
+        found.append(predicate.text)
+        return evaluate(predicate, *arguments)
+
+    monkeypatch.setattr(resolver.language, "evaluate", noted)
+    return found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

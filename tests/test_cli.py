@@ -123,6 +123,28 @@ def test_explain(here: Path) -> None:
     assert [miss["id"] for miss in found["misses"]] == ["s1"]
 
 
+DOCUMENT = '{"order": {"city": "Paris"}, "tags": ["new", "red"], "items": [{"sku": "A", "price": 12}], "name": "Bob"}'
+WANTED = {
+    "a": "order.city = 'Paris' AND ANY(tags) = 'new'",
+    "b": "EXISTS(items WHERE sku = 'A' AND price < 10)",
+    "c": "name ILIKE 'b%' AND LENGTH(items) = 1",
+}
+
+
+def test_documents(here: Path) -> None:
+    """Objects and lists in JSON lines, with a schema that follows from them, or without any."""
+    (here / "wanted.jsonl").write_text("".join(f"{json.dumps({'id': id, 'where': w})}\n" for id, w in WANTED.items()))
+    (here / "documents.jsonl").write_text(f'{DOCUMENT}\n{{"order": null}}\n')
+    done = run("match", "documents.jsonl", "-s", "wanted.jsonl", "--json")
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["subscriptions"] for line in done.stdout.splitlines()] == [["a", "c"], []]
+    text = run("explain", DOCUMENT, "--id", "b", "-s", "wanted.jsonl")
+    assert text.exit_code == 0, text.output
+    assert "nearest change: price of element 1 of items: 12 -> less than 10" in text.stdout
+    change = f'{{"old": {{"name": "Rob"}}, "new": {DOCUMENT}}}'
+    assert json.loads(run("explain", change, "-s", "wanted.jsonl", "--json").stdout)["matches"] == ["a", "c"]
+
+
 def test_intervals_in_json(here: Path) -> None:
     (here / "ranges.jsonl").write_text('{"price": {"low": 9, "high": 11}, "city": "Paris"}\n{"price": null}\n')
     done = run("match", "ranges.jsonl", "-s", "subs.csv", "--json")
@@ -186,3 +208,21 @@ def test_warnings_in_one_line(here: Path) -> None:
     done = run("match", "events.jsonl", "-s", "never.csv")
     assert done.exit_code == 0
     assert "hitbox: warning: 1 of the subscriptions loaded can never match\n" in done.stderr
+
+
+def test_translate(here: Path) -> None:
+    (here / "rule.json").write_text('{"source": ["shop"], "total": [{"numeric": ["<", 10]}]}\n')
+    done = run("translate", "rule.json", "--from", "eventbridge", "--schema", "source:string,total:float")
+    assert (done.exit_code, done.stdout) == (0, "source = 'shop' AND total < 10\n")
+    assert run("translate", "-", "--from", "jms", stdin="a = 0x10").stdout == "a = 16\n"
+    assert run("translate", "-", "--from", "cesql", stdin="EXISTS subject").stdout == "subject IS NOT NULL\n"
+    for words, stdin, says in (
+        (["-", "--from", "jmss"], "a = 1", "did you mean 'jms'"),
+        (["-", "--from", "jms"], "a !", "expected"),
+        (["-", "--from", "jms"], b"\xff", "cannot read"),
+        (["none.json", "--from", "eventbridge"], "", "no file none.json"),
+        (["-", "--from", "jms", "--schema", "-"], "", "only one input"),
+    ):
+        done = run("translate", *words, stdin=stdin)
+        assert done.exit_code == 2
+        assert says in done.stderr

@@ -21,7 +21,7 @@ LAYERS = [
     {"concurrency"},
     {"encoding"},
     {"language", "matchers", "workloads"},
-    {"engine"},
+    {"engine", "dialects"},
     {"storage"},
     {"index"},
     {"console"},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hitbox.index.exchange import Exchange
     from hitbox.index.index import Index, LoadReport
     from hitbox.index.matches import Matches, Transition
+    from hitbox.index.unseen import Unseen
     from hitbox.language import Limits
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __all__ = [
     "Matches",
     "Schema",
     "Transition",
+    "Unseen",
     "matchers",
 ]
 
@@ -47,6 +49,8 @@ _MODULES = {
     "Matches": "hitbox.index.matches",
     "Schema": "hitbox.encoding.schema",
     "Transition": "hitbox.index.matches",
+    "Unseen": "hitbox.index.unseen",
+    "dialects": "hitbox.dialects",
     "spark": "hitbox.spark",
 }
 
@@ -55,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'hitbox' has no attribute {name!r}")
     module = import_module(_MODULES[name])
-    found = globals()[name] = module if name == "spark" else getattr(module, name)
+    found = globals()[name] = module if name.islower() else getattr(module, name)
     return found
 
 

@@ -21,11 +21,11 @@ try:
 except ModuleNotFoundError as missing:  # the core installs without them
     sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
 
-from hitbox import Index, __version__
+from hitbox import Index, __version__, dialects
 from hitbox.console import table_files
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
-from hitbox.errors import MissingExtra, ValueProblem
+from hitbox.errors import MissingExtra, ValueProblem, nearest
 
 SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
 ELSEWHERE = {  # name: module, extra, summary
@@ -125,7 +125,9 @@ def _open(
         raise ValueProblem("give either --subscriptions FILE or --snapshot DIR")
     if snapshot is not None:
         return Index.open(snapshot, matcher=matcher)
-    wanted = table_files.read_schema(schema) if schema else table_files.infer_schema(events)
+    wanted = table_files.read_schema(schema) if schema else None
+    if wanted is None and events is not None:  # one event alone does not say which attributes there are
+        wanted = table_files.infer_schema(events)
     index = Index(wanted, matcher or "auto")
     index.load(table_files.read_table(subscriptions or ""))
     return index
@@ -213,14 +215,30 @@ def explain(
     with plain_errors():
         _check_stdin(event, subscriptions, schema)
         values = _event(table_files.read_stdin().decode(errors="replace") if event == table_files.STDIN else event)
-        if subscriptions is not None and schema is None:
-            raise ValueProblem("--subscriptions needs --schema here, such as --schema price:float,city:string")
         index = _open(subscriptions, snapshot, schema, matcher, None)
         known: Any = id
         if id is not None and id not in index and re.fullmatch("-?[0-9]{1,19}", id):
             known = int(id)
         answer = index.explain(values, known, where, misses=misses)
         print(json.dumps(answer.to_dict(), ensure_ascii=False, indent=1, default=str) if as_json else str(answer))
+
+
+@app.command()
+def translate(
+    file: Annotated[str, typer.Argument(help="the filter: a file; - for stdin")],
+    dialect: Annotated[str, typer.Option("--from", help="eventbridge, jms or cesql")],
+    schema: SchemaText = None,
+) -> None:
+    """Print the predicate that says the same as a filter of another system."""
+    with plain_errors():
+        _check_stdin(file, schema)
+        if dialect not in dialects.__all__:
+            raise ValueProblem(
+                f"--from {dialect!r}{nearest(dialect, dialects.__all__)} (have: eventbridge, jms, cesql)"
+            )
+        text = table_files.read_text(file)
+        wanted = table_files.read_schema(schema) if schema else None
+        print(getattr(dialects, dialect).parse(text.strip(), wanted))
 
 
 def _event(text: str) -> dict[str, Any]:

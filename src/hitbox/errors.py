@@ -48,6 +48,10 @@ class UnknownAttribute(PredicateError):
     """A name that the schema does not have."""
 
 
+class DialectError(PredicateError):
+    """A filter of another system is wrong, or says what our language cannot."""
+
+
 class SchemaError(HitboxError):
     """A schema, role, domain or precision is wrong."""
 

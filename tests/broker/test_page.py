@@ -57,6 +57,11 @@ def add(page: playwright.Page, owner: str, name: str, priority: int, where: str)
     expect(page.locator("#add-done")).to_contain_text(f"{owner}/{name} is saved")
 
 
+def test_attributes_that_no_event_had(page: playwright.Page) -> None:
+    page.get_by_role("button", name="Look for them").click()
+    expect(page.locator("#unseen-count")).to_contain_text("the latest")
+
+
 def test_add_publish_see_it_arrive(page: playwright.Page) -> None:
     add(page, "ann", "cheap", 7, "price < 20 AND city = 'Paris'")
     add(page, "bob", "many", 2, "qty >= 3")

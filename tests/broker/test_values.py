@@ -7,8 +7,10 @@ import io
 import json
 import math
 import shutil
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -144,5 +146,26 @@ def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
             assert [a.event for a in accepted] == [{"qty": {"low": 1, "high": 3}}]
             await broker.dispatcher.run(accepted)
             await until(lambda: ann.seqs() == [1])
+
+    asyncio.run(scenario())
+
+
+@dataclass
+class Sale:
+    city: Enum
+    qty: Decimal
+
+
+def test_a_client_publishes_objects_and_tables(tmp_path: Path) -> None:
+    colour = Enum("City", {"ROME": "Rome"})
+
+    async def scenario() -> None:
+        async with serving(tmp_path, SCHEMA) as (_, url), httpx.AsyncClient(base_url=url) as http:
+            async with Client(url) as client:
+                await client.publish(Sale(colour["ROME"], Decimal(3)))
+                await client.publish_many(pa.table({"city": ["Oslo", None], "qty": [1, 2]}))
+                await client.publish_many([Sale(colour["ROME"], Decimal(4)), {"qty": np.int8(5)}])
+            rows = [(event.get("city"), event.get("qty")) for event in await events(http)]
+            assert rows == [("Rome", 3), ("Oslo", 1), (None, 2), ("Rome", 4), (None, 5)]
 
     asyncio.run(scenario())

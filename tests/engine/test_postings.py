@@ -104,3 +104,16 @@ def test_each_segment_draws_a_seed_which_its_snapshot_keeps() -> None:
     assert seeds[0] != seeds[1]
     again = Engine.from_arrays(Space.of(2), arrays)
     assert [again.arrays()[f"segment{i}.seed"].tolist() for i in range(2)] == seeds
+
+
+@pytest.mark.parametrize("attributes", [1, 30, 300])
+def test_attributes_that_nobody_uses_do_not_matter(attributes: int) -> None:
+    """Ranges of one attribute are a bitmap segment, however many attributes the schema has; postings would be slow."""
+    engine = Engine(Space.of(attributes), tail=1)
+    engine.insert(np.arange(2000), Boxes.of([{0: (2 * n, 2 * n + 20)} for n in range(2000)]))
+    arrays = engine.arrays()
+    assert "segment0.slots" not in arrays
+    points = Points.of(np.concatenate([2 * np.arange(0, 40)[:, None], np.zeros((40, attributes - 1), int)], axis=1))
+    oracle = make("brute", Space.of(attributes))
+    oracle.insert(np.arange(2000), Boxes.of([{0: (2 * n, 2 * n + 20)} for n in range(2000)]))
+    assert_equal(engine, oracle, points)

@@ -53,14 +53,15 @@ def build(folder: Path, program: str, sanitizers: str, levels: dict[str, list[st
     return folder / program
 
 
-def build_text(folder: Path) -> Path:
+def build_alone(folder: Path, name: str) -> Path:
+    """A program that needs headers only."""
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     include = ["-I", str(ROOT / "src/engine")]
     subprocess.run(
-        [compiler(), *flags, *include, ROOT / "tests/engine/native/text.cpp", "-o", folder / "text"],
+        [compiler(), *flags, *include, ROOT / f"tests/engine/native/{name}.cpp", "-o", folder / name],
         check=True,
     )
-    return folder / "text"
+    return folder / name
 
 
 def assert_exact(program: Path) -> None:
@@ -76,7 +77,17 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hostile_predicates_do_not_reach_outside_their_text(tmp_path: Path) -> None:
-    assert_exact(build_text(tmp_path))
+    assert_exact(build_alone(tmp_path, "text"))
+
+
+@pytest.mark.slow
+def test_forged_programs_do_not_reach_outside_their_arrays(tmp_path: Path) -> None:
+    assert_exact(build_alone(tmp_path, "programs"))
+
+
+@pytest.mark.slow
+def test_covers_with_anchors_are_those_of_a_linear_scan(tmp_path: Path) -> None:
+    assert_exact(build_alone(tmp_path, "sets"))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from hitbox import workloads
 from hitbox.encoding.arrays import Hits, Points, Space
 from hitbox.engine import Engine, _kernels
 from hitbox.errors import BenchError, HitboxError, MatcherError
-from hitbox.experiments import bench, bench_report, goal_cases, goals
+from hitbox.experiments import bench, bench_report, constructs, documents, goal_cases, goals
 from hitbox.experiments.bench_cli import app, split_matchers, workload_options
 from hitbox.experiments.contestants import OTHERS, contestants, enter
 from hitbox.experiments.floor import Floor
@@ -265,6 +265,50 @@ def test_goals(tmp_path):
         assert set(checkouts) == {"before", "now"}
         for steps in checkouts.values():
             assert sum(steps.values()) == pytest.approx(2 * steps["total"])
+
+
+SOME = ("sku = 'w'", "text REGEXP 'w[a-m]+ v', 1 KB", "zone = z AND OLD.price > NEW.price")
+
+
+def test_constructs(tmp_path, monkeypatch):
+    """Every figure is there; a wrong answer is an error. The whole list runs in the slow test below."""
+    some = [one for one in constructs.CONSTRUCTS if one.what in SOME]
+    monkeypatch.setattr(constructs, "CONSTRUCTS", some)
+    out = tmp_path / "constructs.json"
+    done = CliRunner().invoke(app, ["constructs", "--quick", "--repeats", "1", "--out", str(out)])
+    assert done.exit_code == 0, done.stderr
+    assert "[a-m]" in done.stdout
+    record = json.loads(out.read_text())
+    assert [line["what"] for line in record["constructs"]] == list(SOME)
+    table = constructs.markdown(record).splitlines()
+    assert len(table) == 5
+    assert all(line.count("|") == table[0].count("|") for line in table)
+    wrong = constructs.Construct("wrong", "qty", lambda draw: (f"qty >= {draw.whole(0, 5)}", "False"))
+    monkeypatch.setattr(constructs, "CONSTRUCTS", [wrong])
+    done = CliRunner().invoke(app, ["constructs", "--quick"])
+    assert done.exit_code == 2
+    assert "wrong answers: wrong" in done.stderr
+
+
+@pytest.mark.slow
+def test_all_constructs_agree_with_the_loop():
+    record = constructs.run(True, 1, lambda _: None)
+    assert len(record["constructs"]) == len(constructs.CONSTRUCTS)
+
+
+def test_documents(tmp_path):
+    """Every case in small; the answers are compared with a loop of Python predicates first."""
+    out = tmp_path / "documents.json"
+    done = CliRunner().invoke(app, ["documents", "--quick", "--repeats", "1", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    record = json.loads(out.read_text())
+    assert len(record["documents"]) == 4 * len(documents.CASES) + 4
+    for line in record["documents"]:
+        assert line["now"] >= 0, line
+    assert "one event" in done.stdout
+    done = CliRunner().invoke(app, ["documents", "--n", "5"])
+    assert done.exit_code == 2
+    assert "documents have no parameters" in done.stderr
 
 
 def test_goals_without_the_version_before():

@@ -128,7 +128,8 @@ CALLS: list[tuple[str, Callable[[Index], Any], type[HitboxError], str]] = [
     ),
     ("batch wheres", lambda i: i.match_batch([EVENT], where=["age > 1", "age > 2"]), TableError, "2 texts"),
     ("threads", lambda i: i.match_batch([EVENT], threads=0), ValueProblem, "threads"),
-    ("load kind", lambda i: i.load([1]), TableError, "pyarrow"),  # type: ignore[arg-type]
+    ("load kind", lambda i: i.load(1), TableError, "pyarrow"),
+    ("load row", lambda i: i.load([1]), TableError, "row 0"),
     ("load no id", lambda i: i.load(pa.table({"where": ["TRUE"]})), TableError, "'id'"),
     ("load id type", lambda i: i.load(pa.table({"id": [1.5], "where": ["TRUE"]})), TableError, "id"),
     ("load where type", lambda i: i.load(pa.table({"id": ["a"], "where": [1]})), TableError, "where"),

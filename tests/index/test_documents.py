@@ -117,7 +117,8 @@ def test_tables() -> None:
     assert index.match_batch(pa.table({"order.city": ["Paris"]})).to_lists().to_pylist() == [["city"]]
     index.subscribe("missing", "order.city IS MISSING")
     index.subscribe("null", "order.city IS NULL AND order.city IS NOT MISSING")
-    assert index.match_batch(table).to_lists().to_pylist() == [["city", "tag"], ["item", "missing"], ["null"]]
+    found = index.match_batch(table).to_lists().to_pylist()
+    assert [sorted(ids) for ids in found] == [["city", "tag"], ["item", "missing"], ["null"]]
     for bad in (pa.table({"tags": [[1]]}), pa.table({"tags": ["x"]})):
         with pytest.raises(TableError, match="tags"):
             index.match_batch(bad)
@@ -160,8 +161,7 @@ def test_fields_that_are_not_declared() -> None:
     }
     table = pa.Table.from_pylist([event])
     ignoring, refusing, neither = shop(extra="ignore"), shop(extra="error"), shop()
-    assert ignoring.match(event) == ["city", "item", "cheap"]
-    assert ignoring.match_batch(table)[0] == ["city", "item", "cheap"]
+    assert sorted(ignoring.match(event)) == sorted(ignoring.match_batch(table)[0]) == ["cheap", "city", "item"]
     assert ignoring.match({"else": 1}) == []
     assert ignoring.match_batch(pa.table({"else": [1]}))[0] == []
     assert ignoring.match_batch([{"price": 3, "else": 1}])[0] == ["cheap"]

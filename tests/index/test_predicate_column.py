@@ -45,27 +45,27 @@ def read_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one_by_one(
     texts: Sequence[str | None], schema: hitbox.Schema, keys: Keys, limits: Limits
-) -> Iterator[tuple[list[Any], list[bool]] | str]:
-    """What each text comes to by itself: its boxes and whether they are exact, or the error."""
+) -> Iterator[tuple[list[Any], list[bool], Any] | str]:
+    """What each text comes to by itself: its boxes, whether they are exact, and its program, or the error."""
     for text in texts:
         try:
             predicate = language.parse(text or "", schema, role="criteria", limits=limits)
             keys.admit(language.strings(predicate))
-            made = language.compile(predicate, keys, limits)
-            yield made.boxes, made.exact
+            made = language.compile(predicate, keys, limits, anchored=True)
+            yield made.boxes, made.exact, made.program
         except HitboxError as problem:
             yield str(problem)
 
 
-def alone(text: str, texts: PredicateTexts, keys: Keys) -> tuple[list[Any], list[bool]] | str:
+def alone(text: str, texts: PredicateTexts, keys: Keys) -> tuple[list[Any], list[bool], Any] | str:
     """The same as `subscribe` finds it."""
     try:
         predicate = texts.read(text)
-        assert predicate.strings() == language.strings(language.parse(text, keys.schema, limits=texts.limits))
-        boxes, exact = predicate.boxes(keys, {}, 4)
+        assert predicate.strings(keys) == language.strings(language.parse(text, keys.schema, limits=texts.limits))
+        boxes, exact, program = predicate.boxes(keys, {}, 4)
     except HitboxError as problem:
         return str(problem)
-    return [boxes[at] for at in range(len(boxes))], exact
+    return [boxes[at] for at in range(len(boxes))], exact, program
 
 
 def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = DEFAULT_LIMITS) -> float:
@@ -73,7 +73,7 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
     table = pa.table({"id": np.arange(len(texts)), "where": pa.array(texts, pa.large_string())})
     draft = bulk_load.read(table, schema, limits)
     keys = Keys(schema)
-    strings = draft.strings(schema)
+    strings = draft.strings(keys)
     keys.admit(strings)
     parsed = dict(draft.errors)
     encoded = draft.encode(keys, limits)
@@ -96,7 +96,8 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
         assert encoded.ids[at].as_py() == row
         assert encoded.where is not None
         assert encoded.where[at].as_py() == texts[row]
-        boxes, exact = expected
+        boxes, exact, program = expected
+        assert encoded.programs.get(at) == program, texts[row]
         assert encoded.count[at] == len(boxes), texts[row]
         for one, sure in zip(boxes, exact, strict=True):
             assert encoded.boxes[box] == one, texts[row]
@@ -546,7 +547,7 @@ def test_what_subscriptions_say_about_themselves(columns: dict[str, Any]) -> Non
     draft = bulk_load.read(table, ABOUT, DEFAULT_LIMITS)
     keys = Keys(ABOUT)
     unsound = dict(draft.errors)
-    keys.admit(draft.strings(ABOUT))
+    keys.admit(draft.strings(keys))
     encoded = draft.encode(keys, DEFAULT_LIMITS)
     box = at = 0
     for row, text in enumerate(ROWS):
@@ -564,7 +565,8 @@ def test_what_subscriptions_say_about_themselves(columns: dict[str, Any]) -> Non
         try:
             predicate = language.parse(text, ABOUT, role="criteria")
             bulk_load.about_strings(ABOUT, about)
-            boxes, exact = bulk_load.subscription_boxes(keys, predicate, about, DEFAULT_LIMITS)
+            made = bulk_load.subscription_boxes(keys, predicate, about, DEFAULT_LIMITS)
+            boxes, exact = made.boxes, made.exact
         except HitboxError as problem:
             error = error or str(problem)
         assert draft.errors.get(row) == error
@@ -585,7 +587,7 @@ def test_a_name_that_ends_like_a_bound() -> None:
     index = hitbox.Index({"x": "string", "x_low": "string"})
     columns = {"x_low": ["a"], "x_high": ["b"], "x_low_low": ["c"], "x_low_high": ["d"]}
     index.load(pa.table({"id": [1], **columns}))
-    assert set(index._keys.dictionaries["x_low"].arrays()["data"].tobytes().decode()) == {"c", "d"}
+    assert set(index._keys.dictionaries[index.schema.number("x_low")].arrays()["data"].tobytes().decode()) == {"c", "d"}
     assert index.match({"x": "aa", "x_low": "cc"}) == [1]
     assert index.match({"x": "aa", "x_low": "aa"}) == []
 
@@ -617,10 +619,10 @@ def test_a_reader_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
         assert texts._reader is not None
         known.add(id(texts._reader.native))
         assert texts._reader.defined <= 23
-        assert read.strings() == {NAMES.index("s"): {f"w{turn}", f"w{turn + 1}"}} or turn % 10 == 9
+        assert read.strings(keys) == {NAMES.index("s"): {f"w{turn}", f"w{turn + 1}"}} or turn % 10 == 9
     assert len(known) > 1
-    keys.admit(early.strings())
-    boxes, exact = early.boxes(keys, {}, 4)  # of a reader that was replaced
+    keys.admit(early.strings(keys))
+    boxes, exact, _ = early.boxes(keys, {}, 4)  # of a reader that was replaced
     made = language.compile(language.parse("i = 1 AND s LIKE 'first%'", SCHEMA), keys, DEFAULT_LIMITS)
     assert ([boxes[0]], exact) == (list(made.boxes), list(made.exact))
 

@@ -259,7 +259,7 @@ def test_a_key_looked_up_while_the_index_is_saved(tmp_path: Path, monkeypatch: p
     index = Index.open(tmp_path)
     for text in ("b1", "b2", "x"):
         index.subscribe(text, f"s = '{text}'")
-    index._keys.dictionaries["s"].memo.clear()  # it has forgotten keys that it looked up
+    index._keys.dictionaries[index.schema.number("s")].memo.clear()  # it has forgotten keys that it looked up
     writing, looking, written = threading.Event(), threading.Event(), threading.Event()
     found: list[Any] = []
     arrays, text_at = Dictionary.arrays, Dictionary._text
@@ -282,7 +282,7 @@ def test_a_key_looked_up_while_the_index_is_saved(tmp_path: Path, monkeypatch: p
         words.key("x")  # remembers what it finds
         found.append(index.match({"s": "x"}))
 
-    words = index._keys.dictionaries["s"]
+    words = index._keys.dictionaries[index.schema.number("s")]
     reader = threading.Thread(target=read)
     monkeypatch.setattr(Dictionary, "arrays", slow_arrays)
     monkeypatch.setattr(Dictionary, "_text", slow_text)

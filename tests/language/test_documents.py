@@ -19,41 +19,15 @@ from hitbox import language
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.keys import Keys
-from hitbox.encoding.schema import Schema
+from hitbox.encoding.schema import OpenSchema, Schema
 from hitbox.errors import LimitExceeded
+from hitbox.language import normal
 from hitbox.language.places import EARTH_RADIUS, Area, around, distance
+from hitbox.language.truth import Facts
 from support import golden_files
+from support.document_tables import ARROW, flat, strictly_nested
 from support.random_documents import SCHEMA, TYPES, Writer, meaning, nested, random_image
 from support.second_evaluator import Rejected, Unsure, World, parse, truth
-
-ARROW = pa.schema(
-    [
-        *((name, pa.int64()) for name in "ab"),
-        *((name, pa.float64()) for name in "xy"),
-        *((name, pa.string()) for name in ("s", "ip")),
-        ("ok", pa.bool_()),
-        *((name, pa.timestamp("us", "UTC")) for name in ("at", "until")),
-        *((name, pa.float64()) for name in ("lat", "lon")),
-        ("order", pa.struct({"city": pa.string(), "total": pa.struct({"net": pa.float64(), "odd name": pa.int64()})})),
-        ("tags", pa.list_(pa.string())),
-        ("scores", pa.large_list(pa.int64())),
-        ("flags", pa.list_(pa.bool_())),
-        (
-            "items",
-            pa.list_(
-                pa.struct(
-                    {
-                        "sku": pa.string(),
-                        "price": pa.float64(),
-                        "size": pa.struct({"w": pa.int64()}),
-                        "tags": pa.list_(pa.string()),
-                    }
-                )
-            ),
-        ),
-        ("deep", pa.struct({"list": pa.list_(pa.float64())})),
-    ]
-)
 
 
 def right(text: str, new: Any, old: Any) -> bool | None:
@@ -62,19 +36,6 @@ def right(text: str, new: Any, old: Any) -> bool | None:
         return truth(parse(text, TYPES), TYPES, World(meaning(new) or {}, meaning(old), time.time_ns() // 1000)) is True
     except Unsure:
         return None
-
-
-def strictly_nested(values: Any) -> Any:
-    return nested(random.Random(0), values) if values is None else _nest(values)
-
-
-def _nest(values: dict[str, Any]) -> dict[str, Any]:
-    class Never(random.Random):
-        def random(self) -> float:
-            return 1.0
-
-    found: dict[str, Any] = nested(Never(), values)
-    return found
 
 
 @pytest.mark.parametrize("matcher", ["hitbox", "brute"])
@@ -130,18 +91,6 @@ def test_random_tables(seed: int) -> None:
         for id, text in texts.items():
             wanted = right(text, new, None)
             assert wanted is None or (id in matches[number]) == wanted, f"{text!r} of {row!r}: {wanted}"
-
-
-def flat(row: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{above}{name}.")
-        elif isinstance(value, list):
-            found[above + name] = [flat(one) if isinstance(one, dict) else one for one in value]
-        elif value is not None or above + name in TYPES:
-            found[above + name] = value
-    return found
 
 
 def test_the_two_parsers_agree_on_random_texts() -> None:
@@ -335,3 +284,67 @@ def test_duckdb_agrees_on_paths_lists_and_text() -> None:
     for number, (text, sql) in enumerate(texts.items()):
         wanted = {row for (row,) in connection.execute(f"SELECT n FROM events WHERE {sql}").fetchall()}
         assert {row for row in range(len(rows)) if number in matches[row]} == wanted, text
+
+
+def test_lists_that_meet_each_other() -> None:
+    """Each list of the event inside EXISTS multiplies the time per event: with a third one, a short text and a small
+    event would take minutes."""
+    for of in (Schema({"a": [{"x": "int", "t": "int[]"}], "b": [{"y": "int"}], "c": "int[]"}), OpenSchema()):
+        language.parse("EXISTS(a WHERE EXISTS(NEW.b WHERE y = 1) AND ANY(NEW.c) = x AND ANY(t) = 3)", of)
+        for text in (
+            "EXISTS(a WHERE EXISTS(NEW.b WHERE EXISTS(NEW.a WHERE x < 1)))",
+            "EXISTS(a WHERE EXISTS(NEW.b WHERE ANY(NEW.c) < y))",
+            "EXISTS(a WHERE EXISTS(NEW.b WHERE ALL(NEW.c) < y))",
+        ):
+            with pytest.raises(LimitExceeded, match=r"the third list .* outside of the EXISTS"):
+                language.parse(text, of)
+
+
+def test_polygons_with_heights() -> None:
+    """Shapely writes POLYGON Z where its points have heights."""
+    shapely = pytest.importorskip("shapely")
+    corners = [(0, 0, 5), (2, 0, 5), (2, 2, 6.5), (0, 2, 1e-7), (0, 0, 5)]
+    hole = [(0.5, 0.5, 1), (1, 0.5, 1), (1, 1, 1), (0.5, 0.5, 1)]
+    one = shapely.Polygon(corners, [hole])
+    for made in (one, shapely.MultiPolygon([one])):
+        text = made.wkt
+        assert " Z " in text
+        assert Area(text).polygons == Area(shapely.force_2d(made).wkt).polygons
+    assert Area("POLYGON ZM ((0 0 1 1, 1 0 1 1, 1 1 1 1, 0 0 1 1))").holds(0.2, 0.5)
+    assert Area("multipolygon z empty").holds(0, 0) is False
+    for wrong in ("POLYGON Z ((0 0, 1 0, 1 1, 0 0))", "POLYGON ((0 0 1, 1 0 1, 1 1 1, 0 0 1))", "POLYGON Z"):
+        with pytest.raises(ValueError, match=r"point|missing"):
+            Area(wrong)
+
+
+def test_terms_share_the_checks_of_their_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty (x OR y) are thousands of terms; a condition is evaluated once for an explanation, not once per term."""
+    checked: list[int] = []
+    may_hold = Facts._may_hold
+
+    def counted(facts: Facts, node: Any) -> bool:
+        checked.append(id(node))
+        return may_hold(facts, node)
+
+    monkeypatch.setattr(Facts, "_may_hold", counted)
+    index = hitbox.Index({f"x{n}": "int" for n in range(40)})
+    index.subscribe(1, " AND ".join(f"(x{n % 40} = {n} OR x{(n + 7) % 40} < {n})" for n in range(40)))
+    assert not index.explain({f"x{n}": n for n in range(40)} | {"x3": -1, "x36": 99}, 1).matched
+    assert checked
+    assert len(checked) == len(set(checked))
+
+
+def test_products_of_terms_that_do_not_fit_are_not_tried_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event with intervals, or an explanation, multiplies ORs out to 10,000 terms; what lies beyond is covered."""
+    tried: list[int] = []
+    both = normal._both
+
+    def counted(one: Any, other: Any) -> Any:
+        tried.append(1)
+        return both(one, other)
+
+    monkeypatch.setattr(normal, "_both", counted)
+    index = hitbox.Index({f"x{n}": "int" for n in range(40)})
+    index.subscribe(1, " AND ".join(f"(x{n % 40} = {n} OR x{(n + 7) % 40} < {n})" for n in range(60)))
+    index.match({f"x{n}": n for n in range(40)} | {"x3": (1, 5)})
+    assert 10_000 < len(tried) < 150_000

@@ -203,7 +203,13 @@ def test_explanation_reads_well() -> None:
         "nearest change: price: 9.5 -> at least 10; city: 'Oslo' -> 'Paris'",
     ]
     tree = found.to_dict()
-    assert tree["changes"][0] == {"attribute": "price", "value": 9.5, "wanted": "at least 10", "nearest": 10.0}
+    assert tree["changes"][0] == {
+        "attribute": "price",
+        "value": 9.5,
+        "wanted": "at least 10",
+        "nearest": 10.0,
+        "text": "price: 9.5 -> at least 10",
+    }
     assert tree["tree"]["children"][0]["truth"] == "false"
     cases = {
         "price > 10": "price: 9.5 -> more than 10",
@@ -212,8 +218,8 @@ def test_explanation_reads_well() -> None:
         "price IS NULL": "price: 9.5 -> missing",
         "price < 5 OR price > 10": "price: 9.5 -> more than 10",
         "city LIKE 'Pa%'": "city: 'Oslo' -> starting with 'Pa'",
-        "city LIKE '%x'": "city: 'Oslo' -> LIKE '%x'",
-        "city LIKE 'a%x'": "city: 'Oslo' -> starting with 'a' and LIKE 'a%x'",
+        "city LIKE '%x'": "city: 'Oslo' -> ending with 'x'",
+        "city LIKE 'a%x'": "city: 'Oslo' -> starting with 'a' and like 'a%x'",
         "city > 'Paris'": "city: 'Oslo' -> more than 'Paris'",
         "NOT ok": "ok: TRUE -> FALSE",
     }

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hitbox import Index, Schema, workloads
+from hitbox import Attribute, Index, Schema, workloads
 from hitbox import spark as hs
-from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError
+from hitbox.errors import HitboxError, HitboxWarning, SchemaError, SnapshotError, TableError
+from hitbox.index.sharded import part_name, write_part
 from hitbox.spark import parquet_table, snapshot_files, writer_lease
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
@@ -331,6 +332,69 @@ def test_latest_by_orders_as_spark_does(spark: Any, tmp_path: Path, kind: str) -
         hs.build(frame.selectExpr("id", "where", "array(at) as at"), str(tmp_path), SCHEMA, latest_by="at")
 
 
+@pytest.mark.parametrize("layout", ["where", "wide"])
+def test_rows_that_are_equally_late(spark: Any, tmp_path: Path, layout: str) -> None:
+    """The largest row counts, in whatever order they come."""
+    texts = "id", "concat('price = ', n) AS where"
+    columns = texts if layout == "where" else ("id", "n AS price_low", "n + 1 AS price_high")
+    rows = [("a", float(n), 7) for n in range(8)]
+    found = set()
+    for seed in range(3):
+        Random(seed).shuffle(rows)
+        frame = spark.createDataFrame(rows, "id string, n double, at int").coalesce(2).selectExpr(*columns, "at")
+        hs.build(frame, str(tmp_path), {"price": "float"}, latest_by="at")
+        index = Index.open(tmp_path)
+        found.add(tuple(n for n in range(9) if index.match({"price": n})))
+    assert len(found) == 1, found
+
+
+def test_latest_by_a_column_that_says_more(spark: Any, tmp_path: Path) -> None:
+    schema = {"price": "int", "edition": Attribute("int", role="information")}
+    rows = [(1, "price > 0", 3, 9), (1, "price > 1", 2, 1), (2, "price > 0", 1, 1)]
+    frame = spark.createDataFrame(rows, "id int, where string, edition int, priority int")
+    for column in ("edition", "priority"):
+        hs.build(frame, str(tmp_path), schema, latest_by=column)
+        index = Index.open(tmp_path)
+        assert (index.where(1), index.about(1)) == ("price > 0", {"edition": 3})
+        assert index.match({"price": 5}) == [1, 2], "the priorities count, too"
+
+
+def test_a_stream_of_subscriptions_is_refused(spark: Any, tmp_path: Path) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("value AS id", "'price > 0' AS where")
+    with pytest.raises(TableError, match="a table, not a stream; apply_changes takes a stream"):
+        hs.build(stream, str(tmp_path), SCHEMA)
+
+
+def test_a_single_file_with_types_that_spark_does_not_have(spark: Any, tmp_path: Path) -> None:
+    file = str(tmp_path / "subscriptions.parquet")
+    kinds = [pa.uint64(), pa.float16(), pa.time32("ms"), pa.decimal256(50, 2), pa.map_(pa.string(), pa.int8())]
+    strange = {f"column{number}": pa.nulls(2, kind) for number, kind in enumerate(kinds)}
+    ids, levels = pa.array([1, 2], pa.uint32()), pa.array([4, 9], pa.uint8())
+    pq.write_table(pa.table({"id": ids, "where": ["price > 1", "price > 2"], "priority": levels} | strange), file)
+    with pytest.warns(HitboxWarning, match="'column0', .* are ignored"):
+        report = hs.build(file, str(tmp_path / "snapshot"), SCHEMA)
+    assert report.ignored_columns == tuple(strange)
+    assert Index.open(tmp_path / "snapshot").match({"price": 3}) == [2, 1]
+    table = spark.sql("SELECT 1 AS id, 'price > 1' AS where, make_interval(1) AS every")
+    with pytest.warns(HitboxWarning, match="'every' of the subscriptions is ignored"):
+        hs.build(table, str(tmp_path / "snapshot"), SCHEMA)
+    with pytest.raises(TableError, match="column 'where' is a column of binary, not of texts"):
+        hs.build(table.selectExpr("id", "every AS where"), str(tmp_path / "snapshot"), SCHEMA)
+
+
+def test_ids_are_told_apart_whatever_their_collation(spark: Any, tmp_path: Path) -> None:
+    rows = [(1, "subscribe", "A", "price > 1"), (2, "subscribe", "a", "price > 2")]
+    frame = spark.createDataFrame(rows, "sequence int, op string, id string, where string")
+    frame = frame.selectExpr(
+        "sequence", "op", "collate(id, 'UTF8_LCASE') AS id", "collate(where, 'UTF8_LCASE') AS where"
+    )
+    hs.build(frame.drop("sequence", "op"), str(tmp_path), SCHEMA)
+    assert sorted(Index.open(tmp_path)) == ["A", "a"]
+    hs.build(frame.drop("sequence", "op").where("FALSE"), str(tmp_path), SCHEMA)
+    hs.apply_changes(frame, str(tmp_path))
+    assert sorted(Index.open(tmp_path)) == ["A", "a"]
+
+
 def test_a_draft_holds_no_boxes_when_it_is_published(spark: Any, tmp_path: Path) -> None:
     hs.build(predicates(spark, ("a", "price > 1", 4)), str(tmp_path), SCHEMA)
     names = {file.name.partition("-")[0] for file in (tmp_path / "versions" / "00000001").iterdir()}
@@ -341,3 +405,17 @@ def test_a_draft_holds_no_boxes_when_it_is_published(spark: Any, tmp_path: Path)
 def test_unknown_parameters_are_named(spark: Any) -> None:
     with pytest.raises(HitboxError, match="did you mean 'width'"):
         hs.generate("w1", 5, 5, spark=spark, widht=0.1)
+
+
+def test_what_failed_tasks_left_is_not_published(tmp_path: Path) -> None:
+    """A part that two tasks wrote is in the draft twice, and one of the two counts."""
+    index = Index({"a": "int"})
+    index.subscribe(1, "a > 0")
+    with snapshot_files.draft(str(tmp_path)) as place:
+        with snapshot_files.filling(place) as folder:
+            write_part(folder, index, part_name(0))
+            files = write_part(folder, index, name := part_name(0))
+        meta = {"schema": index.schema.to_json(), "subscriptions": 1, "id_type": "int", "matcher": "hitbox"}
+        snapshot_files.publish(str(tmp_path), place, meta | {"parts": [name]}, files, operation="build")
+    assert [file.name for file in snapshot.folder_of(tmp_path, 1).iterdir() if file.is_dir()] == [name]
+    assert list(Index.open(tmp_path)) == [1]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hitbox import Index
+from hitbox import Attribute, Index
 from hitbox import spark as hs
 from hitbox.encoding import string_dictionary
 from hitbox.errors import SnapshotError, TableError, WriterConflict
@@ -118,6 +118,43 @@ def test_entries_that_do_not_fit(spark: Any, path: str) -> None:
         hs.apply_changes(bad.withColumn("id", bad.sequence), path)
     with pytest.raises(SnapshotError, match="there is none"):
         hs.apply_changes(bad, path + "/nowhere")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_entries_that_are_left_out_hide_no_others(spark: Any, path: str, together: bool) -> None:
+    """The result does not depend on how a log is cut into batches."""
+    entries: list[tuple[Any, ...]] = [
+        (1, "subscribe", "a", "price = 1", 4),
+        (2, "subscribe", "a", "prise = 2", 4),
+        (3, "subscribe", "a", "price >", 4),
+        (4, "delete", "a"),
+        (5, "subscribe", "s1", "price = 5", 4),
+        (6, "delete", "s1"),
+        (7, "subscribe", None, "price = 7", 4),
+        (7, "unsubscribe", "s2"),
+        (8, "unsubscribe", None),
+    ]
+    batches = [entries] if together else [entries[:1], entries[1:3], entries[3:5], entries[5:]]
+    reports = [hs.apply_changes(log(spark, *batch), path, on_error="return") for batch in batches]
+    assert sorted(sequence for report in reports for sequence, _ in report.errors) == [2, 3, 4, 6, 7, 8]
+    index = Index.open(path)
+    assert (index.where("a"), index.where("s1"), "s2" in index) == ("price = 1", "price = 5", False)
+    assert reports[-1].sequence == 7
+    again = hs.apply_changes(log(spark, *entries), path, on_error="return")
+    assert (again.version, again.subscribed, again.unsubscribed) == (reports[-1].version, 0, 0)
+
+
+def test_columns_may_have_any_other_name(spark: Any, tmp_path: Path) -> None:
+    """What hitbox counts beside the entries has its own names, and columns that are ignored need no order."""
+    path, schema = str(tmp_path), {"price": "int", "count": Attribute("int", role="information")}
+    hs.build(spark.createDataFrame([(1, "price > 1", 3)], "id long, where string, count int"), path, schema)
+    entries = spark.sql(
+        "SELECT 1 sequence, 'subscribe' op, 2L id, 'price > 1' where, 4 count, struct(map(1, 2) m, 3 `b.c`) meta, "
+        "map(1, 2) `odd.name`, map(1, 2) `we``ird`, map(1, 2) `sp ace 'q'`"
+    )
+    with pytest.warns(UserWarning, match="are ignored"):
+        assert hs.apply_changes(entries, path).subscribed == 1
+    assert Index.open(path).about(2) == {"count": 4}
 
 
 def test_only_the_parts_that_change_are_read_and_written(spark: Any, tmp_path: Path) -> None:

@@ -254,14 +254,7 @@ def test_a_batch_that_stops_halfway_is_repeated_with_the_same_pairs(
 
     with monkeypatch.context() as patch:
         if place == "events stored":
-            store = module.Exchange._store
-            patch.setattr(
-                module.Exchange,
-                "_store",
-                lambda self, *rest: (
-                    store(self, *rest) if rest[-1] == "publish" else stopping(store, before=True)(self, *rest)
-                ),
-            )
+            patch.setattr(module.Change, "publish", stopping(module.Change.publish, before=False))
         elif place == "both stored":
             patch.setattr(module.Exchange, "store", stopping(module.Exchange.store, before=False))
         elif place == "noted":
@@ -357,6 +350,15 @@ def test_rows_that_do_not_fit_are_named_and_nothing_is_stored(spark: Any, tmp_pa
     assert pairs(hs.exchange(same, subscriptions, path, JOBS, where="asks")) == [("e", 1)]
 
 
+def test_ids_of_another_type_leave_both_sides_as_they_are(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs")
+    hs.exchange(*tables(spark, {"e": (1, 2, "Rome", None)}, {1: (None, 30, True)}), path, JOBS, where="asks")
+    events, people = tables(spark, {"f": (1, 2, "Rome", None)}, {2: (None, 30, True)})
+    with pytest.raises(TableError, match="has subscriptions with ids of type int, these have string"):
+        hs.exchange(events, people.withColumn("id", people.id.cast("string")), path, where="asks")
+    assert list(Index.open(f"{path}/events")) == ["e"]
+
+
 def hs_expr(text: str) -> Any:
     from pyspark.sql import functions as F
 
@@ -422,3 +424,41 @@ def test_what_is_wrong_is_said_before_anything_starts(spark: Any, tmp_path: Path
     with pytest.raises(SchemaError, match="has another schema"):
         hs.exchange(events, subscriptions, path, {**JOBS, "size": "int"}, where="asks")
     assert hitbox.Schema(JOBS).swapped().swapped() == hitbox.Schema(JOBS)
+
+
+@pytest.mark.parametrize("name", ["count", "doubtful", "a.b `c` 'd' \"e\""])
+def test_attributes_may_have_any_other_name(spark: Any, tmp_path: Path, name: str) -> None:
+    schema = {"price": "int", name: Attribute("int", role="information")}
+    escaped, quoted = name.replace("`", "``"), name.replace('"', '""')
+    for turn, expected in enumerate([[("e0", 0)], [("e0", 1), ("e1", 0), ("e1", 1)]]):
+        asks = [(f"e{turn}", 5, f'"{quoted}" > 3')]
+        events = spark.createDataFrame(asks, "event_id string, price int, where string")
+        rows = [(turn, "price > 1", 4), (turn + 10, "price > 1", 3)]
+        people = spark.createDataFrame(rows, f"id long, where string, `{escaped}` int")
+        assert pairs(hs.exchange(events, people, str(tmp_path / "x"), schema)) == expected
+
+
+def test_a_side_that_says_nothing(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "x")
+    events = spark.createDataFrame([("e", 5)], "event_id string, price int")
+    people = spark.createDataFrame([(1, "price > 1"), (2, "price > 7")], "id long, where string")
+    assert pairs(hs.exchange(events, people, path, {"price": "int"}, where=None)) == [("e", 1)]
+    assert pairs(hs.exchange(None, people.selectExpr("id + 2 AS id", "where"), path)) == [("e", 3)]
+
+
+def test_times_without_a_zone_in_a_session_with_one(spark: Any, tmp_path: Path) -> None:
+    """They are UTC, as in match; not of the zone of the session."""
+    schema = {"at": "timestamp", "born": Attribute("timestamp", role="information")}
+    offers = [("e", "2026-01-01 12:00", "born = TIMESTAMP '2000-01-01 06:00:00'")]
+    events = spark.createDataFrame(offers, "event_id string, at string, where string")
+    seekers = [(1, "at = TIMESTAMP '2026-01-01 12:00:00'", "2000-01-01 06:00")]
+    people = spark.createDataFrame(seekers, "id int, where string, born string")
+    events = events.selectExpr("event_id", "cast(at AS timestamp_ntz) AS at", "where")
+    people = people.selectExpr("id", "where", "cast(born AS timestamp_ntz) AS born")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for _ in range(2):  # the first call builds, the second changes
+            assert pairs(hs.exchange(events, people, str(tmp_path / "x"), schema)) == [("e", 1)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from hitbox import Index, workloads
+from hitbox import Attribute, Index, workloads
 from hitbox import spark as hs
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.index import sharded
@@ -145,20 +146,23 @@ def test_part_by_part_gives_the_same(w1: Any, form: str, limit: int | None) -> N
     assert sorted(map(tuple, plain)) == sorted(map(tuple, spread))
 
 
-@pytest.mark.parametrize("kind", ["int", "string"])
+@pytest.mark.parametrize("ids", ["int", "long", "string"])
 @pytest.mark.parametrize(
     ("form", "limit"), [("arrays", None), ("arrays", 5), ("pairs", 5), ("counts", None), ("counts", 5)]
 )
 def test_the_steps_of_a_match_by_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, limit: int | None, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, limit: int | None, ids: str
 ) -> None:
     """Without Spark: blocks, pieces of different sizes in each part, and the merge, event by event."""
     monkeypatch.setattr(match_task, "MAX_BATCH_IDS", 600)
     monkeypatch.setattr(part_match, "MIN_PIECE_IDS", 1)
     tables = Tables(workloads.get("w1", n=400, width=0.9, levels=5))
     table = tables.subscriptions(0, 400)
-    if kind == "string":
+    kind = "string" if ids == "string" else "int"
+    if ids == "string":
         table = table.set_column(0, "id", table["id"].cast(pa.string()))
+    if ids == "long":  # about half of them need more than four bytes
+        table = table.set_column(0, "id", pc.multiply(table["id"], pa.scalar(10**7)))
     parts = 3
     with snapshot.draft(tmp_path) as draft:
         files = snapshot.add(draft, {})
@@ -290,6 +294,29 @@ def test_output_is_cut_into_bounded_batches(tmp_path: Path, monkeypatch: pytest.
         assert max(sizes) <= 100_000
 
 
+@pytest.mark.parametrize("lengths", [[1000] * 300, [100_000] + [1] * 299])
+def test_pairs_copy_kept_columns_in_bounded_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: list[int]
+) -> None:
+    """Without Spark: a long text of an event is there once per match."""
+    index = Index({"a": "int"})
+    for id in range(50):
+        index.subscribe(id, "a >= 0")
+    index.save(tmp_path)
+    monkeypatch.setattr(match_task, "MAX_BATCH_BYTES", 500_000)
+    texts = ["x" * length for length in lengths]
+    events = pa.RecordBatch.from_pydict({"text": texts, "a": np.arange(300), "tags": [["t"]] * 300})
+    identity = snapshot_files.identity(snapshot_files.facts(str(tmp_path)))
+    job = match_task.Job(str(tmp_path), 1, identity, ("a",), ("a", "text", "tags"), "pairs")
+    batches = list(job(iter([events])))
+    assert max(batch.get_total_buffer_size() for batch in batches) < 1_500_000
+    found = pa.Table.from_batches(batches)
+    assert found["text"].to_pylist() == [text for text in texts for _ in range(50)]
+    assert sorted(zip(*found.select(["a", "subscription"]).to_pydict().values(), strict=True)) == [
+        (event, id) for event in range(300) for id in range(50)
+    ]
+
+
 MEMORY = """
 import resource, sys
 import numpy as np, pyarrow as pa
@@ -326,3 +353,65 @@ def test_a_bad_event_is_named(spark: Any, tmp_path: Path) -> None:
     events = spark.createDataFrame([(7, 1, 2), (8, 5, 3)], "event_id int, a_low int, a_high int")
     with pytest.raises(Exception, match=r"interval on 'a' has its ends swapped.*event_id = 8"):
         hs.match(events, str(tmp_path)).collect()
+
+
+def test_predicates_of_events_are_texts_and_kept_columns_a_list(spark: Any, tmp_path: Path) -> None:
+    index = Index({"a": "int", "age": Attribute("int", role="information")})
+    index.subscribe(1, "a > 0", about={"age": 3})
+    index.save(tmp_path)
+    events = spark.createDataFrame([(1, 5, 3)], "event_id int, a int, user int")
+    with pytest.raises(TableError, match="the predicates of the events, 'user', are texts, not int"):
+        hs.match(events, str(tmp_path), where="user")
+    with pytest.raises(TableError, match=r"keep is a list of columns: keep=\['user'\]"):
+        hs.match(events, str(tmp_path), keep="user")
+    with pytest.raises(TableError, match=r"has 'a': .* rename the column \(withColumnRenamed\('A_low', 'a_low'\)\)"):
+        hs.match(events.selectExpr("event_id", "a AS A_low", "a AS A_high"), str(tmp_path), allow_missing=True)
+    broken = events.selectExpr("event_id", "a", "cast(X'41FF' AS string) AS asks")
+    with pytest.raises(Exception, match=r"predicate of an event holds .* not UTF-8 \(event_id = 1\)"):
+        hs.match(broken, str(tmp_path), where="asks").collect()
+
+
+def test_events_that_come_in_another_order_when_a_task_is_repeated(spark: Any, tmp_path: Path) -> None:
+    """Spark lost the blocks of a task after one part was matched; the second time they are read in another order."""
+    path = str(tmp_path)
+    rows = spark.range(20).selectExpr("id", "concat('a <= ', id) AS where")
+    hs.build(rows, path, {"a": "int"}, parts=2)
+    facts = snapshot_files.facts(path)
+    job = match_task.Job(path, 1, snapshot_files.identity(facts), ("a",), ("a",))
+    work = part_match.PartMatch(job, 2, "int")
+
+    def pieces(values: list[int | None], part: int) -> list[pa.RecordBatch]:
+        (block,) = work.blocks(iter([pa.RecordBatch.from_pydict({"a": pa.array(values, pa.int64())})]))
+        copy = block.append_column("part", pa.array([part], pa.int32()))
+        return list(work.match(iter([copy])))
+
+    first, second = pieces([3, None, 5], 0), pieces([3, None, 5], 1)
+    found = pa.Table.from_batches(work.merge(iter([*first, *second]))).to_pylist()
+    assert {row["a"]: sorted(row["subscriptions"]) for row in found} == {
+        3: list(range(3, 20)),
+        None: [],
+        5: list(range(5, 20)),
+    }
+    for other in ([5, None, 3], [3, 5, None]):
+        with pytest.raises(HitboxError, match="came in another order when Spark repeated a task"):
+            list(work.merge(iter([*first, *pieces(other, 1)])))
+
+
+@pytest.mark.parametrize("by_part", [False, True])
+def test_events_without_ids(spark: Any, tmp_path: Path, by_part: bool) -> None:
+    hs.build(spark.range(30).selectExpr("id", "concat('a <= ', id) AS where"), str(tmp_path), {"a": "int"}, parts=2)
+    events = spark.range(10).selectExpr("id AS a")
+    counted = {"arrays": "sum(size(subscriptions))", "pairs": "count(subscription)", "counts": "sum(matches)"}
+    for form, count in counted.items():
+        found = hs.match(events, str(tmp_path), None, form=form, by_part=by_part)
+        assert found.selectExpr(count).first()[0] == sum(30 - n for n in range(10))
+
+
+def test_kept_columns_may_have_any_other_name(spark: Any, tmp_path: Path) -> None:
+    """Also those that a result has between two tasks."""
+    hs.build(spark.range(9).selectExpr("id", "concat('a <= ', id) AS where"), str(tmp_path), {"a": "int"}, parts=2)
+    names = ["_counts", "_ids", "_levels", "result", "found", "c0"]
+    events = spark.range(4).selectExpr("id AS a", *[f"-id AS {name}" for name in names])
+    for form in ("arrays", "counts"):
+        rows = hs.match(events, str(tmp_path), "a", form=form, keep=names, by_part=True).collect()
+        assert {row.a: {row[name] for name in names} for row in rows} == {n: {-n} for n in range(4)}

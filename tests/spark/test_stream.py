@@ -98,6 +98,22 @@ def test_a_batch_that_comes_again_meets_the_same_subscriptions(spark: Any, snaps
     assert snapshot.versions(snapshot_path) == [5, 6]
 
 
+def test_a_new_checkpoint_at_an_old_place(spark: Any, tmp_path: Path) -> None:
+    """Its first batch has the number of the one that was pinned, but it is no repetition."""
+    path, folder, checkpoint, out = (str(tmp_path / name) for name in ("snapshot", "events", "checkpoint", "out"))
+    spark.range(5).selectExpr("id AS event_id", "id AS a").write.parquet(folder)
+    index = Index({"a": "int"})
+    for version in (1, 2):
+        index.subscribe(version, "a >= 0")
+        index.save(path)
+        events = spark.readStream.schema("event_id long, a long").parquet(folder)
+        query = hs.match_stream(events, path, out, checkpoint, trigger={"availableNow": True})
+        query.awaitTermination(120)
+        assert query.exception() is None
+        assert {row.snapshot_version for row in spark.read.parquet(out).collect()} == {version}
+        shutil.rmtree(checkpoint)
+
+
 def nothing(matches: Any, batch_id: int) -> None:
     pass
 

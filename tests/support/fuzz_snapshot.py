@@ -173,6 +173,54 @@ def large_boxes(path: Path) -> None:
     index.save(path)
 
 
+def programs(path: Path) -> None:
+    """Subscriptions whose boxes leave much open, of several shapes, with lists and strings."""
+    index = Index(Schema({"a": "int", "b": "float", "s": "string", "t": "string"}), tail=32)
+    for i in range(150):
+        unlike = ", ".join(f"'x{i + n}'" for n in range(20))
+        either = " AND ".join(f"(a = {n * i} OR b > {n}.5 OR s = 'y{n}')" for n in range(1 + i % 5))
+        texts = [f"s NOT IN ({unlike}) AND a <> {i}", f"{either} AND t <> 'x{i}'", f"(t = 'x' XOR a < {i}) OR b = 2.5"]
+        index.subscribe(f"s{i}", texts[i % 3] + (" AND t LIKE '%x'" if i % 7 == 0 else ""), priority=i % 10)
+    index.unsubscribe_many([f"s{i}" for i in range(0, 150, 11)])
+    index.save(path)
+
+
+DOCUMENT = {"a": "int", "b": "float", "s": "string", "ip": "string", "tags": "string[]", "items": [{"sku": "string"}]}
+
+
+def document_predicates() -> list[str]:
+    """Conditions on elements, on fragments of texts and on functions, alone and beside others."""
+    kinds = [
+        "ANY(tags) = 'x{0}'",
+        "ANY(tags) IN ('y', 'x{0}') AND a > {0}",
+        "EXISTS(items WHERE sku = 'name{0}')",
+        "s LIKE '%e{0}%'",
+        "s ILIKE '%ITY{0}%' AND b < {0}",
+        "s LIKE '%{0}' OR a - b > {0}",
+        "LOWER(s) = 'x{0}' AND (a <> {0} OR LENGTH(s) = 3)",
+        "ip IN NETWORK '10.0.{0}.0/24'",
+        "a > b XOR s REGEXP 'n+{0}'",
+    ]
+    return [kinds[n % len(kinds)].format(n % 50) for n in range(180)]
+
+
+def documents(path: Path) -> None:
+    """Anchors, derived attributes and programs."""
+    index = Index(Schema(DOCUMENT), tail=32)
+    for i, text in enumerate(document_predicates()):
+        index.subscribe(i, text, priority=i % 10)
+    index.unsubscribe_many(list(range(0, 180, 7)))
+    index.save(path)
+
+
+def open_documents(path: Path) -> None:
+    """No schema: all attributes are derived."""
+    index = Index(tail=32)
+    for i, text in enumerate(document_predicates()):
+        index.subscribe(i, text, priority=i % 10)
+    index.save(path)
+
+
 def about(path: Path) -> None:
     """Subscriptions that say something about themselves."""
     schema = {"price": "float", "age": Attribute("int", role="information"), "c": Attribute("string", "information")}
@@ -198,7 +246,7 @@ def parts(path: Path) -> None:
         keys.schema,
         DEFAULT_LIMITS,
     )
-    keys.admit(found.strings(keys.schema))
+    keys.admit(found.strings(keys))
     encoded = found.encode(keys, DEFAULT_LIMITS)
     place = sharded.part_of(encoded.ids, 3)
     with snapshot.draft(path) as folder:
@@ -237,6 +285,9 @@ MAKERS = {
         equalities,
         many_attributes,
         large_boxes,
+        programs,
+        documents,
+        open_documents,
         about,
         brute,
         parts,
@@ -302,7 +353,14 @@ def change_facts(rng: np.random.Generator, facts: dict[str, Any]) -> None:
     values = [None, 0, -1, 2**40, "", "x", "../x", [], {}, ["a", "a"], [[]], "int", "string", "brute", "rein", True]
     key = rng.choice(sorted(facts))
     value = values[int(rng.integers(0, len(values)))]
-    if key == "schema" and rng.random() < 0.8:
+    if key == "derived" and facts["derived"] and rng.random() < 0.8:
+        at = int(rng.integers(0, len(facts["derived"])))
+        one = facts["derived"][at]
+        if one is None or rng.random() < 0.3:
+            facts["derived"][at] = value
+        else:
+            one[rng.choice(sorted(one))] = rng.choice(np.array([value, [value], ["s"], ["LOWER(s)"]], object))
+    elif key == "schema" and isinstance(facts["schema"], list) and rng.random() < 0.8:
         one = facts["schema"][int(rng.integers(0, len(facts["schema"])))]
         one[rng.choice(sorted(one))] = value
     elif key == "files":
@@ -351,7 +409,11 @@ def values(rng: np.random.Generator, schema: Schema, count: int) -> list[dict[st
         "timestamp": lambda: "2024-01-01",
         "bool": lambda: True,
     }
+    draw |= {f"{kind}[]": lambda one=one: [one(), None] for kind, one in draw.items()}
+    draw["object[]"] = lambda: [{"sku": draw["string"]()}]
     names = [(name, one.type) for name, one in schema.items() if one.role != "information"]
+    if schema.is_open:
+        names = [(name, one.type) for name, one in Schema(DOCUMENT).items()]
     return [{name: draw[kind]() for name, kind in names if rng.random() < 0.9} for _ in range(count)]
 
 
@@ -382,13 +444,15 @@ def use(rng: np.random.Generator, path: Path, again: Path) -> None:
     list(index._state.rows())
     number = isinstance(ids[0], int) if ids else True
     index.unsubscribe_many(ids[::3])
-    text = next(iter(f"{name} IS NULL" for name, one in index.schema.items() if one.role != "information"))
+    names = [name for name, one in index.schema.items() if one.role != "information"]
+    text = f"{names[0] if names else 's'} IS NULL"
     for i in range(70):
         index.subscribe(10**6 + i if number else f"new{i}", text, priority=i % 10)
     index.match_batch(events)
     index.save(again)
     Index.open(again).match_batch(events)
-    asked = [name for name, one in index.schema.items() if one.role != "information"]
+    asked = [name for name, one in index.schema.items() if one.role != "information"] or ["s"]
+    index.check()
     sharded.Shards.open(path).match_batch(pa.table({name: pa.nulls(3, pa.null()) for name in asked}))
 
 

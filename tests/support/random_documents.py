@@ -265,10 +265,13 @@ class Writer:
             lists = ["tags", "scores", "items", "flags"] if self.fields is None else ["tags", "items"]
             functions = [f"LENGTH({self.name(rng.choice(lists))})", f"LENGTH({self.value('string', 0)})"]
             zone = rng.choice(["", f", '{rng.choice(ZONES)}'"])
+            functions.append(f"INT({self.value(rng.choice(['string', 'bool']), 0)})")
             functions.append(f"{rng.choice(['HOUR', 'DAY_OF_WEEK'])}({self.value('timestamp', 0)}{zone})")
             return rng.choice(functions)
         if type_ == "string":
             if depth and kind < 0.4:
+                if kind < 0.1:
+                    return f"STRING({self.attribute('int', 'bool', 'timestamp')})"
                 return f"{rng.choice(['LOWER', 'UPPER'])}({self.value(type_, depth - 1)})"
             return self.literal(type_) if kind < 0.5 else self.attribute(type_)
         if type_ == "timestamp":
@@ -280,6 +283,8 @@ class Writer:
                 return f"{self.attribute('timestamp')} - {self.value('timestamp', 0)}"
             length = f"INTERVAL '{rng.choice(LENGTHS)}'"
             return f"{length} * {rng.choice(['2', '-1', self.attribute('int')])}" if kind < 0.6 else length
+        if kind < 0.1:
+            return f"BOOL({self.attribute('int', 'string')})"
         return self.literal("bool") if kind < 0.4 else self.attribute("bool")
 
     def literal(self, type_: str) -> str:

@@ -566,6 +566,8 @@ def function(name: str, type_: str, given: list[str], values: list[Value]) -> Va
         return "".join(of(pa.scalar(letter)).as_py() if letter != "ß" else letter for letter in values[0])
     if name == "LENGTH":
         return len(values[0])
+    if name in ("INT", "BOOL", "STRING"):
+        return cast(name, given[0], values[0])
     if name in ("HOUR", "DAY_OF_WEEK"):
         return calendar(name, *values)
     if name == "DISTANCE":
@@ -584,6 +586,21 @@ def function(name: str, type_: str, given: list[str], values: list[Value]) -> Va
         return None
     made = fraction_function(name, values)
     return None if made is None else double(made)
+
+
+def cast(name: str, given: str, value: Value) -> Value:
+    if name == "STRING":
+        if given == "timestamp":
+            at = datetime(1970, 1, 1) + timedelta(microseconds=value)
+            return f"{at.year:04}-{at:%m-%dT%H:%M:%S}" + (f".{at:%f}Z" if at.microsecond else "Z")
+        return ("false", "true")[value] if given == "bool" else f"{value:d}"
+    if name == "BOOL":
+        return value != 0 if given == "int" else {"true": True, "false": False}.get(value.lower())
+    if given == "bool":
+        return 1 if value else 0
+    if not re.match(r"^[-+]?[0123456789]{1,40}\Z", value):
+        return None
+    return int(value) if -(2**63) < int(value) < 2**63 else None
 
 
 def whole_function(name: str, values: list[int]) -> int | None:
@@ -1110,7 +1127,14 @@ class Parser:
             self.expect(")")
             return Expr("timestamp", "now")
         if name in ("ANY", "ALL"):
-            path, origin, type_ = self.list_path()
+            start = self.at
+            try:
+                path, origin, type_ = self.list_path()
+            except NoList:
+                self.at = start
+                value = self.name()  # one value is a list of itself
+                self.expect(")")
+                return value
             self.expect(")")
             if not isinstance(type_, str):
                 raise Rejected("objects have no single value")
@@ -1147,6 +1171,9 @@ class Parser:
             **dict.fromkeys(("ABS", "ROUND", "FLOOR", "CEIL"), (NUMBERS,)),
             **dict.fromkeys(("LOWER", "UPPER", "LENGTH"), (("string",),)),
             **dict.fromkeys(("HOUR", "DAY_OF_WEEK"), (("timestamp",), ("string",))),
+            "INT": (("int", "string", "bool"),),
+            "BOOL": (("int", "string", "bool"),),
+            "STRING": (("int", "string", "bool", "timestamp"),),
             "DISTANCE": (NUMBERS,) * 4,
             "INSIDE": (NUMBERS, NUMBERS, ("string",)),
         }
@@ -1177,6 +1204,10 @@ class Parser:
                 check_zone(arguments[1].parts[0].value)
             except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
                 raise Rejected("no zone") from None
+        if name in ("INT", "BOOL", "STRING"):
+            if arguments[0].type == name.lower():
+                return arguments[0]
+            return self.folded(name.lower(), name, tuple(arguments))
         result = "string" if name in ("LOWER", "UPPER") else "float" if name == "DISTANCE" else "int"
         if shapes[name] == (NUMBERS,):
             result = "int" if arguments[0].type == "int" else "float"

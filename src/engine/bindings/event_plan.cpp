@@ -43,9 +43,17 @@ bool real_number(PyObject* value, double& number) {
 
 i64 clamp(i64 value, i64 low, i64 high) { return value < low ? low : value > high ? high : value; }
 
+bool has_dot(PyObject* name) { return PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) >= 0; }
+
 nb::object checked(PyObject* made) {
   if (!made) throw nb::python_error();
   return nb::steal(made);
+}
+
+void check_size(PyObject* event, Py_ssize_t size) {
+  if (PyDict_Size(event) == size) return;
+  PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
+  throw nb::python_error();
 }
 
 // The memory of a Python object.
@@ -140,10 +148,16 @@ class Dictionary {
 
 }  // namespace
 
-EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event)
-    : numbers_(numbers), other_value_(other_value), other_event_(other_event) {
+EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event,
+                     nb::object derived, bool ignores)
+    : numbers_(numbers), other_value_(other_value), other_event_(other_event), derived_(derived), ignores_(ignores) {
   for (nb::handle native : columns) columns_.push_back(column(native));
+  for (auto [name, of] : numbers)
+    if (nb::isinstance<nb::int_>(of) && nb::cast<i64>(of) >= 0)
+      columns_.at(size_t(nb::cast<i64>(of))).dotted = has_dot(name.ptr());
   for (nb::handle attribute : free) free_.push_back(nb::cast<u32>(attribute));
+  old_ = checked(PyUnicode_InternFromString("old"));
+  new_ = checked(PyUnicode_InternFromString("new"));
   parts_ = checked(PyUnicode_InternFromString("parts"));
   tzinfo_ = checked(PyUnicode_InternFromString("tzinfo"));
   days_ = checked(PyUnicode_InternFromString("days"));
@@ -154,6 +168,11 @@ EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::obje
 EventPlan::Column EventPlan::column(nb::handle native) {
   Column out;
   std::string type = nb::cast<std::string>(native[0]);
+  if (type == "list") {
+    const std::string of = nb::cast<std::string>(native[1]);
+    out.element = of == "int" ? Type::whole : of == "float" ? Type::real : of == "bool" ? Type::truth : Type::text;
+    out.type = Type::list;
+  }
   if (type == "int") out.type = Type::whole;
   if (type == "float") out.type = Type::real;
   if (type == "bool") out.type = Type::truth;
@@ -221,9 +240,35 @@ bool EventPlan::plain_key(const Column& column, PyObject* value, i64& key) const
       key = clamp(2 * i64(at) + (real > grid) - (real < grid), column.below, column.above);
       return true;
     }
+    case Type::list: return list_key(column, value, key);
     case Type::other: break;
   }
   return false;
+}
+
+// Whether an element of a list needs no codec.
+bool EventPlan::is_plain(Type element, PyObject* value) {
+  if (value == Py_None) return true;
+  double real;
+  i64 whole;
+  if (element == Type::whole) return whole_number(value, whole);
+  if (element == Type::real) return real_number(value, real);
+  if (element == Type::truth) return value == Py_True || value == Py_False;
+  if (Py_TYPE(value) != &PyUnicode_Type) return false;
+  Py_ssize_t size;
+  const char* text = PyUnicode_AsUTF8AndSize(value, &size);
+  if (!text) PyErr_Clear();
+  return text && !std::memchr(text, 0, size_t(size));
+}
+
+// Of an exact list: its length.
+bool EventPlan::list_key(const Column& column, PyObject* value, i64& key) const {
+  if (Py_TYPE(value) != &PyList_Type) return false;
+  const Py_ssize_t size = PyList_Size(value);
+  for (Py_ssize_t at = 0; at < size; ++at)
+    if (!is_plain(column.element, PyList_GetItem(value, at))) return false;
+  key = i64(size);
+  return true;
 }
 
 // Of an exact string that files and columns can carry: as Dictionary.key says.
@@ -279,10 +324,17 @@ void EventPlan::encode_other(PyObject* event, i64 number, size_t row, i64* low, 
   for (auto [attribute, ends] : nb::cast<nb::dict>(found)) put(ends, nb::cast<u32>(attribute), row, low, highs);
 }
 
-void EventPlan::encode_row(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs,
-                           Names* names) const {
-  for (u32 a = 0; a < attributes(); ++a) low[a] = MISSING;
-  if (Py_TYPE(event) != &PyDict_Type) return encode_other(event, number, row, low, highs);
+// Whether an event may be two images. Then what stands beside them means nothing.
+bool EventPlan::may_have_images(PyObject* event) const {
+  for (PyObject* name : {old_.ptr(), new_.ptr()})
+    if (PyDict_Contains(event, name) == 1 && !PyDict_Contains(numbers_.ptr(), name)) return true;
+  return false;
+}
+
+// The fields of an event, or of an object in it; false if Python has to look at the event.
+bool EventPlan::encode_fields(PyObject* event, PyObject* fields, i64 number, size_t row, i64* low,
+                              std::vector<High>& highs, Names* names, Ways& ways) const {
+  const bool inside = fields != numbers_.ptr();
   PyObject *name, *value;
   Py_ssize_t at = 0;
   for (size_t nth = 0; PyDict_Next(event, &at, &name, &value); ++nth) {
@@ -290,27 +342,60 @@ void EventPlan::encode_row(PyObject* event, i64 number, size_t row, i64* low, st
     if (names && nth < names->size() && (*names)[nth].first.ptr() == name) {
       attribute = (*names)[nth].second;
     } else {
-      PyObject* known = Py_TYPE(name) == &PyUnicode_Type ? PyDict_GetItemWithError(numbers_.ptr(), name) : nullptr;
+      if (Py_TYPE(name) != &PyUnicode_Type) return false;
+      PyObject* known = PyDict_GetItemWithError(fields, name);
       if (!known) {
         PyErr_Clear();
-        return encode_other(event, number, row, low, highs);
+        if (ignores_ && !(inside && has_dot(name))) continue;  // with dots it may lead to an attribute
+        return false;
       }
-      attribute = u32(PyLong_AsLong(known));
+      if (PyDict_Check(known)) {  // an object
+        ways.objects = true;
+        ways.dotted |= has_dot(name);
+        if (value == Py_None) continue;
+        if (Py_TYPE(value) != &PyDict_Type) return false;
+        nb::object held = nb::borrow(value);
+        const Py_ssize_t size = PyDict_Size(event);
+        if (!encode_fields(value, known, number, row, low, highs, nullptr, ways)) return false;
+        check_size(event, size);
+        continue;
+      }
+      const long of = PyLong_AsLong(known);
+      if (of < 0) return false;
+      attribute = u32(of);
       if (names) {
         names->resize(nth);
         names->emplace_back(nb::borrow(name), attribute);
       }
     }
+    ways.dotted |= !inside && columns_[attribute].dotted;
     if (plain_key(columns_[attribute], value, low[attribute])) continue;
     // Python code runs here, and may change the event.
     nb::object kept = nb::borrow(event), held = nb::borrow(value);
-    Py_ssize_t size = PyDict_Size(event);
+    const Py_ssize_t size = PyDict_Size(event);
     put(other_value_(attribute, held, number), attribute, row, low, highs);
-    if (PyDict_Size(event) != size) {
-      PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
-      throw nb::python_error();
-    }
+    check_size(event, size);
   }
+  return !(ways.objects && ways.dotted);
+}
+
+void EventPlan::encode_row(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs,
+                           Names* names) const {
+  for (u32 a = 0; a < attributes(); ++a) low[a] = MISSING;
+  Ways ways;
+  if (Py_TYPE(event) != &PyDict_Type || (ignores_ && may_have_images(event)) ||
+      !encode_fields(event, numbers_.ptr(), number, row, low, highs, names, ways))
+    encode_other(event, number, row, low, highs);
+}
+
+// One event, with the attributes that are functions of others.
+void EventPlan::encode_event(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs,
+                             Names* names) const {
+  if (derived_.is_none()) return encode_row(event, number, row, low, highs, names);
+  if (PyDict_Size(numbers_.ptr())) encode_row(event, number, row, low, highs, names);
+  else std::fill(low, low + attributes(), MISSING);  // nothing is declared: everything is derived
+  nb::object found = derived_(nb::handle(event), number);
+  for (auto [attribute, ends] : nb::cast<nb::dict>(found)) put(ends, nb::cast<u32>(attribute), row, low, highs);
 }
 
 void EventPlan::add_highs(size_t rows, const std::vector<High>& highs, EventKeys& out) const {
@@ -326,7 +411,7 @@ void EventPlan::add_highs(size_t rows, const std::vector<High>& highs, EventKeys
 void EventPlan::encode(nb::handle event, EventKeys& out) const {
   std::vector<High> highs;
   out.low = allocate<i64>(attributes());
-  encode_row(event.ptr(), -1, 0, out.low, highs, nullptr);
+  encode_event(event.ptr(), -1, 0, out.low, highs, nullptr);
   add_highs(1, highs, out);
 }
 
@@ -338,15 +423,16 @@ void EventPlan::encode(nb::handle events, size_t count, i64 row, EventKeys& out)
     PyObject* event = PyList_GetItem(events.ptr(), Py_ssize_t(at));
     if (!event) throw nb::python_error();
     nb::object kept = nb::borrow(event);
-    encode_row(event, row < 0 ? row : row + i64(at), at, out.low + at * attributes(), highs, &names);
+    encode_event(event, row < 0 ? row : row + i64(at), at, out.low + at * attributes(), highs, &names);
   }
   add_highs(count, highs, out);
 }
 
 void bind_event_plan(nb::module_& m) {
   nb::class_<EventPlan>(m, "EventPlan")
-      .def(nb::init<nb::list, nb::dict, nb::list, nb::object, nb::object>(), nb::arg("columns"), nb::arg("numbers"),
-           nb::arg("free"), nb::arg("other_value"), nb::arg("other_event"))
+      .def(nb::init<nb::list, nb::dict, nb::list, nb::object, nb::object, nb::object, bool>(), nb::arg("columns"),
+           nb::arg("numbers"), nb::arg("free"), nb::arg("other_value"), nb::arg("other_event"),
+           nb::arg("derived") = nb::none(), nb::arg("ignores") = false)
       .def(
           "encode",
           [](const EventPlan& self, nb::list events, i64 row) {

@@ -34,10 +34,14 @@ struct EventKeys {
 
 class EventPlan {
  public:
-  // columns: what `Codec.native` says, one per attribute. numbers: {name: attribute} of those that events carry.
+  // columns: what `Codec.native` says, one per attribute. numbers: {name: attribute} of those that events carry, -1 of those
+  // that they may not; of an object {field: attribute}, and so on. Objects and attributes below them are there by their
+  // dotted names, too. ignores: names that are not in `numbers` are passed over.
   // free: the attributes that events do not carry, which meet everything. other_value(attribute, value, row) ->
   // (low, high) and other_event(event, row) -> {attribute: (low, high)} ask the codecs; row is -1 of a single event.
-  EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event);
+  // derived(event, row) -> {attribute: (low, high)} of the attributes that are functions of others, or None.
+  EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event,
+            nb::object derived, bool ignores);
 
   u32 attributes() const { return u32(columns_.size()); }
 
@@ -47,7 +51,7 @@ class EventPlan {
   void encode(nb::handle events, size_t count, i64 row, EventKeys& out) const;
 
  private:
-  enum class Type : u8 { other, whole, real, truth, moment, text, whole_grid, real_grid };
+  enum class Type : u8 { other, whole, real, truth, moment, text, whole_grid, real_grid, list };
 
   struct Column {
     Type type = Type::other;
@@ -56,6 +60,13 @@ class EventPlan {
     nb::object epoch, plain_epoch;       // moment: the start of 1970, with and without a zone
     i64 over = 1, below = 0, above = 0;  // grid: step = over / under; keys outside the domain
     double scale = 1, under = 1;
+    Type element = Type::other;  // of a list
+    bool dotted = false;         // it is below an object
+  };
+
+  // How the fields of one event were named. In both ways, one may be given twice.
+  struct Ways {
+    bool objects = false, dotted = false;
   };
 
   // An end of an interval, or of an attribute that is free.
@@ -69,9 +80,15 @@ class EventPlan {
 
   static Column column(nb::handle native);
   bool plain_key(const Column& column, PyObject* value, i64& key) const;
+  static bool is_plain(Type element, PyObject* value);
+  bool list_key(const Column& column, PyObject* value, i64& key) const;
   bool text_key(const Column& column, PyObject* value, i64& key) const;
   bool moment_key(const Column& column, PyObject* value, i64& key) const;
+  bool encode_fields(PyObject* event, PyObject* fields, i64 number, size_t row, i64* low, std::vector<High>& highs,
+                     Names* names, Ways& ways) const;
+  bool may_have_images(PyObject* event) const;
   void encode_row(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs, Names* names) const;
+  void encode_event(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs, Names* names) const;
   void encode_other(PyObject* event, i64 number, size_t row, i64* low, std::vector<High>& highs) const;
   void put(nb::handle ends, u32 attribute, size_t row, i64* low, std::vector<High>& highs) const;
   void add_highs(size_t rows, const std::vector<High>& highs, EventKeys& out) const;
@@ -79,8 +96,9 @@ class EventPlan {
   std::vector<Column> columns_;
   nb::dict numbers_;
   std::vector<u32> free_;
-  nb::object other_value_, other_event_;
-  nb::object parts_, tzinfo_, days_, seconds_, microseconds_;
+  nb::object other_value_, other_event_, derived_;
+  bool ignores_;
+  nb::object old_, new_, parts_, tzinfo_, days_, seconds_, microseconds_;
 };
 
 void bind_event_plan(nb::module_& m);

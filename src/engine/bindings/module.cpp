@@ -12,6 +12,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/brought.hpp"
 #include "bindings/event_plan.hpp"
 #include "bindings/numpy_memory.hpp"
 #include "bindings/owners.hpp"
@@ -30,6 +31,7 @@ using namespace nb::literals;
 
 void bind_text(nb::module_& m);   // text.cpp
 void bind_floor(nb::module_& m);  // floor.cpp
+void bind_sets(nb::module_& m);   // sets.cpp
 
 namespace {
 
@@ -495,11 +497,12 @@ struct NoTimes {
 };
 
 // The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
-// decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says.
+// decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says. `anchored` is null if no cover
+// has an anchor.
 template <class Times>
 nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
                           const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
-                          nb::handle holds, bool as_list, Times& times) {
+                          nb::handle holds, bool as_list, Times& times, AnchoredEvent* anchored = nullptr) {
   EventKeys keys;
   plan.encode(event, keys);
   times.end(ENCODE);
@@ -508,23 +511,37 @@ nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& se
   const Kernels* kernels = require_kernels(simd);
   Events events{keys.low, keys.ends(), plan.attributes()};
   const size_t wanted = limit < 0 ? SIZE_MAX : size_t(limit);
+  if (anchored) {
+    anchored->read();
+    std::optional<ReleasedGil> free;
+    if (anchored->is_long()) free.emplace();
+    anchored->find(events.low, events.high, events.attributes);
+  }
   for (size_t asked = wanted;;) {
     OwnedResult result;
     Slots slots;
     std::vector<i64> doubtful;
+    bool full;
     {
       std::optional<ReleasedGil> free;
       if (is_long(set)) free.emplace();
       if (asked) kernels->match_event(set, events, 0, MatchLimits{LEVELS - 1, 0, asked}, result);
+      full = result.size == asked;
+      if (anchored && asked) anchored->add_to(result, full);
       times.end(MATCH);
-      if (!owners.plain) owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
-      else if (!owners.direct) slots.need(result.size), owners.slots(result.numbers, result.size, slots.data);
+      if (!owners.plain) {
+        owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
+        owners.decide({keys.low, keys.ends(), plan.attributes()}, false, slots, doubtful, 0);
+      } else if (!owners.direct) {
+        slots.need(result.size);
+        owners.slots(result.numbers, result.size, slots.data);
+      }
     }
     if (!doubtful.empty()) Owners::drop_denied(holds, event, doubtful, slots);
     const i32* found = owners.plain && owners.direct ? result.numbers : slots.data;
     size_t size = owners.plain ? result.size : slots.size;
     // Several boxes of one subscription, or boxes that were not enough, may have used up the limit.
-    if (size < wanted && result.size == asked && asked) {
+    if (size < wanted && full && asked) {
       asked = asked < SIZE_MAX / 8 ? 8 * asked : SIZE_MAX;
       continue;
     }
@@ -543,7 +560,17 @@ nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segme
   return match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times);
 }
 
-// The same, and the nanoseconds of each step.
+// The same where some covers have anchors: `sets` are what the event brings.
+nb::object match_anchored_event(const AnchorSegments& anchors, const nb::list& sets, const EventPlan& plan,
+                                const std::vector<Segment*>& segments, const Tail& tail, const std::string& simd,
+                                const Owners& owners, Ids& ids, nb::handle event, i64 limit, nb::handle holds,
+                                bool as_list) {
+  NoTimes times;
+  AnchoredEvent anchored(anchors, sets);
+  return match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times, &anchored);
+}
+
+// What `match_event` returns, and the nanoseconds of each step.
 nb::tuple profile_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
                         const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
                         nb::handle holds, bool as_list) {
@@ -652,6 +679,8 @@ NB_MODULE(_kernels, m) {
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
         "limit"_a, "holds"_a, "as_list"_a);
+  m.def("match_anchored_event", &match_anchored_event, "anchors"_a, "sets"_a, "plan"_a, "segments"_a, "tail"_a,
+        "simd"_a, "owners"_a, "ids"_a, "event"_a.none(), "limit"_a, "holds"_a, "as_list"_a);
   m.def("profile_event", &profile_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a,
         "event"_a.none(), "limit"_a, "holds"_a, "as_list"_a);
   m.def(
@@ -694,4 +723,5 @@ NB_MODULE(_kernels, m) {
   bind_locks(m);
   bind_text(m);
   bind_floor(m);
+  bind_sets(m);
 }

@@ -358,6 +358,44 @@ void Owners::settle(const i32* numbers, const u8* sure, size_t size, Slots& out,
     if (place >= 0) doubtful.push_back(place);
 }
 
+Programs::Programs(Frozen<i64> place, Frozen<i64> words, Frozen<u32> code, Frozen<i64> shapes)
+    : place_(place), words_(words), code_(code), shapes_(shapes) {
+  if (!shapes.size()) throw nb::value_error("shapes begin with 0");
+  view_ = {place.data(), place.size(), words.data(),  words.size(),
+           code.data(),  code.size(),  shapes.data(), shapes.size() - 1};
+}
+
+bool EventPoint::is_point() const {
+  if (low == high) return true;
+  for (u32 at = 0; at < attributes; ++at)
+    if (low[at] != high[at] && low[at] != MISSING) return false;
+  return true;
+}
+
+void Owners::decide(const EventPoint& event, bool asked, Slots& out, std::vector<i64>& doubtful, size_t first) const {
+  if (!programs || doubtful.size() == first || !event.is_point()) return;
+  const size_t doubts = doubtful.size();
+  i32* slots = out.data;
+  size_t from = size_t(doubtful[first]), kept = from, left = first;
+  for (size_t i = first; i < doubts; ++i) {
+    if (i + 2 * PrefetchDistance::GATHER < doubts)
+      programs->fetch_place(slots[doubtful[i + 2 * PrefetchDistance::GATHER]]);
+    if (i + PrefetchDistance::GATHER < doubts) programs->fetch_words(slots[doubtful[i + PrefetchDistance::GATHER]]);
+    const size_t place = size_t(doubtful[i]), between = place - from;
+    const i32 slot = slots[place];
+    if (between) std::memmove(slots + kept, slots + from, between * sizeof *slots);
+    kept += between;
+    from = place + 1;
+    const Truth truth = programs->run(slot, event.low);
+    if (!(truth & IS_TRUE)) continue;
+    if (asked || truth != IS_TRUE) doubtful[left++] = i64(kept);
+    slots[kept++] = slot;
+  }
+  std::memmove(slots + kept, slots + from, (out.size - from) * sizeof *slots);
+  out.size = kept + out.size - from;
+  doubtful.resize(left);
+}
+
 void Owners::drop_denied(nb::handle holds, nb::handle event, const std::vector<i64>& doubtful, Slots& slots) {
   nb::list asked;
   for (i64 place : doubtful) asked.append(slots.data[place]);
@@ -372,11 +410,16 @@ void Owners::drop_denied(nb::handle holds, nb::handle event, const std::vector<i
 
 namespace {
 
-// (offsets, slots, doubtful) of many events.
-nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numbers, nb::object sure) {
+using Keys = nb::ndarray<const i64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// (offsets, slots, doubtful) of many events, whose keys lie between `low` and `high`.
+nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numbers, nb::object sure, Keys low,
+                     Keys high) {
   Frozen<u8> certain;
   if (!sure.is_none()) certain = nb::cast<Frozen<u8>>(sure);
-  const size_t events = offsets.size() - 1;
+  const size_t events = offsets.size() - 1, attributes = low.shape(1);
+  if (low.shape(0) != events || high.shape(0) != events || high.shape(1) != attributes)
+    throw nb::value_error("each event needs a low and a high key per attribute");
   i64* ends = allocate<i64>(events + 1);
   nb::object starts = numpy_array(ends, {events + 1});
   Slots slots;
@@ -389,10 +432,13 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
       ReleasedGil free;
       for (size_t until = done + size_t(PIECE); e < events && done < until; ++e) {
         const i64 from = offsets.data()[e], size = offsets.data()[e + 1] - from;
+        const size_t before = doubtful.size();
         owners.settle(numbers.data() + from, certain.is_valid() ? certain.data() + from : nullptr, size_t(size), slots,
                       doubtful);
+        done += size_t(size) + 16 * (1 + doubtful.size() - before);
+        const EventPoint event{low.data() + e * attributes, high.data() + e * attributes, u32(attributes)};
+        owners.decide(event, certain.is_valid(), slots, doubtful, before);
         ends[e + 1] = i64(slots.size);
-        done += size_t(size) + 16;
       }
     }
     if (PyErr_CheckSignals()) throw nb::python_error();
@@ -430,9 +476,26 @@ void bind_owners(nb::module_& m) {
           nb::arg("id"), nb::arg("order").none())
       .def_prop_ro("nbytes", &Ids::bytes);
 
+  nb::class_<Programs>(m, "Programs")
+      .def(nb::init<Frozen<i64>, Frozen<i64>, Frozen<u32>, Frozen<i64>>(), nb::arg("place"), nb::arg("words"),
+           nb::arg("code"), nb::arg("shapes"))
+      .def(
+          "check",
+          [](const Programs& self, u32 attributes) {
+            ReleasedGil free;
+            self.view().check(attributes);
+          },
+          nb::arg("attributes"))
+      .def(
+          "ends",
+          [](const Programs& self, Frozen<i64> slots, u32 attribute) {
+            return numpy_array(self.view().ends(slots.data(), slots.size(), attribute));
+          },
+          nb::arg("slots"), nb::arg("attribute"));
+
   nb::class_<Owners>(m, "Owners")
-      .def(nb::init<Frozen<i64>, Frozen<u8>, Frozen<i32>, bool, bool>(), nb::arg("owner"), nb::arg("exact"),
-           nb::arg("count"), nb::arg("plain"), nb::arg("direct"))
+      .def(nb::init<Frozen<i64>, Frozen<u8>, Frozen<i32>, bool, bool, nb::object>(), nb::arg("owner"), nb::arg("exact"),
+           nb::arg("count"), nb::arg("plain"), nb::arg("direct"), nb::arg("programs").none())
       .def(
           "slots",
           [](const Owners& self, Frozen<i32> numbers) {
@@ -447,7 +510,8 @@ void bind_owners(nb::module_& m) {
             return numpy_array(std::exchange(slots.data, nullptr), {size});
           },
           nb::arg("numbers"))
-      .def("settle", &settle_all, nb::arg("offsets"), nb::arg("numbers"), nb::arg("sure").none());
+      .def("settle", &settle_all, nb::arg("offsets"), nb::arg("numbers"), nb::arg("sure").none(), nb::arg("low"),
+           nb::arg("high"));
 }
 
 }  // namespace hitbox

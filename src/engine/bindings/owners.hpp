@@ -1,6 +1,7 @@
 // From the numbers of boxes that matched to the ids of their subscriptions.
 //
 //   numbers  ->  owner[number] = slot  ->  each slot once, in doubt where no exact box of it matched  ->  ids
+//                                          programs decide most of these doubts
 #pragma once
 
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "base/common.hpp"
 #include "base/prefetch.hpp"
+#include "program/program.hpp"
 
 namespace hitbox {
 
@@ -81,10 +83,35 @@ class Ids {
   size_t kept_count_ = 0, asked_ = 0;
 };
 
+// The programs of slots (program/program.hpp).
+class Programs {
+ public:
+  Programs(Frozen<i64> place, Frozen<i64> words, Frozen<u32> code, Frozen<i64> shapes);
+
+  const ProgramView& view() const { return view_; }
+
+ private:
+  Frozen<i64> place_, words_;
+  Frozen<u32> code_;
+  Frozen<i64> shapes_;
+  ProgramView view_;
+};
+
+// The keys of one event.
+struct EventPoint {
+  const i64 *low, *high;
+  u32 attributes;
+
+  // Not if an attribute is an interval. (An attribute that events do not carry begins at MISSING.)
+  bool is_point() const;
+};
+
 // Which slot a box belongs to.
 struct Owners {
-  Owners(Frozen<i64> owner_of, Frozen<u8> is_exact, Frozen<i32> box_count, bool is_plain, bool is_direct)
-      : owner(owner_of), exact(is_exact), count(box_count), plain(is_plain), direct(is_direct) {}
+  Owners(Frozen<i64> owner_of, Frozen<u8> is_exact, Frozen<i32> box_count, bool is_plain, bool is_direct,
+         nb::object slot_programs)
+      : owner(owner_of), exact(is_exact), count(box_count), plain(is_plain), direct(is_direct), held(slot_programs),
+        programs(slot_programs.is_none() ? nullptr : &nb::cast<const Programs&>(slot_programs).view()) {}
 
   // The slots of some boxes.
   void slots(const i32* numbers, size_t size, i32* out) const;
@@ -92,6 +119,10 @@ struct Owners {
   // `out` of those whose predicate has to be evaluated: no exact box of theirs is among the numbers. A box counts as
   // exact only where `sure` says so too, which may be null.
   void settle(const i32* numbers, const u8* sure, size_t size, Slots& out, std::vector<i64>& doubtful) const;
+
+  // Runs the programs of the slots at `doubtful`, from `first` on. Those that are false are taken out of `out`; those that
+  // are true are not doubtful any more, unless they are `asked` something else, too.
+  void decide(const EventPoint& event, bool asked, Slots& out, std::vector<i64>& doubtful, size_t first) const;
 
   // Those of `doubtful` that holds(event, slots) denies are taken out of `slots`.
   static void drop_denied(nb::handle holds, nb::handle event, const std::vector<i64>& doubtful, Slots& slots);
@@ -101,6 +132,8 @@ struct Owners {
   Frozen<i32> count;
   bool plain;   // every subscription is one exact box
   bool direct;  // every box has the number of its slot
+  nb::object held;
+  const ProgramView* programs;  // null if there are none
 };
 
 void bind_owners(nb::module_& m);

@@ -26,13 +26,16 @@ using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // (type, even, over, under, first, last) of an attribute.
 using Attribute = std::tuple<u8, bool, i64, i64, i64, i64>;
 
+text::Codec codec_of(const Attribute& attribute) {
+  const auto& [type, even, over, under, first, last] = attribute;
+  if (type > u8(text::Type::OTHER)) throw nb::value_error("there is no such type");
+  return {text::Type(type), even, over, under, first, last};
+}
+
 Reader* new_reader(const std::vector<Attribute>& attributes, size_t text, size_t depth, size_t values, u64 first_seed,
                    u64 second_seed) {
   std::vector<text::Codec> codecs;
-  for (const auto& [type, even, over, under, first, last] : attributes) {
-    if (type > u8(text::Type::OTHER)) throw nb::value_error("there is no such type");
-    codecs.push_back({text::Type(type), even, over, under, first, last});
-  }
+  for (const Attribute& attribute : attributes) codecs.push_back(codec_of(attribute));
   return new Reader(std::move(codecs), {text, depth, values}, {first_seed, second_seed});
 }
 
@@ -88,12 +91,23 @@ void define_pattern(Reader& self, u32 number, nb::bytes pattern, std::optional<t
   Shape& shape = self.define(number);
   if (!shape.patterns || shape.patterns->number({pattern.c_str(), pattern.size()}) != shape.meanings.size())
     throw nb::value_error("this pattern was not asked for");
-  shape.meanings.push_back(meaning ? *meaning : text::Pattern{{}, {}, false, false, true});
+  if (meaning && (meaning->attribute >= self.attributes() || self.codec(meaning->attribute).type != text::Type::STRING))
+    throw nb::value_error("a pattern is about a string attribute");
+  shape.meanings.push_back(meaning ? *meaning : text::Pattern{{}, {}, false, false, true, shape.attribute});
 }
 
-nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t most, Vector<int> information,
-               Vector<i64> low, Vector<i64> high) {
+// (rows, code offsets, code, literal offsets, literals) of programs.
+nb::tuple programs_of(text::Made& made) {
+  return nb::make_tuple(numpy_array(std::move(made.programmed)), numpy_array(std::move(made.code_offsets)),
+                        numpy_array(std::move(made.code)), numpy_array(std::move(made.literal_offsets)),
+                        numpy_array(std::move(made.literals)));
+}
+
+nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, const std::vector<int>& numbers,
+               Vector<i64> most, size_t few, Vector<int> information, Vector<i64> low, Vector<i64> high) {
+  if (most.size() != piece.read.size()) throw nb::value_error("each row needs a limit");
   if (keys.size() != self.attributes()) throw nb::value_error("one array of keys per attribute, or None");
+  if (numbers.size() != self.attributes()) throw nb::value_error("one number per attribute");
   if (low.size() != information.size() * piece.read.size() || high.size() != low.size())
     throw nb::value_error("one interval per row of what subscriptions say about themselves");
   std::vector<const i64*> found;
@@ -108,12 +122,22 @@ nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, size_t mo
   text::Made made;
   {
     ReleasedGil free;
-    made =
-        text::Maker(self, found, {information.data(), information.size(), low.data(), high.data()}, most).make(piece);
+    const text::Told told{information.data(), information.size(), low.data(), high.data()};
+    made = text::Maker(self, found, numbers, told, {most.data(), few}).make(piece);
   }
   return nb::make_tuple(numpy_array(std::move(made.counts)), numpy_array(std::move(made.exact)),
                         numpy_array(std::move(made.offsets)), numpy_array(std::move(made.attribute)),
-                        numpy_array(std::move(made.low)), numpy_array(std::move(made.high)));
+                        numpy_array(std::move(made.low)), numpy_array(std::move(made.high)), programs_of(made));
+}
+
+// How many conditions are about each attribute.
+std::vector<i64> uses(const Piece& piece) {
+  std::vector<i64> found;
+  for (const text::Condition& one : piece.conditions) {
+    if (one.attribute >= found.size()) found.resize(one.attribute + 1);
+    ++found[one.attribute];
+  }
+  return found;
 }
 
 // One predicate that was read by itself.
@@ -147,11 +171,12 @@ nb::object read_text(Reader& self, nb::str text) {
   return nb::cast(std::move(read));
 }
 
-// (exact, offsets, attribute, low, high, priority) of the boxes of one predicate, or None if they are more than `most`.
-// `labels` are the keys of its strings, as `strings` lists them; `about` has (attribute, low, high) of what the
+// (exact, offsets, attribute, low, high, priority) of the boxes of one predicate, and its program, or None: (shape,
+// literals). None instead of all of it if the text is Python's. `labels` are the keys of its strings, as `strings` lists them; `about` has (attribute, low, high) of what the
 // subscription says about itself.
-nb::object make_one(const Reader& self, const ReadText& read, nb::object labels, size_t most,
-                    const std::vector<std::tuple<int, i64, i64>>& about, u8 priority) {
+nb::object make_one(const Reader& self, const ReadText& read, nb::object labels, std::vector<int> numbers, i64 most,
+                    size_t few, const std::vector<std::tuple<int, i64, i64>>& about, u8 priority) {
+  numbers.resize(self.attributes(), -1);  // another thread may have added some
   std::vector<const i64*> keys(self.attributes(), nullptr);
   std::vector<std::vector<i64>> held;
   if (!labels.is_none()) {
@@ -173,13 +198,17 @@ nb::object make_one(const Reader& self, const ReadText& read, nb::object labels,
     low.push_back(first);
     high.push_back(last);
   }
-  text::Made made =
-      text::Maker(self, keys, {attributes.data(), about.size(), low.data(), high.data()}, most).make(read.piece);
+  const text::Told told{attributes.data(), about.size(), low.data(), high.data()};
+  text::Made made = text::Maker(self, keys, numbers, told, {&most, few}).make(read.piece);
   if (made.counts[0] < 0) return nb::none();
   const bool exact = made.exact.empty() || made.exact[0];
+  nb::object program = nb::none();
+  if (!made.programmed.empty())
+    program = nb::make_tuple(nb::bytes(made.code.data(), made.code.size() * sizeof(u32)),
+                             nb::bytes(made.literals.data(), made.literals.size() * sizeof(i64)));
   return nb::make_tuple(exact, numpy_array(std::move(made.offsets)), numpy_array(std::move(made.attribute)),
                         numpy_array(std::move(made.low)), numpy_array(std::move(made.high)),
-                        numpy_array(std::vector<u8>(size_t(made.counts[0]), priority)));
+                        numpy_array(std::vector<u8>(size_t(made.counts[0]), priority)), program);
 }
 
 // (ends, data) of the distinct strings of an attribute.
@@ -197,8 +226,11 @@ void bind_text(nb::module_& m) {
   nb::class_<Piece>(m, "Piece")
       .def(nb::init<>())
       .def("read", [](const Piece& self) { return numpy_array(self.read); })
+      .def("uses", [](const Piece& self) { return numpy_array(uses(self)); })
       .def("__len__", [](const Piece& self) { return self.read.size(); });
-  nb::class_<ReadText>(m, "ReadText").def_ro("strings", &ReadText::strings);
+  nb::class_<ReadText>(m, "ReadText").def_ro("strings", &ReadText::strings).def("uses", [](const ReadText& self) {
+    return uses(self.piece);
+  });
   nb::class_<Reader>(m, "Reader")
       .def(nb::new_(&new_reader), "attributes"_a, "text"_a, "depth"_a, "values"_a, "first_seed"_a, "second_seed"_a)
       .def("read", &read_texts, "offsets"_a, "data"_a, "wanted"_a, "first"_a, "end"_a, "piece"_a)
@@ -213,16 +245,21 @@ void bind_text(nb::module_& m) {
       .def(
           "define_pattern",
           [](Reader& self, u32 shape, nb::bytes pattern, std::optional<std::string> from, std::optional<std::string> to,
-             bool plain, bool wild) {
-            define_pattern(self, shape, pattern, text::Pattern{std::move(from), std::move(to), plain, wild, false});
+             bool plain, bool wild, u32 attribute) {
+            text::Pattern meaning{std::move(from), std::move(to), plain, wild, false, attribute};
+            define_pattern(self, shape, pattern, std::move(meaning));
           },
-          "shape"_a, "pattern"_a, "low"_a.none(), "above"_a.none(), "plain"_a, "wild"_a)
+          "shape"_a, "pattern"_a, "low"_a.none(), "above"_a.none(), "plain"_a, "wild"_a, "attribute"_a)
       .def(
           "refuse_pattern",
           [](Reader& self, u32 shape, nb::bytes pattern) { define_pattern(self, shape, pattern, std::nullopt); },
           "shape"_a, "pattern"_a)
       .def("read_text", &read_text, "text"_a)
-      .def("make_one", &make_one, "read"_a, "labels"_a.none(), "most"_a, "about"_a, "priority"_a)
+      .def(
+          "add_attribute",
+          [](Reader& self, const Attribute& attribute) { return self.add_attribute(codec_of(attribute)); },
+          "attribute"_a)
+      .def("make_one", &make_one, "read"_a, "labels"_a.none(), "numbers"_a, "most"_a, "few"_a, "about"_a, "priority"_a)
       .def("strings", &strings, "attribute"_a)
-      .def("make", &make, "piece"_a, "keys"_a, "most"_a, "information"_a, "low"_a, "high"_a);
+      .def("make", &make, "piece"_a, "keys"_a, "numbers"_a, "most"_a, "few"_a, "information"_a, "low"_a, "high"_a);
 }

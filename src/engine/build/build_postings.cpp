@@ -8,7 +8,7 @@ namespace hitbox {
 namespace {
 
 constexpr double MAX_POSTING_SHARE = 1.0 / 48;  // share of events up to which a posting is cheaper than a bit in a line
-constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;  // below this share of constrained attributes, lines waste memory
+constexpr double MIN_BITMAP_DENSITY = 1.0 / 24;  // below this share of the attributes in use, lines waste memory
 
 bool is_equality(const Boxes& boxes, size_t at) { return boxes.low[at] == boxes.high[at] && boxes.low[at] != MISSING; }
 
@@ -233,6 +233,7 @@ std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_posti
   Frequencies frequencies(boxes, attributes, seed, interrupt);
   std::vector<i64> key(boxes.count, -2);
   std::vector<size_t> undecided;
+  std::vector<bool> used(attributes);  // what nobody constrains has no lines
   double constraints = 0;
   for (size_t box = 0; box < boxes.count; ++box) {
     double least = only_postings ? 1.0 : MAX_POSTING_SHARE;
@@ -246,8 +247,10 @@ std::vector<i64> choose_keys(const Boxes& boxes, u32 attributes, bool only_posti
     if (key[box] != -2) continue;
     undecided.push_back(box);
     constraints += boxes.size(box);
+    for (i64 at = boxes.offsets[box]; at < boxes.offsets[box + 1]; ++at) used[size_t(boxes.attribute[at])] = true;
   }
-  if (only_postings || constraints < MIN_BITMAP_DENSITY * double(undecided.size()) * attributes)
+  const double most = double(undecided.size()) * double(std::count(used.begin(), used.end(), true));
+  if (only_postings || constraints < MIN_BITMAP_DENSITY * most)
     for (size_t box : undecided) key[box] = narrowest(boxes, box, -1);
   return key;
 }

@@ -273,7 +273,7 @@ struct Batch {
 
   // Tests the rows of the first boxes in the queue.
   void test_rows(u32 tile, u32 some) {
-    u32 kept = filter_by_rows(map, tile, some, row_queue, plans.encoded(low(0), high(0)));
+    u32 kept = filter_by_rows(map, tile, some, row_queue, plans.encoded(low(0), high(0), events.attributes));
     log.add_boxes(map, tile, row_queue, kept);
     queued -= some;
     std::memmove(row_queue, row_queue + some, queued * sizeof *row_queue);
@@ -282,7 +282,7 @@ struct Batch {
   // Matches a tile with many boxes left.
   void match_many(TileCandidates& one) {
     EventMatchLog own{map, log, one.event};
-    const auto all = plans.encoded(low(0), high(0));
+    const auto all = plans.encoded(low(0), high(0), events.attributes);
     EncodedEvent event = all.of(one.event);
     if (plans.rows_decide(map, one.event)) {
       prefetch_rows(map, one);

@@ -17,14 +17,15 @@ static_assert(MAX_CHUNK <= 1u << 16);
 constexpr size_t LOG_BYTES = size_t(32) << 20;
 constexpr size_t SAMPLE = 8;  // events whose matches tell how much a chunk will log
 
-// Whether events have the attributes of the segments; asserted in debug builds.
+// Whether events have the attributes of the segments, and perhaps more; asserted in debug builds. What came after a
+// segment was built constrains none of its boxes.
 [[maybe_unused]] static bool fits(const SegmentSet& set, const Events& events) {
   for (u32 i = 0; i < set.bitmap_count; ++i)
-    if (set.bitmaps[i].attributes != events.attributes) return false;
+    if (set.bitmaps[i].attributes > events.attributes) return false;
   for (u32 i = 0; i < set.dense_count; ++i)
-    if (set.dense[i].attributes != events.attributes) return false;
+    if (set.dense[i].attributes > events.attributes) return false;
   for (u32 i = 0; i < set.posting_count; ++i)
-    if (set.postings[i].attributes != events.attributes) return false;
+    if (set.postings[i].attributes > events.attributes) return false;
   return true;
 }
 

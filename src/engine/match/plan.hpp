@@ -57,8 +57,9 @@ struct Plans {
     prefixes_of(event, side)[a] = u8(qkey >> SUFFIX_BITS);
   }
 
-  EncodedEvents<SIDES> encoded(const i64* low, const i64* high) const {
-    return {low, high, qkeys.data, prefixes.data, ambiguous.data, width, padded};
+  // The keys of the events lie `stride` apart.
+  EncodedEvents<SIDES> encoded(const i64* low, const i64* high, u32 stride = 0) const {
+    return {low, high, qkeys.data, prefixes.data, ambiguous.data, width, padded, stride};
   }
 
   // Calls callback(attribute) for each whose lists in a tile may exclude the event.

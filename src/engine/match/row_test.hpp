@@ -24,14 +24,18 @@ struct EncodedEvents {
   const u32* qkeys;
   const u8* prefixes;
   const u64* ambiguous;
-  u32 attributes, padded;
+  u32 attributes, padded, stride;  // of the segment; of the events, which may have more attributes
 
   EncodedEvent of(size_t event) const {
     const u32* qkey = qkeys + event * SIDES * attributes;
     const u8* prefix = prefixes + event * SIDES * padded;
-    return {
-        low + event * attributes,      high + event * attributes,        qkey, qkey + (SIDES - 1) * attributes, prefix,
-        prefix + (SIDES - 1) * padded, ambiguous + event * (padded / 64)};
+    return {low + event * stride,
+            high + event * stride,
+            qkey,
+            qkey + (SIDES - 1) * attributes,
+            prefix,
+            prefix + (SIDES - 1) * padded,
+            ambiguous + event * (padded / 64)};
   }
 };
 

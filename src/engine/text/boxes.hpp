@@ -1,8 +1,10 @@
-// Conditions -> boxes: the intervals of one attribute are intersected, then what is left is multiplied out.
+// Conditions -> boxes: the intervals of one attribute are intersected, then what is left is multiplied out. If that would
+// be too many boxes, fewer cover them, and a program says what they leave open.
 //
-// The same as hitbox.language.normal does for a conjunction: the same boxes in the same order.
+// The same as hitbox.language does for a conjunction: the same boxes in the same order, and the same program.
 #pragma once
 
+#include "program/program.hpp"
 #include "text/conditions.hpp"
 
 namespace hitbox::text {
@@ -60,18 +62,30 @@ struct Told {
 };
 
 struct Made {
-  std::vector<i64> counts;  // boxes by row; -1: more than the limit, which is Python's to say
+  std::vector<i64> counts;  // boxes by row; -1: they do not fit, and the row is Python's
   std::vector<u8> exact;    // by box
   std::vector<i64> offsets{0};
   std::vector<i32> attribute;
   std::vector<i64> low, high;
+  std::vector<i64> programmed;                           // the rows that have a program
+  std::vector<i64> code_offsets{0}, literal_offsets{0};  // where the program of each begins
+  std::vector<u32> code;
+  std::vector<i64> literals;
+};
+
+// How many boxes a row may have: `most` by row, or `few` of a list that is left out (NOT IN) and of several lists.
+struct BoxLimits {
+  const i64* most;
+  size_t few;
 };
 
 class Maker {
  public:
-  // `keys` has the keys of each attribute's strings, or null.
-  Maker(const Reader& reader, const std::vector<const i64*>& keys, Told told, size_t most)
-      : reader_(reader), keys_(keys), told_(told), most_(most) {}
+  // `keys` has the keys of each attribute's strings, or null. `numbers` are the numbers that the reader's attributes have
+  // in boxes; what has none (-1) is Python's.
+  Maker(const Reader& reader, const std::vector<const i64*>& keys, const std::vector<int>& numbers, Told told,
+        BoxLimits limits)
+      : reader_(reader), keys_(keys), numbers_(numbers), told_(told), limits_(limits) {}
 
   Made make(const Piece& piece) {
     Made made;
@@ -86,7 +100,7 @@ class Maker {
         made.counts.push_back(0);
         continue;
       }
-      bool never = false, exact = true;
+      bool never = false, exact = true, known = true;
       parts_.clear();
       plain_ = true;
       for (; condition < end; ++condition) {
@@ -94,14 +108,25 @@ class Maker {
         const Shape& shape = reader_.shape(one.shape);
         exact &= !one.wild;
         if (shape.meaning == Shape::Meaning::NEVER) never = true;
-        else add(shape, piece.intervals.data() + interval, one.intervals);
+        else if (numbers_[one.attribute] < 0) known &= cover_pattern(shape), exact = false;
+        else add(shape, one.attribute, piece.intervals.data() + interval, one.intervals);
         interval += one.intervals;
       }
-      for (size_t i = 0; i < told_.count; ++i) {
-        const size_t at = row * told_.count + i;
-        parts_.push_back({u32(told_.attributes[i]), {told_.low[at], told_.high[at]}, NO_SET});
+      i64 count = known ? 0 : -1;
+      if (known && !never && merge()) {
+        count = 1;
+        if (!fits(size_t(limits_.most[row]))) {
+          if (exact) cover(size_t(limits_.most[row]), i64(row), made);
+          else count = -1;  // a program would need to know about its LIKE
+          exact = false;
+        }
+        for (size_t i = 0; i < told_.count; ++i) {
+          const size_t at = row * told_.count + i;
+          parts_.push_back({u32(told_.attributes[i]), {told_.low[at], told_.high[at]}, NO_SET});
+        }
+        if (told_.count) std::stable_sort(parts_.begin(), parts_.end(), by_attribute);
+        if (count > 0) count = multiply(made);
       }
-      const i64 count = never || !merge() ? 0 : multiply(made);
       made.counts.push_back(count);
       made.exact.insert(made.exact.end(), size_t(std::max<i64>(count, 0)), exact);
     }
@@ -115,15 +140,27 @@ class Maker {
     Interval one;
     u32 set;  // in sets_, if it is more than an interval
   };
+  static bool by_attribute(const Part& a, const Part& b) { return a.attribute < b.attribute; }
+  static bool says_nothing(const Part& part) {
+    return part.set == NO_SET && part.one.low == MISSING && part.one.high == HIGHEST;
+  }
 
   i64 resolved(const i64* keys, i64 end) const {
     if (!keys || end == LOWEST || end == HIGHEST || end == MISSING) return end;
     return keys[end >> 2] + (end & 3) - 1;
   }
 
-  void add(const Shape& shape, const Interval* at, size_t count) {
-    const Codec& codec = reader_.codec(shape.attribute);
-    const i64* keys = keys_[shape.attribute];
+  // A pattern of an attribute that has no number is covered by the strings of the one that it names, if that has one.
+  bool cover_pattern(const Shape& shape) {
+    const int number = numbers_[shape.attribute];
+    if (number >= 0) parts_.push_back({u32(number), {LOWEST, HIGHEST}, NO_SET});
+    return number >= 0;
+  }
+
+  void add(const Shape& shape, u32 attribute, const Interval* at, size_t count) {
+    const Codec& codec = reader_.codec(attribute);
+    const i64* keys = keys_[attribute];
+    const u32 number = u32(numbers_[attribute]);
     auto end_of = [&](const Interval& one) { return Interval{resolved(keys, one.low), resolved(keys, one.high)}; };
     if (shape.single) {
       Interval one = end_of(*at);
@@ -132,7 +169,7 @@ class Maker {
         if (codec.even) one = to_even(one);
         if (codec.type == Type::BOOL) one = {std::max<i64>(one.low, 0), std::min<i64>(one.high, 1)};
       }
-      parts_.push_back({shape.attribute, one, NO_SET});
+      parts_.push_back({number, one, NO_SET});
       return;
     }
     plain_ = false;
@@ -163,13 +200,13 @@ class Maker {
     if (sets_.size() <= parts_.size()) sets_.resize(parts_.size() + 1);
     const u32 set = u32(parts_.size());
     sets_[set].swap(all);
-    parts_.push_back({shape.attribute, NO_KEYS, set});
+    parts_.push_back({number, NO_KEYS, set});
   }
 
   // One part per attribute, in their order; false if nothing is left.
   bool merge() {
-    auto before = [](const Part& a, const Part& b) { return a.attribute < b.attribute; };
-    if (!std::is_sorted(parts_.begin(), parts_.end(), before)) std::stable_sort(parts_.begin(), parts_.end(), before);
+    if (!std::is_sorted(parts_.begin(), parts_.end(), by_attribute))
+      std::stable_sort(parts_.begin(), parts_.end(), by_attribute);
     size_t kept = 0;
     for (size_t i = 0; i < parts_.size();) {
       Part part = parts_[i++];
@@ -189,22 +226,113 @@ class Maker {
         part.one = sets_[part.set][0];
         part.set = NO_SET;
       }
-      if (part.set == NO_SET && part.one.low == MISSING && part.one.high == HIGHEST) continue;  // it says nothing
-      parts_[kept++] = part;
+      if (!says_nothing(part)) parts_[kept++] = part;
     }
     parts_.resize(kept);
     return true;
   }
 
-  i64 multiply(Made& made) {
+  // Everything but some keys, as that of a NOT IN.
+  static bool leaves_keys_out(const Set& set) { return set[0].low <= LOWEST && set.back().high == HIGHEST; }
+  static bool are_points(const Set& set) {
+    return std::all_of(set.begin(), set.end(), [](const Interval& one) { return one.low == one.high; });
+  }
+
+  // Whether the boxes are few enough to be exact.
+  bool fits(size_t most) const {
     size_t count = 1;
     if (!plain_)
       for (const Part& part : parts_) {
         if (part.set == NO_SET) continue;
-        count *= sets_[part.set].size();
-        if (count > most_) return -1;
+        const Set& set = sets_[part.set];
+        count *= set.size();
+        if (count > most || (set.size() > limits_.few && leaves_keys_out(set))) return false;
       }
-    if (count > most_) return -1;
+    return count <= most;
+  }
+
+  // Writes the program of the parts, then widens their sets to one interval each, as `_widened` in language/normal.py.
+  void cover(size_t most, i64 row, Made& made) {
+    write_program(row, made);
+    std::vector<u32> order;
+    for (u32 i = 0; i < parts_.size(); ++i)
+      if (parts_[i].set != NO_SET) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](u32 a, u32 b) {
+      const Set &one = sets_[parts_[a].set], &other = sets_[parts_[b].set];
+      const bool points = are_points(one);
+      return points != are_points(other) ? points : one.size() < other.size();
+    });
+    size_t count = 1;
+    for (u32 i : order) {
+      Part& part = parts_[i];
+      const Set& set = sets_[part.set];
+      const size_t room = count == 1 ? most : std::min(most, limits_.few);
+      if (count * set.size() > room || leaves_keys_out(set)) {
+        part.one = {set[0].low, set.back().high};
+        part.set = NO_SET;
+      } else {
+        count *= set.size();
+      }
+    }
+    parts_.erase(std::remove_if(parts_.begin(), parts_.end(), [](const Part& part) { return says_nothing(part); }),
+                 parts_.end());
+  }
+
+  // The tests of all parts: those of few intervals first (program/program.hpp).
+  void write_program(i64 row, Made& made) {
+    std::vector<u32> order(parts_.size());
+    for (u32 i = 0; i < parts_.size(); ++i) order[i] = i;
+    auto size_of = [&](u32 i) { return parts_[i].set == NO_SET ? size_t(1) : sets_[parts_[i].set].size(); };
+    std::stable_sort(order.begin(), order.end(), [&](u32 a, u32 b) { return size_of(a) < size_of(b); });
+    const size_t first = made.literals.size();
+    if (parts_.size() > 1) made.code.push_back(program::AND | u32(1 + 2 * parts_.size()) << 3);
+    std::vector<std::pair<size_t, u32>> lists;
+    for (u32 i : order) {
+      const Part& part = parts_[i];
+      const Interval* intervals = part.set == NO_SET ? &part.one : sets_[part.set].data();
+      bool inside;
+      const size_t ends = each_end(intervals, size_of(i), inside, [](i64) {});
+      const u32 kind = u32(std::min<size_t>(ends, program::LIST));
+      const u32 null = intervals[0].low == MISSING ? 0 : 1;
+      made.code.push_back(program::TEST | null << 3 | u32(inside) << 5 | kind << 6 | part.attribute << 8);
+      made.code.push_back(u32(made.literals.size() - first));
+      if (kind == program::LIST) {
+        lists.push_back({made.literals.size(), i});
+        made.literals.push_back(i64(ends) << 32);
+      } else {
+        each_end(intervals, size_of(i), inside, [&](i64 end) { made.literals.push_back(end); });
+      }
+    }
+    for (const auto& [place, i] : lists) {
+      bool inside;
+      made.literals[place] |= i64(made.literals.size() - first);
+      each_end(sets_[parts_[i].set].data(), size_of(i), inside, [&](i64 end) { made.literals.push_back(end); });
+    }
+    made.programmed.push_back(row);
+    made.code_offsets.push_back(i64(made.code.size()));
+    made.literal_offsets.push_back(i64(made.literals.size()));
+  }
+
+  // Calls use(key) for the keys at which a set begins or ends, and returns how many they are. `inside`: whether the lowest
+  // key of a value is in it.
+  template <class Use>
+  static size_t each_end(const Interval* intervals, size_t size, bool& inside, Use use) {
+    size_t count = 0;
+    inside = false;
+    for (size_t i = 0; i < size; ++i) {
+      const Interval one = intervals[i];
+      if (one.high < LOWEST) continue;  // only what is missing
+      if (one.low <= LOWEST) inside = true;
+      else use(one.low), ++count;
+      if (one.high < HIGHEST) use(one.high + 1), ++count;
+    }
+    return count;
+  }
+
+  i64 multiply(Made& made) {
+    size_t count = 1;
+    for (const Part& part : parts_)
+      if (part.set != NO_SET) count *= sets_[part.set].size();
     turn_.assign(parts_.size(), 0);
     for (size_t box = 0; box < count; ++box) {
       for (size_t i = 0; i < parts_.size(); ++i) {
@@ -227,8 +355,9 @@ class Maker {
   inline static const Set BOOLS{{0, 1}};
   const Reader& reader_;
   const std::vector<const i64*>& keys_;
+  const std::vector<int>& numbers_;
   Told told_;
-  size_t most_;
+  BoxLimits limits_;
   bool plain_ = true;
   std::vector<Part> parts_;
   std::vector<Set> sets_;

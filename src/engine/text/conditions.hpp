@@ -57,11 +57,13 @@ struct Interval {
 constexpr Interval NO_KEYS{HIGHEST, MISSING};
 
 // What a LIKE pattern comes to: the strings from `from` to below `to`, or `from` alone if it is `plain`. Without them
-// there is no bound. `wild`: these are more strings than the pattern matches.
+// there is no bound. `wild`: these are more strings than the pattern matches. They are strings of `attribute`, which may be
+// another one than the condition names: LIKE '%x' is a range of the reversed string.
 struct Pattern {
   std::optional<std::string> from, to;
   bool plain, wild;
   bool refused;  // the row is Python's
+  u32 attribute;
 };
 
 struct Shape {
@@ -83,6 +85,7 @@ static inline Cut at_string(u32 number) { return {4 * i64(number), 4 * i64(numbe
 
 struct Condition {
   u32 shape;
+  u32 attribute;
   u32 intervals : 31;
   u32 wild : 1;
 };
@@ -116,6 +119,13 @@ class Reader {
 
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
+
+  // One more attribute, which shapes and patterns may be about; its number.
+  u32 add_attribute(const Codec& codec) {
+    codecs_.push_back(codec);
+    strings_.emplace_back(seed_);
+    return u32(codecs_.size() - 1);
+  }
 
   // What has to be defined before the reader can go on.
   struct Question {
@@ -424,9 +434,9 @@ class Reader {
     return TextTable::NONE;
   }
 
-  Interval range_of(const Pattern& pattern, u32 attribute) {
+  Interval range_of(const Pattern& pattern) {
     Interval range{LOWEST, HIGHEST};
-    TextTable& strings = strings_[attribute];
+    TextTable& strings = strings_[pattern.attribute];
     if (pattern.from) range.low = at_string(strings.number(*pattern.from)).upto;
     if (pattern.plain) range.high = range.low;
     else if (pattern.to) range.high = at_string(strings.number(*pattern.to)).last;
@@ -440,6 +450,7 @@ class Reader {
     if (shape.meaning == Shape::Meaning::ALWAYS) return;
     const size_t before = piece.intervals.size();
     bool wild = false;
+    u32 attribute = shape.attribute;
     const bool strings = shape.meaning == Shape::Meaning::TESTED && codecs_[shape.attribute].type == Type::STRING;
     u32 literal = span.literal;
     auto next = [&]() -> Cut {
@@ -516,7 +527,8 @@ class Reader {
           const Pattern& pattern = shape.meanings[size_t(cuts_[next_cut_++].last)];
           ++literal;
           wild = pattern.wild;
-          const Interval range = range_of(pattern, shape.attribute);
+          attribute = pattern.attribute;
+          const Interval range = range_of(pattern);
           if (test == Test::LIKE) {
             piece.intervals.push_back(range);
           } else if (wild) {
@@ -534,15 +546,15 @@ class Reader {
         case Test::IS_FALSE: push(0, 0); break;
       }
     }
-    piece.conditions.push_back({span.shape, u32(piece.intervals.size() - before) & 0x7fffffffu, wild});
+    piece.conditions.push_back({span.shape, attribute, u32(piece.intervals.size() - before) & 0x7fffffffu, wild});
   }
 
-  // A pattern that its interval cannot say may be settled by another condition on the same attribute: that is Python's.
+  // A pattern that no interval of its attribute can say may be settled by another condition on it: that is Python's.
   bool lonely_patterns(const Piece& piece) const {
     const size_t before = piece.condition_ends.empty() ? 0 : piece.condition_ends.back();
     for (size_t i = before; i < piece.conditions.size(); ++i) {
-      if (!piece.conditions[i].wild) continue;
       const u32 attribute = shapes_[piece.conditions[i].shape].attribute;
+      if (!piece.conditions[i].wild && piece.conditions[i].attribute == attribute) continue;
       for (size_t k = before; k < piece.conditions.size(); ++k) {
         const Shape& other = shapes_[piece.conditions[k].shape];
         const bool never = other.meaning == Shape::Meaning::NEVER;

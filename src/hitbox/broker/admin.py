@@ -58,6 +58,26 @@ async def events(broker: Broker, first: int, limit: int) -> list[dict[str, Any]]
     return [{"seq": seq, "time": when, **msgspec.json.decode(body)} for seq, when, body in rows]
 
 
+async def latest_events(broker: Broker, count: int) -> list[Any]:
+    """The latest stored events, `count` at most."""
+    stored = broker.store.events
+    return [one["event"] for one in await events(broker, max(stored.next() - count, stored.first()), count)]
+
+
+def unseen(broker: Broker, latest: Sequence[Any]) -> list[dict[str, Any]]:
+    """The attributes that subscriptions speak of and none of these events has, which may be misspelt.
+
+    It looks at every subscription, so run it in a thread.
+    """
+    found: dict[str, tuple[int, list[Any]]] = {}
+    for index in (broker.registry.index, broker.registry.ephemeral_index):
+        for one in index.check(latest) if len(index) else ():
+            count, ids = found.get(one.attribute, (0, []))
+            found[one.attribute] = count + one.subscriptions, ids + one.ids
+    most = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+    return [{"attribute": name, "subscriptions": count, "ids": ids} for name, (count, ids) in most]
+
+
 async def dead_letters(broker: Broker, owner: str, limit: int) -> list[dict[str, Any]]:
     """The newest dead letters."""
     query = """SELECT d.number, b.name, level, seq, ids, tries, reason, time, body FROM dead d

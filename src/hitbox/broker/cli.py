@@ -20,7 +20,7 @@ from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
 from hitbox.console.table_files import read_schema
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, counted
 
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
@@ -197,6 +197,25 @@ def snapshot(url: Url = HERE, token: Token = "") -> None:
 
 
 @admin.command()
+def unseen(
+    events: Annotated[int, typer.Option(min=1, max=10_000, help="Of this many of the latest events.")] = 1_000,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """List attributes of subscriptions that none of the latest events had: they may be misspelt."""
+    found = _ask(url, token, "GET", "/v1/unseen", events=events)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for one in found["attributes"]:
+        some = ", ".join(one["ids"][:3]) + (", ..." if one["subscriptions"] > 3 else "")
+        typer.echo(f"{one['attribute']}: {counted(one['subscriptions'], 'subscription', 'subscriptions')} ({some})")
+    none = "all attributes of the subscriptions were in" if not found["attributes"] else "not in any of"
+    typer.echo(f"{none} the latest {counted(found['events'], 'event', 'events')}")
+
+
+@admin.command()
 def token(name: str, data: Data, remove: bool = False) -> None:
     """Create (or --remove) the token of a user; it is shown once. Stop the broker first."""
     from hitbox.broker.http.auth import make_token, remove_token
@@ -263,11 +282,11 @@ def repair_(folder: Folder) -> None:
         typer.echo("nothing was left out")
 
 
-def _ask(url: str, token: str, method: str, path: str, body: Any = None) -> Any:
+def _ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
     from hitbox.broker.client import Client
 
     with plain_errors(), Client.sync(url, token or None) as client:
-        return client.request(method, path, body)
+        return client.request(method, path, body, **query)
 
 
 if __name__ == "__main__":

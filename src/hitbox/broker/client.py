@@ -53,6 +53,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
 from hitbox.broker.prefetch import PREFETCH_SECONDS, PrefetchWindow
+from hitbox.encoding import inputs
 from hitbox.encoding.values import for_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
@@ -137,15 +138,17 @@ class Client:
             raise _error(found, status)
         return found
 
-    async def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
+    async def publish(self, event: Any, where: str | None = None) -> int:
         """Publish one event; returns its number once it is durable."""
         return await self.publish_many([event], [where])
 
-    async def publish_many(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None] | None = None) -> int:
-        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded."""
+    async def publish_many(self, events: Any, where: Sequence[str | None] | None = None) -> int:
+        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
+        list or a table, as in `Index.match_batch`."""
+        rows = inputs.rows(events)
         items = [
             {"event": for_json(event)} if text is None else {"event": for_json(event), "where": text}
-            for event, text in zip(events, where or [None] * len(events), strict=True)
+            for event, text in zip(rows, where or [None] * len(rows), strict=True)
         ]
         for pause in _pauses():
             try:
@@ -644,10 +647,10 @@ class SyncClient:
     def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         return self._do(self._client.request(method, path, body, **query))
 
-    def publish(self, event: Mapping[str, Any], where: str | None = None) -> int:
+    def publish(self, event: Any, where: str | None = None) -> int:
         return self._do(self._client.publish(event, where))
 
-    def publish_many(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None] | None = None) -> int:
+    def publish_many(self, events: Any, where: Sequence[str | None] | None = None) -> int:
         return self._do(self._client.publish_many(events, where))
 
     def listen(

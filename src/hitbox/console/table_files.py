@@ -49,6 +49,16 @@ def read_stdin() -> bytes:
     return sys.stdin.buffer.read()
 
 
+def read_text(path: str) -> str:
+    """The text in a file, or in standard input for `-`."""
+    try:
+        return (read_stdin() if path == STDIN else Path(path).read_bytes()).decode()
+    except FileNotFoundError:
+        raise TableError(f"no file {path}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise TableError(f"cannot read {path}: {problem}") from None
+
+
 def _format_of(content: bytes) -> str:
     """The ending that a file with this content would have."""
     if content.startswith(b"PAR1"):
@@ -112,11 +122,18 @@ def infer_schema(events: pa.Table) -> Schema:
     return Schema(found)
 
 
-def _type_of(kind: pa.DataType) -> str | None:
+def _type_of(kind: pa.DataType) -> Any:
+    """As Schema takes it: a mapping for objects, a list for lists; None for types that are not supported."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_struct(kind) and sorted(field.name for field in kind) == ["high", "low"]:
         kind = kind.field("low").type
+    if pa.types.is_struct(kind):
+        fields = {field.name: _type_of(field.type) for field in kind}
+        return {name: one for name, one in fields.items() if one}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        inner = _type_of(kind.value_type)
+        return None if not inner or isinstance(inner, list) else [inner]
     if pa.types.is_boolean(kind):
         return "bool"
     if pa.types.is_integer(kind):

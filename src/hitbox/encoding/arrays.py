@@ -14,6 +14,7 @@ MISSING is the smallest int64, below every bound, so a constraint on a missing a
                low       .  .  .           low <= high, always
                high      .  .  .
                priority  4     9           n, 0..9
+               anchors   -     -           None, or n: what an event must bring, too; see index/anchors.py
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
@@ -65,12 +67,19 @@ class Boxes:
     low: I64
     high: I64
     priority: U8
+    anchors: pa.Array | None = None
+    """None, or a large_binary array without nulls; empty where a box has no anchor."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @classmethod
-    def of(cls, boxes: Iterable[dict[int, tuple[int, int]]], priority: Sequence[int] | None = None) -> Boxes:
+    def of(
+        cls,
+        boxes: Iterable[dict[int, tuple[int, int]]],
+        priority: Sequence[int] | None = None,
+        anchors: Sequence[bytes] = (),
+    ) -> Boxes:
         """From one `{attribute: (low, high)}` per box: for tests and for single subscriptions."""
         offsets, attribute, low, high = [0], [], [], []
         for box in boxes:
@@ -86,6 +95,7 @@ class Boxes:
             np.array(low, np.int64),
             np.array(high, np.int64),
             np.array(levels, np.uint8),
+            pa.array(anchors, pa.large_binary()) if anchors else None,
         )
 
     @classmethod
@@ -115,7 +125,8 @@ class Boxes:
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
         flat = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], sizes)
-        return Boxes(offsets, self.attribute[flat], self.low[flat], self.high[flat], self.priority[rows])
+        anchors = None if self.anchors is None else self.anchors.take(pa.array(rows))
+        return Boxes(offsets, self.attribute[flat], self.low[flat], self.high[flat], self.priority[rows], anchors)
 
     @staticmethod
     def concat(parts: Sequence[Boxes]) -> Boxes:
@@ -129,13 +140,23 @@ class Boxes:
             np.concatenate([p.low for p in parts]),
             np.concatenate([p.high for p in parts]),
             np.concatenate([p.priority for p in parts]),
+            None if all(p.anchors is None for p in parts) else pa.concat_arrays([p._all_anchors() for p in parts]),
         )
+
+    def _all_anchors(self) -> pa.Array:
+        return no_anchors(len(self)) if self.anchors is None else self.anchors
 
     def __getitem__(self, number: int) -> dict[int, tuple[int, int]]:
         """One box as `{attribute: (low, high)}`."""
         part = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
         bounds = zip(self.low[part].tolist(), self.high[part].tolist(), strict=True)
         return dict(zip(self.attribute[part].tolist(), bounds, strict=True))
+
+
+def no_anchors(count: int) -> pa.Array:
+    """The anchors of boxes that have none."""
+    ends = pa.py_buffer(np.zeros(count + 1, np.int64))
+    return pa.Array.from_buffers(pa.large_binary(), count, [None, ends, pa.py_buffer(b"")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +197,15 @@ class Hits:
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         parts = [np.asarray(row, np.int32) for row in rows]
         return cls(offsets, np.concatenate(parts) if parts else np.zeros(0, np.int32))
+
+    def beside(self, more: Hits) -> Hits:
+        """The numbers of both, point by point."""
+        if not len(more.numbers):
+            return self
+        numbers = np.empty(len(self.numbers) + len(more.numbers), np.int32)
+        numbers[np.arange(len(self.numbers)) + np.repeat(more.offsets[:-1], np.diff(self.offsets))] = self.numbers
+        numbers[np.arange(len(more.numbers)) + np.repeat(self.offsets[1:], np.diff(more.offsets))] = more.numbers
+        return Hits(self.offsets + more.offsets, numbers)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -38,7 +38,7 @@ from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding import values
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING
 from hitbox.encoding.documents import plain
-from hitbox.encoding.schema import Attribute
+from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.string_dictionary import MAX_MEMO, Dictionary
 from hitbox.encoding.values import EPOCH
 from hitbox.errors import SchemaError, ValueProblem
@@ -46,6 +46,8 @@ from hitbox.errors import SchemaError, ValueProblem
 MICROSECOND = timedelta(microseconds=1)
 FIRST_MOMENT = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 LAST_MOMENT = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+LONGEST = 2**62
+"""More microseconds than lie between any two moments."""
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1, "day": 86_400 * 10**6}
 
 Mask = NDArray[np.bool_]
@@ -70,6 +72,9 @@ class Codec(ABC):
 
     is_list: bool = False
     """Whether a value is a list, whose key is its length."""
+
+    fields: Schema | None = None
+    """Of a list of objects: what a table has besides is not read."""
 
     even: bool = False
     """Whether every value has an even key, as on a grid of whole numbers: nothing lies between its steps."""
@@ -110,7 +115,7 @@ class Codec(ABC):
     def problem(self, array: pa.Array, row: int) -> str:
         """Why the value in a row does not fit."""
         try:
-            self.normal(python_values(array[row : row + 1])[0])
+            self.normal(python_values(array[row : row + 1], self.fields)[0])
         except ValueProblem as problem:
             return str(problem)
         return f"the value does not fit; {self.takes}"
@@ -330,6 +335,68 @@ class TimestampCodec(Codec):
         return _masked(keys, null), bad
 
 
+class NumberCodec(Codec):
+    """Numbers of which nobody said whether they are whole: int and float on the line of doubles. An int that no double
+    equals has the key of the nearest one, so keys decide only against literals below 2^53."""
+
+    type, takes = "number", "numbers"
+
+    def place(self, plain: Any) -> int:
+        try:
+            return float_key(float(plain))
+        except OverflowError:
+            return float_key(math.inf if plain > 0 else -math.inf)
+
+    def value(self, key: int) -> object:
+        return FloatCodec().value(key)
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        key = self.place(literal)
+        return key - 1, key + 1
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        raise ValueProblem("numbers without a declared type come one by one")
+
+
+class AnyCodec(Codec):
+    """Values of any type: all that is known of one is that it is there."""
+
+    type, takes = "any", "values"
+
+    def place(self, plain: Any) -> int:
+        return 0
+
+    def value(self, key: int) -> object:
+        return None
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        raise values.wrong(literal, self.takes)
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        raise ValueProblem("values without a declared type come one by one")
+
+
+class DurationCodec(Codec):
+    """Lengths of time between two moments, in microseconds: only derived attributes have this type."""
+
+    type, takes = "duration", "a length of time"
+
+    def place(self, plain: Any) -> int:
+        return int(plain // MICROSECOND)
+
+    def value(self, key: int) -> object:
+        return timedelta(microseconds=key)
+
+    def cut(self, literal: object) -> tuple[int, int]:
+        if not isinstance(literal, timedelta):
+            raise values.wrong(literal, self.takes)
+        key = min(max(literal // MICROSECOND, -LONGEST), LONGEST)
+        return key - 1, key + 1
+
+    def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        raise ValueProblem("events carry no lengths of time")
+
+
 class StringCodec(Codec):
     type, takes = "string", values.TAKES["string"]
 
@@ -372,6 +439,7 @@ class StringCodec(Codec):
             return "the text is not UTF-8"
 
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
+        array = decoded(array) if _is_uuid(array.type) else array
         kind = _kind(array)
         if pa.types.is_null(kind):
             return np.full(len(array), MISSING, np.int64), None
@@ -399,7 +467,7 @@ class ListCodec(Codec):
 
     def __init__(self, attribute: Attribute):
         self.type, self.takes = attribute.type, f"a {attribute.type} attribute takes lists"
-        self._attribute = attribute
+        self._attribute, self.fields = attribute, attribute.fields
 
     def normal(self, value: object) -> Any:
         return plain(self._attribute, value)
@@ -414,17 +482,18 @@ class ListCodec(Codec):
         return IntCodec().cut(literal)
 
     def native(self) -> tuple[Any, ...]:
-        return ("other",)
+        element = self._attribute.element
+        return ("list", element) if element in ("int", "float", "bool", "string") else ("other",)
 
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
         array = decoded(array)
         kind = array.type
         if pa.types.is_null(kind):
             return np.full(len(array), MISSING, np.int64), None
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        if not is_list_type(kind):
             raise ValueProblem(f"a column of {kind} is not a column of lists; {self.takes}")
         bad = np.zeros(len(array), bool)
-        for row, value in enumerate(python_values(array)):
+        for row, value in enumerate(python_values(array, self.fields)):
             try:
                 self.normal(value)
             except ValueProblem:
@@ -460,19 +529,27 @@ def _number(literal: object, codec: Codec) -> int | Fraction:
 # ---- columns
 
 
+def is_list_type(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in (*tests, pa.types.is_list_view, pa.types.is_large_list_view))
+
+
 def decoded(array: Any) -> pa.Array:
-    """A column as one array of plain values: without chunks, dictionary or run lengths."""
+    """A column as one array of plain values: without chunks, dictionary or run lengths, and with UUIDs as texts."""
     if pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays([pa.nulls(0, array.type), *array.chunks])
+    if _is_uuid(array.type):
+        array = pa.array([None if one is None else str(one) for one in array.to_pylist()], pa.string())
     return array
 
 
-def python_values(column: Any) -> list[Any]:
-    """The values of a column one by one, as values.py takes them; no precision is lost."""
+def python_values(column: Any, fields: Schema | None = None, above: str = "") -> list[Any]:
+    """The values of a column one by one, as values.py takes them; no precision is lost. `fields`: those that are wanted
+    of the objects in it, which have the name `above`."""
     array = decoded(column)
     if pa.types.is_timestamp(array.type):  # Python's datetimes have neither nanoseconds nor all years
         return list(array.cast(pa.timestamp(array.type.unit)).to_numpy(zero_copy_only=False))
@@ -483,17 +560,25 @@ def python_values(column: Any) -> list[Any]:
             np.where(False if null is None else null, np.datetime64("NaT"), numbers.astype(f"datetime64[{unit}]"))
         )
     if pa.types.is_struct(array.type):
-        ends = [python_values(pc.struct_field(array, [at])) for at in range(array.type.num_fields)]
-        names = [field.name for field in array.type]
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*ends, strict=True)]
-        return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
-        flat, lengths = python_values(array.flatten()), pc.list_value_length(array).fill_null(0).to_pylist()
+        found: dict[str, list[Any]] = {}
+        for at, field in enumerate(array.type):
+            name = f"{above}.{field.name}" if above else field.name
+            if fields is None or name in fields.objects:
+                found[field.name] = python_values(pc.struct_field(array, [at]), fields, name)
+            elif name in fields:
+                found[field.name] = python_values(pc.struct_field(array, [at]), fields[name].fields)
+        rows = zip(*found.values(), strict=True) if found else itertools.repeat((), len(array))
+        there = array.is_valid().to_pylist()
+        return [dict(zip(found, row, strict=True)) if valid else None for row, valid in zip(rows, there, strict=True)]
+    if pa.types.is_map(array.type):
+        return [None if one is None else dict(one) for one in array.to_pylist()]
+    if is_list_type(array.type):
+        flat, lengths = python_values(array.flatten(), fields), pc.list_value_length(array).fill_null(0).to_pylist()
         ends_at = list(itertools.accumulate(lengths, initial=0))
         lists = [flat[start:end] for start, end in itertools.pairwise(ends_at)]
         return [one if there else None for one, there in zip(lists, array.is_valid().to_pylist(), strict=True)]
-    found: list[Any] = array.to_pylist()
-    return found
+    plain_values: list[Any] = array.to_pylist()
+    return plain_values
 
 
 def unsound(column: Any) -> Mask | None:
@@ -525,6 +610,10 @@ def _kind(column: Any) -> pa.DataType:
     """The type of the values, however they are encoded."""
     kind = column.type
     return kind.value_type if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) else kind
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.uuid"
 
 
 def is_text(kind: pa.DataType) -> bool:

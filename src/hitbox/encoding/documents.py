@@ -10,14 +10,15 @@ An event may carry two images, {"old": {...}, "new": {...}}: then `new` is the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hitbox.encoding.inputs import as_mapping
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import NORMAL, brief, is_missing
-from hitbox.errors import ValueProblem
+from hitbox.errors import UnknownAttribute, ValueProblem
 
 ABSENT: Any = object()
 """What `lookup` returns if a document has no such field."""
@@ -50,8 +51,9 @@ def _flat(schema: Schema, event: Event, above: str, seen: set[str]) -> Iterator[
             seen.add(whole)
             yield whole, value
         elif whole in schema.objects:
-            if isinstance(value, Mapping):
-                yield from _flat(schema, value, whole, seen)
+            inner = as_mapping(value)
+            if inner is not None:
+                yield from _flat(schema, inner, whole, seen)
             elif not is_missing(value):
                 raise ValueProblem(f"{whole!r} is an object: it takes a mapping, not {brief(value)}")
         elif schema.extra != "ignore":
@@ -64,16 +66,16 @@ def images(schema: Schema, event: Event) -> tuple[Event, Event | None]:
         return event, None
     if any(name in schema or name in schema.objects for name in ("old", "new") if name in event):
         return event, None
-    two = [event.get(name) for name in ("new", "old")]
-    if not all(one is None or isinstance(one, Mapping) for one in two):
+    given = [event.get(name) for name in ("new", "old")]
+    two = [as_mapping(one) for one in given]
+    if not all(one is None or image is not None for one, image in zip(given, two, strict=True)):
         return event, None
-    if schema.extra != "ignore":
-        for name in event:
-            if name not in ("old", "new"):
-                schema.number(name)
-                raise ValueProblem(
-                    f"attribute {name!r} stands beside the images old and new: it belongs into one of them"
-                )
+    for name in event:
+        declared = name in schema or name in schema.objects
+        if name not in ("old", "new") and (declared or schema.extra != "ignore"):
+            if not declared:
+                schema.number(name)  # raises, with the nearest name
+            raise ValueProblem(f"attribute {name!r} stands beside the images old and new: it belongs into one of them")
     new, old = two
     return new or {}, old
 
@@ -90,8 +92,8 @@ def document(schema: Schema, event: Event) -> Document:
 def named_plain(attribute: Attribute, name: str, value: Any) -> Any:
     try:
         return plain(attribute, value)
-    except ValueProblem as problem:
-        raise ValueProblem(f"attribute {name!r}: {problem}") from None
+    except (ValueProblem, UnknownAttribute) as problem:
+        raise type(problem)(f"attribute {name!r}: {problem}") from None
 
 
 def plain(attribute: Attribute, value: Any) -> Any:
@@ -113,11 +115,39 @@ def plain(attribute: Attribute, value: Any) -> Any:
 
 
 def _object(fields: Schema, value: Any) -> dict[str, Any] | None:
-    if isinstance(value, Mapping):
-        return {name: named_plain(fields[name], name, one) for name, one in flat(fields, value)}
+    mapping = as_mapping(value)
+    if mapping is not None:
+        return {name: named_plain(fields[name], name, one) for name, one in flat(fields, mapping)}
     if is_missing(value):
         return None
     raise ValueProblem(f"{brief(value)} is a {type(value).__name__}; a list of objects takes mappings")
+
+
+def open_document(event: Event) -> Document:
+    """An event of an open schema, as it was given. It has images if they are all that it has."""
+    if event.keys() <= {"old", "new"} and all(one is None or isinstance(one, Mapping) for one in event.values()):
+        old = event.get("old")
+        return Document(event.get("new"), None if old is None else Document(old))
+    return Document(event)
+
+
+def open_elements(origin: Any, steps: Sequence[str]) -> list[Any] | None:
+    """The values that a path leads to, through objects and lists: one value is a list of itself. None of no value."""
+    found, is_list = _walk(origin, ".".join(steps).split("."))
+    return found if is_list or found != [None] else None
+
+
+def _walk(origin: Any, steps: Sequence[str]) -> tuple[list[Any], bool]:
+    """The values, and whether they come from a list."""
+    if isinstance(origin, Mapping):
+        whole = lookup(origin, ".".join(steps))
+        if whole is not ABSENT:
+            return (list(whole), True) if isinstance(whole, LISTS) else ([whole], False)
+        for end in range(len(steps) - 1, 0, -1):
+            inner = lookup(origin, ".".join(steps[:end]))
+            if isinstance(inner, LISTS):
+                return [value for one in inner for value in _walk(one, steps[end:])[0]], True
+    return [None], False
 
 
 def lookup(event: Event, name: str) -> Any:
@@ -127,8 +157,8 @@ def lookup(event: Event, name: str) -> Any:
         return found
     at = name.find(".")
     while at > 0:
-        inner = event.get(name[:at], ABSENT)
-        if isinstance(inner, Mapping):
+        inner = as_mapping(event.get(name[:at], ABSENT))
+        if inner is not None:
             found = lookup(inner, name[at + 1 :])
             if found is not ABSENT:
                 return found

@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Points
-from hitbox.encoding.codecs import BadRow, Codec, python_values
-from hitbox.encoding.documents import Document, Event, document, flat, images
+from hitbox.encoding.codecs import BadRow, Codec, is_list_type, python_values
+from hitbox.encoding.documents import Document, Event, document, flat, images, open_document
+from hitbox.encoding.inputs import as_mapping, tree
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief, ends_of
-from hitbox.errors import TableError, ValueProblem, nearest
+from hitbox.errors import TableError, UnknownAttribute, ValueProblem, nearest
 
 AS_THEY_ARE = frozenset([pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string()])
 """Arrow types whose Python values are plain already."""
@@ -39,7 +40,7 @@ EXTREMES: dict[str, tuple[Any, Any]] = {
 
 def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tuple[int, int]]:
     """{attribute: (low, high)} of what a mapping says; checks names, roles, types and that low <= high."""
-    _check_mapping(event)
+    event = _mapping(event)
     schema, found = keys.schema, {}
     if role == "criteria":
         event, old = images(schema, event)
@@ -53,9 +54,11 @@ def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tu
     return found
 
 
-def _check_mapping(event: Event) -> None:
-    if not isinstance(event, Mapping):
+def _mapping(event: Any) -> Event:
+    found = as_mapping(event)
+    if found is None:
         raise ValueProblem(f"an event is a mapping of attribute to value, not {type(event).__name__}")
+    return found
 
 
 def wrong_side(name: str, role: str) -> str:
@@ -75,8 +78,8 @@ def value_keys(codec: Codec, name: str, value: Any) -> tuple[int, int]:
             return key, key
         low, high = _interval(codec, *ends)
         return codec.place(low), codec.place(high)
-    except ValueProblem as problem:
-        raise ValueProblem(f"attribute {name!r}: {problem}") from None
+    except (ValueProblem, UnknownAttribute) as problem:
+        raise type(problem)(f"attribute {name!r}: {problem}") from None
 
 
 def _interval(codec: Codec, low: Any, high: Any) -> tuple[Any, Any]:
@@ -95,7 +98,7 @@ class Columns(dict[str, Any]):
     """The columns of an event table by attribute: the fields of structs by their dotted names. `parents` are the
     structs around a column: if one of them is null, its fields are missing. `old` are those of the old image."""
 
-    def __init__(self, keys: Keys, table: pa.Table):
+    def __init__(self, keys: Keys, table: pa.Table, is_image: bool = False):
         super().__init__()
         self.parents: dict[str, list[Any]] = {}
         self.old: Columns | None = None
@@ -105,28 +108,54 @@ class Columns(dict[str, Any]):
             raise TableError(f"two columns are called {twice[0]!r} (rename or drop one)")
         given = dict(zip(names, table.columns, strict=True))
         two = [name for name in ("new", "old") if name in given and pa.types.is_struct(given[name].type)]
-        if two and not any(name in schema or name in schema.objects for name in two):
+        beside = schema.is_open and len(two) < len(given)
+        if two and not beside and not any(name in schema or name in schema.objects for name in two):
             if "old" in two:
-                self.old = Columns(keys, _struct_table(given["old"]))
+                self.old = Columns(keys, _struct_table(given["old"]), is_image=True)
             for name in given:
-                if name not in two and (name in schema or schema.extra == "error"):
+                declared = name in schema or name in schema.objects
+                if name not in two and (declared or schema.extra == "error"):
                     raise TableError(f"column {name!r} stands beside the images old and new: move it into one of them")
             if "new" in two:
                 self._add(schema, _fields(given["new"]), "", [given["new"]])
         else:
             self._add(schema, given, "", [])
-        check_columns(keys, list(self))
+        check_columns(keys, list(self), is_image or self.old is not None)
 
     def _add(self, schema: Schema, columns: Mapping[str, Any], above: str, parents: list[Any]) -> None:
         for name, column in columns.items():
             whole = f"{above}.{name}" if above else name
             if whole in self:
                 raise TableError(f"column {whole!r} is there twice: as a field of a struct and by its dotted name")
-            if whole not in schema and whole in schema.objects and pa.types.is_struct(column.type):
+            if whole not in schema and whole in schema.objects and not pa.types.is_null(column.type):
+                if not pa.types.is_struct(column.type):
+                    raise TableError(f"column {whole!r} is an object: it takes a struct, not a column of {column.type}")
                 self._add(schema, _fields(column), whole, [*parents, column])
             else:
+                if whole in schema:
+                    _check_elements(schema, whole, column.type)
                 self[whole] = column
                 self.parents[whole] = parents
+
+
+def _check_elements(schema: Schema, name: str, kind: pa.DataType, above: str = "") -> None:
+    """The fields of a list's objects, as `check_columns` does it with columns."""
+    fields = schema[name].fields
+    while is_list_type(kind):
+        kind = kind.value_type
+    if fields is None or not pa.types.is_struct(kind):
+        return
+    given = {f"{above}{field.name}": field.type for field in kind}
+    absent = [one for one in fields if one.startswith(above) and one not in given]
+    for one, type_ in given.items():
+        if one in fields.objects:
+            _check_elements(schema, name, type_, f"{one}.")
+        elif one in fields:
+            _check_elements(fields, one, type_)
+        elif schema.extra != "ignore":
+            hint = nearest(one, absent)
+            if hint or schema.extra == "error":
+                raise TableError(f"column {name!r}: {one!r} is no field of its objects{hint} (rename or drop it)")
 
 
 def _fields(column: Any) -> dict[str, Any]:
@@ -203,7 +232,7 @@ def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Any]:
         raise TableError(f"column {name!r}: {problem}") from None
 
 
-def check_columns(keys: Keys, columns: Sequence[str]) -> None:
+def check_columns(keys: Keys, columns: Sequence[str], may_be_empty: bool = False) -> None:
     """At least one attribute is there, none twice; intervals have both ends; no column looks like a misspelt one."""
     schema = keys.schema
     wanted = schema.with_role("criteria")
@@ -219,7 +248,7 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
         hint = "" if column in known else nearest(column, absent)
         if hint or (schema.extra == "error" and column not in known):
             raise TableError(f"column {column!r} is not an attribute{hint} (rename or drop the column)")
-    if schema.extra == "error":
+    if schema.extra == "error" or may_be_empty:
         return
     if wanted and len(absent) == len(wanted):
         raise TableError(
@@ -229,8 +258,10 @@ def check_columns(keys: Keys, columns: Sequence[str]) -> None:
 
 def normal(keys: Keys, event: Event) -> Document:
     """The event with the plain values that keys are made of: None for null, a tuple for an interval."""
-    _check_mapping(event)
+    event = _mapping(event)
     schema = keys.schema
+    if schema.is_open:
+        return open_document(tree(event))
     event, old = images(schema, event)
     found = Document(old=None if old is None else document(schema, {"new": old}))
     for name, value in flat(schema, event):
@@ -238,19 +269,22 @@ def normal(keys: Keys, event: Event) -> Document:
         try:
             ends = None if codec.is_list else ends_of(value)
             found[name] = codec.normal(value) if ends is None else _interval(codec, *ends)
-        except ValueProblem as problem:
-            raise ValueProblem(f"attribute {name!r}: {problem}") from None
+        except (ValueProblem, UnknownAttribute) as problem:
+            raise type(problem)(f"attribute {name!r}: {problem}") from None
     return found
 
 
-def normal_row(keys: Keys, table: pa.Table | Columns, row: int) -> Document:
-    """One row of an event table, as `normal` gives a mapping. A null is null; without its column it is missing."""
+def normal_row(keys: Keys, table: pa.Table | Columns, row: int, only: frozenset[str] | None = None) -> Document:
+    """One row of an event table, as `normal` gives a mapping. A null is null; without its column it is missing. `only`:
+    the attributes that are wanted of the event itself."""
     columns = table if isinstance(table, Columns) else Columns(keys, table)
+    if keys.schema.is_open:
+        return _open_row(columns, row, only)
     found = Document()
     if columns.old is not None:
         found.old = normal_row(keys, columns.old, row)
     for number, (name, attribute) in enumerate(keys.schema.items()):
-        if attribute.role != "criteria":
+        if attribute.role != "criteria" or (only is not None and name not in only):
             continue
         codec, ends = keys.codecs[number], _end_columns(keys, columns, name)
         if ends is not None:
@@ -263,6 +297,26 @@ def normal_row(keys: Keys, table: pa.Table | Columns, row: int) -> Document:
     return found
 
 
+def column_values(keys: Keys, columns: Columns, name: str) -> list[Any]:
+    """The values of an attribute in all rows, as Python has them: a tuple for an interval, None for null or missing."""
+    ends = _end_columns(keys, columns, name)
+    if ends is not None:
+        pairs = zip(*map(python_values, ends), strict=True)
+        return [None if low is None else (low, high) for low, high in pairs]
+    return python_values(columns[name], keys.schema[name].fields) if name in columns else []
+
+
+def _open_row(columns: Columns, row: int, only: frozenset[str] | None) -> Document:
+    """The same without a schema. `only`: the paths that are wanted."""
+
+    def wanted(name: str) -> bool:
+        return only is None or any(path == name or path.startswith(f"{name}.") for path in only)
+
+    found = {name: python_values(column.slice(row, 1))[0] for name, column in columns.items() if wanted(name)}
+    old = None if columns.old is None else _open_row(columns.old, row, None)
+    return Document(found, old)
+
+
 def _cell(codec: Codec, column: Any, row: int) -> Any:
     """The plain value in a row of a column: that of its key, where a key says all."""
     kind = column.type
@@ -273,7 +327,7 @@ def _cell(codec: Codec, column: Any, row: int) -> Any:
         return None if micros is None else codec.value(micros)
     one = column.slice(row, 1)
     if codec.type == "string" or codec.is_list:
-        return codec.normal(python_values(one)[0])
+        return codec.normal(python_values(one, codec.fields)[0])
     key = int(codec.column(one)[0])
     return None if key == MISSING else codec.value(key)
 
@@ -294,7 +348,7 @@ def about_values(keys: Keys, box: Mapping[int, tuple[int, int]]) -> dict[str, An
 
 
 def _blank(keys: Keys, rows: int) -> I64:
-    return np.full((rows, len(keys.schema)), MISSING, np.int64)
+    return np.full((rows, len(keys.codecs)), MISSING, np.int64)
 
 
 def _with_information(keys: Keys, low: I64, high: I64) -> Points:

@@ -163,10 +163,13 @@ class Schema(Mapping[str, Attribute]):
     or "error". Without it, a mapping with such a field is an error, and a table is one only if a column looks misspelt.
     """
 
+    is_open = False
+    """Whether nothing is declared, and names and types come from the predicates."""
+
     def __init__(self, attributes: Mapping[str, Any], extra: str | None = None):
         if not isinstance(attributes, Mapping):
             raise SchemaError("a schema is made from a mapping of name to type, e.g. Schema({'price': 'float'})")
-        if not attributes:
+        if not attributes and not self.is_open:
             raise SchemaError("a schema needs at least one attribute")
         if extra is not None and extra not in EXTRA:
             raise SchemaError(f"extra is 'ignore' or 'error', not {brief(extra)}")
@@ -251,6 +254,8 @@ class Schema(Mapping[str, Attribute]):
     def from_json(cls, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> Schema:
         extra = None
         if isinstance(rows, Mapping):
+            if rows.get("open") is True:
+                return OpenSchema()
             extra, rows = rows.get("extra"), rows.get("attributes", [])
         found: dict[str, Attribute] = {}
         for row in rows:
@@ -264,6 +269,34 @@ class Schema(Mapping[str, Attribute]):
                 of["fields"] = cls.from_json(of["fields"])
             found[name] = _attribute(name, of)
         return cls(found, extra)
+
+
+class OpenSchema(Schema):
+    """No attribute is declared: names and types come from the predicates, and events may have any fields.
+
+    >>> OpenSchema()
+    OpenSchema()
+    """
+
+    is_open = True
+
+    def __init__(self) -> None:
+        super().__init__({}, "ignore")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpenSchema)
+
+    def __hash__(self) -> int:
+        return hash(OpenSchema)
+
+    def __repr__(self) -> str:
+        return "OpenSchema()"
+
+    def swapped(self) -> Schema:
+        return self
+
+    def to_json(self) -> Any:
+        return {"open": True}
 
 
 def _name(name: Any) -> str:

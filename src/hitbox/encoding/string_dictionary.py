@@ -17,6 +17,7 @@ of strings that came later, merged into the base when it has grown. UTF-8 bytes 
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -206,6 +207,9 @@ class Dictionary:
 
     def _unknown(self, texts: Texts) -> pa.Array:
         """Those without a label, each once, as bytes."""
+        if not isinstance(texts, pa.Array) and len(texts) > MAX_GAP_SEARCHES:
+            with contextlib.suppress(UnicodeEncodeError):  # `utf8` says which one is at fault
+                texts = pa.array(list(texts), pa.large_string())
         if isinstance(texts, pa.Array):
             check_texts(texts)
             raws = interruptible(len(texts), pc.unique, texts.cast(pa.large_binary()))

@@ -7,10 +7,10 @@ Engine, residual checks, `explain` and `where` all use this plain value, so they
     bool        bool
     timestamp   datetime, UTC  datetimes (no zone means UTC), dates (midnight), numpy.datetime64, pandas.Timestamp, ISO
                                texts; years 1 to 9999, and nothing finer than a microsecond: an error, never rounded
-    string      str            no NUL and no lone surrogate: files and columns cannot store them
+    string      str            no NUL and no lone surrogate: files and columns cannot store them; a UUID is its text
 
-None, NaN, NaT and pandas.NA are missing and come out as None. NumPy scalars and subclasses (IntEnum, StrEnum) count as
-what they extend. An interval is a tuple (low, high) or {"low": .., "high": ..}.
+None, NaN, NaT and pandas.NA are missing and come out as None. NumPy scalars and subclasses count as what they extend,
+an Enum as its value. An interval is a tuple (low, high) or {"low": .., "high": ..}.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from types import NoneType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
+from hitbox.encoding.inputs import as_mapping, unwrapped
 from hitbox.errors import ValueProblem
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,7 +90,7 @@ def whole_number(value: object) -> int | None:
         return value
     if is_missing(value):
         return None
-    plain = _without_numpy(value)
+    plain = _plain(value)
     if isinstance(plain, Decimal) and plain.is_finite() and plain.adjusted() > 40:
         raise _out_of_range(value, "int")  # int() would spell out every digit
     if isinstance(plain, (float, Decimal)) and math.isfinite(plain) and plain == int(plain):
@@ -104,7 +107,7 @@ def number(value: object) -> float | None:
         return value if value == value else None
     if is_missing(value):
         return None
-    plain = _without_numpy(value)
+    plain = _plain(value)
     if isinstance(plain, bool) or not isinstance(plain, (int, float, Decimal)):
         raise wrong(value, TAKES["float"])
     try:
@@ -118,7 +121,10 @@ def number(value: object) -> float | None:
     return found
 
 
-def _without_numpy(value: object) -> object:
+def _plain(value: object) -> object:
+    """A number without what NumPy or an Enum adds to it."""
+    if isinstance(value, Enum):
+        value = unwrapped(value)
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):
         return value.item()
     return value
@@ -129,6 +135,8 @@ def truth(value: object) -> bool | None:
         return value
     if is_missing(value):
         return None
+    if isinstance(value, Enum):
+        return truth(unwrapped(value))
     if not isinstance(value, np.bool_):
         raise wrong(value, TAKES["bool"])
     return bool(value)
@@ -139,6 +147,8 @@ def moment(value: object) -> datetime | None:
         return value
     if is_missing(value):
         return None
+    if isinstance(value, Enum):
+        return moment(unwrapped(value))
     if isinstance(value, str):
         return _utc(_from_text(value))
     if hasattr(value, "to_datetime64"):  # pandas.Timestamp: a datetime that also has nanoseconds
@@ -156,6 +166,8 @@ def text(value: object) -> str | None:
     if type(value) is not str:
         if is_missing(value):
             return None
+        if isinstance(value, (Enum, UUID)) and not isinstance(value, str):
+            return text(unwrapped(value))
         if not isinstance(value, str):
             raise wrong(value, TAKES["string"])
         value = str.__str__(value)  # the text itself, also of an Enum
@@ -203,9 +215,10 @@ def with_named_ends(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def for_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of any supported type as JSON values; an interval becomes {"low": .., "high": ..}."""
-    if not isinstance(values, Mapping):
+    mapping = as_mapping(values)
+    if mapping is None:
         raise ValueProblem(f"values are a mapping of attribute to value, not {brief(values)}")
-    return {name: _for_json(name, value) for name, value in values.items()}
+    return {name: _for_json(name, value) for name, value in mapping.items()}
 
 
 def _for_json(name: str, value: Any) -> Any:
@@ -213,6 +226,9 @@ def _for_json(name: str, value: Any) -> Any:
         return {"low": _for_json(name, value[0]), "high": _for_json(name, value[1])}
     if is_missing(value):
         return None
+    value = unwrapped(value)
+    if isinstance(value, (list, set, frozenset, np.ndarray)):
+        return [_for_json(name, one) for one in value]
     if isinstance(value, np.datetime64) or hasattr(value, "to_datetime64"):
         return moment(value)
     if isinstance(value, np.generic):
@@ -221,7 +237,10 @@ def _for_json(name: str, value: Any) -> Any:
         raise ValueProblem(f"attribute {name!r}: JSON has no infinity")
     if isinstance(value, Decimal):
         return int(value) if value.adjusted() < 40 and value == value.to_integral_value() else float(value)
-    return value
+    if isinstance(value, (str, int, float)):
+        return value
+    fields = as_mapping(value)
+    return value if fields is None else {key: _for_json(f"{name}.{key}", one) for key, one in fields.items()}
 
 
 def brief(value: object) -> str:

@@ -96,10 +96,12 @@ class EventPlan:
     def __init__(
         self,
         columns: list[tuple[Any, ...]],
-        numbers: dict[str, int],
+        numbers: dict[str, Any],
         free: list[int],
         other_value: Callable[[int, Any, int], tuple[int, int]],
         other_event: Callable[[Any, int], dict[int, tuple[int, int]]],
+        derived: Callable[[Any, int], dict[int, tuple[int, int]]] | None = None,
+        ignores: bool = False,
     ) -> None: ...
     def encode(self, events: list[Any], row: int) -> tuple[I64, I64]: ...
 
@@ -114,12 +116,33 @@ class Ids:
     @property
     def nbytes(self) -> int: ...
 
+class Programs:
+    def __init__(self, place: I64, words: I64, code: U32, shapes: I64) -> None: ...
+    def check(self, attributes: int) -> None: ...
+    def ends(self, slots: I64, attribute: int) -> I64: ...
+
 class Owners:
-    def __init__(self, owner: I64, exact: U8, count: I32, plain: bool, direct: bool) -> None: ...
+    def __init__(
+        self, owner: I64, exact: U8, count: I32, plain: bool, direct: bool, programs: Programs | None
+    ) -> None: ...
     def slots(self, numbers: I32) -> I32: ...
-    def settle(self, offsets: I64, numbers: I32, sure: U8 | None) -> tuple[I64, I32, I64]: ...
+    def settle(self, offsets: I64, numbers: I32, sure: U8 | None, low: I64, high: I64) -> tuple[I64, I32, I64]: ...
 
 def match_event(
+    plan: EventPlan,
+    segments: list[Segment],
+    tail: Tail,
+    simd: str,
+    owners: Owners,
+    ids: Ids,
+    event: Any,
+    limit: int,
+    holds: Callable[[Any, list[int]], list[bool]],
+    as_list: bool,
+) -> Any: ...
+def match_anchored_event(
+    anchors: list[AnchorSegment],
+    sets: list[tuple[bytes, list[Any]]],
     plan: EventPlan,
     segments: list[Segment],
     tail: Tail,
@@ -135,6 +158,41 @@ def profile_event(*arguments: Any) -> tuple[Any, tuple[int, int, int, int]]:
     """What `match_event` returns for the same arguments, and the nanoseconds of its steps: encoding, matching, owners,
     ids."""
 
+class AnchorSegment:
+    def __init__(
+        self,
+        numbers: I64,
+        offsets: I64,
+        attribute: I32,
+        low: I64,
+        high: I64,
+        priority: U8,
+        anchor_offsets: I64,
+        anchors: U8,
+        older: list[AnchorSegment],
+        gone: I64,
+        first_seed: int,
+        second_seed: int,
+    ) -> None: ...
+    def rows(self, numbers: I64) -> U32: ...
+    def living(self) -> U32: ...
+    def decode(self, rows: U32) -> tuple[I64, I64, I32, I64, I64, U8, I64, U8]: ...
+    def kill(self, rows: U32) -> None: ...
+    def sets(self) -> list[bytes]: ...
+    @property
+    def live(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+
+def find_anchored(
+    segments: list[AnchorSegment],
+    sets: list[tuple[bytes, list[Any]]],
+    low: I64,
+    high: I64,
+    points: I64,
+    threads: int,
+) -> tuple[I64, I32]: ...
 def clear_bits(bits: NDArray[np.uint64], positions: U32) -> None: ...
 def clear_bit(bits: NDArray[np.uint64], position: int) -> None: ...
 def crc32c(data: U8, before: int = 0, portable: bool = False) -> int: ...
@@ -166,11 +224,13 @@ class Commit:
 class Piece:
     def __init__(self) -> None: ...
     def read(self) -> U8: ...
+    def uses(self) -> I64: ...
     def __len__(self) -> int: ...
 
 class ReadText:
     @property
     def strings(self) -> dict[int, list[str]] | None: ...
+    def uses(self) -> list[int]: ...
 
 Question = tuple[int, bytes, list[int], list[bool]] | tuple[int, bytes]
 
@@ -191,17 +251,28 @@ class Reader:
         self,
         read: ReadText,
         labels: dict[int, list[int]] | None,
+        numbers: list[int],
         most: int,
+        few: int,
         about: list[tuple[int, int, int]],
         priority: int,
-    ) -> tuple[bool, I64, I32, I64, I64, U8] | None: ...
+    ) -> tuple[bool, I64, I32, I64, I64, U8, tuple[bytes, bytes] | None] | None: ...
     def define(self, shape: int, attribute: int, any: bool, tests: list[int]) -> None: ...
     def define_constant(self, shape: int, always: bool) -> None: ...
     def define_pattern(
-        self, shape: int, pattern: bytes, low: str | None, above: str | None, plain: bool, wild: bool
+        self, shape: int, pattern: bytes, low: str | None, above: str | None, plain: bool, wild: bool, attribute: int
     ) -> None: ...
+    def add_attribute(self, attribute: tuple[int, bool, int, int, int, int]) -> int: ...
     def refuse_pattern(self, shape: int, pattern: bytes) -> None: ...
     def strings(self, attribute: int) -> tuple[I64, U8]: ...
     def make(
-        self, piece: Piece, keys: list[I64 | None], most: int, told: I32, low: I64, high: I64
-    ) -> tuple[I64, U8, I64, I32, I64, I64]: ...
+        self,
+        piece: Piece,
+        keys: list[I64 | None],
+        numbers: list[int],
+        most: I64,
+        few: int,
+        told: I32,
+        low: I64,
+        high: I64,
+    ) -> tuple[I64, U8, I64, I32, I64, I64, tuple[I64, I64, U32, I64, I64]]: ...

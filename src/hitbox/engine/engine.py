@@ -43,7 +43,7 @@ from hitbox.encoding.values import brief
 from hitbox.engine import _kernels
 from hitbox.engine._kernels import BLOCK, MAX_ATTRIBUTES
 from hitbox.engine.merge import Built, Merge
-from hitbox.engine.segment import NOWHERE, U32, Segment
+from hitbox.engine.segment import NOWHERE, PER_ATTRIBUTE, U32, Segment
 from hitbox.errors import DamagedArray, MatcherError
 from hitbox.matchers.base import Matcher, check_choice, check_count, check_flag
 
@@ -66,6 +66,7 @@ DENSE_FIRST_NUMBER = 8
 MIN_ARRANGED = 1024
 """Boxes from which the engine chooses the order of their numbers."""
 NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
+Anchored = tuple[list[_kernels.AnchorSegment], list[tuple[bytes, list[Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +287,16 @@ class Engine(Matcher):
             raise MatcherError("the engine cannot hold these boxes")
         return tail
 
+    def widened(self, space: Space, options: Mapping[str, object]) -> tuple[Self, Callable[[], None]]:
+        """As `Matcher.widened` says. Segments stay as they are: their boxes constrain none of the new attributes."""
+        if space.attributes > MAX_ATTRIBUTES:
+            raise MatcherError(f"the engine holds 1 to {MAX_ATTRIBUTES} attributes, not {space.attributes}")
+
+        def commit() -> None:
+            self.space = space
+
+        return self, commit
+
     # --- merging
 
     def prepare(self) -> Callable[[], None] | None:
@@ -401,11 +412,18 @@ class Engine(Matcher):
         limit: int,
         holds: Callable[[Any, list[int]], list[bool]],
         as_list: bool,
+        anchored: Anchored | None = None,
     ) -> Any:
         """The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all): everything
-        from the mapping to its ids in one native call. `holds(event, slots)` decides where boxes leave doubt."""
-        kernels = self._sealed.kernels
-        return _kernels.match_event(plan, kernels, self._tail, self.simd, owners, ids, event, limit, holds, as_list)
+        from the mapping to its ids in one native call. `holds(event, slots)` decides where boxes leave doubt.
+        `anchored` are the covers with anchors, and what the event brings to find them."""
+        kernels, tail, simd = self._sealed.kernels, self._tail, self.simd
+        if anchored is None:
+            return _kernels.match_event(plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list)
+        covers, sets = anchored
+        return _kernels.match_anchored_event(
+            covers, sets, plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list
+        )
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
@@ -513,7 +531,9 @@ class Engine(Matcher):
             prefix = f"segment{i}."
             parts = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             with _naming(prefix):
-                segments.append(Segment(KINDS[kind], space.attributes, base, live, parts))
+                segments.append(Segment(KINDS[kind], base, live, parts))
+            few = segments[-1].attributes <= space.attributes
+            array_checks.require(few, f"{prefix}{PER_ATTRIBUTE[KINDS[kind]][0]}", "it has too many attributes")
         numbers, boxes = array_checks.boxes(arrays, "tail.", space.attributes)
         _check_opened(segments, where, numbers)
         engine._sealed = Sealed(segments, where)
@@ -618,7 +638,7 @@ class Engine(Matcher):
             taken += [segment for segment, _, _ in merge.added]
         added: list[tuple[Segment, I64, U32]] = []
         for kind, arrays, some, positions in built:
-            segment = Segment(kind, self.space.attributes, 0, len(some), arrays)
+            segment = Segment(kind, 0, len(some), arrays)
             segment.base = _free_base(taken, segment.size)
             taken.append(segment)
             added.append((segment, some, positions + np.uint32(segment.base)))

@@ -23,6 +23,9 @@ NOWHERE = (1 << 32) - 1
 COMPACT_SIZE = 7
 """Where the sizes of a bitmap segment say that it is compact; others are shorter."""
 
+PER_ATTRIBUTE = {"bitmap": ("narrowest", 0), "dense": ("list_at", 0), "postings": ("key_begin", 1)}
+"""By kind: an array with a value per attribute, and how many more it has."""
+
 U32 = NDArray[np.uint32]
 Arrays = dict[str, NDArray[Any]]
 
@@ -30,7 +33,6 @@ Arrays = dict[str, NDArray[Any]]
 @dataclass(slots=True, eq=False)
 class Segment:
     kind: str
-    attributes: int
     base: int
     """Location of its position 0 in the engine's one line of locations."""
     live: int
@@ -38,11 +40,14 @@ class Segment:
     kernel: _kernels.Segment = field(init=False)
     size: int = field(init=False)
     """Positions; some may hold no box."""
+    attributes: int = field(init=False)
+    """How many attributes there were when it was built: its boxes constrain no other ones."""
     members: int = field(init=False)
     """How many boxes it was built from."""
     _enough: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.attributes = _attributes(self.kind, self.arrays)
         self.kernel = _kernels.Segment(self.kind, self.attributes, dict(self.arrays))
         self.size = len(self.kernel)
         self.members = int(self.arrays["sizes"][2]) if self.kind == "bitmap" else self.size
@@ -100,3 +105,12 @@ class Segment:
 
     def numbers(self, positions: U32) -> I64:
         return self.kernel.numbers(positions)
+
+
+def _attributes(kind: str, arrays: Arrays) -> int:
+    """The number of attributes, which is the length of one of the arrays; a ValueError says what is wrong with it."""
+    name, more = PER_ATTRIBUTE[kind]
+    length = len(arrays[name]) if name in arrays and arrays[name].ndim == 1 else 0
+    if not more < length <= _kernels.MAX_ATTRIBUTES + more:
+        raise ValueError(f"{name}: {'it is out of range' if name in arrays else 'it is missing'}")
+    return length - more

@@ -19,7 +19,7 @@ from rich.table import Table
 from hitbox import workloads
 from hitbox.console.progress import progress
 from hitbox.errors import BenchError, HitboxError
-from hitbox.experiments import bench_report, goals
+from hitbox.experiments import bench_report, constructs, documents, goals
 from hitbox.experiments.bench import Settings, favourites, grow, run, steps
 from hitbox.experiments.contestants import contestants
 
@@ -31,7 +31,9 @@ app = typer.Typer(add_completion=False)
 @app.command(context_settings=CONTEXT)
 def bench(
     context: typer.Context,
-    workload: Annotated[str, typer.Argument(help="w1, w2, w3, w4, symmetric, ... (see --list), or goals")] = "w1",
+    workload: Annotated[
+        str, typer.Argument(help="w1, w2, w3, w4, symmetric, ... (see --list), goals, documents or constructs")
+    ] = "w1",
     matchers: Annotated[str, typer.Option(help="comma-separated; ratios refer to the first one")] = "",
     events: Annotated[int, typer.Option(help="number of single events to time")] = 400,
     batches: Annotated[str, typer.Option(help="batch sizes to time, comma-separated")] = "1,64,1024,4096",
@@ -52,13 +54,17 @@ def bench(
     before: Annotated[
         Path | None, typer.Option(help="goals: a checkout of the version before, with its .venv, measured in turn")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="goals: small sizes, to see that everything runs")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="goals, documents, constructs: small sizes, to see that everything runs")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON instead of tables")] = False,
     listing: Annotated[bool, typer.Option("--list", help="print workloads, their parameters and matchers")] = False,
 ) -> None:
     """Compare the speed of matchers. Other options are parameters of the workload, such as --n 1M --width 0.1.
 
     `hitbox bench goals` measures what the library should reach, and prints it with the goals (about ten minutes).
+    `hitbox bench documents` does so for lists, text, networks and places. `hitbox bench constructs` measures what each
+    construct of the language costs (about five minutes).
     """
     try:
         if listing:
@@ -72,6 +78,12 @@ def bench(
             if parameters or plot is not None:
                 raise BenchError("goals have no parameters and no plot; --repeats, --before, --quick, --out and --json")
             _deliver(_run_goals(before, quick, repeats), out, None, as_json)
+            return
+        if name in ("documents", "constructs"):
+            if parameters or plot is not None or before is not None:
+                raise BenchError(f"{name} have no parameters and no plot; --repeats, --quick, --out and --json")
+            run_it = _run_documents if name == "documents" else _run_constructs
+            _deliver(run_it(quick, repeats), out, None, as_json)
             return
         settings = Settings(
             events=events,
@@ -164,6 +176,28 @@ def _run_goals(before: Path | None, quick: bool, rounds: int) -> dict[str, Any]:
         return goals.run(before, quick, rounds, report)
 
 
+def _run_documents(quick: bool, rounds: int) -> dict[str, Any]:
+    with progress("preparing", total=len(documents.CASES) + 1) as step:
+
+        def report(case: str) -> None:
+            step.advance(0 if case == next(iter(documents.CASES)) else 1, doing=case)
+            if not step.visible:
+                typer.echo(f"measuring {case}", err=True)
+
+        return documents.run(quick, rounds, report)
+
+
+def _run_constructs(quick: bool, rounds: int) -> dict[str, Any]:
+    with progress("preparing", total=len(constructs.CONSTRUCTS)) as step:
+
+        def report(construct: str) -> None:
+            step.advance(0 if construct == constructs.CONSTRUCTS[0].what else 1, doing=construct)
+            if not step.visible:
+                typer.echo(f"measuring {construct}", err=True)
+
+        return constructs.run(quick, rounds, report)
+
+
 def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_json: bool) -> None:
     text = json.dumps(record, indent=1)
     if out is not None:
@@ -176,6 +210,12 @@ def _deliver(record: dict[str, Any], out: Path | None, plot: Path | None, as_jso
     elif "goals" in record:
         console = Console()
         goals.show(record, console if console.is_terminal else Console(width=160))
+    elif "documents" in record:
+        console = Console()
+        documents.show(record, console if console.is_terminal else Console(width=160))
+    elif "constructs" in record:
+        console = Console()
+        constructs.show(record, console if console.is_terminal else Console(width=160))
     else:
         bench_report.show(record, Console())
     if plot is not None:

@@ -24,6 +24,7 @@ HARNESS = ("hitbox.experiments.measure", "hitbox.experiments.measure_unit")
 NOT_FOLLOWED = {
     "hitbox",
     "hitbox.errors",
+    "hitbox.encoding.values",
     "hitbox.matchers",
     "hitbox.workloads",
     "hitbox.workloads.tables",

@@ -10,6 +10,7 @@ strings, `Draft.encode` makes the boxes. Rows that do not fit are gathered with 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,12 +25,14 @@ from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
 from hitbox.encoding.codecs import Codec, GridCodec, IntCodec, decoded, is_text, python_values, unsound
 from hitbox.encoding.events import attempt_keys, event_keys
-from hitbox.encoding.keys import Keys
+from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import ends_of, is_missing, text
 from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
+from hitbox.index.anchors import PATTERN, may_have_anchors
+from hitbox.index.catalog import Rows
 from hitbox.index.predicate_column import Columns, PredicateColumn
-from hitbox.language import Limits, Predicate
+from hitbox.language import Compiled, Limits, Predicate, Program, Programs
 
 Box = dict[int, tuple[int, int]]
 Strings = dict[int, set[str]]
@@ -46,6 +49,11 @@ class Encoded:
     count: I64
     exact: NDArray[np.bool_]
     boxes: Boxes
+    programs: Programs = field(default_factory=dict)
+
+    def rows(self) -> Rows:
+        """The same for the catalog."""
+        return Rows(self.ids, self.where, self.priority, self.count, self.exact, programs=self.programs)
 
 
 @dataclass(slots=True)
@@ -64,13 +72,28 @@ class Draft:
     information: list[str] = field(default_factory=list)
     """The attributes that these subscriptions say something about."""
 
-    def strings(self, schema: Schema) -> dict[int, pa.Array]:
+    def derived(self) -> dict[str, Derived]:
+        """The functions of attributes that the predicates would use, by their texts, the most used first."""
+        several = {id(one): one for one in self.others.values()}.values()
+        uses: Counter[str] = Counter()
+        found: dict[str, Derived] = {}
+        for one, count in (self.column.derived() if self.column is not None else {}).values():
+            uses[one.text] += count
+            found[one.text] = one
+        for predicate in several:
+            some = language.derived(predicate)
+            uses.update(some.keys())
+            found.update(some)
+        return {name: found[name] for name, _ in uses.most_common()}
+
+    def strings(self, keys: Keys) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number; rows whose `about` proves wrong join `errors`."""
+        schema = keys.schema
         found: dict[int, list[pa.Array]] = {}
         if self.column is not None:
-            for number, some in self._strings_one_by_one(schema).items():
+            for number, some in self._strings_one_by_one(keys).items():
                 found.setdefault(number, []).append(pa.array(some, pa.large_string()))
-            for number, texts in self.column.strings().items():
+            for number, texts in self.column.strings(keys).items():
                 found.setdefault(number, []).append(texts)
         good = pa.array(self._good())
         wide = self.column is None
@@ -81,10 +104,10 @@ class Draft:
                     found.setdefault(schema.number(name), []).append(texts)
         return {number: _distinct(parts) for number, parts in found.items()}
 
-    def _strings_one_by_one(self, schema: Schema) -> Strings:
-        found: Strings = {}
+    def _strings_one_by_one(self, keys: Keys) -> Strings:
+        schema, found = keys.schema, Strings()
         for predicate in {id(one): one for one in self.others.values()}.values():
-            merge_strings(found, language.strings(predicate))
+            merge_strings(found, language.strings(predicate, keys))
         for row in np.flatnonzero(self._good() & self._nested(schema)).tolist():
             try:
                 merge_strings(found, about_strings(schema, self._about(schema, row)))
@@ -149,16 +172,19 @@ class Draft:
         if self.column is None or self.where is None:
             return self._encode_wide(keys)
         low, high, strange = self._about_keys(keys)
-        counts, exact, boxes = _joined(self.column.boxes(keys, low, high), self.table.num_rows)
+        counts, exact, boxes, found = _joined(self.column.boxes(keys, low, high), self.table.num_rows)
         taken = self.column.read & self._good()
         sure = taken & (counts >= 0) & ~strange
-        for row in np.flatnonzero(sure & (counts > limits.boxes)).tolist():
-            sure[row] = counts[row] <= language.most_boxes(len(self.where[row].as_py()), limits)
-        for row in np.flatnonzero(taken & ~sure).tolist():  # too many boxes, or `about` is one by one
-            self.others[row] = language.parse(self.where[row].as_py(), keys.schema, role="criteria", limits=limits)
+        if not exact.all():
+            sure &= ~_rows_to_anchor(self.where, boxes, exact, counts, keys)
+        programs = {row: program for row, program in found.items() if sure[row]}
+        left = np.flatnonzero(taken & ~sure)  # too many boxes, anchors, or `about` is one by one
+        for row, where in zip(left.tolist(), self.where.take(pa.array(left)).to_pylist(), strict=True):
+            self.others[row] = language.parse(where, keys.schema, role="criteria", limits=limits)
         rows, first, counts = np.flatnonzero(sure), (np.cumsum(np.maximum(counts, 0)) - counts)[sure], counts[sure]
         if self.others:
-            other_rows, other_counts, other_exact, other_boxes = self._encode_others(keys, limits)
+            other_rows, other_counts, other_exact, other_boxes, more = self._encode_others(keys, limits)
+            programs |= more
             rows, order = _in_order(rows, other_rows)
             first = np.concatenate([first, len(boxes) + np.cumsum(other_counts) - other_counts])[order]
             counts = np.concatenate([counts, other_counts])[order]
@@ -175,13 +201,17 @@ class Draft:
             counts,
             exact,
             replace(boxes, priority=np.repeat(levels, counts)),
+            _at_places(programs, rows),
         )
 
-    def _encode_others(self, keys: Keys, limits: Limits) -> tuple[I64, I64, NDArray[np.bool_], Boxes]:
-        """(rows, boxes per row, exact, boxes) of the predicates that were parsed one by one, each compiled once."""
+    def _encode_others(
+        self, keys: Keys, limits: Limits
+    ) -> tuple[I64, I64, NDArray[np.bool_], Boxes, dict[int, Program]]:
+        """(rows, boxes per row, exact, boxes, programs by row) of the predicates that were parsed one by one, each
+        compiled once."""
         rows: list[int] = []
         which: list[int] = []
-        made: list[tuple[list[Box], list[bool]]] = []
+        made: list[Compiled] = []
         known: dict[int, int | str] = {}
         for row, predicate in sorted(self.others.items()):
             if row in self.errors:
@@ -201,15 +231,19 @@ class Draft:
             else:
                 rows.append(row)
                 which.append(place)
-        size = np.array([len(boxes) for boxes, _ in made], np.int64)
+        size = np.array([len(one.boxes) for one in made], np.int64)
         counts = size[which] if which else np.zeros(0, np.int64)
         chosen = _runs((np.cumsum(size) - size)[which], counts) if which else np.zeros(0, np.int64)
-        exact = np.array([sure for _, some in made for sure in some], bool)
+        exact = np.array([sure for one in made for sure in one.exact], bool)
+        anchors = [anchor for one in made for anchor in one.anchors or [b""] * len(one.boxes)]
+        boxes = Boxes.of([box for one in made for box in one.boxes], anchors=anchors if any(anchors) else ())
+        programs = ((row, made[at].program) for row, at in zip(rows, which, strict=True))
         return (
             np.array(rows, np.int64),
             counts,
             exact[chosen],
-            Boxes.of([b for boxes, _ in made for b in boxes]).take(chosen),
+            boxes.take(chosen),
+            {row: program for row, program in programs if program is not None},
         )
 
     def _encode_wide(self, keys: Keys) -> Encoded:
@@ -314,16 +348,15 @@ def last_of_each(encoded: Encoded) -> Encoded:
         encoded.count[rows],
         encoded.exact[boxes],
         encoded.boxes.take(boxes),
+        _at_places({row: program for row, program in encoded.programs.items() if keep[row]}, rows),
     )
 
 
-def subscription_boxes(
-    keys: Keys, predicate: Predicate, about: dict[str, Any], limits: Limits
-) -> tuple[list[Box], list[bool]]:
-    """The boxes of one subscription, what it says about itself included, and whether each is exact."""
-    compiled = language.compile(predicate, keys, limits)
+def subscription_boxes(keys: Keys, predicate: Predicate, about: dict[str, Any], limits: Limits) -> Compiled:
+    """The boxes of one subscription, what it says about itself included."""
+    compiled = language.compile(predicate, keys, limits, anchored=True)
     information = about_box(keys, about)
-    return [box | information for box in compiled.boxes], list(compiled.exact)
+    return compiled if not information else replace(compiled, boxes=[box | information for box in compiled.boxes])
 
 
 def about_box(keys: Keys, about: dict[str, Any]) -> Box:
@@ -402,16 +435,30 @@ def _ends(table: pa.Table, schema: Schema, name: str, wide: bool = False) -> lis
     return [table[end] for end in ends] if all(end in table.column_names for end in ends) else []
 
 
-def _joined(parts: Iterable[Columns], rows: int) -> tuple[I64, NDArray[np.bool_], Boxes]:
-    """(boxes per row, exact, boxes) of all pieces, which may be none; the priorities are not known here."""
+def _joined(parts: Iterable[Columns], rows: int) -> tuple[I64, NDArray[np.bool_], Boxes, Programs]:
+    """(boxes per row, exact, boxes, programs) of all pieces, which may be none; the priorities are not known here."""
     counts, exact, boxes = [np.zeros(0, np.int64)], [np.zeros(0, bool)], []
-    for count, sure, offsets, attribute, low, high in parts:
+    programs: dict[int, Program] = {}
+    for count, sure, offsets, attribute, low, high, some in parts:
+        programs.update(some)
         counts.append(count)
         exact.append(sure.view(bool))
         boxes.append(Boxes(offsets, attribute, low, high, np.zeros(len(sure), np.uint8)))
     if not boxes:
         counts.append(np.zeros(rows, np.int64))
-    return np.concatenate(counts), np.concatenate(exact), Boxes.concat(boxes)
+    return np.concatenate(counts), np.concatenate(exact), Boxes.concat(boxes), programs
+
+
+def _rows_to_anchor(
+    where: pa.Array | pa.ChunkedArray, boxes: Boxes, exact: NDArray[np.bool_], counts: I64, keys: Keys
+) -> NDArray[np.bool_]:
+    """Which rows have a pattern and a box that does not decide and tells little: `language` may know an anchor."""
+    found = np.zeros(len(counts), bool)
+    rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 0))
+    patterns = pc.fill_null(pc.match_substring(where, PATTERN, ignore_case=True), False).to_numpy(zero_copy_only=False)
+    doubtful = np.flatnonzero(~exact & patterns[rows])
+    found[rows[doubtful[may_have_anchors(boxes.take(doubtful), keys)]]] = True
+    return found
 
 
 def _in_order(one: I64, other: I64) -> tuple[I64, I64]:
@@ -426,6 +473,12 @@ def _runs(first: I64, count: I64) -> I64:
     ends = np.cumsum(count)
     numbers: I64 = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - count), count)
     return numbers
+
+
+def _at_places(programs: Programs, rows: I64) -> Programs:
+    """Programs of some rows, by the places of these rows in `rows`, which ascend."""
+    places = np.searchsorted(rows, np.fromiter(programs, np.int64, len(programs))).tolist()
+    return dict(zip(places, programs.values(), strict=True))
 
 
 def _distinct(parts: Sequence[pa.Array]) -> pa.Array:

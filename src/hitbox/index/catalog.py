@@ -6,7 +6,7 @@ from `first`, `count` of them (0 where the predicate can never hold).
     slot    id     priority  first  count  where          box number   owner (slot)   exact
       0     "s1"      7        0      1    "price > 3"         0            0           yes
       1     "s2"      4        1      2    "a = 1 OR ..."      1            1           yes
-      2     (gone)    4        -      -                        2            1           no: check the predicate
+      2     (gone)    4        -      -                        2            1           no: run its program
 
 Ids and texts stand in frozen Arrow arrays (from a bulk load, or memory-mapped from a snapshot, with the ids' sorted
 order for look-ups); the few that came later are in plain lists, with a dict. Numbers of deleted boxes are used
@@ -20,7 +20,7 @@ nothing that a reader sees; the `commit` that it returns is short and must be al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +31,13 @@ from hitbox.concurrency.interruptible import interruptible
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.array_checks import bounds, column, require, texts
 from hitbox.encoding.arrays import I64, LEVELS
+from hitbox.encoding.string_dictionary import Relabel
 from hitbox.encoding.values import brief, check_text
 from hitbox.engine import _kernels
 from hitbox.errors import MatcherError, ValueProblem
 from hitbox.index.columns import Ids, Numbers, Values
+from hitbox.index.program_columns import ProgramColumns
+from hitbox.language import NO_PROGRAMS, Program, Programs
 
 Id = int | str
 ID_TYPES = {"int": pa.int64(), "string": pa.large_string()}
@@ -53,6 +56,7 @@ class Rows:
     exact: NDArray[np.bool_]
     order: I64 | None = None
     """The order that sorts the ids, if known."""
+    programs: Programs = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.count)
@@ -71,6 +75,7 @@ class Rows:
             self.count[rows],
             self.exact[boxes],
             place if order is None else place[order],
+            {int(place[row]): program for row, program in self.programs.items()},
         )
 
 
@@ -81,6 +86,7 @@ class Row(NamedTuple):
     where: str | None
     priority: int
     exact: list[bool]
+    program: Program | None = None
 
 
 MOST_SLOTS = 2**31 - 1
@@ -114,6 +120,7 @@ class Catalog:
         self._alive = Numbers(np.zeros(0, bool))
         self._owner = Numbers(np.zeros(0, np.int64))
         self._exact = Numbers(np.zeros(0, bool))
+        self._programs = ProgramColumns()
         self._free: dict[int, list[int]] = {}  # first numbers of the runs that are free, by length
         self.living = 0
         self.compactions = 0
@@ -169,7 +176,8 @@ class Catalog:
         made = self._owners
         if made is None:  # by any reader: all make the same
             exact = self._exact.array.view(np.uint8)
-            made = _kernels.Owners(self._owner.array, exact, self._count.array, self.plain, self._direct)
+            programs = None if self.plain else self._programs.native
+            made = _kernels.Owners(self._owner.array, exact, self._count.array, self.plain, self._direct, programs)
             self._owners = made
         return made
 
@@ -206,8 +214,29 @@ class Catalog:
     def living_ids(self) -> pa.Array:
         return self.ids.take(self.living_slots())
 
+    def doubtful_slots(self) -> I64:
+        """The living slots that have a box which is not exact."""
+        owners: I64 = np.unique(self._owner.array[~self._exact.array & (self._owner.array >= 0)])
+        return owners
+
+    def programming(self, programs: Programs) -> Callable[[], None]:
+        """Prepare programs of slots that have none."""
+        return self._programs.adding(0, programs)
+
+    def programs_of(self, slots: I64) -> Programs:
+        """The programs of some slots, by their row in `slots`."""
+        return self._programs.by_row(slots)
+
+    def labels(self, attribute: int) -> I64:
+        """The labels of a string attribute that programs use."""
+        return self._programs.labels(attribute, self.living_slots())
+
+    def tested(self, slots: I64) -> I64:
+        """The attributes that the programs of some slots test, one per test."""
+        return self._programs.tested(slots)
+
     def nbytes(self) -> int:
-        numbers = (self._priority, self._first, self._count, self._alive, self._owner, self._exact)
+        numbers = (self._priority, self._first, self._count, self._alive, self._owner, self._exact, self._programs)
         return self.ids.nbytes() + self.where.nbytes() + sum(n.nbytes() for n in numbers)
 
     # ---- changing
@@ -247,9 +276,12 @@ class Catalog:
         mixed = self._mixed + _count_mixed(come.count, come.exact) - self._count_mixed(gone)
         direct = self._direct and np.array_equal(numbers, owner)
         name = self._named(gone, come)
+        program = self._programs.adding(start, come.programs, gone) if self._programs or come.programs else None
 
         def commit() -> None:
             name()
+            if program is not None:
+                program()
             self._alive.put(gone, False)
             self._priority.append(come.priority)
             self._first.append(first)
@@ -294,8 +326,11 @@ class Catalog:
                     column.reserve(start + 1)
             self._owner.reserve(first + count)
             self._exact.reserve(first + count)
+        program = self._one_program(start, gone, come)
 
         def commit() -> None:
+            if program is not None:
+                program()
             if gone is not None:
                 self._alive.put(gone, False)
                 if late is not None:
@@ -319,6 +354,13 @@ class Catalog:
             self._mixed, self._direct, self._owners = mixed, direct, None
 
         return Change(freed, numbers, commit)
+
+    def _one_program(self, start: int, gone: int | None, come: Row | None) -> Callable[[], None] | None:
+        made = None if come is None else come.program
+        if made is None and not self._programs:
+            return None
+        old = NO_SLOTS if gone is None else np.array([gone])
+        return self._programs.adding(start, NO_PROGRAMS if made is None else {0: made}, old)
 
     def _check_room(self, rows: int) -> None:
         if len(self._alive) + rows > MOST_SLOTS:
@@ -431,7 +473,19 @@ class Catalog:
         dead = len(self._alive) - self.living
         if dead > MANY_DEAD and dead > self.living:
             return self.compact()
+        if self._programs.wasteful():
+            return self._reprogrammed(self._programs.of_slots(self.living_slots()))
         return self._frozen() if self.ids.full() else None
+
+    def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
+        """Prepare new labels of strings in programs."""
+        return self._reprogrammed(self._programs.relabelled(relabels, self.living_slots()))
+
+    def _reprogrammed(self, programs: ProgramColumns) -> Callable[[], None]:
+        def commit() -> None:
+            self._programs, self._owners = programs, None
+
+        return commit
 
     def compact(self) -> Callable[[], None] | None:
         """Squeeze out dead slots and freeze the rest; None where that is done already. Box numbers stay."""
@@ -448,7 +502,7 @@ class Catalog:
             "_alive": np.ones(len(slots), bool),
         }
         fresh: dict[str, Any] = {name: Numbers(values) for name, values in columns.items()}
-        fresh |= {"_direct": _is_direct(columns["_owner"]), "_owners": None}
+        fresh |= {"_direct": _is_direct(columns["_owner"]), "_owners": None, "_programs": self._programs.taken(slots)}
         rename = self._replaced(Ids(self.ids.take(slots)), Values(self.where.take(slots)))
 
         def commit() -> None:
@@ -477,11 +531,11 @@ class Catalog:
             found |= text_arrays("ids", self.ids.base)
         if self.where.base.null_count < len(self.where.base):
             found |= text_arrays("where", self.where.base)
-        return found
+        return found if self.plain else found | self._programs.arrays()
 
     @classmethod
-    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> Catalog:
-        """Works on memory-mapped arrays, which are checked first."""
+    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]], attributes: int) -> Catalog:
+        """Works on memory-mapped arrays, which are checked first. Programs may test so many attributes."""
         require(kind in ID_TYPES, "ids", f"ids of type {kind!r}")
         catalog = cls(kind)
         priority = column(arrays, "priority", np.uint8)
@@ -502,6 +556,8 @@ class Catalog:
         catalog.where = Values(pa.nulls(size, pa.large_string()) if where is None else where)
         catalog._priority, catalog._first, catalog._count = Numbers(priority), Numbers(first), Numbers(count)
         catalog._owner, catalog._exact = Numbers(owner), Numbers(exact)
+        if "programs" in arrays:
+            catalog._programs = ProgramColumns.from_arrays(arrays, size, attributes)
         catalog._alive = Numbers(np.ones(size, bool))
         for run in _runs(np.flatnonzero(owner < 0)):
             catalog._free.setdefault(len(run), []).append(int(run[0]))

@@ -113,7 +113,7 @@ def _same_boxes(one: IndexState, a: I64, two: IndexState, b: I64) -> NDArray[np.
     """Which pairs of slots have the same boxes, in the same order."""
     sides = []
     for state, slots in ((one, a), (two, b)):
-        boxes, count = state.matcher.boxes(state.catalog.boxes_of(slots)), state.catalog.counts[slots]
+        boxes, count = state.boxes(state.catalog.boxes_of(slots)), state.catalog.counts[slots]
         sizes = np.diff(boxes.offsets)
         sides.append((boxes, count, sizes, np.repeat(np.arange(len(slots)), count)))
     (left, n, sizes, owner), (right, m, others, other) = sides

@@ -9,16 +9,19 @@ there is one grammar. A text that the reader does not take, because it is rare o
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from hitbox import language
 from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
-from hitbox.encoding.keys import Keys
+from hitbox.encoding.keys import Keys, derived_codec
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
 from hitbox.errors import HitboxError
 from hitbox.language import Leaf, Limits, Pattern
+from hitbox.language.derived import DerivedAttribute, condition
+from hitbox.language.expressions import Constant
 from hitbox.language.patterns import successor
-from hitbox.language.tree import without_not
+from hitbox.language.tree import Node, Test, without_not
 
 LONGEST_TEXT = 2**21
 """Bytes of the longest text that is read."""
@@ -31,13 +34,20 @@ TESTS = [
 ]
 """The tests that the reader knows, as src/engine/text/conditions.hpp numbers them."""
 LISTS = ("IN", "NOT IN")
+Meaning = tuple[str | None, str | None, bool, bool, int]
+"""Of a pattern: the first string, the one above the last, whether the first is the only one, whether these are more
+than the pattern matches, and the attribute whose strings they are."""
 
 
 class ConditionReader:
     def __init__(self, schema: Schema, limits: Limits):
         self._schema, self._limits = schema, limits
-        self._likes: dict[int, str | None] = {}
-        """Shapes with LIKE: their escape characters."""
+        self._patterns: dict[int, Leaf | Test] = {}
+        """Shapes with a pattern or a network: the condition, with another text in place of it."""
+        self.declared = len(schema)
+        self.derived: list[DerivedAttribute] = []
+        """The derived attributes that shapes and patterns are about: the reader numbers them after the schema's."""
+        self._numbers: dict[str, int] = {}
         self.defined = 0
         """How many shapes and patterns it knows."""
         self.native = _kernels.Reader(
@@ -63,8 +73,11 @@ class ConditionReader:
         if not text.isascii():
             places = [len(raw[:place].decode()) for place in places]
         try:
-            root = without_not(language.parse(text, self._schema, "criteria", self._limits).root)
+            root = without_not(self._parsed(text, places))
         except HitboxError:
+            return
+        if isinstance(root, Test):
+            self._define_test(shape, root, places, lists)
             return
         if root.op in ("TRUE", "FALSE"):
             if not any(lists) and all(text[place : place + 4].upper() in ("TRUE", "FALS") for place in places):
@@ -83,20 +96,77 @@ class ConditionReader:
         if [one for one in operands if one[0] in places] != list(zip(places, lists, strict=True)):
             return
         if likes:
-            self._likes[shape] = str(likes[0].values[1]) if likes[0].values[1:] else None
+            self._patterns[shape] = likes[0]
         self.native.define(shape, leaves[0].number, root.op == "OR", [TESTS.index(test) for test in tests if test])
 
-    def _define_pattern(self, shape: int, raw: bytes) -> None:
-        """Say which strings a LIKE pattern comes to; see `leaf_set` in language/normal.py."""
-        text, escape = raw.decode(), self._likes[shape]
-        if len(text) > self._limits.pattern or (escape and not Pattern.complete(text, escape)):
-            self.native.refuse_pattern(shape, raw)
+    def _parsed(self, text: str, places: list[int]) -> Node:
+        if len(places) == 1 and text[: places[0]].rstrip().upper().endswith(" NETWORK"):
+            text = f"{text[: places[0]]}'::'{text[places[0] + 2 :]}"  # an empty text is no network
+        return language.parse(text, self._schema, "criteria", self._limits).root
+
+    def _define_test(self, shape: int, test: Test, places: list[int], lists: list[bool]) -> None:
+        """Say what a condition on a function of attributes means, if boxes decide it."""
+        if test.texts:
+            found = condition(test, self._schema)
+            if found is not None and len(places) == 1:
+                self._patterns[shape] = test
+                like = "NOT LIKE" if test.op.startswith("NOT") else "LIKE"
+                self.native.define(shape, self._number(found.of), False, [TESTS.index(like)])
             return
-        pattern = Pattern(text, escape)
-        plain = not pattern.shape
-        low = pattern.prefix if pattern.prefix or plain else None
-        above = successor(low) if low and not plain else None
-        self.native.define_pattern(shape, raw, low, above, plain, pattern.shape == "*")
+        found = condition(test, self._schema)
+        others = [one.position for one in test.operands[1:] if isinstance(one, Constant)]
+        if found is None or not found.exact or found.op not in TESTS or len(others) < len(test.operands) - 1:
+            return
+        listed = found.op in LISTS
+        if others == places and lists == [listed] * len(places):
+            self.native.define(shape, self._number(found.of), False, [TESTS.index(found.op)])
+
+    def _number(self, of: DerivedAttribute) -> int:
+        number = self._numbers.get(of.text)
+        if number is None:
+            number = self._numbers[of.text] = self.native.add_attribute(_described(derived_codec(of, None)))
+            self.derived.insert(number - len(self._schema), of)
+        return number
+
+    def numbers(self, keys: Keys) -> list[int]:
+        """The numbers of the reader's attributes in boxes; -1 of those that have no keys."""
+        numbers = list(range(self.declared))
+        for one in self.derived:
+            number = keys.number_of(one)
+            numbers.append(-1 if number is None else number)
+        return numbers
+
+    def _define_pattern(self, shape: int, raw: bytes) -> None:
+        """Say which strings a pattern comes to; see `leaf_set` in language/normal.py."""
+        text, of = raw.decode(), self._patterns[shape]
+        try:
+            meaning = self._meaning(of, text)
+        except ValueError:  # it is no network
+            meaning = None
+        if meaning is None:
+            self.native.refuse_pattern(shape, raw)
+        else:
+            self.native.define_pattern(shape, raw, *meaning)
+
+    def _meaning(self, of: Leaf | Test, text: str) -> Meaning | None:
+        escapes = of.texts[1:] if isinstance(of, Test) else of.values[1:]
+        escape = str(escapes[0]) if escapes else None
+        if len(text) > self._limits.pattern or (escape and not Pattern.complete(text, escape)):
+            return None
+        if isinstance(of, Leaf):
+            values: tuple[Any, ...] = (text, *escapes)
+            leaf = Leaf(of.name, of.number, of.type, of.op, values, of.position, of.places)
+            found, pattern = condition(leaf, self._schema), leaf.pattern
+            if found is None:
+                plain = not pattern.shape
+                low = pattern.prefix if pattern.prefix or plain else None
+                return low, successor(low) if low and not plain else None, plain, pattern.shape == "*", of.number
+        else:
+            found = condition(Test(of.op, of.operands, of.position, (text, *of.texts[1:])), self._schema)
+        if found is None or not found.exact or found.op not in ("=", "<>", "WITHIN", "NOT WITHIN"):
+            return None
+        low, above = found.ends()
+        return low, above, not found.op.endswith("WITHIN"), False, self._number(found.of)
 
 
 def _places(leaf: Leaf) -> tuple[int, ...]:
@@ -116,7 +186,7 @@ def _test(leaf: Leaf, places: list[int]) -> str | None:
 
 def _described(codec: Codec) -> tuple[int, bool, int, int, int, int]:
     """(type, even, over, under, first, last): what the reader has to know of a codec."""
-    if codec.is_list:
+    if codec.is_list or (not isinstance(codec, GridCodec) and type(codec) not in TYPES):
         return OTHER, False, 1, 1, 0, 0
     if not isinstance(codec, GridCodec):
         return TYPES.index(type(codec)), codec.even, 1, 1, 0, 0

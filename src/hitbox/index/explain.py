@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hitbox.encoding.arrays import HIGHEST, LEVELS, LOWEST, MISSING, Points
+from hitbox.encoding import arrow_compute as pc
+from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes, Points
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
 from hitbox.language import Explanation, Predicate, Reason, explain
-from hitbox.language.explanation import lines_of, reason_dict, short
+from hitbox.language.explanation import in_words, lines_of, reason_dict
 from hitbox.language.expressions import literal, quoted
-from hitbox.matchers import Matcher
+from hitbox.language.reasons import short
 
 PIECE_SLOTS = 16_384
 
@@ -31,6 +33,10 @@ class BothSides:
     @property
     def matched(self) -> bool:
         return self.subscription.matched and self.event.matched
+
+    @property
+    def distance(self) -> float:
+        return self.subscription.distance + self.event.distance
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -57,7 +63,7 @@ class BothSides:
             if side.never:
                 lines.append(f"no {who} can match: {short(side.predicate)}")
             elif side.changes:
-                lines.append(f"nearest change of the {who}: {'; '.join(map(str, side.changes))}")
+                lines.append(f"nearest change of the {who}: {in_words(side.changes)}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -140,8 +146,8 @@ class NearMisses:
     def done(self, catalog: Catalog) -> bool:
         return self._seen >= len(catalog.alive)
 
-    def look(self, matcher: Matcher, catalog: Catalog, points: Points) -> bool:
-        """Go through one more piece; False if there is none."""
+    def look(self, boxes_of: Callable[[I64], Boxes], catalog: Catalog, points: Points) -> bool:
+        """Go through one more piece; False if there is none. `boxes_of` gives the boxes under some numbers."""
         if self.done(catalog):
             return False
         here = catalog.alive[self._seen : self._seen + PIECE_SLOTS].copy()
@@ -151,10 +157,13 @@ class NearMisses:
         numbers = catalog.boxes_of(slots)
         if not len(numbers):
             return True
-        boxes = matcher.boxes(numbers)
+        boxes = boxes_of(numbers)
         fails = (points.low[0][boxes.attribute] > boxes.high) | (points.high[0][boxes.attribute] < boxes.low)
         failures = np.concatenate([np.zeros(1, np.int64), np.cumsum(fails)])
         failed = failures[boxes.offsets[1:]] - failures[boxes.offsets[:-1]]
+        if boxes.anchors is not None:  # most likely the event does not bring the anchor
+            failed += pc.greater(pc.binary_length(boxes.anchors), 0).to_numpy(zero_copy_only=False)
+        failed = np.maximum(failed, 1)  # the box holds the event, but what it leaves open does not
         order = failed * LEVELS - boxes.priority
         first = np.argpartition(order, self._room)[: self._room] if len(order) > self._room else np.arange(len(order))
         urgency = -boxes.priority[first].astype(np.int64)

@@ -27,15 +27,16 @@ from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.encoding import arrow_compute as pc
-from hitbox.encoding import events
+from hitbox.encoding import events, inputs
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, I32, I64, LEVELS, Boxes, Points
 from hitbox.encoding.codecs import decoded, is_text, unsound
 from hitbox.encoding.documents import Event
-from hitbox.encoding.keys import Keys
-from hitbox.encoding.schema import Schema
+from hitbox.encoding.inputs import as_mapping
+from hitbox.encoding.keys import Derived, Keys
+from hitbox.encoding.schema import OpenSchema, Schema
 from hitbox.encoding.string_dictionary import Relabel, Texts
 from hitbox.encoding.values import brief, forbidden
-from hitbox.engine import Engine
+from hitbox.engine import Anchored, Engine
 from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
@@ -47,6 +48,7 @@ from hitbox.index.predicate_text import PredicateTexts
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
 from hitbox.index.state import IndexState
+from hitbox.index.unseen import SAMPLED, RecentFields, Unseen, unseen
 from hitbox.language import DEFAULT_LIMITS, Explanation, Limits, Predicate
 from hitbox.storage import snapshot
 from hitbox.storage.retention import Keep, Moment
@@ -98,13 +100,14 @@ class Index:
 
     def __init__(
         self,
-        schema: Schema | Mapping[str, Any],
+        schema: Schema | Mapping[str, Any] | None = None,
         matcher: str = "auto",
         *,
         limits: Limits = DEFAULT_LIMITS,
         **options: object,
     ):
-        keys = Keys(schema if isinstance(schema, Schema) else Schema(schema))
+        """Without a schema it is open: attributes come from the predicates, and events may have any fields."""
+        keys = Keys(OpenSchema() if schema is None else schema if isinstance(schema, Schema) else Schema(schema))
         self._set_state(IndexState.empty(keys, matcher, options), limits, options)
 
     @classmethod
@@ -124,10 +127,11 @@ class Index:
         self._state = contents
         self._keys, self._catalog, self._matcher = contents.keys, contents.catalog, contents.matcher
         self._engine = contents.matcher if isinstance(contents.matcher, Engine) else None
-        self._encoder = EventEncoder(contents.keys)
-        self._many_words: dict[str, int] = {}
+        self._encoder = EventEncoder(contents.keys, contents.use.used)
+        self._many_words: dict[int, int] = {}
         self._texts = PredicateTexts(self.schema, limits)
         self._parsed = PredicateCache(self.parse)
+        self._recent, self._calls = RecentFields(), -1
         self._changes = 0
         self._lock = ReadWriteLock()
 
@@ -144,24 +148,28 @@ class Index:
         id = new_id(id)
         _check_priority(priority)
         predicate = self._texts.read(where)
-        if about is not None and not isinstance(about, Mapping):
+        said = {} if about is None else as_mapping(about)
+        if said is None:
             raise ValueProblem(f"about is a mapping of attribute to value, not {type(about).__name__}")
-        values = dict(about or {})
+        values = dict(said)
+        if values and self.schema.is_open:
+            raise ValueProblem("an open index has no information attributes: make it with a schema to say `about`")
         with self._lock.prepare:
             if values:
                 events.event_keys(self._keys, values, role="information")  # checks names and values before any change
             self._catalog.check_kind(kind)
-            strings = predicate.strings()
+            self._derive(predicate.derived())
+            strings = predicate.strings(self._keys)
             if values:
                 bulk_load.merge_strings(strings, bulk_load.about_strings(self.schema, values))
             if strings:
                 self._admit(strings)
-            boxes, exact = predicate.boxes(self._keys, bulk_load.about_box(self._keys, values), priority)
+            boxes, exact, program = predicate.boxes(self._keys, bulk_load.about_box(self._keys, values), priority)
             if not len(boxes):
                 lost = ", and what it says about itself is not kept" if values else ""
                 _warn_never(f"{self.noun} {id!r} can never match{lost}: {where[:200]}")
             self._settle(kind)
-            row = Row(id, where, int(priority), exact)
+            row = Row(id, where, int(priority), exact, program)
             self._apply(*self._state.changing_one(self._catalog.slot(id), row, boxes), also)
 
     def unsubscribe(self, id: Id) -> None:
@@ -183,18 +191,22 @@ class Index:
             self._change(slots, also=also)
         return len(slots)
 
-    def load(self, table: pa.Table, *, on_error: str = "raise") -> LoadReport:
+    def load(self, table: Any, *, on_error: str = "raise") -> LoadReport:
         """Add or replace many subscriptions, in either table layout; of rows with one id the last counts.
+
+        The table is a pyarrow.Table, a pandas or polars DataFrame, a structured NumPy array, any object with
+        `__arrow_c_stream__`, or a list of mappings.
 
         A row that does not fit is an error that names it, and nothing is loaded; with `on_error="return"` the good
         rows are loaded and the bad ones come back.
         """
         if on_error not in ("raise", "return"):
             raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
-        draft = bulk_load.read(table, self.schema, self.limits)
+        draft = bulk_load.read(inputs.subscriptions(table), self.schema, self.limits)
         _refuse(draft.errors, on_error)
         with self._lock.prepare:
-            self._admit(draft.strings(self.schema))
+            self._derive(draft.derived())
+            self._admit(draft.strings(self._keys))
             encoded = bulk_load.last_of_each(draft.encode(self._keys, self.limits))
             _refuse(draft.errors, on_error)
             self._catalog.check_kind("int" if pa.types.is_integer(encoded.ids.type) else "string")
@@ -211,9 +223,8 @@ class Index:
 
     def _put_all(self, encoded: bulk_load.Encoded) -> None:
         old = self._catalog.slots_of(encoded.ids)
-        rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
         self._settle("int" if pa.types.is_integer(encoded.ids.type) else "string")
-        self._change(old[old >= 0], rows, encoded.boxes)
+        self._change(old[old >= 0], encoded.rows(), encoded.boxes)
 
     def _change(self, gone: I64, come: Rows = NO_ROWS, boxes: Boxes = NO_BOXES, also: Also = None) -> None:
         """Some slots go, some rows come: all at once, or not at all. The caller prepares (read_write_lock.py)."""
@@ -228,8 +239,8 @@ class Index:
             self._commit(self._matcher.prepare())
         if (tidy := self._catalog.prepare()) is not None:
             self._commit(tidy)
-        for name, words in self._keys.dictionaries.items():
-            most = self._many_words.setdefault(name, max(MANY_WORDS, 2 * len(words)))
+        for number, words in self._keys.dictionaries.items():
+            most = self._many_words.setdefault(number, max(MANY_WORDS, 2 * len(words)))
             if len(words) > most and not self._keys.shared:
                 self._forget_words()
 
@@ -246,19 +257,34 @@ class Index:
         if kind != self._catalog.kind:
             self._commit(self._catalog.settled(kind))
 
+    def _derive(self, wanted: Mapping[str, Derived]) -> None:
+        """Give keys to functions of attributes, as far as there is room. No answer changes by it."""
+        if not wanted:
+            return
+        prepared = self._state.deriving(wanted, self.limits.derived, self._options)
+        if prepared is None:
+            return
+        contents, widen = prepared
+        encoder = EventEncoder(contents.keys, contents.use.used)
+
+        def switch() -> None:
+            self._state, self._keys, self._matcher, self._encoder = contents, contents.keys, contents.matcher, encoder
+
+        self._commit(widen, switch)
+
     def _admit(self, strings: Mapping[int, Texts]) -> None:
-        """Give labels to strings; where labels move, move the boxes. No answer changes by it."""
+        """Give labels to strings; where labels move, move boxes and programs. No answer changes by it."""
         if sum(map(len, strings.values())) <= MIN_SLICE and self._keys.knows(strings):
             return
         relabels, admit = self._keys.admitting(strings)
         self._commit(self._state.relabelling(relabels) if relabels else None, admit)
 
     def _forget_words(self) -> None:
-        """Take strings that no box speaks of any more out of the dictionaries; no label moves."""
-        for name, used in self._state.labels_in_use().items():
-            words = self._keys.dictionaries[name]
+        """Take strings that no box and no program speaks of any more out of the dictionaries; no label moves."""
+        for number, used in self._state.labels_in_use().items():
+            words = self._keys.dictionaries[number]
             self._commit(words.retaining(used))
-            self._many_words[name] = max(MANY_WORDS, 2 * len(words))
+            self._many_words[number] = max(MANY_WORDS, 2 * len(words))
 
     # ---- asking
 
@@ -281,12 +307,25 @@ class Index:
             if filters is None and self._engine is not None:
                 most = -1 if limit is None else min(limit, MOST)
                 holding = self._holding if catalog.plain else partial(self._holding, now=datetime.now(UTC))
+                anchored = self._anchored(event) if self._state.anchors.size else None
                 found = self._engine.match_event(
-                    self._encoder.plan, catalog.owners, ids.native, event, most, holding, as_list
+                    self._encoder.plan, catalog.owners, ids.native, event, most, holding, as_list, anchored
                 )
-                return found if as_list else ids.array(*found)
-            slots = self._resolver().one(self._encoder.one(event), event, filters, limit)
-            return ids.list(slots) if as_list else ids.take(slots)
+                answer = found if as_list else ids.array(*found)
+            else:
+                slots = self._resolver().one(self._encoder.one(event), event, filters, limit)
+                answer = ids.list(slots) if as_list else ids.take(slots)
+        self._calls = calls = self._calls + 1
+        if not calls & (SAMPLED - 1):
+            self._recent.note(event)
+        return answer
+
+    def _anchored(self, event: Event) -> Anchored:
+        try:
+            return self._state.anchors.of(event, self._keys)
+        except Exception:
+            self._encoder.one(event)  # says what is wrong with the event
+            raise
 
     def _holding(self, event: Event, slots: list[int], now: datetime | None = None) -> list[bool]:
         return self._resolver(now).holding(event, slots)
@@ -299,7 +338,7 @@ class Index:
         none.
         """
         for image in (old, new):
-            if image is not None and not isinstance(image, Mapping):
+            if image is not None and as_mapping(image) is None:
                 raise ValueProblem(f"an image is a mapping of attribute to value, or None, not {brief(image)}")
         both: Event = {"old": old, "new": new}
         named = any(name in self.schema or name in self.schema.objects for name in both)
@@ -346,16 +385,17 @@ class Index:
 
     def match_batch(
         self,
-        events_: pa.Table | pa.RecordBatch | Sequence[Event],
+        events_: Any,
         where: str | Sequence[str | None] | None = None,
         *,
         threads: int = 1,
     ) -> Matches:
-        """The matches of many events: a pyarrow.Table with a column an attribute, or a list of mappings."""
-        if isinstance(events_, pa.RecordBatch):
-            events_ = pa.Table.from_batches([events_])
-        if not isinstance(events_, (pa.Table, list, tuple)):
-            raise TableError(f"match_batch takes a pyarrow.Table or a list of mappings, not {type(events_).__name__}")
+        """The matches of many events: a table with a column per attribute, or a list of events.
+
+        A table is a pyarrow.Table, a pandas or polars DataFrame, a structured NumPy array, or any object with
+        `__arrow_c_stream__`.
+        """
+        events_ = inputs.events(events_)
         if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
             raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
         parts = list(
@@ -404,6 +444,9 @@ class Index:
             yield found
             start = end if len(points) else start + size
             size = min(CHUNK, max(MIN_SLICE, int(len(points) * min(SLICE_SECONDS / taken, 8))))
+        self._calls = calls = self._calls + 1
+        if not calls & (SAMPLED - 1) or len(events_) >= FIRST_CHUNK:
+            self._recent.note_batch(events_)
 
     def _filters(self, where: str | Sequence[str | None] | None, count: int) -> Filters:
         """What each event asks of the subscriptions."""
@@ -426,7 +469,8 @@ class Index:
     def _resolver(self, now: datetime | None = None) -> Resolver:
         """`now` is what NOW() is: one value per call, however many parts it has."""
         now = now or datetime.now(UTC)
-        return Resolver(self._keys, self._matcher, self._catalog, self._predicate, self.limits, now)
+        anchors, boxes = self._state.anchors, self._state.boxes
+        return Resolver(self._keys, self._matcher, self._catalog, self._predicate, self.limits, now, anchors, boxes)
 
     # ---- explaining
 
@@ -455,16 +499,17 @@ class Index:
                     matched = self._catalog.id_list(slots)
                     near = NearMisses(misses, slots, self._catalog.compactions)
                 until = time.perf_counter() + SLICE_SECONDS / 25
-                while near.look(self._matcher, self._catalog, points) and time.perf_counter() < until:
+                while near.look(self._state.boxes, self._catalog, points) and time.perf_counter() < until:
                     pass
                 if near.done(self._catalog):
                     known = set(matched)
-                    missed: dict[Id, Explanation | BothSides] = {}
-                    for slot in near.best(self._catalog):
-                        id, why = self._catalog.ids[slot], self._explain(event, slot, where)
-                        if len(missed) < misses and id not in known and not why.matched:
-                            missed[id] = why
-                    return Explained(matched, missed)
+                    found = [
+                        (self._catalog.ids[slot], self._explain(event, slot, where))
+                        for slot in near.best(self._catalog)
+                    ]
+                    missed = [(id, why) for id, why in found if id not in known and not why.matched]
+                    missed.sort(key=lambda one: one[1].distance)
+                    return Explained(matched, dict(missed[:misses]))
 
     def _explain(self, event: Event, slot: int, where: str | None) -> Explanation | BothSides:
         values = events.normal(self._keys, event)
@@ -479,6 +524,17 @@ class Index:
         if not self._can_match(slot):
             return explain_without_values(asked)
         return language.explain(asked, self._resolver().about(slot))
+
+    def check(self, events_: pa.Table | Sequence[Event] | None = None) -> list[Unseen]:
+        """The attributes that subscriptions speak of and that none of these events has, which may be misspelt; those of
+        most subscriptions first. Without events: that none of the events had that were matched lately, of which a
+        sample is looked at."""
+        recent = self._recent
+        if events_ is not None:
+            recent = RecentFields(generation=MOST)
+            recent.note_batch(inputs.events(events_), every=1)
+        with self._lock.read:
+            return unseen(self._state, recent, self._predicate) if recent else []
 
     def where(self, id: Id) -> str:
         """The predicate of a subscription; for one loaded from bounds, the text that says the same."""
@@ -510,7 +566,7 @@ class Index:
         text: str | None = self._catalog.where[slot]
         if text is None:
             numbers = self._catalog.boxes_of(np.array([slot]))
-            text = describe_box(self._keys, self._matcher.boxes(numbers)[0]) if len(numbers) else "FALSE"
+            text = describe_box(self._keys, self._state.boxes(numbers)[0]) if len(numbers) else "FALSE"
         return text
 
     def _predicate(self, slot: int) -> Predicate:
@@ -545,7 +601,8 @@ class Index:
     def nbytes(self) -> dict[str, int]:
         """Bytes held, by part."""
         words = sum(d.nbytes() for d in self._keys.dictionaries.values())
-        return {"matcher": self._matcher.nbytes(), "catalog": self._catalog.nbytes(), "dictionaries": words}
+        boxes = self._matcher.nbytes() + self._state.anchors.nbytes()
+        return {"matcher": boxes, "catalog": self._catalog.nbytes(), "dictionaries": words}
 
     def _slot(self, id: Id) -> int:
         kind_of(id)
@@ -574,7 +631,7 @@ class Index:
         return self._state
 
     def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
-        """Prepare the boxes for new keys of strings; calling the result makes the change."""
+        """Prepare boxes and programs for new keys of strings; calling the result makes the change."""
         return self._state.relabelling(relabels)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -642,7 +699,7 @@ class _Encoded:
     def _encode(self, start: int) -> Points:
         part = _part(self._events, start, start + self._size)
         if isinstance(part, pa.Table):
-            return events.from_table(self._index._keys, part, start)
+            return self._index._encoder.table(part, start)
         return self._index._encoder.many(part, start)
 
 
@@ -657,7 +714,7 @@ def _restored(
     cls: type[T], facts: Mapping[str, Any], arrays: Mapping[str, Any], limits: Limits, options: Mapping[str, object]
 ) -> T:
     """The index that was pickled or copied."""
-    keys = Keys.from_arrays(Schema.from_json(facts["schema"]), arrays)
+    keys = state.keys_of(facts, arrays, state.IN_MEMORY)
     contents = state.part(facts, keys, arrays, "", None, options)
     return cls.of(contents, limits, options)  # type: ignore[attr-defined,no-any-return]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hitbox.encoding.arrays import I64
+from hitbox.errors import MissingExtra
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,25 @@ class Matches:
     def to_lists(self) -> pa.Array:
         """One list of ids an event."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets), self.ids)
+
+    def to_pandas(self) -> Any:
+        """The rows of `to_table` as a pandas.DataFrame; needs pandas."""
+        _require("to_pandas", "pandas")
+        return self.to_table().to_pandas()
+
+    def to_polars(self) -> Any:
+        """The rows of `to_table` as a polars.DataFrame; needs polars."""
+        _require("to_polars", "polars")
+        return import_module("polars").from_arrow(self.to_table())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows of `to_table` for any library that reads Arrow's streams."""
+        return self.to_table().__arrow_c_stream__(requested_schema)
+
+
+def _require(method: str, package: str) -> None:
+    if find_spec(package) is None:
+        raise MissingExtra(f"Matches.{method} needs {package}: pip install {package}", name=package)
 
 
 @dataclass(frozen=True, slots=True)

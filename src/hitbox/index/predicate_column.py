@@ -13,26 +13,27 @@ Work goes in pieces, so that an interrupt is noticed between two of them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import I64
-from hitbox.encoding.keys import Keys
+from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
 from hitbox.index.condition_reader import LONGEST_TEXT, ConditionReader
-from hitbox.language import Limits, most_boxes
+from hitbox.language import Limits, Program, Programs
+from hitbox.language.normal import LITERAL_LENGTH
 
 MAX_PARSED_ROWS = 8
 """Rows up to which the reader is not worth it."""
-MOST_BOXES = 10_000
-"""Boxes of one row that are made natively: more are for `language`."""
 PIECE_ROWS = 20_000
 PIECE_BYTES = LONGEST_TEXT
 Mask = NDArray[np.bool_]
-Columns = tuple[I64, NDArray[np.uint8], I64, NDArray[np.int32], I64, I64]
+Columns = tuple[I64, NDArray[np.uint8], I64, NDArray[np.int32], I64, I64, Programs]
 
 
 class PredicateColumn:
@@ -42,46 +43,66 @@ class PredicateColumn:
         """`texts` are large strings; the rows that are not `wanted` are left out."""
         self._schema, self._limits = schema, limits
         self._pieces: list[_kernels.Piece] = []
-        self._longest: list[int] = []
-        """Bytes of the longest text of each piece."""
+        self._texts = texts
         self.read: Mask = np.zeros(len(texts), bool)
         """Which rows were read; the others are for `language`."""
         self._strings: list[int] = []
-        if np.count_nonzero(wanted) > MAX_PARSED_ROWS:
-            self._strings = [number for number, of in enumerate(schema.values()) if of.type == "string"]
+        if np.count_nonzero(wanted) > MAX_PARSED_ROWS and not schema.is_open:
             self._reader = ConditionReader(schema, limits)
-            pieces = list(_pieces(texts, wanted))
-            self._longest = [int(np.diff(offsets).max()) for offsets, _, _ in pieces]
-            self._pieces = [self._read(*piece) for piece in pieces]
+            self._pieces = [self._read(*piece) for piece in _pieces(texts, wanted)]
             self.read = np.concatenate([piece.read().view(bool) for piece in self._pieces])
+            types = [*(of.type for of in schema.values()), *(of.type for of in self._reader.derived)]
+            self._strings = [at for at, type_ in enumerate(types) if type_ == "string"]
 
-    def strings(self) -> dict[int, pa.Array]:
+    def derived(self) -> dict[str, tuple[Derived, int]]:
+        """The functions of attributes that the rows would use, by their texts, and how often."""
+        if not self._pieces or not self._reader.derived:
+            return {}
+        uses = np.zeros(self._reader.declared + len(self._reader.derived), np.int64)
+        for piece in self._pieces:
+            some = piece.uses()
+            uses[: len(some)] += some
+        counts = uses[self._reader.declared :].tolist()
+        return {one.text: (one, count) for one, count in zip(self._reader.derived, counts, strict=True) if count}
+
+    def strings(self, keys: Keys) -> dict[int, pa.Array]:
         """The strings that need labels, by attribute number."""
-        found = {number: self._distinct(number) for number in self._strings}
+        if not self._pieces:
+            return {}
+        numbers = self._reader.numbers(keys)
+        found = {numbers[at]: self._distinct(at) for at in self._strings if numbers[at] >= 0}
         return {number: texts for number, texts in found.items() if len(texts)}
 
     def boxes(self, keys: Keys, low: I64, high: I64) -> Iterator[Columns]:
-        """(boxes per row, exact, offsets, attribute, low, high), piece by piece. A row that would have more boxes than
-        any text of its piece may have has -1 of them. `low` and `high` are what rows say about themselves, a column per
-        information attribute."""
+        """(boxes per row, exact, offsets, attribute, low, high, programs by row), piece by piece. A row that is for
+        `language` after all has -1 boxes. `low` and `high` are what rows say about themselves, a column per information
+        attribute."""
         if not self._pieces:
             return
-        labels: list[I64 | None] = [None] * len(self._schema)
-        for number in self._strings:
-            labels[number] = np.ascontiguousarray(keys.codecs[number].column(self._distinct(number)))
+        numbers = self._reader.numbers(keys)
+        labels: list[I64 | None] = [None] * len(numbers)
+        for at in self._strings:
+            texts = self._distinct(at)
+            known = numbers[at] >= 0
+            found = keys.codecs[numbers[at]].column(texts) if known else np.zeros(len(texts), np.int64)
+            labels[at] = np.ascontiguousarray(found)
         about = np.array(keys.space.information, np.int32)
         start = 0
-        for piece, longest in zip(self._pieces, self._longest, strict=True):
+        for piece in self._pieces:
             rows = slice(start, start + len(piece))
             start += len(piece)
-            yield self._reader.native.make(
+            lengths = pc.utf8_length(self._texts.slice(rows.start, len(piece))).fill_null(0).to_numpy()
+            *boxes, programs = self._reader.native.make(
                 piece,
                 labels,
-                min(most_boxes(longest, self._limits), max(self._limits.boxes, MOST_BOXES)),
+                numbers,
+                np.maximum(self._limits.boxes, lengths.astype(np.int64) // LITERAL_LENGTH),
+                self._limits.boxes,
                 about,
                 np.ascontiguousarray(low[rows]).reshape(-1),
                 np.ascontiguousarray(high[rows]).reshape(-1),
             )
+            yield (*boxes, _programs(programs, rows.start))  # type: ignore[misc]
 
     def _distinct(self, number: int) -> pa.Array:
         offsets, data = self._reader.native.strings(number)
@@ -97,6 +118,15 @@ class PredicateColumn:
             if asked is None:
                 return piece
             self._reader.answer(asked)
+
+
+def _programs(made: tuple[I64, I64, NDArray[np.uint32], I64, I64], start: int) -> Programs:
+    """Programs by row, from their columns."""
+    rows, code_offsets, code, literal_offsets, literals = made
+    shapes, keys = memoryview(code.tobytes()), memoryview(literals.tobytes())
+    ends = zip(pairwise((4 * code_offsets).tolist()), pairwise((8 * literal_offsets).tolist()), strict=True)
+    found = (Program(bytes(shapes[a:b]), bytes(keys[c:d])) for (a, b), (c, d) in ends)
+    return dict(zip((start + rows).tolist(), found, strict=True))
 
 
 def _pieces(texts: pa.Array, wanted: Mask) -> Iterator[tuple[I64, NDArray[np.uint8], NDArray[np.uint8]]]:

@@ -8,53 +8,103 @@ Both give the same boxes. A subscription is made in two steps, because its strin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+
 from hitbox import language
 from hitbox.encoding.arrays import Boxes
-from hitbox.encoding.keys import Keys
+from hitbox.encoding.codecs import Codec
+from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
+from hitbox.index.anchors import PATTERN, may_have_anchors
 from hitbox.index.condition_reader import ConditionReader
-from hitbox.language import Limits, Predicate
+from hitbox.language import Limits, Predicate, Program
 
 MOST_DEFINED = 4096
 """Shapes and patterns that a reader may know before it is made again: nobody can make it grow for ever."""
 
+MANY_STRINGS = 64
+"""Strings that are looked up together."""
+
 Box = dict[int, tuple[int, int]]
+
+
+class Made(NamedTuple):
+    boxes: Boxes
+    exact: list[bool]
+    """Which boxes are."""
+    program: Program | None = None
 
 
 class ParsedPredicate:
     def __init__(self, predicate: Predicate, limits: Limits):
         self._predicate, self._limits = predicate, limits
 
-    def strings(self) -> dict[int, set[str]]:
-        """The strings that need labels, by attribute number."""
-        return language.strings(self._predicate)
+    def derived(self) -> Mapping[str, Derived]:
+        """The functions of attributes that it would use, by their texts."""
+        return language.derived(self._predicate)
 
-    def boxes(self, keys: Keys, about: Box, priority: int) -> tuple[Boxes, list[bool]]:
-        """The boxes, and which are exact. `about` is what the subscription says about itself."""
-        compiled = language.compile(self._predicate, keys, self._limits)
+    def strings(self, keys: Keys) -> dict[int, set[str]]:
+        """The strings that need labels, by attribute number."""
+        return language.strings(self._predicate, keys)
+
+    def boxes(self, keys: Keys, about: Box, priority: int) -> Made:
+        """`about` is what the subscription says about itself."""
+        compiled = language.compile(self._predicate, keys, self._limits, anchored=True)
         boxes = [box | about for box in compiled.boxes]
-        return Boxes.of(boxes, [priority] * len(boxes)), list(compiled.exact)
+        made = Boxes.of(boxes, [priority] * len(boxes), compiled.anchors)
+        return Made(made, list(compiled.exact), compiled.program)
 
 
 class ReadPredicate:
-    def __init__(self, texts: PredicateTexts, native: _kernels.Reader, text: str, read: _kernels.ReadText):
-        self._texts, self._native, self._text, self._read = texts, native, text, read
+    def __init__(self, texts: PredicateTexts, reader: ConditionReader, text: str, read: _kernels.ReadText):
+        self._texts, self._reader, self._text, self._read = texts, reader, text, read
 
-    def strings(self) -> dict[int, set[str]]:
-        return {number: set(some) for number, some in (self._read.strings or {}).items()}
+    def derived(self) -> Mapping[str, Derived]:
+        if not self._reader.derived:
+            return {}
+        uses = self._read.uses()[self._reader.declared :]
+        return {one.text: one for one, count in zip(self._reader.derived, uses, strict=False) if count}
 
-    def boxes(self, keys: Keys, about: Box, priority: int) -> tuple[Boxes, list[bool]]:
+    def strings(self, keys: Keys) -> dict[int, set[str]]:
+        if self._read.strings is None:
+            return {}
+        numbers = self._reader.numbers(keys)
+        found = ((numbers[at], some) for at, some in self._read.strings.items())
+        return {number: set(some) for number, some in found if number >= 0}
+
+    def boxes(self, keys: Keys, about: Box, priority: int) -> Made:
         labels: dict[int, list[int]] | None = None
+        numbers = self._reader.numbers(keys)
         if self._read.strings is not None:
-            labels = {at: [keys.codecs[at].key(one) for one in some] for at, some in self._read.strings.items()}
+            labels = {}
+            for at, some in self._read.strings.items():
+                labels[at] = _keys(keys.codecs[numbers[at]], some) if numbers[at] >= 0 else [0] * len(some)
         told = [(number, low, high) for number, (low, high) in sorted(about.items())]
-        most = language.most_boxes(len(self._text), self._texts.limits)
-        made = self._native.make_one(self._read, labels, most, told, int(priority))
-        if made is None:  # too many boxes: `language` covers them
+        limits = self._texts.limits
+        most = language.most_boxes(len(self._text), limits)
+        made = self._reader.native.make_one(self._read, labels, numbers, most, limits.boxes, told, int(priority))
+        if made is None:  # too many boxes for what it says, or no keys for what is derived
             return self._texts.parse(self._text).boxes(keys, about, priority)
-        exact, offsets, attribute, low, high, levels = made
-        return Boxes(offsets, attribute, low, high, levels), [exact] * len(levels)
+        exact, offsets, attribute, low, high, levels, program = made
+        boxes = Boxes(offsets, attribute, low, high, levels)
+        if not exact and PATTERN in self._text.lower() and may_have_anchors(boxes, keys).any():
+            return self._texts.parse(self._text).boxes(keys, about, priority)
+        return Made(boxes, [exact] * len(levels), None if program is None else Program(*program))
+
+
+def _keys(codec: Codec, strings: list[str]) -> list[int]:
+    if len(strings) < MANY_STRINGS:
+        return [codec.key(one) for one in strings]
+    found: list[int] = codec.column(pa.array(strings, pa.large_string())).tolist()
+    return found
+
+
+def _no_key(text: str) -> int:
+    return 0
 
 
 class PredicateTexts:
@@ -67,7 +117,7 @@ class PredicateTexts:
 
     def read(self, text: str) -> ReadPredicate | ParsedPredicate:
         """An error where the text is no predicate."""
-        if type(text) is not str:
+        if type(text) is not str or self._schema.is_open:
             return self.parse(text)
         reader = self._reader
         if reader is None or reader.defined > MOST_DEFINED:
@@ -78,7 +128,7 @@ class PredicateTexts:
         except BaseException:
             self._reader = None  # it may wait for an answer that never comes
             raise
-        return self.parse(text) if found is None else ReadPredicate(self, reader.native, text, found)
+        return self.parse(text) if found is None else ReadPredicate(self, reader, text, found)
 
     def parse(self, text: str) -> ParsedPredicate:
         return ParsedPredicate(language.parse(text, self._schema, role="criteria", limits=self.limits), self.limits)

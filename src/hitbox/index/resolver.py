@@ -1,8 +1,9 @@
 """Box numbers -> subscriptions: each once, residuals checked, most urgent first. Done here once, around every matcher.
 
-A hit on an exact box is a match. A hit on a box that is only a superset (a LIKE with a leading %) is a match if the
-whole predicate is true of the event. An event with a `where` of its own is one point for each of its boxes; where those
-are supersets too, the event's predicate is checked on what the subscription says about itself.
+A hit on an exact box is a match. A hit on a box that is only a superset is a match if the whole predicate is true of
+the event. Native code runs the subscription's program to find out (Owners.settle). What that leaves open, such as
+LIKE 'a%b_c', is evaluated here. An event with a `where` of its own is one point for each of its boxes; where those are
+supersets too, the event's predicate is checked on what the subscription says about itself.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.encoding import events
-from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Hits, Points
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points
 from hitbox.encoding.documents import Document
 from hitbox.encoding.keys import Keys
+from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
 from hitbox.language import Compiled, Limits, Predicate
 from hitbox.matchers import Matcher
@@ -41,6 +43,9 @@ class Resolver:
     limits: Limits
     now: datetime
     """What NOW() is."""
+    anchors: Anchors
+    boxes: Callable[[I64], Boxes]
+    """The boxes under some numbers."""
 
     def one(self, points: Points, event: Any, filters: Filters, limit: int | None) -> I32:
         """The slots that one event matches; with `limit` the most urgent ones."""
@@ -62,30 +67,53 @@ class Resolver:
             for level in np.unique(priority)[::-1].tolist():
                 yield level, slots[priority == level]
             return
-        for level, numbers in self.matcher.match_levels(points):
-            _, slots = self._settle(Hits(np.array([0, len(numbers)]), numbers), [event])
+        for level, numbers in self._match_levels(points, event):
+            _, slots = self._settle(Hits(np.array([0, len(numbers)]), numbers), points, [event])
             if len(slots):
                 yield level, slots
 
     def many(self, points: Points, chunk: Any, filters: Filters, threads: int) -> tuple[I64, I32]:
         """(offsets, slots) of many events."""
         if filters is None:
-            return self._in_order(*self._settle(self._match(points, threads), chunk))
+            hits = self._match(points, np.arange(len(points) + 1), chunk, threads)
+            return self._in_order(*self._settle(hits, points, chunk))
         expanded, event_of, sure = self._expand(points, filters)
-        hits = self._match(expanded, threads)
-        first = hits.offsets[np.searchsorted(event_of, np.arange(len(points) + 1))]  # an event's points are neighbours
+        starts = np.searchsorted(event_of, np.arange(len(points) + 1))  # an event's points are neighbours
+        hits = self._match(expanded, starts, chunk, threads)
+        first = hits.offsets[starts]
         certain = np.repeat(sure, np.diff(hits.offsets)).view(np.uint8)
-        return self._sorted(*self._settle(Hits(first, hits.numbers), chunk, filters, certain))
+        return self._sorted(*self._settle(Hits(first, hits.numbers), points, chunk, filters, certain))
 
     def holding(self, event: Any, slots: Sequence[int]) -> list[bool]:
         """Whether the predicates of some slots are true of an event."""
         values: dict[int, Document] = {}
         return [self._holds(0, slot, [event], None, values) for slot in slots]
 
-    def _match(self, points: Points, threads: int) -> Hits:
+    def _match(self, points: Points, starts: I64, chunk: Any, threads: int) -> Hits:
+        """The boxes that each point meets; those of event i are the points from `starts[i]` to `starts[i + 1]`."""
+        threads = min(threads, MAX_THREADS)
         if threads > 1 and self.matcher.threaded:
-            return self.matcher.match(points, threads=min(threads, MAX_THREADS))  # type: ignore[call-arg]
-        return self.matcher.match(points)
+            hits = self.matcher.match(points, threads=threads)  # type: ignore[call-arg]
+        else:
+            hits = self.matcher.match(points)
+        if not len(self.anchors):
+            return hits
+        return hits.beside(self.anchors.match(points, starts, chunk, self.keys, threads))
+
+    def _match_levels(self, points: Points, event: Any) -> Iterator[tuple[int, I32]]:
+        """(priority, box numbers) of one event, level by level."""
+        if not len(self.anchors):
+            yield from self.matcher.match_levels(points)
+            return
+        more = self.anchors.match(points, np.array([0, 1]), [event], self.keys).numbers
+        levels = self.catalog.priority[self.catalog.owner[more]]
+        waiting = {level: more[levels == level] for level in np.unique(levels).tolist()}
+        for level, numbers in self.matcher.match_levels(points):
+            for above in sorted((one for one in waiting if one > level), reverse=True):
+                yield above, waiting.pop(above)
+            yield level, np.concatenate([numbers, waiting.pop(level)]) if level in waiting else numbers
+        for level in sorted(waiting, reverse=True):
+            yield level, waiting[level]
 
     def _expand(self, points: Points, filters: Sequence[Predicate | None]) -> tuple[Points, I64, NDArray[np.bool_]]:
         """A point for each box of each event's own predicate."""
@@ -131,14 +159,14 @@ class Resolver:
         return Compiled(boxes, compiled.exact)
 
     def _settle(
-        self, hits: Hits, chunk: Any, filters: Filters = None, sure: NDArray[np.uint8] | None = None
+        self, hits: Hits, points: Points, chunk: Any, filters: Filters = None, sure: NDArray[np.uint8] | None = None
     ) -> tuple[I64, I32]:
         """Each slot once per event, checked where a box left doubt. `sure` says of each hit whether the event's own
         box is enough."""
         numbers = np.ascontiguousarray(hits.numbers, np.int32)
         if self.catalog.plain and filters is None:
             return hits.offsets, self.catalog.owners.slots(numbers)
-        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure)
+        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, points.low, points.high)
         if not len(doubtful):
             return offsets, slots
         values: dict[int, Document] = {}
@@ -163,7 +191,7 @@ class Resolver:
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""
         numbers = self.catalog.boxes_of(np.array([slot]))[:1]
-        return events.about_values(self.keys, self.matcher.boxes(numbers)[0]) if len(numbers) else {}
+        return events.about_values(self.keys, self.boxes(numbers)[0]) if len(numbers) else {}
 
     def _values(self, chunk: Any, event: int) -> Document:
         """One event of a chunk as the predicate language takes it."""
@@ -173,7 +201,7 @@ class Resolver:
 
     def _in_order(self, offsets: I64, slots: I32) -> tuple[I64, I32]:
         """Most urgent first within each event: nothing to do if the matcher returns this order."""
-        return (offsets, slots) if self.matcher.ordered else self._sorted(offsets, slots)
+        return (offsets, slots) if self.matcher.ordered and not len(self.anchors) else self._sorted(offsets, slots)
 
     def _sorted(self, offsets: I64, slots: I32) -> tuple[I64, I32]:
         if not len(slots):

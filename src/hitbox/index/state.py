@@ -5,6 +5,7 @@ IndexState is the plain data behind an index: keys, catalog and matcher, without
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,21 +16,32 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hitbox import language
 from hitbox.encoding import array_checks, events
+from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import I64, Boxes
-from hitbox.encoding.keys import Keys
+from hitbox.encoding.keys import Derived, Keys
+from hitbox.encoding.schema import MAX_ATTRIBUTES as MAX_OPEN
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.engine import Engine
-from hitbox.errors import SchemaError
+from hitbox.engine._kernels import MAX_ATTRIBUTES
+from hitbox.errors import HitboxError, MatcherError
+from hitbox.index.anchors import Anchors
 from hitbox.index.bulk_load import Encoded
 from hitbox.index.catalog import ID_TYPES, MIN_ARROW_ROWS, NO_SLOTS, Catalog, Id, Row, Rows
+from hitbox.index.derived_use import DerivedUse
 from hitbox.index.explain import describe_box
+from hitbox.index.program_columns import tested
+from hitbox.language import Program, Programs
+from hitbox.language.derived import derived_from_json
 from hitbox.matchers import REGISTRY, Matcher, make, resolve_name, restore
 from hitbox.storage import snapshot
 from hitbox.storage.array_files import damaged
 
 CHUNK = 50_000
+MOST_COMPILED = 10_000
+"""Predicates of an old snapshot that are compiled when it is opened."""
 IN_MEMORY = Path()
 NO_BOXES = Boxes.of([])
 Commits = tuple[Callable[[], None], Callable[[], None]]
@@ -43,15 +55,47 @@ class IndexState:
     matcher: Matcher
     name: str
     """The matcher's name in the registry."""
+    anchors: Anchors
+    """The boxes that have anchors; all others are the matcher's."""
+    use: DerivedUse
+    """Which derived attributes the boxes constrain and the programs test."""
 
     @classmethod
     def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> IndexState:
         name = resolve_name(matcher)
-        return cls(keys, Catalog(), make(name, keys.space, **options), name)
+        return cls(
+            keys,
+            Catalog(),
+            make(name, keys.space, **options),
+            name,
+            Anchors(keys.schema),
+            DerivedUse.none(keys),
+        )
+
+    def deriving(
+        self, wanted: Mapping[str, Derived], most: int, options: Mapping[str, object]
+    ) -> tuple[IndexState, Callable[[], None]] | None:
+        """Prepare keys for derived attributes, `most` in all: the state that takes the place of this one, and the
+        commit, which must be alone. None if there is nothing to do, or no room. `options` are those of the matcher."""
+        known = {one.text: self.keys.number_of(one) for one in wanted.values()}
+        new = [one for one in wanted.values() if known[one.text] is None]
+        if self.keys.schema.is_open:  # what is no function is an attribute: there may be as many as in any schema
+            room = max(0, most - sum(not one.is_attribute for one in self.keys.derived))
+            new = [one for one in new if one.is_attribute] + [one for one in new if not one.is_attribute][:room]
+            most = MAX_OPEN
+        places = self.use.places(new, min(most, MAX_ATTRIBUTES - len(self.keys.schema)), set(known.values()))
+        if not places or self.keys.shared:
+            return None
+        keys = self.keys.with_derived(places)
+        try:
+            matcher, commit = self.matcher.widened(keys.space, options)
+        except MatcherError:  # it has no room for more attributes
+            return None
+        return replace(self, keys=keys, matcher=matcher, use=self.use.grown(len(keys.derived))), commit
 
     def add(self, encoded: Encoded) -> None:
         """Add subscriptions that are already encoded as boxes and whose ids are new."""
-        rows = Rows(encoded.ids, encoded.where, encoded.priority, encoded.count, encoded.exact)
+        rows = encoded.rows()
         settle = self.catalog.settled("int" if pa.types.is_integer(encoded.ids.type) else "string")
         if settle is not None:
             settle()
@@ -64,18 +108,73 @@ class IndexState:
     def changing(self, gone: I64, come: Rows, boxes: Boxes) -> Commits:
         """Prepare that some slots go and some rows come, with their boxes. The commits, the matcher's first: where
         memory runs out in it, nothing else has changed."""
-        first = self._first_number(gone, come)
+        anchored = boxes.anchors is not None or len(self.anchors)
+        first = None if anchored else self._first_number(gone, come)
         arranged = None if first is None else self.matcher.arrange(boxes)  # type: ignore[attr-defined]
         if arranged is None:
             change = self.catalog.change(gone, come)
-            return self.matcher.change(change.gone, change.come, boxes), change.commit
+            switch = self._changing_boxes(change.gone, change.come, boxes)
+            return self._counted(switch, gone, change.gone, come.programs, boxes), change.commit
         change = self.catalog.change(gone, come.arranged(arranged.order), first)
-        return self.matcher.change(change.gone, change.come, boxes, arranged), change.commit  # type: ignore[call-arg]
+        switch = self.matcher.change(change.gone, change.come, boxes, arranged)  # type: ignore[call-arg]
+        return self._counted(switch, gone, change.gone, come.programs, boxes), change.commit
 
     def changing_one(self, gone: int | None, come: Row | None = None, boxes: Boxes = NO_BOXES) -> Commits:
         """The same for one subscription at most on either side."""
         change = self.catalog.change_one(gone, come)
-        return self.matcher.change(change.gone, change.come, boxes), change.commit
+        programs = {} if come is None or come.program is None else {0: come.program}
+        switch = self._changing_boxes(change.gone, change.come, boxes)
+        slots = NO_SLOTS if gone is None else np.array([gone], np.int64)
+        return self._counted(switch, slots, change.gone, programs, boxes), change.commit
+
+    def _counted(
+        self, switch: Callable[[], None], slots: I64, gone: I64, programs: Programs, come: Boxes
+    ) -> Callable[[], None]:
+        """A commit of boxes, and then that of who uses what is derived. `slots` and their boxes `gone` go; boxes and
+        `programs` come."""
+        if not self.keys.derived:
+            return switch
+        left = np.concatenate([self.boxes(gone).attribute, self.catalog.tested(slots)])
+        new = np.concatenate([come.attribute, tested(programs)])
+        count = self.use.changing(left, new)
+
+        def commit() -> None:
+            switch()
+            count()
+
+        return commit
+
+    def _changing_boxes(self, gone: I64, come: I64, boxes: Boxes) -> Callable[[], None]:
+        """Prepare that some boxes go and others come, each where it belongs. The commit fails before it changes
+        anything, or not at all."""
+        if boxes.anchors is None and not len(self.anchors):
+            return self.matcher.change(gone, come, boxes)
+        held = self.anchors.holds(gone)
+        anchored = np.zeros(len(boxes), bool)
+        if boxes.anchors is not None:
+            anchored = pc.binary_length(boxes.anchors).to_numpy() > 0
+        if not held.any() and not anchored.any():
+            return self.matcher.change(gone, come, replace(boxes, anchors=None))
+        if held.all() and anchored.all():
+            return self.anchors.change(gone, come, boxes)
+        others = replace(boxes.take(np.flatnonzero(~anchored)), anchors=None)
+        switch = self.matcher.change(gone[~held], come[~anchored], others)
+        put = self.anchors.change(gone[held], come[anchored], boxes.take(np.flatnonzero(anchored)))
+
+        def commit() -> None:
+            switch()
+            put()
+
+        return commit
+
+    def boxes(self, numbers: I64) -> Boxes:
+        """The boxes under `numbers`, wherever they are."""
+        if not len(self.anchors):
+            return self.matcher.boxes(numbers)
+        held = self.anchors.holds(numbers)
+        place = np.empty(len(numbers), np.int64)
+        place[~held], place[held] = np.arange((~held).sum()), np.arange((~held).sum(), len(numbers))
+        return Boxes.concat([self.matcher.boxes(numbers[~held]), self.anchors.boxes(numbers[held])]).take(place)
 
     def _first_number(self, gone: I64, come: Rows) -> int | None:
         """Where the engine may choose the order of the new boxes' numbers, the first of them. Not of a subscription of
@@ -86,24 +185,31 @@ class IndexState:
         return self.catalog.first_of(gone, int(come.count.sum()))
 
     def relabelling(self, relabels: Mapping[int, Relabel]) -> Callable[[], None]:
-        """Prepare to move the boxes to new labels of strings; the commit must run alone."""
+        """Prepare to move boxes and programs to new labels of strings; the commit must run alone."""
         numbers = self.catalog.boxes_of(self.catalog.living_slots())
-        boxes = self.matcher.boxes(numbers)
+        boxes = self.boxes(numbers)
         low, high = boxes.low.copy(), boxes.high.copy()
         for attribute, relabel in relabels.items():
             at = boxes.attribute == attribute
             low[at], high[at] = relabel.lows(low[at]), relabel.highs(high[at])
-        moved = Boxes(boxes.offsets, boxes.attribute, low, high, boxes.priority)
-        return self.matcher.change(numbers, numbers, moved)
+        moved = replace(boxes, low=low, high=high)
+        switch, commit = self._changing_boxes(numbers, numbers, moved), self.catalog.relabelling(relabels)
 
-    def labels_in_use(self) -> dict[str, I64]:
-        """The labels that boxes use, by string attribute."""
-        boxes = self.matcher.boxes(self.catalog.boxes_of(self.catalog.living_slots()))
+        def both() -> None:
+            switch()
+            commit()
+
+        return both
+
+    def labels_in_use(self) -> dict[int, I64]:
+        """The labels that boxes and programs use, by the number of the string attribute."""
+        boxes = self.boxes(self.catalog.boxes_of(self.catalog.living_slots()))
         found = {}
-        for name in self.keys.dictionaries:
-            at = boxes.attribute == self.keys.schema.number(name)
+        for number in self.keys.dictionaries:
+            at = boxes.attribute == number
             low, high = boxes.low[at], boxes.high[at]  # odd: just above, or just below, a label
-            found[name] = np.unique(np.concatenate([low - (low & 1), high + (high & 1)]))
+            labels = self.catalog.labels(number)
+            found[number] = np.unique(np.concatenate([low - (low & 1), high + (high & 1), labels]))
         return found
 
     def everything(self) -> Encoded:
@@ -117,7 +223,8 @@ class IndexState:
             catalog.priority[slots],
             catalog.counts[slots],
             catalog.exact[numbers],
-            self.matcher.boxes(numbers),
+            self.boxes(numbers),
+            catalog.programs_of(slots),
         )
 
     def renamed(self, ids: pa.Array) -> IndexState:
@@ -140,7 +247,7 @@ class IndexState:
         about: list[dict[str, Any]] = [{} for _ in texts]
         if None in texts or self.keys.space.information:
             numbers = self.catalog.boxes_of(slots)
-            boxes = self.matcher.boxes(numbers)
+            boxes = self.boxes(numbers)
             first = np.cumsum(self.catalog.counts[slots]) - self.catalog.counts[slots]
             for at, (box, count) in enumerate(zip(first.tolist(), self.catalog.counts[slots].tolist(), strict=True)):
                 if texts[at] is None:
@@ -151,8 +258,10 @@ class IndexState:
 
     def facts(self) -> dict[str, Any]:
         """The facts for the manifest."""
+        derived = [one.to_json() for one in self.keys.derived]
         return {
             "schema": self.keys.schema.to_json(),
+            **({"derived": derived} if derived else {}),
             "subscriptions": self.catalog.living,
             "id_type": self.catalog.kind,
             "matcher": self.name,
@@ -161,6 +270,9 @@ class IndexState:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything but the dictionaries; the catalog must have been compacted."""
         found = {f"catalog.{name}": array for name, array in self.catalog.arrays().items()}
+        found |= {f"anchors.{name}": array for name, array in self.anchors.arrays().items()}
+        if self.keys.derived:
+            found["derived.uses"] = self.use.counts
         return found | {f"matcher.{name}": array for name, array in self.matcher.arrays().items()}
 
 
@@ -194,10 +306,11 @@ def keys_of(meta: Mapping[str, Any], found: Mapping[str, NDArray[Any]], folder: 
     """The schema and the dictionaries of a snapshot, which lies in `folder`."""
     try:
         schema = Schema.from_json(meta["schema"])
-    except (SchemaError, KeyError, TypeError, ValueError, AttributeError) as problem:
+        derived = derived_from_json(meta.get("derived", []), schema, language.parse)
+    except (HitboxError, KeyError, TypeError, ValueError, AttributeError) as problem:
         raise damaged(folder / "manifest.json", f"its schema cannot be used: {problem}") from None
     with snapshot.naming(folder):
-        return Keys.from_arrays(schema, found)
+        return Keys.from_arrays(schema, found, derived)
 
 
 def part(
@@ -217,12 +330,49 @@ def part(
     wanted = resolve_name(matcher or meta["matcher"])
     boxes = snapshot.part(found, f"{prefix}matcher")
     with snapshot.naming(folder, "catalog."):
-        catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"))
+        catalog = Catalog.from_arrays(meta["id_type"], snapshot.part(found, f"{prefix}catalog"), len(keys.codecs))
         owned = np.flatnonzero(catalog.owner >= 0)
+    with snapshot.naming(folder, "anchors."):
+        anchors = Anchors.from_arrays(keys, snapshot.part(found, f"{prefix}anchors"))
+    with snapshot.naming(folder, "catalog."):
+        if len(anchors):
+            inside = np.isin(anchors.numbers(), owned)
+            array_checks.require(inside.all(), "owner", BOXES_DIFFER)
+            owned = np.setdiff1d(owned, anchors.numbers(), assume_unique=True)
         if "numbers" in boxes:  # a matcher may need memory in proportion to the largest number
             array_checks.require(np.array_equal(boxes["numbers"], owned), "owner", BOXES_DIFFER)
     with snapshot.naming(folder, "matcher."):
         restored = restore(meta["matcher"], boxes, wanted, keys.space, options or {})
     with snapshot.naming(folder, "catalog."):
         array_checks.require(np.array_equal(restored.numbers(), owned), "owner", BOXES_DIFFER)
-    return IndexState(keys, catalog, restored, wanted)
+    use = _use(keys, snapshot.part(found, f"{prefix}derived"), folder)
+    if not catalog.plain and f"{prefix}catalog.programs" not in found:
+        programs = _programs_of_texts(catalog, keys)
+        catalog.programming(programs)()
+        use.changing(NO_SLOTS, tested(programs))()
+    return IndexState(keys, catalog, restored, wanted, anchors, use)
+
+
+def _programs_of_texts(catalog: Catalog, keys: Keys) -> Programs:
+    """The programs of a snapshot that is older than they are. Where there are many, some slots go without: their
+    predicates are evaluated as before."""
+    slots = catalog.doubtful_slots()[:MOST_COMPILED]
+    found: dict[int, Program] = {}
+    for slot, text in zip(slots.tolist(), catalog.where.take(slots).to_pylist(), strict=True):
+        with contextlib.suppress(HitboxError):  # it may have been written with other limits
+            predicate = language.parse(text or "", keys.schema, role="criteria")
+            known = keys.knows(language.strings(predicate, keys))
+            program = language.compile(predicate, keys).program if known else None
+            if program is not None:
+                found[slot] = program
+    return found
+
+
+def _use(keys: Keys, arrays: Mapping[str, NDArray[Any]], folder: Path) -> DerivedUse:
+    if not keys.derived:
+        return DerivedUse.none(keys)
+    with snapshot.naming(folder, "derived."):
+        counts = array_checks.column(arrays, "uses", np.int64)
+        array_checks.require(len(counts) == len(keys.derived), "uses", "its length is wrong")
+        array_checks.bounds(counts, "uses", 0, 2**62)
+        return DerivedUse(len(keys.schema), np.array(counts))

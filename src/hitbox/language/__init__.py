@@ -2,7 +2,7 @@
 
     parse      text -> Predicate, checked against a schema           lexer, literals, parser, tree
                                                                      expressions: what conditions compare
-    compile    Predicate -> boxes of keys                            normal, sets, patterns
+    compile    Predicate -> boxes of keys, and what they leave open  normal, sets, patterns, programs
     evaluate   Predicate, event -> true, false or unknown            truth
     explain    Predicate, event -> a tree of reasons                 explanation
 
@@ -12,16 +12,19 @@ It is a subset of SQL's WHERE; ARCHITECTURE.md lists where it differs on purpose
 from __future__ import annotations
 
 from hitbox.encoding.schema import Schema
-from hitbox.language.explanation import Change, Explanation, Reason, explain
+from hitbox.language.explanation import Explanation, explain
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
-from hitbox.language.normal import Compiled, compile, most_boxes, never, strings
+from hitbox.language.normal import Compiled, compile, derived, most_boxes, never, strings
 from hitbox.language.parser import parse
 from hitbox.language.patterns import Pattern, like
+from hitbox.language.programs import NO_PROGRAMS, Program, Programs
+from hitbox.language.reasons import Change, Reason
 from hitbox.language.tree import Branch, Leaf, Predicate
 from hitbox.language.truth import evaluate
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "NO_PROGRAMS",
     "Branch",
     "Change",
     "Compiled",
@@ -30,9 +33,12 @@ __all__ = [
     "Limits",
     "Pattern",
     "Predicate",
+    "Program",
+    "Programs",
     "Reason",
     "Schema",
     "compile",
+    "derived",
     "evaluate",
     "explain",
     "like",

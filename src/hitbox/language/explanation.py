@@ -15,47 +15,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
 
 from hitbox.encoding.arrays import HIGHEST, MISSING
 from hitbox.encoding.codecs import Codec
+from hitbox.encoding.documents import ABSENT, lookup
 from hitbox.encoding.values import is_missing
-from hitbox.language.expressions import Constant, fold, literal, quoted
+from hitbox.language.expressions import fold
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
-from hitbox.language.tree import Branch, Leaf, Node, Predicate, Quantifier, Test, leaves, without_not
-from hitbox.language.truth import Facts, leaf_truth, truth, value_of
+from hitbox.language.reasons import Change, Miss, Place, Reason, View, leaf_words, short, show
+from hitbox.language.tree import Branch, Leaf, Node, Predicate, leaves, names, without_not
+from hitbox.language.truth import Facts, leaf_truth
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
-MAX_TEXT = 80
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Reason:
-    """One node of the predicate: an operator with its children, or a leaf with the event's value."""
-
-    text: str
-    truth: bool | None
-    children: tuple[Reason, ...] = ()
-    attribute: str | None = None
-    value: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one."""
-
-    attribute: str
-    value: object
-    wanted: str
-    nearest: object = None
-
-    def __str__(self) -> str:
-        return f"{self.attribute}: {show(self.value)} -> {self.wanted}"
+MAX_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -82,7 +60,7 @@ class Explanation:
         if self.never:
             lines.append("no event can match this predicate")
         elif self.changes:
-            lines.append(f"nearest change: {'; '.join(map(str, self.changes))}")
+            lines.append(f"nearest change: {in_words(self.changes)}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -95,7 +73,13 @@ class Explanation:
             "truth": WORDS[self.truth],
             "never": self.never,
             "changes": [
-                {"attribute": c.attribute, "value": _json(c.value), "wanted": c.wanted, "nearest": _json(c.nearest)}
+                {
+                    "attribute": c.attribute,
+                    "value": _json(c.value),
+                    "wanted": c.wanted,
+                    "nearest": _json(c.nearest),
+                    "text": str(c),
+                }
                 for c in self.changes
             ],
             "tree": reason_dict(self.root),
@@ -115,36 +99,13 @@ def explain(predicate: Predicate, values: Mapping[str, object], now: datetime | 
     """
     facts = Facts(predicate, values, now)
     intervals = any(isinstance(value, tuple) for value in values.values())
-    root = _interval_reasons(predicate, facts) if intervals else _point_reasons(predicate.root, facts)
+    root = _interval_reasons(predicate, facts) if intervals else View(facts.scope).reason(predicate.root)
     if root.truth is True:
         return Explanation(str(predicate), True, root)
     if not facts.terms:
         return Explanation(str(predicate), root.truth, root, never=True, distance=math.inf)
-    changes, far = _nearest_change(predicate, facts)
+    changes, far = _nearest_change(predicate, facts, intervals)
     return Explanation(str(predicate), root.truth, root, changes, far)
-
-
-def show(value: object) -> str:
-    """An event's value in words."""
-    if isinstance(value, tuple):
-        low, high = ("any" if end is None else show(end) for end in value)
-        return f"{low} to {high}"
-    if isinstance(value, list):
-        return short(f"[{', '.join(map(show, value[:20]))}]")
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}: {show(one)}' for name, one in value.items())}}}"
-    if is_missing(value):
-        return "missing"
-    if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
-        value = value.item()
-    return short(literal(value) if isinstance(value, (bool, str, datetime, timedelta)) else str(value))
-
-
-def _point_reasons(root: Node, facts: Facts) -> Reason:
-    def visit(node: Node, done: Sequence[Reason]) -> Reason:
-        return _reason(node, truth(node, [reason.truth for reason in done], facts.scope), done, facts)
-
-    return fold(root, visit)
 
 
 def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
@@ -152,66 +113,64 @@ def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
 
     def visit(node: Node, done: Sequence[Reason]) -> Reason:
         part = Facts(Predicate(node, predicate.text, predicate.schema, predicate.limits), facts.values, facts.scope.now)
-        return _reason(node, part.holds(), done, facts)
+        return _interval_reason(node, part.holds(), done, facts)
 
     return fold(without_not(predicate.root), visit)
 
 
-def _reason(node: Node, verdict: bool | None, done: Sequence[Reason], facts: Facts) -> Reason:
+def _interval_reason(node: Node, verdict: bool | None, done: Sequence[Reason], facts: Facts) -> Reason:
     if isinstance(node, Branch):
         return Reason(node.op, verdict, tuple(done))
-    return Reason(str(node), verdict, (), *_subject(node, facts))
-
-
-def _subject(node: Node, facts: Facts) -> tuple[str | None, object]:
-    """What a condition looks at, and its value."""
     if isinstance(node, Leaf):
-        return node.name, facts.value(node.name)
-    if isinstance(node, Quantifier):
-        return str(node.list), facts.scope.several(node.list)
-    if not isinstance(node, Test) or any(isinstance(value, tuple) for value in facts.values.values()):
-        return None, None
-    subject = next((one for one in node.operands if not isinstance(one, Constant)), None)
-    return (None, None) if subject is None else (str(subject), value_of(subject, facts.scope))
+        value = facts.value(node.name)
+        return Reason(
+            str(node), verdict, (), node.name, value, f"{node.name} is {show(lookup(facts.values, node.name))}"
+        )
+    seen = ", ".join(f"{name} is {show(lookup(facts.values, name))}" for name in dict.fromkeys(names(node)))
+    return Reason(str(node), verdict, (), note=seen)
 
 
-def _nearest_change(predicate: Predicate, facts: Facts) -> tuple[tuple[Change, ...], float]:
+def _nearest_change(predicate: Predicate, facts: Facts, intervals: bool) -> tuple[tuple[Change, ...], float]:
     edges: dict[int, Edges] = {}
     for number in range(len(facts.names)):
         edges[number] = Edges(facts.keys.codecs[number])
+    compared = {leaf.number for leaf in leaves(predicate.root)}
     for leaf in leaves(predicate.root):
         edges[leaf.number].add(leaf)
-    wrong = [(facts.wrong(term), term) for term in facts.terms]
+    wrong = [(_without_covers(facts.wrong(term), compared, facts), term) for term in facts.terms]
     fewest = min(len(faults) for faults, _ in wrong)
-    candidates = [_changes(term, faults, facts, edges) for faults, term in wrong if len(faults) == fewest]
-    changes, far = min(candidates, key=lambda found: found[1])
-    return changes, fewest + far / (fewest + far + 1)
+    view = None if intervals else View(facts.scope)
+    candidates = [_changes(term, faults, facts, edges, view) for faults, term in wrong if len(faults) == fewest]
+    best = min(candidates, key=lambda miss: miss.rank)
+    count = len(best.changes)
+    return best.changes, count + best.far / (count + best.far + 1)
+
+
+def _without_covers(faults: Sequence[int | Node], compared: set[int], facts: Facts) -> list[int | Node]:
+    """An attribute that only has to lie where a condition may hold at all has nothing to say beside that condition."""
+    named = {name for fault in faults if not isinstance(fault, int) for name in names(fault)}
+    return [one for one in faults if not isinstance(one, int) or one in compared or facts.names[one] not in named]
 
 
 def _changes(
-    term: Term, faults: Sequence[int | Node], facts: Facts, edges: Mapping[int, Edges]
-) -> tuple[tuple[Change, ...], float]:
-    found = [
-        _change(term, fault, facts, edges[fault]) if isinstance(fault, int) else _condition_change(fault, facts)
-        for fault in faults
-    ]
-    # an attribute that only has to lie where a test may hold at all has nothing to say beside that test
-    return tuple(change for change, _ in found if change.wanted), sum(far for _, far in found)
+    term: Term, faults: Sequence[int | Node], facts: Facts, edges: Mapping[int, Edges], view: View | None
+) -> Miss:
+    changes: list[Change] = []
+    far = 0.0
+    for fault in faults:
+        if isinstance(fault, int):
+            found = _change(term, fault, facts, edges[fault])
+        else:
+            found = Miss((Change(str(fault), None, "true"),), 1.0) if view is None else view.miss(fault)
+        changes += (change for change in found.changes if change.wanted and change not in changes)
+        far += found.far
+    return Miss(tuple(changes), far)
 
 
-def _condition_change(node: Node, facts: Facts) -> tuple[Change, float]:
-    """What is wanted of a condition that is not one of a single attribute: that it holds."""
-    subject, value = _subject(node, facts)
-    text = str(node)
-    if subject is None:
-        return Change(text, None, "true"), 1.0
-    return Change(subject, value, text.removeprefix(f"{subject} ")), 1.0
-
-
-def _change(term: Term, number: int, facts: Facts, edges: Edges) -> tuple[Change, float]:
+def _change(term: Term, number: int, facts: Facts, edges: Edges) -> Miss:
     """The smallest change of one attribute that suits a term, and how far it is."""
     name = facts.names[number]
-    value = facts.value(name)
+    value = lookup(facts.values, name)
     rest = [leaf for leaf in term.rest if isinstance(leaf, Leaf) and leaf.number == number]
     wanted: list[str] = []
     nearest, far = None, 1.0
@@ -221,10 +180,12 @@ def _change(term: Term, number: int, facts: Facts, edges: Edges) -> tuple[Change
         low, high = facts.interval(number)
         far, interval = min((_gap(edges.codec, low, high, one), one) for one in term.sets[number])
         phrase, nearest = edges.phrase(interval, low, high)
+        if low == high != MISSING and {low - 1, high + 1} <= {end for one in term.sets[number] for end in one}:
+            phrase = f"anything but {show(value)}"
         wanted.append(phrase)
         unlike = [leaf for leaf in rest if nearest is None or not leaf_truth(leaf, nearest)]
-    wanted += [str(leaf).removeprefix(f"{quoted(leaf.name)} ") for leaf in unlike]
-    return Change(name, value, " and ".join(wanted), None if unlike else nearest), far
+    wanted += [leaf_words(leaf) for leaf in unlike]
+    return Miss((Change(name, value, " and ".join(wanted), None if unlike else nearest),), far)
 
 
 def _gap(codec: Codec, low: int, high: int, interval: tuple[int, int]) -> float:
@@ -235,14 +196,18 @@ def _gap(codec: Codec, low: int, high: int, interval: tuple[int, int]) -> float:
     return distance(codec.value(one), codec.value(other))
 
 
+def in_words(changes: Sequence[Change]) -> str:
+    more = f"; and {len(changes) - MAX_CHANGES} more" if len(changes) > MAX_CHANGES else ""
+    return "; ".join(map(str, changes[:MAX_CHANGES])) + more
+
+
 def lines_of(root: Reason) -> list[str]:
     """The tree, one node per line, with the event's values in a column of their own."""
     rows: list[tuple[str, str]] = []
     stack: list[tuple[Reason, str, str]] = [(root, "", "")]
     while stack:
         reason, first, rest = stack.pop()
-        value = "" if reason.attribute is None else f"{reason.attribute} is {show(reason.value)}"
-        rows.append((f"{first}{MARKS[reason.truth]} {short(reason.text)}", value))
+        rows.append((f"{first}{MARKS[reason.truth]} {short(reason.text)}", reason.note))
         last = len(reason.children) - 1
         for n in range(last, -1, -1):
             branch = ("`- ", "   ") if n == last else ("|- ", "|  ")
@@ -259,6 +224,8 @@ def reason_dict(root: Reason) -> dict[str, Any]:
         found: dict[str, Any] = {"text": reason.text, "truth": WORDS[reason.truth]}
         if reason.attribute is not None:
             found |= {"attribute": reason.attribute, "value": _json(reason.value)}
+        if reason.note:
+            found["note"] = reason.note
         if reason.children:
             found["children"] = []
             stack.extend((child, found["children"]) for child in reversed(reason.children))
@@ -267,6 +234,10 @@ def reason_dict(root: Reason) -> dict[str, Any]:
 
 
 def _json(value: object) -> Any:
+    if isinstance(value, Place):
+        return {"lat": _json(value.lat), "lon": _json(value.lon)}
+    if value is ABSENT:
+        return None
     if isinstance(value, tuple):
         return {"low": _json(value[0]), "high": _json(value[1])}
     if isinstance(value, list):
@@ -280,7 +251,3 @@ def _json(value: object) -> Any:
     if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return value.isoformat() if isinstance(value, date) else str(value)
-
-
-def short(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, TypeVar
@@ -27,7 +28,8 @@ from hitbox.language.places import distance
 
 Literal = int | Decimal | str | bool | datetime | timedelta
 Result = TypeVar("Result")
-NUMBERS = ("int", "float", "decimal")
+NUMBERS = ("int", "float", "decimal", "number")
+"""An attribute that is not declared may be a `number`: its values say whether they are whole."""
 LITERAL_TYPES: dict[type, str] = {
     bool: "bool",
     int: "int",
@@ -190,6 +192,7 @@ class Verdict:
 
 Expression = Constant | Field | ListPath | Element | Length | Now | Call | Verdict
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 LOOSE = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 
@@ -329,6 +332,8 @@ def _moved(of: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _scaled(a: Any, b: Any) -> timedelta | None:
     length, factor = (a, b) if isinstance(a, timedelta) else (b, a)
+    if factor != int(factor):
+        return None  # of a number that is not declared to be whole
     try:
         return timedelta(microseconds=(length // timedelta(microseconds=1)) * int(factor))
     except OverflowError:
@@ -340,6 +345,7 @@ NEGATIVE: dict[str, Callable[[Any], Any]] = {
     "float": lambda a: finite(-a),
     "decimal": lambda a: finite(-float(a)),
     "duration": lambda a: _scaled(a, -1),
+    "number": lambda a: whole(-a) if type(a) is int else finite(-a),
 }
 WHOLE: dict[str, Callable[[Any, Any], Any]] = {
     "+": add,
@@ -364,7 +370,15 @@ TIMES: dict[tuple[str, str, str], str] = {
     ("-", "duration", "duration"): "duration",
     ("*", "duration", "int"): "duration",
     ("*", "int", "duration"): "duration",
+    ("*", "duration", "number"): "duration",
+    ("*", "number", "duration"): "duration",
 }
+
+
+def _of_numbers(name: str) -> Callable[[Any, Any], Any]:
+    """Exact if both are whole, in doubles otherwise."""
+    exact, double = WHOLE[name], DOUBLE[name]
+    return lambda a, b: exact(a, b) if type(a) is int and type(b) is int else double(a, b)
 
 
 def _function(name: str, types: Sequence[str]) -> Callable[..., Any]:
@@ -372,6 +386,8 @@ def _function(name: str, types: Sequence[str]) -> Callable[..., Any]:
         return FUNCTIONS[name][3]
     if len(types) == 1:
         return NEGATIVE[types[0]]
+    if "number" in types and all(one in NUMBERS for one in types):
+        return _of_numbers(name)
     if all(one in NUMBERS for one in types):
         return (WHOLE if list(types) == ["int", "int"] else DOUBLE)[name]
     return _scaled if name == "*" else _moved(operator.add if name == "+" else operator.sub)
@@ -381,7 +397,7 @@ def binary(op: str, left: Expression, right: Expression, position: int) -> Expre
     """`left op right`; None where the types do not fit."""
     one, two = left.type, right.type
     if one in NUMBERS and two in NUMBERS:
-        type_ = "int" if one == two == "int" else "float"
+        type_ = "int" if one == two == "int" else "number" if "number" in (one, two) else "float"
     elif (op, one, two) in TIMES:
         type_ = TIMES[op, one, two]
     else:
@@ -403,6 +419,32 @@ def _rounded(value: float) -> float | None:
     return math.copysign(near + 1 if abs(value) - near >= 0.5 else near, value) + 0.0
 
 
+def _to_int(value: Any) -> int | None:
+    """Of a text that is a whole number its value, and NULL of any other."""
+    if isinstance(value, str):
+        return whole(int(value)) if _INTEGER.fullmatch(value) else None
+    if isinstance(value, float):
+        return whole(int(value)) if value.is_integer() else None
+    return whole(int(value)) if isinstance(value, int) else None
+
+
+def _to_bool(value: Any) -> bool | None:
+    """0 is false, and any other number true; of texts, true and false in any case, and NULL for any other."""
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return bool(value) if isinstance(value, (int, float)) else None
+
+
+def _to_string(value: Any) -> str | None:
+    """true and false, digits, or 2026-01-31T12:00:00Z."""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, str)) else None
+
+
+CASTS = {"INT": "int", "BOOL": "bool", "STRING": "string"}
 FUNCTIONS: dict[str, tuple[tuple[tuple[str, ...], ...], int, str, Callable[..., Any]]] = {
     "ABS": ((NUMBERS,), 1, "same", lambda a: abs(a) if type(a) is int else finite(abs(float(a)))),
     "ROUND": ((NUMBERS,), 1, "same", lambda a: a if type(a) is int else _rounded(float(a))),
@@ -410,7 +452,11 @@ FUNCTIONS: dict[str, tuple[tuple[tuple[str, ...], ...], int, str, Callable[..., 
     "CEIL": ((NUMBERS,), 1, "same", lambda a: a if type(a) is int else _whole_double(math.ceil, a)),
     "LOWER": ((("string",),), 1, "string", lower),
     "UPPER": ((("string",),), 1, "string", upper),
-    "LENGTH": ((("string",),), 1, "int", len),
+    "LENGTH": ((("string", "any"),), 1, "int", lambda a: len(a) if isinstance(a, (str, list)) else None),
+    # "number" and "any" are the types of attributes that no schema declares
+    "INT": ((("string", "int", "bool", "number", "any"),), 1, "int", _to_int),
+    "BOOL": ((("bool", "int", "string", "number", "any"),), 1, "bool", _to_bool),
+    "STRING": ((("string", "int", "bool", "timestamp", "number", "any"),), 1, "string", _to_string),
     "HOUR": ((("timestamp",), ("string",)), 1, "int", hour),
     "DAY_OF_WEEK": ((("timestamp",), ("string",)), 1, "int", day_of_week),
     "DISTANCE": ((NUMBERS,) * 4, 4, "float", lambda *at: distance(*map(float, at))),
@@ -425,8 +471,10 @@ def _whole_double(of: Callable[[float], int], value: Any) -> float | None:
 def call(name: str, arguments: tuple[Expression, ...], position: int) -> Expression:
     """A function of FUNCTIONS; its arguments have been checked."""
     type_ = FUNCTIONS[name][2]
+    if CASTS.get(name) == arguments[0].type:
+        return arguments[0]
     if type_ == "same":
-        type_ = "int" if arguments[0].type == "int" else "float"
+        type_ = arguments[0].type if arguments[0].type in ("int", "number") else "float"
     return folded(Call(name, arguments, type_, position))
 
 
@@ -448,3 +496,13 @@ def as_double(of: Expression) -> Expression:
     if isinstance(of, Constant) and of.type == "decimal":
         return Constant(of.literal, "float", of.position, float(of.literal))  # type: ignore[arg-type]
     return of
+
+
+def as_times(of: Expression) -> Expression:
+    """`a - b` of attributes that are not declared is a length of time where it stands beside one."""
+    if not (isinstance(of, Call) and of.name == "-" and of.type == "number" and len(of.children) == 2):
+        return of
+    if not all(isinstance(one, Field) and one.number < 0 for one in of.children):
+        return of
+    left, right = (replace(one, type="timestamp") for one in of.children if isinstance(one, Field))
+    return Call("-", (left, right), "duration", of.position)

@@ -11,13 +11,16 @@ from hitbox.errors import HitboxError
 class Limits:
     """The most characters of `text`, `depth` of nested parentheses and NOTs, `values` in one IN list, and characters of
     one `pattern`. `boxes` is not the most that is accepted, but the most that a predicate is multiplied out to: what
-    needs more is covered by fewer boxes and checked on the candidates. A long text may have one box per literal."""
+    needs more is covered by fewer boxes and checked on the candidates. A long text may have one box per literal.
+    `derived` is the most functions of attributes, such as LOWER(name), that an index computes for every event:
+    conditions on any more of them are checked on the candidates."""
 
     text: int = 500_000
     depth: int = 100
     boxes: int = 16
     values: int = 10_000
     pattern: int = 10_000
+    derived: int = 64
 
     def __post_init__(self) -> None:
         for field in fields(self):

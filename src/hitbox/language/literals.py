@@ -25,11 +25,12 @@ _NEEDS = {
     "timestamp": "a timestamp, as in TIMESTAMP '2026-01-31 12:00:00'",
     "duration": "an interval, as in INTERVAL '5 minutes'",
     "decimal": "a number, as in 10.5",
+    "number": "a number, as in 10.5",
 }
 _KINDS: dict[type, tuple[str, ...]] = {
     bool: ("bool",),
-    int: ("int", "float"),
-    Decimal: ("int", "float"),
+    int: ("int", "float", "number"),
+    Decimal: ("int", "float", "number"),
     str: ("string",),
     datetime: ("timestamp",),
     timedelta: ("duration",),

@@ -7,19 +7,34 @@
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, NetmaskValueError
+from ipaddress import AddressValueError, IPv4Network, IPv6Address, IPv6Network, NetmaskValueError
 
 MAPPED = 0xFFFF << 32
+OCTETS = {str(octet): octet for octet in range(256)}
 
 
 def address(text: str) -> int | None:
     """The number of an address; None where the text is none. A zone (fe80::1%eth0) is no part of an address."""
     try:
         if ":" not in text:
-            return MAPPED | int(IPv4Address(text))
+            return _four(text)
         return None if "%" in text else int(IPv6Address(text))
     except AddressValueError:
         return None
+
+
+def _four(text: str) -> int | None:
+    """That of an IPv4 address: four octets without leading zeros."""
+    parts = text.split(".")
+    if len(parts) != 4:
+        return None
+    number = 0xFFFF
+    for part in parts:
+        octet = OCTETS.get(part)
+        if octet is None:
+            return None
+        number = number << 8 | octet
+    return number
 
 
 def network(text: str) -> tuple[int, int]:

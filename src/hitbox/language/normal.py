@@ -3,7 +3,7 @@
 A **term** is a product of key sets, one per attribute, plus the conditions that these sets only cover:
 
     a <> 1 AND a <> 2 AND (b = 3 OR b > 7)   ->   one term   a in {..0, 3..}  b in {3, 8..}   ->   4 boxes
-    a > 3 AND name LIKE '%x'                 ->   one term   a in {4..}   name is present     and   name LIKE '%x'
+    a > 3 AND name LIKE '%x%'                ->   one term   a in {4..}   name is present     and   name LIKE '%x%'
 
 A conjunction intersects sets; a disjunction over one attribute unites them; only a disjunction over several attributes
 makes several terms, and only the last step cuts sets into boxes. Fifty `<>` on one attribute thus cost fifty intervals,
@@ -11,13 +11,15 @@ not 2^50 boxes.
 
 What is multiplied out stays within a bound (`most_boxes`): beyond it, a part of a conjunction is only covered, by the
 sets that all of its terms have in common, and sets are widened to one interval each. Then the boxes are a superset, and
-the tree is asked about each candidate. So a predicate of any shape has about as many boxes as its text has literals.
+a program checks each candidate (programs.py). So a predicate of any shape has about as many boxes as its text has
+literals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import product
 from math import ceil, floor, prod
 
@@ -25,10 +27,14 @@ from hitbox.encoding.arrays import HIGHEST, LOWEST
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.keys import Keys
 from hitbox.errors import TypeProblem, ValueProblem
-from hitbox.language.expressions import Call, Constant, Expression, Field, Length, Literal, fold
+from hitbox.language.anchors import covering
+from hitbox.language.derived import Condition, DerivedAttribute, condition, conditions, open_attribute
+from hitbox.language.expressions import Call, Constant, Expression, Field, Length, ListPath, Literal, fold
 from hitbox.language.limits import Limits
 from hitbox.language.patterns import successor
-from hitbox.language.places import Span, around
+from hitbox.language.place_conditions import areas, place_test
+from hitbox.language.places import Span
+from hitbox.language.programs import PlaceTest, Program, program
 from hitbox.language.sets import (
     ABSENT,
     EVERYTHING,
@@ -41,14 +47,19 @@ from hitbox.language.sets import (
     union,
     within,
 )
-from hitbox.language.tree import Leaf, Node, Predicate, Quantifier, Test, leaves, needed, without_not
+from hitbox.language.tree import Branch, Leaf, Node, Predicate, Quantifier, Test, leaves, needed, without_not
 
 BOOLS: Set = ((0, 1),)  # no key above or below, so `<> TRUE` is one interval
 SOME: Set = ((1, HIGHEST),)  # lists that are not empty: the key of a list is its length
+MAX_WASTED = 50_000
+"""Products of terms that may turn out to be too many before no more are tried."""
 EXACT_BOXES = 10_000
 """Terms and boxes up to which an event with intervals is judged exactly."""
+LITERAL_LENGTH = 2  # characters that a literal takes, with what separates it from the next one, at least
 PRODUCT_FACTOR = 4  # a product may be this many times over the bound before empty and equal terms are dropped
 MAX_PAIRWISE_TERMS = 32  # terms that are compared pair by pair
+POINT_BITS, PREFIX_BITS, RANGE_BITS = 24, 10, 5  # how telling a value, a prefix and a range are: see FRAGMENT_BITS
+EXACT_BITS = 4  # an anchor that saves the check of the tree is preferred
 MAX_UNION_SEARCH = 20_000  # terms times attributes that are searched for partners to unite with
 
 
@@ -62,36 +73,105 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A disjunction of boxes. If `exact[i]` is False, a point in box i must still be checked with the tree."""
+    """A disjunction of covers: boxes, some of which have an anchor (anchors.py), too. If `exact[i]` is False, a point
+    in box i must still be checked: with the program, if there is one, and where that leaves it open, with the tree."""
 
     boxes: list[dict[int, Interval]]
     exact: list[bool]
+    program: Program | None = None
+    anchors: list[bytes] = field(default_factory=list)
+    """Empty, or the anchor of each box; b"" stands for none."""
 
 
-def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None) -> Compiled:
-    """The boxes of a predicate, whose `strings` must have been admitted to `keys`; `limits` are those of `parse`."""
+def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None, anchored: bool = False) -> Compiled:
+    """The boxes of a predicate, whose `strings` must have been admitted to `keys`; `limits` are those of `parse`. With
+    `anchored`, terms whose boxes tell little have anchors, if there are any."""
     limits = limits or predicate.limits
     bound = most_boxes(len(predicate.text), limits)
-    found: dict[tuple[tuple[int, Interval], ...], bool] = {}  # of equal boxes one is enough
-    for term, sure in _bounded(terms(predicate, keys, limits.boxes, bound), limits.boxes, bound):
-        numbers = sorted(term.sets)
-        for box in product(*(term.sets[number] for number in numbers)):
-            made = tuple(zip(numbers, box, strict=True))
+    found: dict[tuple[tuple[tuple[int, Interval], ...], bytes], bool] = {}  # of equal covers one is enough
+    root = predicate.root
+    of_nodes: dict[int, list[Term]] = {}
+    if isinstance(root, Leaf) and root.op == "LIKE":  # often alone, and there are many: this is quicker
+        of_nodes[id(root)] = _leaf_terms(root, keys.codecs[root.number])
+        several = [_with_derived(term, keys) for term in of_nodes[id(root)]]
+        several = [term for term in several if all(term.sets.values())]
+    else:
+        root = _without_not(root)
+        several = terms(predicate, keys, limits.boxes, bound, root, of_nodes)
+    anchored = anchored and not keys.schema.is_open  # sets of events are those of declared attributes
+    decidable = False
+
+    def places(node: Node) -> PlaceTest | None:
+        return place_test(node, lambda of: _number_of(of, keys), keys.codecs)
+
+    for term, (cover, sure) in zip(several, _bounded(several, limits.boxes, bound), strict=True):
+        anchors: Sequence[bytes] = (b"",)
+        if anchored and cover.rest:
+            cover, anchors, sure = _anchored(cover, keys.codecs, limits.boxes, bound)
+            sure = sure and cover is term
+        decidable |= cover is not term or any(isinstance(node, Branch) or places(node) for node in term.rest)
+        numbers = sorted(cover.sets)
+        for box, anchor in product(product(*(cover.sets[number] for number in numbers)), anchors):
+            made = tuple(zip(numbers, box, strict=True)), anchor
             found[made] = sure or found.get(made, False)
-    return Compiled([dict(box) for box in found], list(found.values()))
+    exact = list(found.values())
+    made_program = None
+    if decidable and not all(exact):  # otherwise a box leaves open only what a program does, too
+        made_program = program(root, lambda node: _covers_of(of_nodes[id(node)], keys), places)
+    anchors = [anchor for _, anchor in found]
+    return Compiled([dict(box) for box, _ in found], exact, made_program, anchors if any(anchors) else [])
+
+
+def _covers_of(several: list[Term], keys: Keys) -> tuple[list[dict[int, Set]], bool]:
+    several = [_with_derived(term, keys) for term in several]
+    return [term.sets for term in several], not any(term.rest for term in several)
+
+
+def _anchored(term: Term, codecs: Sequence[Codec], most: int, bound: int) -> tuple[Term, Sequence[bytes], bool]:
+    """A term that its sets do not decide; its anchors, if they tell more than the sets; and whether they decide."""
+    chosen = [one for node in term.rest if (one := covering(node)) is not None]
+    if not chosen:
+        return term, (b"",), False
+    best = max(chosen, key=lambda one: one.bits)
+    exact = best.exact and len(term.rest) == 1
+    if len(best.anchors) > bound or best.bits + (EXACT_BITS if exact else 0) < _bits(term, codecs):
+        return term, (b"",), False
+    boxes = prod(map(len, term.sets.values()))
+    if boxes > 1 and boxes * len(best.anchors) > most:
+        term = _widened(term, 1, 1)
+    return term, best.anchors, exact
+
+
+def _bits(term: Term, codecs: Sequence[Codec]) -> float:
+    """How telling the sets of a term are, in the measure of anchors: a guess, because values are not known."""
+    return sum(_set_bits(one, codecs[number]) for number, one in term.sets.items())
+
+
+def _set_bits(one: Set, codec: Codec) -> float:
+    if one in (PRESENT, SOME, EVERYTHING):
+        return 0
+    if one == ABSENT or codec.type == "bool" or codec.is_list:
+        return 1
+    if _are_points(one):
+        return POINT_BITS
+    if one[0][0] == LOWEST or one[-1][1] == HIGHEST:
+        return 1
+    return PREFIX_BITS if codec.type == "string" else RANGE_BITS
 
 
 def most_boxes(length: int, limits: Limits) -> int:
-    """How many boxes a predicate is multiplied out to at most: those of the limit, or one per literal of a long text. A
-    literal takes two characters at least."""
-    return max(limits.boxes, length // 2)
+    """How many boxes a predicate is multiplied out to at most: those of the limit, or one per literal of a text."""
+    return max(limits.boxes, length // LITERAL_LENGTH)
 
 
 def _bounded(several: list[Term], most: int, bound: int) -> list[tuple[Term, bool]]:
-    """The terms, and whether each is exact. If they have more boxes than the bound, sets are widened to one interval,
-    until a term has `most` boxes, or those of one list of literals."""
+    """The terms, and whether each is exact. If they have more boxes than the bound, or a NOT IN has a long list, sets
+    are widened to one interval, until a term has `most` boxes, or those of one list of literals."""
     sizes = [prod(map(len, term.sets.values())) for term in several]
-    if sum(sizes) <= bound:
+    long = max(sizes, default=0) > most and any(
+        len(one) > most and _leaves_keys_out(one) for term in several for one in term.sets.values()
+    )
+    if sum(sizes) <= bound and not long:
         return [(term, not term.rest) for term in several]
     found: dict[int, tuple[Term, bool]] = {}
     for done, (size, at) in enumerate(sorted((size, at) for at, size in enumerate(sizes))):
@@ -104,15 +184,22 @@ def _bounded(several: list[Term], most: int, bound: int) -> list[tuple[Term, boo
 
 def _widened(term: Term, most: int, room: int) -> Term:
     """A term that covers this one with at most `room` boxes, and with `most` if they are not those of one set. Sets of
-    single keys are the last to be widened: they are the most selective ones."""
+    single keys are the last to be widened: they are the most selective ones. Sets of nearly everything are not worth a
+    box per interval."""
     sets: dict[int, Set] = {}
     count = 1
-    for number, one in sorted(term.sets.items(), key=lambda item: (not _are_points(item[1]), len(item[1]))):
-        if count * len(one) > (room if count == 1 else min(room, most)):
+    for number, one in sorted(term.sets.items(), key=lambda item: (not _are_points(item[1]), len(item[1]), item[0])):
+        if count * len(one) > (room if count == 1 else min(room, most)) or _leaves_keys_out(one):
             one = ((one[0][0], one[-1][1]),)
         count *= len(one)
-        sets[number] = one
-    return Term(sets, term.rest)
+        if one != EVERYTHING:
+            sets[number] = one
+    return Term(sets, term.rest) if sets != term.sets else term
+
+
+def _leaves_keys_out(one: Set) -> bool:
+    """Is a set everything but some keys, as that of a NOT IN is?"""
+    return len(one) > 1 and one[0][0] <= LOWEST and one[-1][1] == HIGHEST
 
 
 def _are_points(one: Set) -> bool:
@@ -124,9 +211,15 @@ def never(compiled: Compiled) -> bool:
     return not compiled.boxes
 
 
-def strings(predicate: Predicate) -> dict[int, set[str]]:
-    """The strings that must have labels before `compile`, by attribute number."""
+def strings(predicate: Predicate, keys: Keys | None = None) -> dict[int, set[str]]:
+    """The strings that must have labels before `compile`, by attribute number; with `keys` also those of the derived
+    attributes that these have."""
     found: dict[int, set[str]] = {}
+    if keys is not None and keys.derived:
+        for one in conditions(predicate.root, keys.schema):
+            number = keys.number_of(one.of)
+            if number is not None:
+                found.setdefault(number, set()).update(one.strings())
     for leaf in leaves(predicate.root):
         if leaf.type != "string" or not leaf.values:
             continue
@@ -135,21 +228,33 @@ def strings(predicate: Predicate) -> dict[int, set[str]]:
     return {number: texts for number, texts in found.items() if texts}
 
 
-def terms(predicate: Predicate, keys: Keys, most: int, bound: int) -> list[Term]:
+def derived(predicate: Predicate) -> dict[str, DerivedAttribute]:
+    """The derived attributes that help to decide a predicate by keys, by their texts."""
+    root = predicate.root
+    if isinstance(root, Leaf) and not root.op.endswith("LIKE"):
+        return {}
+    return {one.of.text: one.of for one in conditions(root, predicate.schema)}
+
+
+def terms(
+    predicate: Predicate,
+    keys: Keys,
+    most: int,
+    bound: int,
+    root: Node | None = None,
+    of_nodes: dict[int, list[Term]] | None = None,
+) -> list[Term]:
     """Terms whose disjunction is the predicate, or covers it; none if it can never be true. A conjunction is multiplied
-    out to at most `most` terms; a disjunction has at most `bound`."""
+    out to at most `most` terms; a disjunction has at most `bound`. `root` is that of the predicate without NOT;
+    `of_nodes` takes the terms of each condition in it, by id."""
     codecs = keys.codecs
 
     def visit(node: Node, done: Sequence[list[Term]]) -> list[Term]:
-        if isinstance(node, Leaf):
-            try:
-                return _leaf_terms(node, codecs[node.number])
-            except ValueProblem as problem:
-                raise _misfit(node, codecs[node.number], predicate.text, problem) from None
-        if isinstance(node, Test):
-            return _test_terms(node, codecs)
-        if isinstance(node, Quantifier):
-            return _quantifier_terms(node)
+        if not isinstance(node, Branch):
+            found = of_condition(node)
+            if of_nodes is not None:
+                of_nodes[id(node)] = found
+            return found
         if node.op == "AND":
             return _conjunction(node.children, done, most)
         if node.op == "OR":
@@ -159,12 +264,19 @@ def terms(predicate: Predicate, keys: Keys, most: int, bound: int) -> list[Term]
             return [Term(dict.fromkeys(needed(node), PRESENT), (node,))]
         return [Term({})] if node.op == "TRUE" else []
 
-    root = predicate.root
-    found = fold(root if _plain(root) else without_not(root), visit)
+    def of_condition(node: Leaf | Test | Quantifier) -> list[Term]:
+        if isinstance(node, Leaf):
+            try:
+                return _leaf_terms(node, codecs[node.number])
+            except ValueProblem as problem:
+                raise _misfit(node, codecs[node.number], predicate.text, problem) from None
+        return _test_terms(node, keys) if isinstance(node, Test) else _quantifier_terms(node)
+
+    found = fold(_without_not(predicate.root) if root is None else root, visit)
     if not any(isinstance(node, Leaf) for term in found for node in term.rest):
         return found
     labels = _labels(predicate, codecs)
-    settled = (_settle(term, labels) for term in found)
+    settled = (_with_derived(_settle(term, labels), keys) for term in found)
     return _tidy([term for term in settled if all(term.sets.values())])
 
 
@@ -185,6 +297,49 @@ def _settle(term: Term, labels: dict[int, dict[int, str]]) -> Term:
     return Term(sets, tuple(rest))
 
 
+def _with_derived(term: Term, keys: Keys) -> Term:
+    """The patterns that are left, as sets of derived attributes where they can be said so."""
+    if not term.rest or not keys.derived:
+        return term
+    sets = dict(term.sets)
+    rest: list[Node] = []
+    for node in term.rest:
+        found = _derived_set(node, keys) if isinstance(node, Leaf) else None
+        if found is None:
+            rest.append(node)
+            continue
+        number, one, exact = found
+        sets[number] = intersection((sets[number], one)) if number in sets else one
+        if not exact:
+            rest.append(node)
+        if isinstance(node, Leaf) and sets.get(node.number) == PRESENT:
+            del sets[node.number]  # a function of it is present
+    return Term(sets, tuple(rest))
+
+
+def _derived_set(node: Leaf | Test, keys: Keys) -> tuple[int, Set, bool] | None:
+    """The derived attribute that a condition is about, the keys for which it holds, and whether that is exact."""
+    if not keys.derived:
+        return None
+    found = condition(node, keys.schema)
+    number = None if found is None else keys.number_of(found.of)
+    if found is None or number is None:
+        return None
+    return number, _condition_set(found, keys.codecs[number]), found.exact
+
+
+def _condition_set(of: Condition, codec: Codec) -> Set:
+    if of.op.startswith("IS"):
+        return ABSENT if of.op == "IS NULL" else PRESENT
+    if of.op.endswith("WITHIN"):
+        low, above = of.ends()
+        found = span(codec.cut(low)[0] + 1, HIGHEST if above is None else codec.cut(above)[0])
+        return found if of.op == "WITHIN" else complement(found, LOWEST)
+    exact = [Fraction(one) if isinstance(one, float) and codec.type == "int" else one for one in of.values]
+    found = _literal_set(of.op, exact, codec)
+    return found if codec.type != "bool" else intersection((found, BOOLS))
+
+
 def _labels(predicate: Predicate, codecs: Sequence[Codec]) -> dict[int, dict[int, str]]:
     """The keys of the predicate's strings, by attribute number."""
     return {n: {codecs[n].cut(text)[0] + 1: text for text in texts} for n, texts in strings(predicate).items()}
@@ -203,7 +358,7 @@ def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
     return (found if leaf.type != "bool" else intersection((found, BOOLS))), True
 
 
-def _literal_set(op: str, values: Sequence[Literal], codec: Codec) -> Set:
+def _literal_set(op: str, values: Sequence[Literal | Fraction], codec: Codec) -> Set:
     if len(op) <= 2 and op != "IN":
         return _comparison(op, *codec.cut(values[0]))
     if op.endswith("IN"):
@@ -265,19 +420,28 @@ def _conjunction(nodes: Sequence[Node], parts: Sequence[list[Term]], most: int) 
         return []
     found = _meet([part[0] for part in parts if len(part) == 1])
     covered: list[Term] = []
+    wasted = 0
     for node, part in sorted(zip(nodes, parts, strict=True), key=lambda pair: len(pair[1])):
         if len(part) == 1 or not found:
             continue
-        if len(found) * len(part) <= PRODUCT_FACTOR * max(most, len(found), len(part)):
+        size, room = len(found) * len(part), max(most, len(found), len(part))
+        promising = size <= PRODUCT_FACTOR * room and wasted < MAX_WASTED
+        if size <= room or (promising and _numbers(found) & _numbers(part)):
             pairs = (_both(one, other) for one in found for other in part)
             made = _tidy([term for term in pairs if term])
-            if len(made) <= max(most, len(found), len(part)):
+            if len(made) <= room:
                 found = made
                 continue
+            wasted += size
         covered += _hull(part, node)
     if not covered:
         return found
     return [term for one in found for term in _meet([one, *covered])]
+
+
+def _numbers(several: Sequence[Term]) -> set[int]:
+    """The attributes of some terms. Without one in common, no product of two terms is empty or equal to another."""
+    return {number for term in several for number in term.sets}
 
 
 def _hull(several: Sequence[Term], node: Node) -> list[Term]:
@@ -287,28 +451,36 @@ def _hull(several: Sequence[Term], node: Node) -> list[Term]:
     return [Term({number: one for number, one in sets.items() if one != EVERYTHING}, (node,))]
 
 
-def _test_terms(test: Test, codecs: Sequence[Codec]) -> list[Term]:
-    """What a test of expressions needs: attributes that are there, and where they can be said, bounds on them."""
+def _test_terms(test: Test, keys: Keys) -> list[Term]:
+    """What a test of expressions needs: keys of a derived attribute; or attributes that are there, and where they can
+    be said, bounds on them."""
     if any(_is_null(one) for one in test.strict):
         return []
+    codecs, derived_set = keys.codecs, _derived_set(test, keys)
+    area = areas(test)
+    if derived_set is not None and area is None:
+        number, one, exact = derived_set
+        return [Term({number: one}, () if exact else (test,))] if one else []
     if test.op.endswith("MISSING"):
         of = test.operands[0]
-        plain = isinstance(of, Field) and not of.level and not of.old and test.op == "IS MISSING"
+        plain = isinstance(of, Field) and _has_keys(of) and test.op == "IS MISSING"
         return [Term({of.number: ABSENT} if isinstance(of, Field) and plain else {}, (test,))]
     sets = dict.fromkeys(needed(test), PRESENT)
     left = test.operands[0]
-    if isinstance(left, Length) and not left.list.level and not left.list.old:
+    if isinstance(left, Length) and _has_keys(left.list):
         values = [one.literal for one in test.operands[1:] if isinstance(one, Constant)]
         if values and len(values) == len(test.operands) - 1:
             found = intersection((_literal_set(test.op, values, codecs[left.list.number]), ((0, HIGHEST),)))
             return [Term({left.list.number: found})] if found else []
-    areas = _areas(test)
-    if areas is None:
+    if area is None:
         return [Term(sets, (test,))]
-    place, boxes = areas
+    place, boxes = area
+    numbers = [_number_of(one, keys) for one in place]
     found_terms = []
     for box in boxes:
-        bounds = {of.number: _bounds(codecs[of.number], span) for of, span in zip(place, box, strict=True) if of}
+        bounds = {
+            number: _bounds(codecs[number], span) for number, span in zip(numbers, box, strict=True) if number >= 0
+        }
         if all(bounds.values()):
             found_terms.append(Term(sets | bounds, (test,)))
     return found_terms
@@ -324,24 +496,20 @@ def _is_null(of: Expression) -> bool:
     )
 
 
-def _areas(test: Test) -> tuple[list[Field | None], list[tuple[Span, Span]]] | None:
-    """If a test can hold in some boxes of latitude and longitude only: which attributes these are, and the boxes."""
-    if test.op == "INSIDE":
-        place, boxes = test.operands, test.machine.boxes()
-    elif test.op in ("<", "<=", "=", "BETWEEN") and isinstance(test.operands[-1], Constant):
-        far = test.operands[0]
-        if not (isinstance(far, Call) and far.name == "DISTANCE"):
-            return None
-        ends = far.children[:2], far.children[2:]
-        place, centre = ends if all(isinstance(one, Constant) for one in ends[1]) else ends[::-1]
-        if not all(isinstance(one, Constant) for one in centre):
-            return None
-        metres = float(test.operands[-1].plain)
-        lat, lon = (float(one.plain) for one in centre if isinstance(one, Constant))
-        boxes = around(lat, lon, metres) if metres >= 0 else []
-    else:
-        return None
-    return [one if isinstance(one, Field) and not one.level and not one.old else None for one in place], boxes
+def _number_of(of: Expression, keys: Keys) -> int:
+    """The number of an attribute; -1 of what has no keys."""
+    if not isinstance(of, Field):
+        return -1
+    if _has_keys(of):
+        return of.number
+    derived_attribute = open_attribute(of)
+    number = None if derived_attribute is None else keys.number_of(derived_attribute)
+    return -1 if number is None else number
+
+
+def _has_keys(of: Field | ListPath) -> bool:
+    """Whether it is an attribute of the event itself that is declared."""
+    return not of.level and not of.old and of.number >= 0
 
 
 def _bounds(codec: Codec, span: Span) -> Set:
@@ -352,7 +520,7 @@ def _bounds(codec: Codec, span: Span) -> Set:
 
 
 def _quantifier_terms(of: Quantifier) -> list[Term]:
-    if of.list.level or of.list.old:
+    if not _has_keys(of.list):
         return [Term({}, (of,))]
     return [Term({of.list.number: SOME if of.op in ("ANY", "EXISTS") else PRESENT}, (of,))]
 
@@ -433,16 +601,21 @@ def _uncovered(several: list[Term]) -> list[Term]:
 
 def _covers(outer: Term, inner: Term) -> bool:
     """Is `outer` true wherever `inner` is?"""
-    if not {id(leaf) for leaf in outer.rest} <= {id(leaf) for leaf in inner.rest}:
+    if len(outer.sets) > len(inner.sets):
         return False
-    return all(n in inner.sets and within(inner.sets[n], one) for n, one in outer.sets.items())
+    for number, one in outer.sets.items():
+        other = inner.sets.get(number)
+        if other is None or not (other == one or within(other, one)):
+            return False
+    return not outer.rest or {id(leaf) for leaf in outer.rest} <= {id(leaf) for leaf in inner.rest}
 
 
-def _plain(root: Node) -> bool:
-    """Is there no NOT to push down? (One look is enough for the common flat shapes.)"""
-    if isinstance(root, Leaf):
-        return True
-    return root.op != "NOT" and all(isinstance(child, Leaf) for child in root.children)
+def _without_not(root: Node) -> Node:
+    """One look is enough for the common flat shapes."""
+    if not isinstance(root, Branch):
+        return root
+    flat = root.op != "NOT" and not any(isinstance(child, Branch) for child in root.children)
+    return root if flat else without_not(root)
 
 
 def _misfit(leaf: Leaf, codec: Codec, text: str, problem: ValueProblem) -> TypeProblem:

@@ -25,6 +25,7 @@ Leaf; a function of literals becomes a literal, and a comparison of literals TRU
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import LimitExceeded, PredicateError, SyntaxProblem, TypeProblem, UnknownAttribute, nearest
@@ -44,6 +45,7 @@ from hitbox.language.expressions import (
     Now,
     Verdict,
     as_double,
+    as_times,
     binary,
     call,
     negative,
@@ -58,6 +60,8 @@ from hitbox.language.tree import MACHINES, Branch, Leaf, Node, Predicate, Quanti
 from hitbox.language.truth import constant_truth
 
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+OPEN_TYPES = ("number", "string", "bool", "timestamp")
+"""The types that an attribute may have if it is not declared."""
 TESTS = frozenset(["op", "IS", "IN", "BETWEEN", "LIKE"])
 WORDS = frozenset(["ILIKE", "REGEXP"])
 """Tests whose names are no keywords."""
@@ -66,6 +70,8 @@ MAX_OPERANDS = 100
 """Of one chain of + - * / %: such a chain is a deep tree."""
 MAX_SEGMENTS = 200
 """Of a path: no name of an attribute is longer."""
+MAX_CROSSED = 1
+"""Lists that are no part of the element in whose condition they stand, inside each other."""
 ENDS = frozenset(["AND", "OR", ")", "end"])
 """What may follow a condition that has no more parts."""
 Item = Expression | Node
@@ -92,7 +98,7 @@ def parse(text: str, schema: Schema, role: str | None = None, limits: Limits = D
 
 
 class _Parser:
-    __slots__ = ("at", "kinds", "limits", "role", "scopes", "starts", "text", "texts")
+    __slots__ = ("at", "crossed", "kinds", "limits", "role", "scopes", "starts", "text", "texts")
 
     def __init__(self, text: str, schema: Schema, role: str | None, limits: Limits):
         self.text, self.role, self.limits = text, role, limits
@@ -100,6 +106,8 @@ class _Parser:
         """The schema, and that of the objects of each list around."""
         self.kinds, self.texts, self.starts = tokens(text)
         self.at = 0
+        self.crossed = 0
+        """How many of the lists around are no part of the element that they stand in."""
 
     def whole(self) -> Node:
         if self.kinds[0] == "end":
@@ -171,6 +179,7 @@ class _Parser:
             return found
         if isinstance(item, Constant) and isinstance(item.literal, bool):
             return Branch("TRUE" if item.literal else "FALSE", (), item.position)
+        item = self.typed(item, "bool")
         if item.type == "bool":
             return self.compare(item, "=", Constant(True, "bool", item.position), item.position)
         if isinstance(item, Field) and not item.old and not item.level:
@@ -200,6 +209,41 @@ class _Parser:
                 of.position,
             )
         return of
+
+    # ---- attributes that are not declared: what they are compared with says their type
+
+    def typed(self, of: Expression, type_: str) -> Expression:
+        """An attribute that is not declared, as one of this type; everything else stays as it is."""
+        if of.type != "any" or not isinstance(of, (Field, Element)):
+            return of
+        if type_ in NUMBERS:
+            type_ = "number"
+        if type_ not in OPEN_TYPES:
+            raise TypeProblem(f"no value of an event is of type {type_}: {short(str(of))}", self.text, of.position)
+        if isinstance(of, Element):
+            return replace(of, list=replace(of.list, type=type_))
+        return replace(of, type=type_)
+
+    def alike(self, left: Expression, right: Expression) -> tuple[Expression, Expression]:
+        """Two values that are compared: one says the type of the other. Two attributes may both be of any type."""
+        if right.type == "duration":
+            left = as_times(left)
+        elif left.type == "duration":
+            right = as_times(right)
+        if right.type != "any":
+            left = self.typed(left, right.type)
+        if left.type != "any":
+            right = self.typed(right, left.type)
+        return left, right
+
+    def operands(self, left: Expression, op: str, right: Expression) -> tuple[Expression, Expression]:
+        """The same for arithmetic: an attribute is a number, unless it stands beside a time."""
+        if op in "+-":
+            left = as_times(left) if right.type == "duration" else left
+            right = as_times(right) if left.type == "duration" else right
+        times = ("timestamp", "duration")
+        kinds = ["timestamp" if other.type in times and op in "+-" else "number" for other in (right, left)]
+        return self.typed(left, kinds[0]), self.typed(right, kinds[1])
 
     # ---- conditions
 
@@ -302,8 +346,9 @@ class _Parser:
         if isinstance(right, Element):
             left, op, right = right, MIRRORED[op], left
         if isinstance(left, Element):
-            return self.test(op, left, (self.comparable(left, self.scalar(right)),), position)
-        left, right = self.scalar(left), self.scalar(right)
+            left, right = self.alike(left, self.scalar(right))
+            return self.test(op, left, (self.comparable(left, right),), position)
+        left, right = self.alike(self.scalar(left), self.scalar(right))
         if isinstance(left, Constant) and not isinstance(right, Constant):
             left, op, right = right, MIRRORED[op], left
         return self.test(op, left, (self.comparable(left, right),), position)
@@ -320,11 +365,11 @@ class _Parser:
                 self.text,
                 right.position,
             )
-        return as_double(right) if one == "float" and not self.is_attribute(left) else right
+        return as_double(right) if one in ("float", "number") and not self.is_attribute(left) else right
 
     def is_attribute(self, of: Expression) -> bool:
         """Whether an expression is a plain attribute of the event: compared with literals, it is a Leaf."""
-        return isinstance(of, Field) and not of.level and not of.image
+        return isinstance(of, Field) and not of.level and not of.image and of.number >= 0
 
     def test(
         self, op: str, left: Expression, others: tuple[Expression, ...], position: int, texts: tuple[str, ...] = ()
@@ -335,7 +380,7 @@ class _Parser:
             values = tuple(one.literal for one in others if isinstance(one, Constant))
             places = tuple(one.position for one in others)
             return Leaf(left.name, left.number, left.type, op, values, position, places)
-        if left.type == "float" or any(one.type == "float" for one in others):
+        if left.type in ("float", "number") or any(one.type in ("float", "number") for one in others):
             left, others = as_double(left), tuple(map(as_double, others))
         made = Test(op, (left, *others), position, texts)
         if isinstance(left, Element):
@@ -372,10 +417,12 @@ class _Parser:
         return self.test(op, of if isinstance(of, (Field, Element)) else self.scalar(of), (), position)
 
     def between(self, of: Expression, op: str, position: int, depth: int) -> Node:
-        low = self.comparable(of, self.scalar(self.arithmetic(depth)))
+        of, low = self.alike(of, self.scalar(self.arithmetic(depth)))
+        self.comparable(of, low)
         self.expect("AND", "AND and the upper bound of BETWEEN")
-        high = self.comparable(of, self.scalar(self.arithmetic(depth)))
-        return self.test(op, of, (low, high), position)
+        of, high = self.alike(of, self.scalar(self.arithmetic(depth)))
+        of, low = self.alike(of, low)
+        return self.test(op, of, (self.comparable(of, low), self.comparable(of, high)), position)
 
     def within(self, of: Expression, op: str, position: int, depth: int) -> Node:
         """IN a list of literals, or IN NETWORK."""
@@ -391,6 +438,7 @@ class _Parser:
             value = self.scalar(self.arithmetic(depth))
             if not isinstance(value, Constant):
                 raise SyntaxProblem("an IN list holds literals only: compare with = and join with OR", self.text, place)
+            of = self.typed(of, value.type)
             values.append(self.comparable(of, value))
             if len(values) > self.limits.values:
                 raise LimitExceeded(
@@ -408,6 +456,7 @@ class _Parser:
     def pattern(self, of: Expression, op: str, position: int, depth: int) -> Node:
         if op.endswith("REGEXP"):
             return self.text_test(of, op, position)
+        of = self.typed(of, "string")
         if of.type != "string":
             shown = _shown(of) if isinstance(of, Field) else short(str(of))
             shown = f"{shown!r}" if self.is_attribute(of) else shown
@@ -436,6 +485,7 @@ class _Parser:
     def text_test(self, of: Expression, op: str, position: int) -> Node:
         """A test of a string that has one text: REGEXP, IN NETWORK."""
         name = op.removeprefix("NOT ")
+        of = self.typed(of, "string")
         if of.type != "string":
             raise TypeProblem(f"{name} is for strings; {short(str(of))} is of type {of.type}", self.text, of.position)
         place = self.starts[self.at]
@@ -486,6 +536,7 @@ class _Parser:
 
     def apply(self, values: list[Expression], op: str, place: int) -> None:
         right, left = values.pop(), values.pop()
+        left, right = self.operands(left, op, right)
         made = binary(op, left, right, left.position)
         if made is None:
             raise TypeProblem(
@@ -528,7 +579,7 @@ class _Parser:
             value = number(sign + self.texts[self.at], self.text, position)
             self.at += 1
             return Constant(value, LITERAL_TYPES[type(value)], position)
-        of = self.scalar(self.operand(depth))
+        of = self.typed(self.scalar(self.operand(depth)), "number")
         made = negative(of, position)
         if made is None:
             raise TypeProblem(f"a sign is for numbers, and {short(str(of))} is of type {of.type}", self.text, position)
@@ -580,6 +631,10 @@ class _Parser:
             self.expect(")", "')': NOW takes nothing")
             return Now(position)
         if name in ("ANY", "ALL"):
+            if self.is_value():  # it is its only element
+                value = self.path()
+                self.expect(")", f"')': {name} takes a list or an attribute")
+                return value
             path = self.list_path()
             self.expect(")", f"')': {name} takes a list")
             if path.type == "object":
@@ -588,10 +643,11 @@ class _Parser:
                     self.text,
                     path.position,
                 )
+            self.crossing(path)
             return Element(name, path, len(self.scopes), position)
         if name == "EXISTS":
             return self.exists(depth, position)
-        if name == "LENGTH" and self.is_list():
+        if name == "LENGTH" and not self.scopes[-1].is_open and self.is_list():
             path = self.list_path()
             self.expect(")", "')'")
             if len(path.steps) > 1:
@@ -629,7 +685,9 @@ class _Parser:
                 self.text,
                 position,
             )
-        for argument, wanted in zip(arguments, types, strict=False):
+        for at, (argument, wanted) in enumerate(zip(arguments, types, strict=False)):
+            if "any" not in wanted:
+                argument = arguments[at] = self.typed(argument, wanted[0])
             if argument.type not in wanted:
                 kind = "a number" if wanted == NUMBERS else f"a {wanted[0]}"
                 raise TypeProblem(
@@ -680,6 +738,19 @@ class _Parser:
         finally:
             self.at = start
 
+    def is_value(self) -> bool:
+        """Whether a path to a declared attribute that is no list comes next."""
+        start = self.at
+        try:
+            if self.kinds[start] not in ("name", "quoted") or self.is_list():
+                return False
+            found = self.path()
+            return isinstance(found, Field) and found.number >= 0 and not found.type.endswith("[]")
+        except PredicateError:
+            return False
+        finally:
+            self.at = start
+
     def segments(self) -> tuple[list[str], bool]:
         """The parts of a path, and whether the first one is quoted."""
         first = self.kinds[self.at] == "quoted"
@@ -704,6 +775,8 @@ class _Parser:
         position = self.starts[self.at]
         segments, is_quoted = self.segments()
         name = ".".join(segments)
+        if self.scopes[0].is_open:
+            return self.open_field(segments, is_quoted, position)
         for level in range(len(self.scopes) - 1, -1, -1):
             if name in self.scopes[level]:
                 return self.field(name, level, "", position)
@@ -715,6 +788,35 @@ class _Parser:
             if segments[0] not in schema.objects:
                 segments, name = segments[1:], rest
         raise self.unknown(segments, name, position)
+
+    def open_field(self, segments: list[str], is_quoted: bool, position: int) -> Field:
+        """An attribute that is not declared. Inside EXISTS it is a field of the element, unless OLD or NEW is said."""
+        segments, image = self.without_image(segments, is_quoted)
+        name = ".".join(segments)
+        self.check_open(name, position)
+        level = 0 if image else len(self.scopes) - 1
+        return Field(name, -1, "any", position, level, self.image(image))
+
+    def open_list(self, segments: list[str], is_quoted: bool, position: int) -> ListPath:
+        segments, image = self.without_image(segments, is_quoted)
+        self.check_open(".".join(segments), position)
+        level = 0 if image else len(self.scopes) - 1
+        return ListPath(tuple(segments), -1, "any", position, level, self.image(image), self.scopes[0])
+
+    def without_image(self, segments: list[str], is_quoted: bool) -> tuple[list[str], str]:
+        if not is_quoted and len(segments) > 1 and segments[0].upper() in ("OLD", "NEW"):
+            return segments[1:], segments[0].upper()
+        return segments, ""
+
+    def check_open(self, name: str, position: int) -> None:
+        if name.upper() in ("NAN", "INF", "INFINITY"):
+            raise SyntaxProblem(f"{name} is not a number that can be compared: write a finite one", self.text, position)
+        if self.role == "information":
+            raise UnknownAttribute(
+                f"unknown attribute {name!r:.80}: without a schema, subscriptions say nothing about themselves",
+                self.text,
+                position,
+            )
 
     def image(self, word: str) -> str:
         """How an image is kept: NEW is what is meant anyway, but inside EXISTS it may have to be said."""
@@ -795,6 +897,8 @@ class _Parser:
     def list_path(self) -> ListPath:
         position = self.starts[self.at]
         segments, is_quoted = self.segments()
+        if self.scopes[0].is_open:
+            return self.open_list(segments, is_quoted, position)
         found = self.any_list(segments, is_quoted, position)
         if found is None:
             name = ".".join(segments)
@@ -814,13 +918,29 @@ class _Parser:
         if not self.is_word("WHERE"):
             raise self.unexpected("WHERE and a condition on one element")
         self.at += 1
+        crossing = self.crossing(path)
         self.scopes.append(path.fields)
+        self.crossed += crossing
         try:
             condition = self.condition(self.predicate(depth + 1))
         finally:
             self.scopes.pop()
+            self.crossed -= crossing
         self.expect(")", "AND, OR or ')'")
         return Quantifier("EXISTS", path, condition, position)
+
+    def crossing(self, path: ListPath) -> bool:
+        """Whether a list is no part of the element around it, so that each element meets each. Three such lists inside
+        each other would take the product of their lengths per event."""
+        crosses = path.level < len(self.scopes) - 1
+        if self.crossed + crosses > MAX_CROSSED:
+            raise LimitExceeded(
+                f"{path} is the third list of which every element meets every one of two others: "
+                "ask for it outside of the EXISTS around it",
+                self.text,
+                path.position,
+            )
+        return crosses
 
     # ---- tokens
 

@@ -31,24 +31,27 @@ AUTOMATON_LENGTH = 512
 SIEVE_STEP = 8
 _ONE = None
 _LAST = 0x10FFFF
-_Segment = list[str | None]
+_Segment = list[str | None] | str  # a text, where it has no wildcard
 
 
 class Pattern:
     """A compiled pattern; call it with a text.
 
     `prefix` is the literal text before the first wildcard. `shape` says what is left after it: "" where the
-    pattern is plain text, "%" where anything may follow, "*" where the pattern must be called to know.
+    pattern is plain text, "%" where anything may follow, "*" where the pattern must be called to know. `suffix` is the
+    literal text after the last wildcard, and `ends` says whether that is all: '%abc'.
     """
 
-    __slots__ = ("_segments", "prefix", "shape", "text")
+    __slots__ = ("_segments", "ends", "prefix", "shape", "suffix", "text")
 
     def __init__(self, text: str, escape: str | None = None, any_case: bool = False):
         """`any_case` is for ILIKE: the text that is called must be in lower case, too."""
         self.text = text
         segments = _segments(text, escape)
         if any_case:
-            segments = [[c if c is _ONE else lower(c) for c in segment] for segment in segments]
+            segments = [
+                lower(one) if isinstance(one, str) else [c if c is _ONE else lower(c) for c in one] for one in segments
+            ]
         head = segments[0]
         self.prefix = "".join(_before_wildcard(head))
         whole = len(self.prefix) == len(head)
@@ -56,6 +59,9 @@ class Pattern:
             self.shape = ""
         else:
             self.shape = "%" if whole and not any(segments[1:]) else "*"
+        tail = segments[-1]
+        self.suffix = "".join(_before_wildcard(tail[::-1]))[::-1]
+        self.ends = len(segments) > 1 and len(self.suffix) == len(tail) and not any(segments[:-1])
         kept = segments if len(segments) < 3 else [head, *(s for s in segments[1:-1] if s), segments[-1]]
         self._segments = [_Finder(segment) for segment in kept]
 
@@ -65,6 +71,18 @@ class Pattern:
             return [self.prefix]
         above = successor(self.prefix)
         return [text for text in (self.prefix, above) if text]
+
+    def fragments(self) -> list[str]:
+        """The texts between the wildcards, all of which a matching text contains."""
+        return [run for segment in self._segments for _, run in segment.runs]
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether the pattern asks for one fragment anywhere, as '%abc%' does, and for nothing else."""
+        if len(self._segments) != 3:
+            return False
+        head, middle, tail = self._segments
+        return not head.length and not tail.length and len(middle.runs) == 1 and middle.length == len(middle.runs[0][1])
 
     @staticmethod
     def complete(text: str, escape: str) -> bool:
@@ -90,24 +108,30 @@ class Pattern:
 class _Finder:
     """One segment of a pattern, between two `%`."""
 
-    __slots__ = ("_anchor", "_checks", "_masks", "_runs", "_wild", "length")
+    __slots__ = ("_anchor", "_checks", "_masks", "_wild", "length", "runs")
 
     def __init__(self, segment: _Segment):
         self.length = len(segment)
-        self._runs: list[tuple[int, str]] = []
+        self.runs: list[tuple[int, str]] = []
+        self._masks: dict[str, int] = {}
+        self._checks: list[tuple[int, str]] = []
+        if isinstance(segment, str):
+            self._anchor = 0, segment
+            if segment:
+                self.runs.append(self._anchor)
+            self._wild = 0
+            return
         place = 0
         for literal, group in groupby(segment, key=lambda c: c is not _ONE):
             run = list(group)
             if literal:
-                self._runs.append((place, "".join(map(str, run))))
+                self.runs.append((place, "".join(map(str, run))))
             place += len(run)
         self._wild = sum(1 << i for i, c in enumerate(segment) if c is _ONE)
-        self._anchor = max(self._runs, key=lambda run: len(run[1]), default=(0, ""))
-        self._masks: dict[str, int] = {}
-        self._checks: list[tuple[int, str]] = []
+        self._anchor = max(self.runs, key=lambda run: len(run[1]), default=(0, ""))
 
     def at(self, text: str, place: int) -> bool:
-        return all(text.startswith(run, place + offset) for offset, run in self._runs)
+        return all(text.startswith(run, place + offset) for offset, run in self.runs)
 
     def find(self, text: str, start: int, end: int, marks: dict[str, int]) -> int:
         """The leftmost place within text[start:end], or -1; `marks` keeps what is known of the text between calls."""
@@ -119,7 +143,7 @@ class _Finder:
             return -1
         if not run:
             return start
-        for _ in range(min(MAX_TRIES, 1 + MAX_RUNS_TRIED // len(self._runs))):
+        for _ in range(min(MAX_TRIES, 1 + MAX_RUNS_TRIED // len(self.runs))):
             start = text.find(run, start + offset, last + offset + len(run)) - offset
             if start < 0:
                 return -1
@@ -143,7 +167,7 @@ class _Finder:
         return -1
 
     def _literals(self) -> list[tuple[int, str]]:
-        return [(offset + at, c) for offset, run in self._runs for at, c in enumerate(run)]
+        return [(offset + at, c) for offset, run in self.runs for at, c in enumerate(run)]
 
     def _sieve(self, text: str, start: int, last: int, marks: dict[str, int]) -> int:
         if not self._checks:
@@ -197,7 +221,9 @@ def successor(text: str) -> str | None:
     return None
 
 
-def _before_wildcard(segment: _Segment) -> list[str]:
+def _before_wildcard(segment: _Segment) -> list[str] | str:
+    if isinstance(segment, str):
+        return segment
     found: list[str] = []
     for c in segment:
         if c is _ONE:
@@ -207,7 +233,9 @@ def _before_wildcard(segment: _Segment) -> list[str]:
 
 
 def _segments(text: str, escape: str | None) -> list[_Segment]:
-    segments: list[_Segment] = [[]]
+    if escape is None and "_" not in text:
+        return list(text.split("%"))
+    segments: list[list[str | None]] = [[]]
     characters = iter(text)
     for c in characters:
         if c == escape:
@@ -219,4 +247,4 @@ def _segments(text: str, escape: str | None) -> list[_Segment]:
             segments.append([])
         else:
             segments[-1].append(_ONE if c == "_" else c)
-    return segments
+    return list(segments)

@@ -63,7 +63,7 @@ def around(lat: float, lon: float, metres: float) -> list[tuple[Span, Span]]:
 class Area:
     """A POLYGON or a MULTIPOLYGON."""
 
-    __slots__ = ("_bounds", "_shifts", "polygons", "text")
+    __slots__ = ("bounds", "polygons", "shifts", "text")
 
     def __init__(self, text: str):
         """A ValueError where the text is no polygon."""
@@ -72,29 +72,29 @@ class Area:
         points = [point for polygon in self.polygons for point in polygon[0]]
         longitudes = [x for x, _ in points]
         beyond = bool(points) and (min(longitudes) < -180 or max(longitudes) > 180)
-        self._shifts = (0.0, 360.0, -360.0) if beyond else (0.0,)
-        self._bounds = [_bounds(polygon[0]) for polygon in self.polygons]
+        self.shifts = (0.0, 360.0, -360.0) if beyond else (0.0,)
+        self.bounds = [_bounds(polygon[0]) for polygon in self.polygons]
 
     def holds(self, lat: float, lon: float) -> bool | None:
         """Whether a place is inside or on the border; None where a coordinate is out of range."""
         if not is_place(lat, lon):
             return None
-        return any(self._flat(lon + shift, lat) for shift in self._shifts)
+        return any(self._flat(lon + shift, lat) for shift in self.shifts)
 
     def _flat(self, x: float, y: float) -> bool:
-        for polygon, ((south, north), (west, east)) in zip(self.polygons, self._bounds, strict=True):
+        for polygon, ((south, north), (west, east)) in zip(self.polygons, self.bounds, strict=True):
             if west <= x <= east and south <= y <= north and _inside(polygon, x, y):
                 return True
         return False
 
     def boxes(self) -> list[tuple[Span, Span]]:
         """Boxes of (latitude, longitude), within 180 degrees, that hold the area; at most two."""
-        if not self._bounds:
+        if not self.bounds:
             return []
-        south, north = min(s for (s, _), _ in self._bounds), max(n for (_, n), _ in self._bounds)
+        south, north = min(s for (s, _), _ in self.bounds), max(n for (_, n), _ in self.bounds)
         spans: list[Span] = []
-        for _, (west, east) in self._bounds:
-            for shift in self._shifts:
+        for _, (west, east) in self.bounds:
+            for shift in self.shifts:
                 low, high = max(west - shift, -180.0), min(east - shift, 180.0)
                 if low <= high:
                     spans.append((low, high))
@@ -169,9 +169,12 @@ def _polygons(text: str) -> tuple[Polygon, ...]:
     kind = tokens.pop().upper() if tokens else ""
     if kind not in ("POLYGON", "MULTIPOLYGON"):
         raise ValueError(f"this is no polygon: {_SHAPE}")
+    heights = tokens.pop().upper() if tokens[-1:] and tokens[-1].upper() in ("Z", "M", "ZM") else ""
     if tokens[-1:] and tokens[-1].upper() == "EMPTY":
         tokens.pop()
         found: tuple[Polygon, ...] = ()
+    elif heights:
+        return _polygons(f"{kind} {_without_heights(tokens, len(heights))}")
     elif kind == "POLYGON":
         found = (_polygon(tokens),)
     else:
@@ -179,6 +182,20 @@ def _polygons(text: str) -> tuple[Polygon, ...]:
     if tokens:
         raise ValueError(f"{tokens[-1]!r} is left over: {_SHAPE}")
     return found
+
+
+def _without_heights(tokens: list[str], more: int) -> str:
+    """The text of some tokens, the last one first, without the numbers after the first two of each point."""
+    found: list[str] = []
+    run = 0
+    for token in reversed(tokens):
+        mark = token in ("(", ")", ",")
+        if mark and run and run != 2 + more:
+            raise ValueError(f"a point has {2 + more} numbers here, not {run}")
+        run = 0 if mark else run + 1
+        if run < 3:
+            found.append(token)
+    return " ".join(found)
 
 
 def _tokens(text: str) -> list[str]:

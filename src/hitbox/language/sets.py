@@ -87,6 +87,8 @@ def intersection(sets: Sequence[Set]) -> Set:
 
 def within(inner: Set, outer: Set) -> bool:
     """Is every key of `inner` in `outer`?"""
+    if not inner or not outer or inner[0][0] < outer[0][0] or inner[-1][1] > outer[-1][1]:
+        return not inner
     at = 0
     for low, high in inner:
         while at < len(outer) and outer[at][1] < low:

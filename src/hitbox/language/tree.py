@@ -117,6 +117,7 @@ class Test:
     position: int
     texts: tuple[str, ...] = ()
     _machine: Any = field(default=None, repr=False)
+    derived: Any = field(default=None, repr=False)  # what it says of a derived attribute, cached by derived.condition
 
     @property
     def machine(self) -> Any:
@@ -316,7 +317,7 @@ def _strict(root: Expression) -> set[int]:
             return set().union(*done)
         if isinstance(node, Length):
             node = node.list
-        if isinstance(node, (Field, ListPath)) and not node.level and not node.old:
+        if isinstance(node, (Field, ListPath)) and not node.level and not node.old and node.number >= 0:
             return {node.number}
         return set()
 

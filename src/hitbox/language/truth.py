@@ -23,8 +23,9 @@ from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST
 from hitbox.encoding.codecs import Codec
-from hitbox.encoding.documents import ABSENT, Document, document, lookup, plain
+from hitbox.encoding.documents import ABSENT, Document, document, lookup, open_document, open_elements, plain
 from hitbox.encoding.keys import Keys
+from hitbox.encoding.open_values import CONVERT, comparable
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import normal
 from hitbox.language.expressions import Call, Constant, Element, Expression, Field, Length, ListPath, Now, Verdict, fold
@@ -48,11 +49,15 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 class Scope:
     """What the names of a predicate mean: an event, perhaps its old image, the time, and the elements looked at."""
 
-    __slots__ = ("_now", "_schema", "elements", "old", "values")
+    __slots__ = ("_now", "_schema", "elements", "is_open", "old", "values")
 
     def __init__(self, schema: Schema, values: Mapping[str, object], now: datetime | None = None):
         self._schema, self.values, self._now = schema, values, now
+        self.is_open = schema.is_open
         old = values.old if isinstance(values, Document) else None
+        if self.is_open and not isinstance(values, Document):
+            self.values = values = open_document(values)
+            old = self.values.old
         if not isinstance(values, Document) and "new" not in schema and isinstance(values.get("new"), Mapping):
             self.values = values = document(schema, values)
             old = self.values.old
@@ -75,10 +80,15 @@ class Scope:
         if not of.level:
             return self.attribute(of.name, of.old)
         element = self.elements[of.level - 1]
+        if self.is_open:
+            return lookup(element, of.name) if isinstance(element, Mapping) else ABSENT
         return ABSENT if element is None else element.get(of.name, ABSENT)
 
     def several(self, path: ListPath) -> list[Any] | None:
         """The elements that a path leads to; None where its list is null or missing."""
+        if self.is_open:
+            origin = self.elements[path.level - 1] if path.level else self.old if path.old else self.values
+            return open_elements(origin, path.steps)
         if path.level:
             element = self.elements[path.level - 1]
             found = None if element is None else element.get(path.steps[0])
@@ -163,9 +173,10 @@ def _simple_value(of: Expression, scope: Scope) -> Any:
         return of.plain
     if isinstance(of, Field):
         found = scope.field(of)
-        return None if found is ABSENT else found
+        return None if found is ABSENT else CONVERT[of.type](found) if of.number < 0 else found
     if isinstance(of, Element):
-        return scope.elements[of.level - 1]
+        found = scope.elements[of.level - 1]
+        return CONVERT[of.type](found) if scope.is_open else found
     if isinstance(of, Length):
         several = scope.several(of.list)
         return None if several is None else len(several)
@@ -184,6 +195,8 @@ def test_truth(test: Test, scope: Scope) -> Truth:
     values = [value_of(one, scope) for one in operands]
     if op.endswith("NULL"):
         return (values[0] is None) == (op == "IS NULL")
+    if operands[0].type == "any":  # what is of another type cannot be compared
+        values[1:] = [one if comparable(values[0], one) else None for one in values[1:]]
     if op.endswith("BETWEEN"):
         low, value, high = values[1], values[0], values[2]
         ends = [None if None in (a, b) else bool(a <= b) for a, b in ((low, value), (value, high))]
@@ -279,6 +292,8 @@ class Facts:
             keys.admit(strings(predicate))
             predicate.own = keys, terms(predicate, keys, EXACT_BOXES, EXACT_BOXES)
         self.keys, self.terms = predicate.own
+        self._intervals: dict[int, tuple[int, int]] = {}
+        self._held: dict[int, bool] = {}  # thousands of terms share their conditions
 
     def holds(self) -> bool:
         return any(not self.wrong(term) for term in self.terms)
@@ -295,7 +310,11 @@ class Facts:
         return any(low <= end and start <= high for start, end in one)
 
     def interval(self, number: int) -> tuple[int, int]:
-        return key_interval(self.keys.codecs[number], self.value(self.names[number]))
+        found = self._intervals.get(number)
+        if found is None:
+            found = key_interval(self.keys.codecs[number], self.value(self.names[number]))
+            self._intervals[number] = found
+        return found
 
     def value(self, name: str) -> Any:
         found = lookup(self.values, name)
@@ -303,6 +322,12 @@ class Facts:
 
     def may_hold(self, node: Node) -> bool:
         """Whether a condition holds, or may hold somewhere in the intervals of the event."""
+        found = self._held.get(id(node))
+        if found is None:
+            found = self._held[id(node)] = self._may_hold(node)
+        return found
+
+    def _may_hold(self, node: Node) -> bool:
         for name in names(node):
             value = self.value(name)
             if isinstance(value, tuple) and (value[0] is None or value[0] != value[1]):

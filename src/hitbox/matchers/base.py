@@ -103,6 +103,14 @@ class Matcher(ABC):
         """Prepare a compaction while others match and nobody changes; the returned function switches over to it."""
         return None
 
+    def widened(self, space: Space, options: Mapping[str, object]) -> tuple[Matcher, Callable[[], None]]:
+        """Prepare for a space with more attributes after those that are there: the matcher with the same boxes that
+        takes the place of this one, and the commit, which must be alone. `options` are those that it was made with."""
+        other = type(self)(space, **options)  # type: ignore[call-arg]
+        numbers = self.numbers()
+        other.insert(numbers, self.boxes(numbers))
+        return other, lambda: None
+
     def kept_options(self) -> dict[str, Any]:
         """The options that a matcher with the same boxes should have, too: those that a snapshot remembers."""
         return {}

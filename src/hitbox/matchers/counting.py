@@ -79,6 +79,9 @@ def counter_map(boxes: int) -> I32:
     return np.empty((room, 2), np.int32)  # NumPy uses huge pages for large arrays: access is random
 
 
+NO_COUNTERS: I32 = np.zeros((0, 2), np.int32)
+
+
 class Counting(TimedMatcher):
     def __init__(self, space: Space):
         super().__init__(space)
@@ -273,15 +276,30 @@ def satisfied(operator: int, key: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def tally(heads: I64, sizes: I64, owners: I32, one: int, missing: Any, found: I64, used: int, stamps: I64) -> int:
-    """Count constraint `one` as satisfied for each of its owners; the new end of `found`.
+def tally(owners: I32, begin: int, end: int, missing: Any, found: I64, used: int, stamps: I64) -> int:
+    """Count one satisfied constraint for each of `owners[begin:end]`; the new end of `found`.
 
     What is `missing` to a box's target counts down: one place in memory to look at instead of two.
     """
-    for i in range(heads[one], heads[one] + sizes[one]):
+    for i in range(begin, end):
         number = owners[i]
         missing[number] -= 1
         if missing[number] == 0:
+            found[used] = number
+            if len(stamps):
+                stamps[used] = now()
+            used += 1
+    return used
+
+
+@njit(cache=True, nogil=True)
+def tally_in_map(
+    owners: I32, begin: int, end: int, counters: I32, shift: int, target: Any, found: I64, used: int, stamps: I64
+) -> int:
+    """`tally` with a map of counters, which count up."""
+    for i in range(begin, end):
+        number = owners[i]
+        if count_up(counters, shift, number) == target[number]:
             found[used] = number
             if len(stamps):
                 stamps[used] = now()
@@ -304,6 +322,7 @@ def count_points(lows: I64, count: int, index: Any, links: Any, target: Any, bar
             first, last = satisfied(kind % OPERATORS, lows[event, kind // OPERATORS])
             for i in range(start[kind], start[kind] + size[kind]):
                 if first <= values[i] <= last:
-                    used = tally(heads, sizes, owners, constraint[i], missing, found, used, stamps)
+                    one = constraint[i]
+                    used = tally(owners, heads[one], heads[one] + sizes[one], missing, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()

@@ -105,6 +105,6 @@ def count_covered(
                     begin, end = stretch(kind, key, start, size, values)
                     holding = constraint[begin:end]
                 for one in holding:
-                    used = tally(heads, sizes, owners, one, missing, found, used, stamps)
+                    used = tally(owners, heads[one], heads[one] + sizes[one], missing, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()

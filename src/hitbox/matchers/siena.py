@@ -31,16 +31,18 @@ from hitbox.encoding.arrays import I32, I64, Boxes, Hits, Points, Space
 from hitbox.matchers.base import check_choice
 from hitbox.matchers.box_store import TimedMatcher
 from hitbox.matchers.counting import (
+    NO_COUNTERS,
     OPERATORS,
     Targets,
     constraints,
-    count_up,
     counter_map,
     empty_map,
     report_bare,
     satisfied,
+    tally,
+    tally_in_map,
 )
-from hitbox.matchers.kernels import Lists, grown, now
+from hitbox.matchers.kernels import Lists, grown
 
 
 class Siena(TimedMatcher):
@@ -66,9 +68,8 @@ class Siena(TimedMatcher):
     def match_timed(self, points: Points, stamps: I64) -> Hits:
         self.require_points(points)
         rows = (points.low, len(self), self.buckets.arrays, self.targets.target, self.targets.bare_numbers)
-        if self.mapped:
-            return Hits(*count_in_map(*rows, counter_map(len(self)), stamps))
-        return Hits(*count_in_array(*rows, stamps))
+        counters = counter_map(len(self)) if self.mapped else NO_COUNTERS
+        return Hits(*count(*rows, counters, stamps))
 
     def nbytes(self) -> int:
         return self.buckets.nbytes() + self.targets.nbytes()
@@ -85,51 +86,25 @@ def holding(kind: int, key: int, start: I64, size: I64, values: I64) -> tuple[in
 
 
 @njit(cache=True, nogil=True)
-def count_in_map(
-    lows: I64, count: int, buckets: Any, target: Any, bare: I32, counters: I32, stamps: I64
-) -> tuple[I64, I32]:
+def count(lows: I64, most: int, buckets: Any, target: Any, bare: I32, counters: I32, stamps: I64) -> tuple[I64, I32]:
+    """Counts in a map, or (where `counters` is empty) in an array that starts with the targets."""
     start, size, numbers, values = buckets
     offsets = np.zeros(len(lows) + 1, np.int64)
     found = np.empty(64, np.int32)
-    used = 0
+    missing = target[:0]
+    used, shift, mapped = 0, 0, len(counters) > 0
     for event in range(len(lows)):
-        shift = empty_map(counters)
-        found = grown(found, used + count)
+        if mapped:
+            shift = empty_map(counters)
+        else:
+            missing = target.copy()
+        found = grown(found, used + most)
         used = report_bare(bare, found, used, stamps)
         for kind in range(len(start)):
             begin, end = holding(kind, lows[event, kind // OPERATORS], start, size, values)
-            for i in range(begin, end):
-                number = numbers[i]
-                if count_up(counters, shift, number) < target[number]:
-                    continue
-                found[used] = number
-                if len(stamps):
-                    stamps[used] = now()
-                used += 1
-        offsets[event + 1] = used
-    return offsets, found[:used].copy()
-
-
-@njit(cache=True, nogil=True)
-def count_in_array(lows: I64, count: int, buckets: Any, target: Any, bare: I32, stamps: I64) -> tuple[I64, I32]:
-    start, size, numbers, values = buckets
-    offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
-    used = 0
-    for event in range(len(lows)):
-        missing = target.copy()
-        found = grown(found, used + count)
-        used = report_bare(bare, found, used, stamps)
-        for kind in range(len(start)):
-            begin, end = holding(kind, lows[event, kind // OPERATORS], start, size, values)
-            for i in range(begin, end):
-                number = numbers[i]
-                missing[number] -= 1
-                if missing[number]:
-                    continue
-                found[used] = number
-                if len(stamps):
-                    stamps[used] = now()
-                used += 1
+            if mapped:
+                used = tally_in_map(numbers, begin, end, counters, shift, target, found, used, stamps)
+            else:
+                used = tally(numbers, begin, end, missing, found, used, stamps)
         offsets[event + 1] = used
     return offsets, found[:used].copy()

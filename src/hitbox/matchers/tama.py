@@ -33,7 +33,7 @@ from numba import njit
 
 from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.matchers.base import check_choice, check_count, check_flag
-from hitbox.matchers.counting import count_up, counter_map, empty_map
+from hitbox.matchers.counting import NO_COUNTERS, count_up, counter_map, empty_map
 from hitbox.matchers.grid import Gridded, Rulers, code, confirm, count_off, report, widened
 from hitbox.matchers.kernels import Lists, grown
 from hitbox.matchers.linked_lists import NONE, STYLES, LinkedLists, Nodes, arrays_of
@@ -41,9 +41,6 @@ from hitbox.matchers.linked_lists import NONE, STYLES, LinkedLists, Nodes, array
 BATCH = 1 << 14
 """Boxes that are inserted first; then as many again, twice as many, and so on: all at once would need three times the
 room of the lists (a wide box has hundreds of entries), but these are laid out anew for each part."""
-
-
-NO_COUNTERS: I32 = np.zeros((0, 2), np.int32)
 
 
 class Tama(Gridded):
@@ -91,11 +88,8 @@ class Tama(Gridded):
         self.require_points(points)
         query = (points.low, self.grid.rulers, self.top)
         checked = (self.needs, self.bare, self.exact, self.bounds, stamps)
-        if self.mapped or isinstance(self.lists, LinkedLists):
-            counters = counter_map(len(self)) if self.mapped else NO_COUNTERS
-            return Hits(*count_other_form(*query, arrays_of(self.lists), counters, *checked))
-        start, size, numbers, _ = self.lists.arrays
-        return Hits(*count_down(*query, start, size, numbers, *checked))
+        counters = counter_map(len(self)) if self.mapped else NO_COUNTERS
+        return Hits(*count_cells(*query, arrays_of(self.lists), counters, *checked))
 
     def nbytes(self) -> int:
         return super().nbytes() + self.lists.nbytes() + self.needs.nbytes
@@ -131,41 +125,6 @@ def tile(offsets: I64, attribute: Any, low: I64, high: I64, grid: Rulers, top: i
 
 
 @njit(cache=True, nogil=True)
-def count_down(
-    lows: I64,
-    grid: Rulers,
-    top: int,
-    start: I64,
-    size: I64,
-    numbers: I32,
-    needs: I32,
-    bare: I32,
-    exact: bool,
-    bounds: Any,
-    stamps: I64,
-) -> tuple[I64, I32]:
-    offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
-    counter, reached = np.empty(len(needs), np.int32), np.empty(len(needs), np.int32)
-    for event in range(len(lows)):
-        keys = lows[event]
-        counter[:] = needs
-        found, used = report(bare, len(bare), found, used, stamps)
-        for attribute in range(len(keys)):
-            base = attribute * 2 * top
-            place = code(attribute, keys[attribute], grid)
-            cell = base if place == 0 else base + top - 1 + place
-            while cell >= base:
-                count = count_off(numbers, start[cell], start[cell] + size[cell], counter, reached)
-                if count:  # rarely: most of the time goes into counting, and a call costs as much as a short cell
-                    count = confirm(reached, count, keys, keys, *bounds) if exact else count
-                    found, used = report(reached, count, found, used, stamps)
-                cell = base + ((cell - base) >> 1) if cell > base + 1 else -1
-        offsets[event + 1] = used
-    return offsets, found[:used].copy()
-
-
-@njit(cache=True, nogil=True)
 def read_chain(node: int, nodes: Nodes, numbers: I32) -> int:
     """The numbers of a linked list, into `numbers`; how many they are."""
     used = 0
@@ -189,11 +148,11 @@ def count_off_in_map(numbers: I32, begin: int, end: int, counters: I32, shift: i
 
 
 @njit(cache=True, nogil=True)
-def count_other_form(
+def count_cells(
     lows: I64, grid: Rulers, top: int, lists: Any, counters: I32, needs: I32, bare: I32, exact: bool, bounds: Any,
     stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
-    """`count_down` over runs or linked lists, with a map of counters or (where `counters` is empty) an array."""
+    """Over runs or linked lists, with a map of counters or (where `counters` is empty) an array."""
     start, size, numbers, _, heads, nodes = lists
     offsets = np.zeros(len(lows) + 1, np.int64)
     found, used = np.empty(64, np.int32), 0
@@ -218,7 +177,7 @@ def count_other_form(
                     count = count_off_in_map(here, begin, end, counters, shift, needs, reached)
                 else:
                     count = count_off(here, begin, end, counter, reached)
-                if count:
+                if count:  # rarely: most of the time goes into counting, and a call costs as much as a short cell
                     count = confirm(reached, count, keys, keys, *bounds) if exact else count
                     found, used = report(reached, count, found, used, stamps)
                 cell = base + ((cell - base) >> 1) if cell > base + 1 else -1

@@ -41,15 +41,27 @@ class Version:
     published: float
 
 
-_remembered: OrderedDict[tuple[str, str, int, str], Version] = OrderedDict()
+_remembered: OrderedDict[tuple[str, str, int, str, int | None], Version] = OrderedDict()
 
 
 def chosen(path: str) -> Version:
     """The version of the batch that the running task belongs to."""
+    return _remembering(path, None)
+
+
+def held(path: str, version: int) -> Version:
+    """A version that the user chose. It is pinned for the batch of the running task, where pins can be written."""
+    with contextlib.suppress(HitboxError, OSError):
+        return _remembering(path, version)
+    return described(path, version)
+
+
+def _remembering(path: str, version: int | None) -> Version:
     query, batch, run = this_batch()
-    key = (path, query, batch, run)
+    key = (path, query, batch, run, version)
     if key not in _remembered:
-        _remembered[key] = described(path, choose(path, query, batch))
+        pinned = choose(path, query, batch, version)
+        _remembered[key] = described(path, pinned if version is None else version)
         while len(_remembered) > REMEMBERED:
             _remembered.popitem(last=False)
     return _remembered[key]
@@ -70,14 +82,15 @@ def this_batch() -> tuple[str, int, str]:
     return query, int(batch), task.getLocalProperty("spark.jobGroup.id") or ""
 
 
-def choose(path: str, query: str, batch: int) -> int:
-    """The version of a batch: the one pinned for it, or else the current one, which is pinned for it now."""
+def choose(path: str, query: str, batch: int, version: int | None = None) -> int:
+    """The version of a batch: the one pinned for it, or else the given or the current one, which is pinned now."""
     name = f"query-{query}-{batch}"
     expires = round(time.time()) + PIN_DAYS * 86_400
-    pin = snapshot_files.pin_once(path, name, batch=batch, expires=expires)
+    facts = {"batch": batch, "expires": expires} | ({} if version is None else {"version": version})
+    pin = snapshot_files.pin_once(path, name, **facts)
     if snapshot.expired(pin):  # its version may be gone
         snapshot_files.remove(join(path, "pins", f"{name}.json"))
-        pin = snapshot_files.pin_once(path, name, batch=batch, expires=expires)
+        pin = snapshot_files.pin_once(path, name, **facts)
     if pin["expires"] == expires:  # most likely this task's own
         _tidy(path, query, batch)
     return int(pin["version"])

@@ -1,10 +1,13 @@
 """Encoded subscriptions between the two steps of a build: Arrow files, which tasks write and read themselves.
 
     5e3a...boxes      one record batch per bucket of ids, so that the writer of a part reads only its own
-        id  where  priority  sizes    exact   attribute  low      high     [latest]  error
-        17  null      4      [2]      [T]     [0, 4]     [..]     [..]               null      one box, two constraints
-        18  "..."     9      [1, 1]   [T, F]  [0, 0]     [..]     [..]               null      an OR
-        19  "pric"    4      []       []      []         []       []                 "unknown attribute 'pric' ..."
+        id  where  priority  sizes    exact   attribute  low    high   anchors  shape  literals  [latest]  error
+        17  null      4      [2]      [T]     [0, 4]     [..]   [..]   []       null   null                null
+        18  "..."     9      [1, 1]   [T, F]  [0, 0]     [..]   [..]   []       ...    ...                 null
+        19  "pric"    4      []       []      []         []     []     []       null   null                "unknown ..."
+
+    17 is one box with two constraints; 18 is an OR, and one of its boxes needs its program (shape and literals).
+
     5e3a...strings    attribute, text, label: the strings of its boxes; each file has labels of its own
     labels            one record batch per file of boxes: what its labels are in the dictionary of the snapshot
 
@@ -25,15 +28,17 @@ from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64, Boxes
 from hitbox.encoding.keys import Keys
-from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.index.bulk_load import Draft, Encoded
 from hitbox.index.catalog import ID_TYPES
+from hitbox.index.program_columns import ProgramColumns
 from hitbox.index.sharded import part_of
+from hitbox.language import Program, Programs
 from hitbox.spark import snapshot_files
 from hitbox.storage.addresses import join
 
-LISTS = {"sizes": pa.int32(), "exact": pa.bool_(), "attribute": pa.int32(), "low": pa.int64(), "high": pa.int64()}
+NUMBERS = {"sizes": pa.int32(), "exact": pa.bool_(), "attribute": pa.int32(), "low": pa.int64(), "high": pa.int64()}
+LISTS = NUMBERS | {"anchors": pa.large_binary()}  # of each box, or none if no row of the file has any
 STRINGS = pa.schema([("attribute", pa.int32()), ("text", pa.large_string()), ("label", pa.int64())])
 LABELS = pa.schema([("attribute", pa.int32()), ("old", pa.int64()), ("new", pa.int64())])
 TWICE = "this id occurs more than once; latest_by=COLUMN decides which row counts"
@@ -42,6 +47,7 @@ TWICE = "this id occurs more than once; latest_by=COLUMN decides which row count
 def schema(kind: str, latest: pa.DataType | None) -> pa.Schema:
     fields = [("id", ID_TYPES[kind]), ("where", pa.large_string()), ("priority", pa.uint8())]
     fields += [(name, pa.list_(values)) for name, values in LISTS.items()]
+    fields += [("shape", pa.large_binary()), ("literals", pa.large_binary())]
     fields += [] if latest is None else [("latest", latest)]
     return pa.schema([*fields, ("error", pa.string())])
 
@@ -63,9 +69,9 @@ def write(place: str, draft: Draft, encoded: Encoded, keys: Keys, buckets: int, 
     return name
 
 
-def label(place: str, names: Sequence[str], schema: Schema) -> Keys:
-    """The dictionaries of all strings of all files; what the labels of each file are in them is left at `place`."""
-    keys = Keys(schema)
+def label(place: str, names: Sequence[str], keys: Keys) -> Keys:
+    """The keys, with dictionaries of all strings of all files; what the labels of each file are in them is left at
+    `place`."""
     if not keys.dictionaries:
         return keys
     tables = [_open(place, f"{name}.strings").read_all() for name in names]
@@ -114,7 +120,7 @@ def read(place: str, names: Sequence[str], buckets: Iterable[int], like: pa.Sche
 
 def settle(table: pa.Table) -> tuple[pa.Table, pa.Table]:
     """(rows to load, sorted by id; rejected rows as id, where, error). Of the rows with one id the one with the largest
-    `latest` counts; without that column they are all rejected."""
+    `latest` counts, and of those with equal ones the largest row; without that column they are all rejected."""
     sound = table["error"].is_null()
     good, bad = table.filter(sound), table.filter(pc.invert(sound))
     latest = "latest" in table.column_names
@@ -142,9 +148,9 @@ def unpack(table: pa.Table) -> Encoded:
     priority = table["priority"].to_numpy()
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
-    boxes = Boxes(offsets, attribute, low, high, np.repeat(priority, count))
+    boxes = Boxes(offsets, attribute, low, high, np.repeat(priority, count), _all_anchors(table["anchors"], count))
     where = None if table["where"].null_count == len(table) else _whole(table["where"])
-    return Encoded(_whole(table["id"]), where, priority, count, exact, boxes)
+    return Encoded(_whole(table["id"]), where, priority, count, exact, boxes, _programs(table))
 
 
 def _rows(draft: Draft, encoded: Encoded, latest: pa.Array | None) -> tuple[pa.Array, pa.Table]:
@@ -166,6 +172,8 @@ def _rows(draft: Draft, encoded: Encoded, latest: pa.Array | None) -> tuple[pa.A
         "attribute": _lists(widths, boxes.attribute, len(wrong)),
         "low": _lists(widths, boxes.low, len(wrong)),
         "high": _lists(widths, boxes.high, len(wrong)),
+        "anchors": _anchors(encoded, len(wrong)),
+        **_program_columns(encoded.programs, len(ids)),
     }
     if latest is not None:
         columns["latest"] = latest.take(order)
@@ -177,11 +185,11 @@ def _rows(draft: Draft, encoded: Encoded, latest: pa.Array | None) -> tuple[pa.A
 def _strings(keys: Keys) -> pa.Table:
     """The strings of all dictionaries with their labels, which ascend."""
     tables = [STRINGS.empty_table()]
-    for name, words in keys.dictionaries.items():
+    for attribute, words in keys.dictionaries.items():
         arrays = words.arrays()
         buffers = [None, pa.py_buffer(arrays["offsets"]), pa.py_buffer(arrays["data"])]
         texts = pa.Array.from_buffers(pa.large_string(), len(words), buffers)
-        number = pa.array(np.full(len(words), keys.schema.number(name), np.int32))
+        number = pa.array(np.full(len(words), attribute, np.int32))
         tables.append(pa.table([number, texts, pa.array(arrays["labels"])], schema=STRINGS))
     return pa.concat_tables(tables)
 
@@ -197,9 +205,30 @@ def _relabelled(batch: pa.RecordBatch, relabels: Mapping[int, Relabel]) -> pa.Re
         at = attribute == number
         low[at], high[at] = relabel.lows(low[at]), relabel.highs(high[at])
     lengths = pc.list_value_length(batch.column("low")).to_numpy()
-    for name, values in (("low", low), ("high", high)):
-        batch = batch.set_column(batch.schema.get_field_index(name), name, _lists(lengths, values, 0))
+    columns = {"low": _lists(lengths, low, 0), "high": _lists(lengths, high, 0)}
+    programs = _programs(batch)
+    if programs:
+        rows = np.arange(batch.num_rows)
+        moved = ProgramColumns.of(programs).relabelled(relabels, rows).by_row(rows)
+        columns |= _program_columns(moved, batch.num_rows)
+    for name, values in columns.items():
+        batch = batch.set_column(batch.schema.get_field_index(name), name, values)
     return batch
+
+
+def _programs(table: pa.Table | pa.RecordBatch) -> Programs:
+    """The programs by row."""
+    rows = np.flatnonzero(table["shape"].is_valid().to_numpy(zero_copy_only=False))
+    some = [table[name].take(pa.array(rows)).to_pylist() for name in ("shape", "literals")]
+    return {row: Program(*one) for row, one in zip(rows.tolist(), zip(*some, strict=True), strict=True)}
+
+
+def _program_columns(programs: Programs, rows: int) -> dict[str, pa.Array]:
+    columns: list[list[bytes | None]] = [[None] * rows, [None] * rows]
+    for row, program in programs.items():
+        columns[0][row], columns[1][row] = program
+    shape, literals = (pa.array(column, pa.large_binary()) for column in columns)
+    return {"shape": shape, "literals": literals}
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -211,7 +240,20 @@ def _sorted(table: pa.Table) -> pa.Table:
         if pa.types.is_floating(latest.type):
             keys = keys.append_column("nan", pc.is_nan(latest))
         keys = keys.append_column("latest", latest)
+        for name in ("where", "priority"):  # then by the whole row: each build decides in the same way
+            keys = keys.append_column(name, table[name])
+        for name in NUMBERS:
+            keys = keys.append_column(name, _as_bytes(table[name]))
     return table.take(pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names]))
+
+
+def _as_bytes(lists: pa.ChunkedArray) -> pa.Array:
+    """Lists of numbers as bytes, which have an order."""
+    lengths, values = _flat(lists)
+    data = np.ascontiguousarray(values)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths * data.itemsize, out=offsets[1:])
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _repeats(ids: pa.ChunkedArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -229,6 +271,24 @@ def _lists(lengths: I64, values: NDArray[Any], empties: int) -> pa.Array:
     np.cumsum(lengths, out=offsets[1 : len(lengths) + 1])
     offsets[len(lengths) + 1 :] = offsets[len(lengths)]
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _anchors(encoded: Encoded, empties: int) -> pa.Array:
+    """The anchors of each row's boxes; nothing if no row has any."""
+    anchors = encoded.boxes.anchors
+    if anchors is None:
+        return pa.array([[]] * (len(encoded.count) + empties), pa.list_(pa.large_binary()))
+    return _lists(encoded.count, anchors, empties)
+
+
+def _all_anchors(column: pa.ChunkedArray, count: I64) -> pa.Array | None:
+    """The anchors of all boxes, of which a row has `count`; None if there are none."""
+    given = pa.concat_arrays([pa.array([b""], pa.large_binary()), *(chunk.flatten() for chunk in column.chunks)])
+    if len(given) == 1:
+        return None
+    known = np.concatenate([pc.list_value_length(chunk).to_numpy() for chunk in column.chunks]) > 0
+    place = np.repeat(known, count).astype(np.int64)
+    return given.take(pa.array(np.cumsum(place) * place))
 
 
 def _flat(column: pa.ChunkedArray) -> tuple[I64, NDArray[Any]]:

@@ -1,5 +1,6 @@
 """build: a table of subscriptions, in either layout, to the next version of a snapshot, in parallel.
 
+    executors   look at some predicates: which functions of attributes are worth keys of their own
     executors   read the subscriptions, encode them as boxes       ──> draft/boxes/5e3a.boxes, 5e3a.strings
     driver      one ordered dictionary per attribute               ──> draft
     executors   each part: its boxes, catalog and matcher          ──> draft/part-00003-5e3a
@@ -11,32 +12,34 @@ never loads subscriptions, only distinct strings and one line per file and part.
 the old version current; its draft is removed, by the next writer if need be. A task that runs twice writes files with
 other names; the version consists of those of the attempt that Spark reports.
 
-Rows with one id fall on one part. Where `latest_by` names a column, the row with its largest value counts; otherwise
-an id with two rows is an error, because rows of a DataFrame have no order that could decide.
+Rows with one id fall on one part. Where `latest_by` names a column, the row with its largest value counts, and of equal
+values the largest row. Otherwise an id with two rows is an error, because rows of a DataFrame have no order.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from hitbox.encoding.arrays import Space
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.errors import TableError, ValueProblem, counted
+from hitbox.errors import SchemaError, TableError, ValueProblem, counted
 from hitbox.index import bulk_load
 from hitbox.index.sharded import index_of, part_name, write_part
-from hitbox.language import DEFAULT_LIMITS
+from hitbox.language import DEFAULT_LIMITS, parse
+from hitbox.language.derived import derived_from_json
 from hitbox.matchers import make, resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
-from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns
+from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns, without_columns
 from hitbox.spark.columns import check_subscriptions, empty_table, field_of, require_frame, schema_of_bounds, without
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
@@ -52,6 +55,8 @@ BUCKETS = 64
 """Into how many buckets ids are cut while the number of parts is not known: it is 1, 2, 4, ... or BUCKETS."""
 CHUNK_ROWS, CHUNK_BYTES = 200_000, 2**27
 """Subscriptions that a task encodes at a time."""
+SAMPLED = 1_000
+"""Predicates of each partition that decide which derived attributes the snapshot has."""
 MAX_NAMED = 5
 
 
@@ -111,10 +116,13 @@ def build(
     else:
         require_frame(subscriptions, "subscriptions", " or the path of a Parquet table")
         table = subscriptions
+        if table.isStreaming:
+            raise TableError("subscriptions are a table, not a stream; apply_changes takes a stream of changes")
     spark = table.sparkSession if isinstance(table, DataFrame) else session()
     table = subscription_columns(table, id_column, where_column)
     wanted, kind = _checked(table, path, schema, parts, latest_by, on_error, report)
     ignored = report_ignored(table, wanted, [latest_by])
+    table = without_columns(table, ignored)
     require_hitbox(spark)
     if report:
         parquet_table.remove_files(report)
@@ -125,11 +133,12 @@ def build(
     ):
         task = Task(place, wanted, kind, resolve_name(matcher), parts or BUCKETS, _type_of(table, latest_by))
         task = replace(task, latest_by=latest_by, report=report, options=options)
+        task = replace(task, derived=_derived(spark, table, task))
         snapshot_files.make_folder(task.boxes)
         chunks = _encoded(spark, table, task)
         parts = parts or _parts(sum(rows for _, rows in chunks))
         names = [name for name, _ in chunks]
-        dictionaries = box_files.label(task.boxes, names, wanted).arrays()
+        dictionaries = box_files.label(task.boxes, names, task.keys()).arrays()
         with snapshot_files.filling(place) as folder:
             files = snapshot.add(folder, dictionaries)
         done = _written(spark, replace(task, parts=parts, names=tuple(names)))
@@ -161,11 +170,12 @@ def _checked(
         raise ValueProblem(f"parts is a whole number of at least 1, not {parts!r}")
     if latest_by and pa.types.is_nested(_type_of(table, latest_by)):
         raise TableError(f"latest_by: the values of column {latest_by!r} have no order; give a number or a time")
-    columns = without(table.schema, latest_by)
     if schema is None:
-        schema = schema_of_bounds(columns)
+        schema = schema_of_bounds(without(table.schema, latest_by))
     schema = schema if isinstance(schema, Schema) else Schema(schema)
-    kind = check_subscriptions(columns, schema)
+    if schema.is_open:
+        raise SchemaError("an open index is built in memory: Index().load(table), then save(path); match reads that")
+    kind = check_subscriptions(without(table.schema, _spare(latest_by, table.columns, schema)), schema)
     snapshot_files.require_writable(path, "a snapshot")
     if report:
         snapshot_files.require_writable(report, "a report")
@@ -177,6 +187,17 @@ def _type_of(table: DataFrame | ParquetTable, latest_by: str | None) -> pa.DataT
     return empty_table([field_of(table, latest_by, "latest_by")]).schema[0].type if latest_by else None
 
 
+def _spare(latest_by: str | None, columns: Sequence[str], schema: Schema) -> str | None:
+    """The column that decides which row counts, if it says nothing else."""
+    read = {"id", "where", "priority"}
+    for name, attribute in schema.items():
+        if "where" not in columns:
+            read |= {f"{name}_low", f"{name}_high"}
+        elif attribute.role == "information":
+            read |= {name, *schema.end_columns(name)}
+    return None if latest_by in read else latest_by
+
+
 def _parts(subscriptions: int) -> int:
     """As few parts as the size allows, of which each holds whole buckets."""
     parts = 1
@@ -185,20 +206,37 @@ def _parts(subscriptions: int) -> int:
     return parts
 
 
+def _derived(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> tuple[str, ...]:
+    """The derived attributes that some predicates of each partition need, as JSON, those of most partitions first. What
+    the sample does not show is checked on candidates: the result is the same."""
+    if "where" not in table.columns:
+        return ()
+    uses = Counter(row.derived for row in _each(spark, table, task.look, "derived string"))
+    return tuple(one for one, _ in uses.most_common(DEFAULT_LIMITS.derived))
+
+
 def _encoded(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> list[tuple[str, int]]:
     """(name, rows) of each file of boxes."""
+    return [(row.name, row.rows) for row in _each(spark, table, task.encode, "name string, rows long")]
 
+
+def _each(
+    spark: SparkSession,
+    table: DataFrame | ParquetTable,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    result: str,
+) -> list[Row]:
+    """What `work` makes of each partition of the subscriptions."""
     names = list(table.columns)
 
-    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.encode(batch.rename_columns(names) for batch in batches)
+    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return work(batch.rename_columns(names) for batch in batches)
 
-    result = "name string, rows long"
     if isinstance(table, DataFrame):
-        done = numbered_columns(table, names).mapInArrow(encode, result)
+        done = numbered_columns(table, names).mapInArrow(named, result)
     else:
-        done = table.each(spark, encode, result)
-    return [(row.name, row.rows) for row in done.collect()]
+        done = table.each(spark, named, result)
+    return list(done.collect())
 
 
 def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
@@ -228,6 +266,12 @@ class Task:
     """The files of boxes."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Of the matcher."""
+    derived: tuple[str, ...] = ()
+    """The derived attributes, as JSON."""
+
+    def keys(self) -> Keys:
+        """Without a string yet."""
+        return Keys(self.schema, derived=derived_from_json(map(json.loads, self.derived), self.schema, parse))
 
     @property
     def boxes(self) -> str:
@@ -241,16 +285,30 @@ class Task:
             "id_type": self.kind,
             "matcher": self.matcher,
             "parts": [d["name"] for d in done],
+            **({"derived": [json.loads(one) for one in self.derived]} if self.derived else {}),
         }
+
+    def look(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The first subscriptions of a partition -> the derived attributes that they need."""
+        first = next(iter(batches), None)
+        if first is None:
+            return
+        table = pa.Table.from_batches([first.slice(0, SAMPLED)])
+        spare = _spare(self.latest_by, table.column_names, self.schema)
+        table = table.drop_columns([spare]) if spare else table
+        found = bulk_load.read(table, self.schema, DEFAULT_LIMITS).derived().values()
+        texts = [json.dumps(one.to_json()) for one in found]
+        yield pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=["derived"])
 
     def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Subscriptions -> files of boxes; a row that does not fit carries its error instead."""
         for table in _chunks(batches):
             latest = table[self.latest_by].cast(self.latest_type).combine_chunks() if self.latest_by else None
-            table = table.drop_columns([self.latest_by]) if self.latest_by else table
+            spare = _spare(self.latest_by, table.column_names, self.schema)
+            table = table.drop_columns([spare]) if spare else table
             draft = bulk_load.read(table, self.schema, DEFAULT_LIMITS)
-            keys = Keys(self.schema)
-            keys.admit(draft.strings(self.schema))
+            keys = self.keys()
+            keys.admit(draft.strings(keys))
             encoded = draft.encode(keys, DEFAULT_LIMITS)
             name = box_files.write(self.boxes, draft, encoded, keys, self.buckets, latest)
             yield pa.RecordBatch.from_pydict({"name": [name], "rows": [table.num_rows]})
@@ -264,8 +322,8 @@ class Task:
     def _write_part(self, part: int) -> dict[str, Any]:
         like = box_files.schema(self.kind, self.latest_type)
         chosen = range(part, self.buckets, self.parts)
-        labelled = any(attribute.type == "string" for attribute in self.schema.values())
-        good, bad = box_files.settle(box_files.read(self.boxes, self.names, chosen, like, labelled))
+        keys = self.keys()
+        good, bad = box_files.settle(box_files.read(self.boxes, self.names, chosen, like, bool(keys.dictionaries)))
         facts: dict[str, Any] = {"part": part, "rejected": bad.num_rows}
         if bad.num_rows and self.report is None:
             return facts | {"errors": bad.slice(0, MAX_NAMED).to_pylist()}
@@ -276,7 +334,7 @@ class Task:
         encoded = box_files.unpack(good)
         name = part_name(part)
         with snapshot_files.filling(self.place) as folder:
-            files = write_part(folder, index_of(Keys(self.schema), encoded, self.matcher, **self.options), name)
+            files = write_part(folder, index_of(keys, encoded, self.matcher, **self.options), name)
         never = int((encoded.count == 0).sum())
         return facts | {"name": name, "files": files, "subscriptions": len(encoded.ids), "never": never}
 

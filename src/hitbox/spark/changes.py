@@ -22,9 +22,12 @@ rare, all parts are written.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +58,8 @@ from hitbox.storage.addresses import join, resolve, without_passwords
 from hitbox.storage.retention import Keep, check_keep
 
 OPS = ("subscribe", "unsubscribe")
+COUNT, DOUBTFUL = "_hitbox_count", "_hitbox_doubtful"
+"""Columns beside those of the changes, which may have any other names."""
 MAX_NAMED = 5
 
 
@@ -144,49 +149,71 @@ def _check(changes: DataFrame, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _apply(changes: DataFrame, feed: bool, path: str, on_error: str, remember: int, keep: Keep | None) -> ChangeReport:
-    with job_description(changes.sparkSession, f"hitbox: read the changes for {without_passwords(path)}"):
+    spark = changes.sparkSession
+    with job_description(spark, f"hitbox: read the changes for {without_passwords(path)}"):
         newest = _newest(changes)
     with snapshot_files.writing(path):  # from reading to publishing: no change of another writer is lost
         facts = snapshot_files.facts(path)
         memory = Memory.read(path, facts)
         entries, ignored, too_late = memory.fresh(newest)
-        entries, errors = _sound(entries, feed, on_error)
-        if not entries.num_rows:
+        change, bad = _judged(entries, feed, path, facts)
+        if bad:
+            _refuse(bad, on_error)
+            with job_description(spark, f"hitbox: leave out bad changes for {without_passwords(path)}"):
+                good, bad = _without(changes, bad, feed, memory, Schema.from_json(facts["schema"]))
+                entries, ignored, too_late = memory.fresh(_newest(good))
+            change, _ = _judged(entries, feed, path, facts)
+        errors = [(entry.sequence, entry.problem) for entry in bad]
+        if change is None:
             return ChangeReport(facts["version"], memory.last, 0, 0, ignored, too_late, errors)
-        come = entries.filter(pc.equal(entries["op"], "subscribe"))
-        gone = _ids(entries.filter(pc.equal(entries["op"], "unsubscribe")))
-        keys = _keys(path, facts)
-        draft = bulk_load.read(come.drop_columns(["sequence", "op"]), keys.schema, DEFAULT_LIMITS)
-        relabels = keys.admit(draft.strings(keys.schema))
-        encoded = draft.encode(keys, DEFAULT_LIMITS)
-        errors += [(come["sequence"][row].as_py(), message) for row, message in sorted(draft.errors.items())]
-        _refuse(errors, on_error)
-        memory.add(entries, remember)
+        memory.add(ids_of(entries), entries["sequence"].cast(pa.int64()).to_numpy(), remember)
+        version, removed = change.publish(spark, memory, keep)
+    return ChangeReport(version, memory.last, len(change.encoded.ids), removed, ignored, too_late, errors)
+
+
+class Change:
+    """What comes to a snapshot and what leaves it, encoded with its dictionaries. The caller holds the lock.
+
+    Rows that do not fit are in the errors of the draft afterwards.
+    """
+
+    def __init__(self, path: str, facts: Mapping[str, Any], draft: bulk_load.Draft, gone: pa.Array):
+        self.path, self.facts, self.draft, self.gone = path, facts, draft, gone
+        self.keys = _keys(path, facts)
+        self.relabels = self.keys.admit(draft.strings(self.keys))
+        self.encoded = draft.encode(self.keys, DEFAULT_LIMITS)
+
+    def publish(self, spark: SparkSession, memory: Memory, keep: Keep | None) -> tuple[int, int]:
+        """The number of the new version, and how many subscriptions were removed."""
+        path, facts, gone = self.path, self.facts, self.gone
         parts = facts.get("parts", [""])
         with snapshot_files.draft(path) as place:
-            task = Task(path, facts["version"], snapshot_files.identity(facts), len(parts), place, bool(relabels))
-            task = task.prepared(draft, encoded, keys, gone, relabels)
-            touched = np.unique(np.concatenate([part_of(ids, len(parts)) for ids in (gone, encoded.ids)])).tolist()
-            if relabels or parts == [""]:
+            task = Task(path, facts["version"], snapshot_files.identity(facts), len(parts), place, bool(self.relabels))
+            task = task.prepared(self.draft, self.encoded, self.keys, gone, self.relabels)
+            both = [part_of(ids, len(parts)) for ids in (gone, self.encoded.ids)]
+            touched = np.unique(np.concatenate(both)).tolist()
+            if self.relabels or parts == [""]:
                 touched = list(range(len(parts)))
-            with job_description(changes.sparkSession, f"hitbox: change {without_passwords(path)}"):
-                done = _changed(changes.sparkSession, task, touched)
+            with job_description(spark, f"hitbox: change {without_passwords(path)}"):
+                done = _changed(spark, task, touched)
             with snapshot_files.filling(place) as folder:
-                files = snapshot.add(folder, keys.arrays() | memory.arrays())
+                files = snapshot.add(folder, self.keys.arrays() | memory.arrays())
             names = [done[n]["name"] if n in done else name for n, name in enumerate(parts)]
             kept = {file: said for file, said in facts["files"].items() if file.partition("/")[0] in names}
             snapshot_files.take_over(path, facts["version"], place, kept)
             for one in done.values():
                 files |= one["files"]
             snapshot_files.remove(task.changes)
-            meta = {name: facts[name] for name in ("schema", "id_type", "matcher")} | {"parts": names}
+            meta: dict[str, Any] = {
+                name: facts[name] for name in ("schema", "derived", "id_type", "matcher") if name in facts
+            }
+            meta["parts"] = names
             meta["subscriptions"] = facts["subscriptions"] + sum(one["more"] for one in done.values())
             meta |= memory.facts()
             version = snapshot_files.publish(
                 path, place, meta, files | kept, base=facts["version"], operation="apply_changes", keep=keep
             )
-    removed = sum(one["removed"] for one in done.values())
-    return ChangeReport(version, memory.last, len(encoded.ids), removed, ignored, too_late, errors)
+        return version, sum(one["removed"] for one in done.values())
 
 
 def _keys(path: str, facts: Mapping[str, Any]) -> Keys:
@@ -263,7 +290,7 @@ class Task:
 
 def _newest(changes: DataFrame) -> pa.Table:
     """The entry with the largest sequence of each id; of equal sequences an unknown op, then a subscribe, then the
-    largest row, so that all agree. `doubtful`: there is another row to subscribe with the same sequence."""
+    largest row, so that all agree. DOUBTFUL: there is another row to subscribe with the same sequence."""
     names = [name for name in changes.columns if name not in ("sequence", "op")]
     op, sequence = F.col("op"), F.col("sequence")
     rank = F.when(op == "unsubscribe", 0).when(op == "subscribe", 1).otherwise(2)
@@ -271,43 +298,101 @@ def _newest(changes: DataFrame) -> pa.Table:
     first = F.struct(sequence.isNull().alias("null"), "sequence", rank.alias("rank"), "op", row)
     last = F.struct(sequence.isNotNull(), F.bitwise_not(sequence), -rank, op, row)  # the same order, but for the row
     table = changes.groupBy("id").agg(
-        F.max(first).alias("entry"), F.min(last).alias("other"), F.count(F.lit(1)).alias("count")
+        F.max(first).alias("entry"), F.min(last).alias("other"), F.count(F.lit(1)).alias(COUNT)
     )
     doubtful = (F.col("entry.op") == "subscribe") & ~F.col("entry.row").eqNullSafe(F.col("other.row"))
-    return table.select("count", doubtful.alias("doubtful"), "entry.sequence", "entry.op", "entry.row.*").toArrow()
+    return table.select(COUNT, doubtful.alias(DOUBTFUL), "entry.sequence", "entry.op", "entry.row.*").toArrow()
 
 
-def _sound(entries: pa.Table, feed: bool, on_error: str) -> tuple[pa.Table, list[tuple[int, str]]]:
-    """The entries without those that have no id or an unknown op, or for which a commit has two rows."""
+class Bad(NamedTuple):
+    """An entry that does not fit."""
+
+    id: Any
+    sequence: int
+    problem: str
+
+
+def _judged(entries: pa.Table, feed: bool, path: str, facts: Mapping[str, Any]) -> tuple[Change | None, list[Bad]]:
+    """What the entries do to a snapshot, None if there are none; and those of them that do not fit."""
+    entries, bad = _sound(entries, feed)
+    if not entries.num_rows:
+        return None, bad
+    come = entries.filter(pc.equal(entries["op"], "subscribe"))
+    gone = ids_of(entries.filter(pc.equal(entries["op"], "unsubscribe")))
+    draft = bulk_load.read(come.drop_columns(["sequence", "op"]), Schema.from_json(facts["schema"]), DEFAULT_LIMITS)
+    change = Change(path, facts, draft, gone)
+    return change, bad + _misfits(come, draft)
+
+
+def _misfits(come: pa.Table, draft: bulk_load.Draft) -> list[Bad]:
+    rows = sorted(draft.errors)
+    said = come.select(["id", "sequence"]).take(pa.array(rows, pa.int64())).to_pylist()
+    return [Bad(**one, problem=draft.errors[row]) for one, row in zip(said, rows, strict=True)]
+
+
+def _sound(entries: pa.Table, feed: bool) -> tuple[pa.Table, list[Bad]]:
+    """The entries without those that have no id or an unknown op, or for which a commit has two rows; and those."""
     known = pc.fill_null(pc.is_in(entries["op"], pa.array(OPS)), False)
     good = pc.and_(known, entries["id"].is_valid())
     if feed:
-        good = pc.and_(good, pc.invert(pc.fill_null(entries["doubtful"], False)))
+        good = pc.and_(good, pc.invert(pc.fill_null(entries[DOUBTFUL], False)))
     what, values = ("_change_type", change_feeds.NEW_ROWS + change_feeds.OLD_ROWS) if feed else ("op", OPS)
-    errors = []
-    for row in entries.filter(pc.invert(good)).select(["sequence", "id", "op"]).to_pylist():
+    bad = []
+    for row in entries.filter(pc.invert(good)).select(["id", "sequence", "op"]).to_pylist():
         if row["id"] is None:
             problem = "id is null"
         elif row["op"] in OPS:
             problem = f"id {row['id']!r} has two different rows: ids must be unique in the table"
         else:
             problem = f"{what} {row['op']!r} is none of {', '.join(values)}"
-        errors.append((row["sequence"], problem))
-    _refuse(errors, on_error)
-    return entries.filter(good).drop_columns(["doubtful"]), errors
+        bad.append(Bad(row["id"], row["sequence"], problem))
+    return entries.filter(good).drop_columns([DOUBTFUL]), bad
 
 
-def _refuse(errors: list[tuple[int, str]], on_error: str) -> None:
-    if errors and on_error == "raise":
-        lines = "\n".join(f"sequence {sequence}: {message}" for sequence, message in sorted(errors)[:MAX_NAMED])
-        more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
-        count = counted(len(errors), "change does", "changes do")
+def _without(
+    changes: DataFrame, bad: list[Bad], feed: bool, memory: Memory, schema: Schema
+) -> tuple[DataFrame, list[Bad]]:
+    """The changes without those that do not fit, and whatever else their sequence says of the same id; and the former.
+
+    Then an older entry of the same id counts, so all entries of these ids are judged. So what is left does not depend
+    on how a log is cut into batches.
+    """
+    ids = changes.join(*_same(changes, {(entry.id,) for entry in bad}, ["id"]), "left_semi")
+    table = ids.distinct().toArrow()
+    table = table.filter(pa.array(memory.counts(table)))
+    keyed = [tuple(row.values()) for row in table.select(["id", "sequence", "op"]).to_pylist()]
+    rows = Counter(keyed)
+    table = table.append_column(DOUBTFUL, pa.array([rows[key] > 1 and key[2] == "subscribe" for key in keyed]))
+    entries, bad = _sound(table, feed)
+    come = entries.filter(pc.equal(entries["op"], "subscribe"))
+    draft = bulk_load.read(come.drop_columns(["sequence", "op"]), schema, DEFAULT_LIMITS)
+    keys = Keys(schema)
+    keys.admit(draft.strings(keys))
+    draft.encode(keys, DEFAULT_LIMITS)
+    bad = list(dict.fromkeys(bad + _misfits(come, draft)))
+    return changes.join(*_same(changes, {entry[:2] for entry in bad}, ["id", "sequence"]), "left_anti"), bad
+
+
+def _same(changes: DataFrame, keys: set[Any], names: list[str]) -> tuple[DataFrame, Any]:
+    """A small table of keys, and the condition that a change has one of them; nulls are equal."""
+    fields = [T.StructField(f"_hitbox_{name}", changes.schema[name].dataType) for name in names]
+    table = changes.sparkSession.createDataFrame(list(keys), T.StructType(fields))
+    return F.broadcast(table), reduce(and_, [F.col(name).eqNullSafe(F.col(f"_hitbox_{name}")) for name in names])
+
+
+def _refuse(bad: list[Bad], on_error: str) -> None:
+    if on_error == "raise":
+        first = sorted((entry.sequence, entry.problem) for entry in bad)[:MAX_NAMED]
+        lines = "\n".join(f"sequence {sequence}: {problem}" for sequence, problem in first)
+        more = f"\n... and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+        count = counted(len(bad), "change does", "changes do")
         raise TableError(
             f"{count} not fit; nothing was changed (on_error='return' leaves bad entries out):\n{lines}{more}"
         )
 
 
-def _ids(table: pa.Table) -> pa.Array:
+def ids_of(table: pa.Table) -> pa.Array:
+    """The column `id`, as snapshots store it."""
     kind = ID_TYPES["int" if pa.types.is_integer(table["id"].type) else "string"]
     return pa.concat_arrays([pa.array([], kind), *table["id"].cast(kind).chunks])
 
@@ -351,20 +436,28 @@ class Memory:
             raise TableError(
                 f"{count} no sequence; nothing was changed (in Iceberg's feed: commits= does not have their snapshot)"
             )
-        sequence = newest["sequence"].cast(pa.int64()).to_numpy()
-        at = pc.index_in(_ids(newest), value_set=self.ids)
+        new, late = self._states(newest)
+        entries = int(pc.sum(newest[COUNT]).as_py() or 0)
+        take = new & ~late
+        chosen = newest.filter(pa.array(take)).drop_columns([COUNT])
+        return chosen, entries - int(take.sum()) - int(late.sum()), int(late.sum())
+
+    def counts(self, entries: pa.Table) -> NDArray[np.bool_]:
+        """Which entries are neither overridden nor too late."""
+        new, late = self._states(entries)
+        return new & ~late
+
+    def _states(self, entries: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which entries are newer than what was applied, and which of them are too late to be judged."""
+        sequence = entries["sequence"].cast(pa.int64()).to_numpy()
+        at = pc.index_in(ids_of(entries), value_set=self.ids)
         known = at.is_valid().to_numpy(zero_copy_only=False)
         stands = np.full(len(sequence), self.built, np.int64)
         stands[known] = self.sequences[at.drop_null().to_numpy(zero_copy_only=False)]
         new = sequence > stands
-        late = new & ~known & (sequence <= self.faded)
-        entries = int(pc.sum(newest["count"]).as_py() or 0)
-        take = new & ~late
-        chosen = newest.filter(pa.array(take)).drop_columns(["count"])
-        return chosen, entries - int(take.sum()) - int(late.sum()), int(late.sum())
+        return new, new & ~known & (sequence <= self.faded)
 
-    def add(self, entries: pa.Table, remember: int) -> None:
-        ids, sequence = _ids(entries), entries["sequence"].cast(pa.int64()).to_numpy()
+    def add(self, ids: pa.Array, sequence: I64, remember: int) -> None:
         old = pc.invert(pc.is_in(self.ids, value_set=ids)).to_numpy(zero_copy_only=False)
         self.ids = pa.concat_arrays([self.ids.filter(pa.array(old)), ids])
         self.sequences = np.concatenate([self.sequences[old], sequence])

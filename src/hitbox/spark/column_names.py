@@ -15,6 +15,7 @@ from hitbox.spark.columns import field_of
 from hitbox.spark.parquet_table import ParquetTable, leaves, nested
 
 MAX_LISTED = 10
+PLAIN = T.StringType()
 
 
 def quoted(name: str) -> Any:
@@ -36,7 +37,7 @@ def subscription_columns(
     """The table with its columns `id` and `where` under these names; an error suggests the options if they lack."""
     if isinstance(table, DataFrame):  # tasks that read a table themselves tell all names apart
         check_case(table, what)
-        table = with_nested_fields(table, ())
+        table = without_collations(with_nested_fields(table, ()))
     names = {name: name for name in table.columns}
     for wanted, given in (("id", id_column), ("where", where_column)):
         if given is not None and given != wanted:
@@ -49,6 +50,14 @@ def subscription_columns(
     if isinstance(table, ParquetTable):
         return table.renamed(names)
     return table.select(*[quoted(name).alias(new) for name, new in names.items()])
+
+
+def without_columns(table: DataFrame | ParquetTable, names: Collection[str]) -> Any:
+    """The other columns."""
+    others = [name for name in table.columns if name not in names]
+    if isinstance(table, ParquetTable):
+        return table.renamed({name: name for name in others})
+    return table.select(*map(quoted, others)) if names else table
 
 
 def _require(frame: DataFrame | ParquetTable, names: Collection[str], what: str) -> None:
@@ -65,6 +74,12 @@ def _require(frame: DataFrame | ParquetTable, names: Collection[str], what: str)
             f"{what} have neither a column 'where' nor bounds like 'price_low' and 'price_high': name the column "
             f"that holds the predicates, such as where_column={(texts or ['condition'])[0]!r}; columns: {listed}"
         )
+
+
+def without_collations(table: DataFrame) -> DataFrame:
+    """The table with plain texts: hitbox tells `a` from `A`, whatever the collation of a column says."""
+    collated = [f.name for f in table.schema.fields if isinstance(f.dataType, T.StringType) and f.dataType != PLAIN]
+    return table.withColumns({name: quoted(name).cast(PLAIN) for name in collated}) if collated else table
 
 
 def report_ignored(
@@ -107,12 +122,13 @@ def check_events(events: DataFrame, schema: Schema) -> None:
     check_case(events, "the events")
     lower = {name.lower(): name for name in events.columns}
     for name in schema.with_role("criteria"):
-        found = lower.get(name.lower())
-        if found is not None and found != name and found not in schema:
-            raise TableError(
-                f"the events have a column {found!r}, and the snapshot's schema has {name!r}: names differ if their "
-                f"case does; rename the column (withColumnRenamed({found!r}, {name!r}))"
-            )
+        for column in (name,) if name in events.columns else (name, *schema.end_columns(name)):
+            found = lower.get(column.lower())
+            if found is not None and found != column and found not in schema:
+                raise TableError(
+                    f"the events have a column {found!r}, and the snapshot's schema has {name!r}: names differ if "
+                    f"their case does; rename the column (withColumnRenamed({found!r}, {column!r}))"
+                )
 
 
 def with_nested_fields(table: DataFrame, kept: Collection[str | None]) -> DataFrame:

@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -74,7 +75,14 @@ def _type_of(column: str, kind: T.DataType) -> str:
 
 
 def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
-    return to_arrow_schema(T.StructType(list(fields)), **UTC).empty_table()
+    """A table of Arrow without rows. Types that Arrow does not have, such as intervals of months, are binary there."""
+    columns = []
+    for field in fields:
+        try:
+            columns.append(to_arrow_schema(T.StructType([field]), **UTC).empty_table().column(0))
+        except PySparkException:
+            columns.append(pa.chunked_array([], pa.binary()))
+    return pa.table(columns, names=[field.name for field in fields])
 
 
 def check_subscriptions(columns: T.StructType, schema: Schema) -> str:
@@ -91,7 +99,10 @@ def check_subscriptions(columns: T.StructType, schema: Schema) -> str:
 
 
 def columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Which of these columns of events a match reads, and the attributes that have none."""
+    """Which of these columns of events a match reads, and the attributes that have none. Without a declared schema any
+    column may be meant."""
+    if schema.is_open:
+        return list(columns), []
     wanted: list[str] = []
     absent = []
     for name in schema.with_role("criteria"):
@@ -152,6 +163,12 @@ def require_frame(table: Any, what: str, otherwise: str = "") -> None:
             f"{what} are a DataFrame of Spark{otherwise}, not {kind}: spark.createDataFrame(...) makes one of pandas, "
             "Arrow and lists"
         )
+
+
+def require_names(names: Any, option: str) -> None:
+    """Raise an error for a text where a list of columns belongs: its letters would be taken for columns."""
+    if isinstance(names, str):
+        raise TableError(f"{option} is a list of columns: {option}=[{names!r}]")
 
 
 def field_of(table: DataFrame | ParquetTable, name: str, what: str) -> Any:

@@ -3,7 +3,7 @@
     path/subscriptions    a snapshot: what subscriptions ask of events, and say about themselves
     path/events           a snapshot with the roles swapped: what events ask of subscriptions, and say about themselves
 
-    a batch     new events, new subscriptions           checked on the driver, before anything is stored
+    a batch     new events, new subscriptions           both sides are read and encoded before anything is stored
     store       both sides become the next versions     under one lock, so the two versions belong together
     note        checkpoint/hitbox/exchange.json         the two versions, before any pair is written (streams only)
     match       new events          x all subscriptions
@@ -16,17 +16,20 @@ the same pairs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.encoding.events import from_table
@@ -38,9 +41,9 @@ from hitbox.index.exchange import MATCHES_ALL
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
-from hitbox.spark.changes import apply_changes
-from hitbox.spark.column_names import check_events, quoted, report_ignored, with_nested_fields
-from hitbox.spark.columns import check_subscriptions, columns_read, empty_table, field_of, without
+from hitbox.spark.changes import Change, Memory, ids_of
+from hitbox.spark.column_names import check_events, quoted, report_ignored, with_nested_fields, without_collations
+from hitbox.spark.columns import ID_TYPES, check_subscriptions, columns_read, empty_table, field_of, without
 from hitbox.spark.match import match
 from hitbox.spark.stream import Output, Sink, start
 from hitbox.spark.worker_check import require_hitbox
@@ -50,6 +53,8 @@ from hitbox.storage.retention import Keep, check_keep
 
 RESERVED = ("id", "where", "priority", "op", "sequence")
 MAX_NAMED = 5
+LATEST, CLASH = "_hitbox_latest", "_hitbox_clash"
+"""Columns beside those of the rows, which may have any other names."""
 TWICE = "this id occurs more than once in one batch, with different values; latest_by=COLUMN decides which row counts"
 
 
@@ -128,14 +133,6 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Newcomers:
-    """The rows of a batch, one per id: op, id, where and what they say."""
-
-    events: pa.Table | None = None
-    subscriptions: pa.Table | None = None
-
-
-@dataclass(frozen=True)
 class Side:
     """One of the two tables, in the form in which it is stored."""
 
@@ -147,37 +144,64 @@ class Side:
     columns: tuple[str, ...]
     latest: bool
 
-    def collected(self, rows: DataFrame) -> pa.Table:
-        """The rows of a batch, one per id; a TableError names those that do not fit."""
+    def collected(self, rows: DataFrame) -> Rows:
+        """The rows of a batch, one per id."""
         names = [name for name in self.columns if name != "id"]
         whole = F.struct(*[quoted(name) for name in names])
         grouped = rows.groupBy("id").agg(F.max(whole).alias("last"), F.min(whole).alias("first"))
         clash = F.lit(False) if self.latest else ~F.col("last").eqNullSafe(F.col("first"))
-        fields = [F.col("last").getField(name).alias(name) for name in names if name != "_latest"]
-        table = grouped.select("id", *fields, clash.alias("_clash")).toArrow()
-        self._check(table)
-        return table.drop_columns(["_clash"])
-
-    def _check(self, table: pa.Table) -> None:
-        ids = table["id"].to_pylist()
-        errors = dict.fromkeys(pc.indices_nonzero(table["_clash"]).to_pylist(), TWICE)
+        fields = [F.col("last").getField(name).alias(name) for name in names if name != LATEST]
+        table = grouped.select("id", *fields, clash.alias(CLASH)).toArrow()
+        errors = dict.fromkeys(pc.indices_nonzero(table[CLASH]).to_pylist(), TWICE)
         known = pc.fill_null(pc.is_in(table["op"], pa.array([self.come, self.go])), False)
         for row in pc.indices_nonzero(pc.invert(known)).to_pylist():
             errors[row] = f"op {table['op'][row].as_py()!r} is neither {self.come} nor {self.go}"
         errors |= dict.fromkeys(pc.indices_nonzero(table["id"].is_null()).to_pylist(), "id is null")
-        come = pc.fill_null(pc.equal(table["op"], self.come), False)
-        numbers = pc.indices_nonzero(come).to_pylist()
-        draft = bulk_load.read(table.filter(come).drop_columns(["op", "_clash"]), self.schema, DEFAULT_LIMITS)
-        keys = Keys(self.schema)
-        keys.admit(draft.strings(self.schema))
-        draft.encode(keys, DEFAULT_LIMITS)
-        errors = {numbers[row]: message for row, message in draft.errors.items()} | errors
+        return Rows(self, table.drop_columns([CLASH]), errors)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one side in a batch, one per id: op, id, where and what they say."""
+
+    side: Side
+    table: pa.Table
+    errors: dict[int, str]
+
+    @property
+    def id_type(self) -> str:
+        return "int" if pa.types.is_integer(self.table["id"].type) else "string"
+
+    def arrived(self) -> pa.Table:
+        """Those that came, not those that left."""
+        return self.table.filter(self._came()).drop_columns(["op"])
+
+    def gone(self) -> pa.Array:
+        """The ids of those that left."""
+        return ids_of(self.table.filter(pc.equal(self.table["op"], self.side.go)))
+
+    def refuse(self, draft: bulk_load.Draft) -> None:
+        """Raise an error that names the rows that do not fit; `draft`: those that came, after they were encoded."""
+        numbers = pc.indices_nonzero(self._came()).to_pylist()
+        errors = {numbers[row]: message for row, message in draft.errors.items()} | self.errors
         if not errors:
             return
-        lines = "\n".join(f"{self.noun} {ids[row]!r}: {errors[row]}" for row in sorted(errors)[:MAX_NAMED])
+        noun, ids = self.side.noun, self.table["id"]
+        lines = "\n".join(f"{noun} {ids[row].as_py()!r}: {errors[row]}" for row in sorted(errors)[:MAX_NAMED])
         more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
-        count = counted(len(errors), f"{self.noun} does", f"{self.noun}s do")
+        count = counted(len(errors), f"{noun} does", f"{noun}s do")
         raise TableError(f"{count} not fit; nothing was stored:\n{lines}{more}")
+
+    def _came(self) -> pa.Array:
+        return pc.fill_null(pc.equal(self.table["op"], self.side.come), False)
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """The rows of a batch."""
+
+    events: Rows | None = None
+    subscriptions: Rows | None = None
 
 
 def _events_side(
@@ -190,7 +214,7 @@ def _events_side(
             "the events have no column 'where': name the one that holds their predicates, such as where='asks', or "
             "give where=None if they accept everybody"
         )
-    frame = with_nested_fields(frame, [event_id, where, latest_by])
+    frame = without_collations(with_nested_fields(frame, [event_id, where, latest_by]))
     check_events(frame, schema)
     words = "event", "publish", "withdraw"
     return _side(words, frame, schema.swapped(), event_id, where, latest_by, allow_missing)
@@ -199,7 +223,7 @@ def _events_side(
 def _subscriptions_side(
     frame: DataFrame, schema: Schema, latest_by: str | None, allow_missing: bool
 ) -> tuple[Side, DataFrame]:
-    frame = with_nested_fields(frame, ["id", "where", latest_by])
+    frame = without_collations(with_nested_fields(frame, ["id", "where", latest_by]))
     report_ignored(frame, schema, ["op", latest_by])
     words = "subscription", "subscribe", "unsubscribe"
     return _side(words, frame, schema, "id", "where", latest_by, allow_missing)
@@ -229,7 +253,7 @@ def _side(
         )
     columns: list[Column] = []
     if latest_by is not None:
-        columns.append(quoted(field_of(frame, latest_by, "latest_by").name).alias("_latest"))
+        columns.append(quoted(field_of(frame, latest_by, "latest_by").name).alias(LATEST))
     columns += [
         (quoted("op") if "op" in frame.columns else F.lit(words[1])).alias("op"),
         quoted(id).cast("long" if isinstance(kind, T.IntegralType) else "string").alias("id"),
@@ -239,7 +263,7 @@ def _side(
     ]
     rows = frame.select(*columns)
     try:  # what storing and matching would find wrong, after the other side is stored
-        check_subscriptions(without(rows.schema, "op", "_latest"), schema)
+        check_subscriptions(without(rows.schema, "op", LATEST), schema)
         from_table(Keys(schema.swapped()), empty_table([rows.schema[name] for name in said]))
     except HitboxError as problem:
         raise TableError(f"the {noun}s: {str(problem).removeprefix('subscriptions: ')}") from None
@@ -264,45 +288,64 @@ class Exchange:
     def subscriptions(self) -> str:
         return join(self.path, "subscriptions")
 
-    def store(self, spark: SparkSession, newcomers: Newcomers) -> Versions:
-        """Make both sides the next versions; what these are."""
-        with snapshot_files.writing(self.path):  # the two versions belong together
-            return Versions(
-                self._store(spark, newcomers.events, self.events, self.schema.swapped(), "publish"),
-                self._store(spark, newcomers.subscriptions, self.subscriptions, self.schema, "subscribe"),
-            )
+    def store(
+        self, spark: SparkSession, newcomers: Newcomers, pin: Callable[[str, int], None] | None = None
+    ) -> Versions:
+        """Make both sides the next versions; what these are. `pin` is called with the place and version of each."""
+        with contextlib.ExitStack() as locks:
+            locks.enter_context(snapshot_files.writing(self.path))  # the two versions belong together
+            sides = ((newcomers.events, self.events), (newcomers.subscriptions, self.subscriptions))
+            steps = [self._prepared(spark, rows, place, locks) for rows, place in sides]
+            versions = Versions(*[step() for step in steps])
+            for version, (_, place) in zip((versions.events, versions.subscriptions), sides, strict=True):
+                if pin is not None and version is not None:  # now: the next newcomers may make others
+                    pin(place, version)
+            return versions
 
-    def _store(self, spark: SparkSession, rows: pa.Table | None, place: str, schema: Schema, come: str) -> int | None:
+    def _prepared(
+        self, spark: SparkSession, rows: Rows | None, place: str, locks: contextlib.ExitStack
+    ) -> Callable[[], int | None]:
+        """A function that stores the rows and returns the version that has them; what is wrong is found before."""
         there = exists(place)
-        if rows is None or not rows.num_rows:
-            return snapshot_files.current(place) if there else None
-        arrived = rows.filter(pc.equal(rows["op"], come)).drop_columns(["op"])
+        if rows is None or not rows.table.num_rows:
+            return lambda: snapshot_files.current(place) if there else None
+        arrived, schema = rows.arrived(), rows.side.schema
+        draft = bulk_load.read(arrived, schema, DEFAULT_LIMITS)
         if not there:
-            if not arrived.num_rows:
-                return None
-            return build(spark.createDataFrame(arrived), place, schema, keep=self.keep).version
+            keys = Keys(schema)
+            keys.admit(draft.strings(keys))
+            draft.encode(keys, DEFAULT_LIMITS)
+            rows.refuse(draft)
+            frame = _frame(spark, arrived)
+            return lambda: build(frame, place, schema, keep=self.keep).version if arrived.num_rows else None
+        locks.enter_context(snapshot_files.writing(place))
         facts = snapshot_files.facts(place)
-        sequence = int(facts.get("changes", {}).get("last", facts.get("sequence", 0))) + 1
-        op = pc.if_else(pc.equal(rows["op"], come), "subscribe", "unsubscribe")
-        log = rows.set_column(rows.column_names.index("op"), "op", op)
-        log = log.append_column("sequence", pa.array([sequence] * rows.num_rows, pa.int64()))
+        if facts["id_type"] != rows.id_type:
+            raise TableError(
+                f"the exchange has {rows.side.noun}s with ids of type {facts['id_type']}, these have {rows.id_type}; "
+                "nothing was stored"
+            )
+        change = Change(place, facts, draft, rows.gone())
+        rows.refuse(draft)
         # the numbers only grow here, so nothing needs to be remembered of the batches before
-        report = apply_changes(spark.createDataFrame(log), place, remember=1, keep=self.keep)
-        return int(report.version)
+        memory = Memory.read(place, facts)
+        numbers = np.full(rows.table.num_rows, max(memory.last, 0) + 1, np.int64)
+        memory.add(ids_of(rows.table), numbers, remember=1)
+        return lambda: change.publish(spark, memory, self.keep)[0]
 
     def pairs(self, spark: SparkSession, newcomers: Newcomers, versions: Versions) -> DataFrame:
         """The pairs that suit each other, of which at least one is a newcomer."""
         found: list[DataFrame] = []
-        events = _arrived(newcomers.events, "publish")
+        events = _arrived(newcomers.events)
         if events is not None and versions.subscriptions is not None:
             hits = self._match(spark, events, self.subscriptions, versions.subscriptions)
             found.append(hits.select(F.col("id").alias(self.event_id), "subscription"))
-        subscriptions = _arrived(newcomers.subscriptions, "subscribe")
+        subscriptions = _arrived(newcomers.subscriptions)
         if subscriptions is not None and versions.events is not None:
             hits = self._match(spark, subscriptions, self.events, versions.events)
             hits = hits.select(F.col("subscription").alias(self.event_id), F.col("id").alias("subscription"))
             if events is not None:  # their pairs are found already
-                new = spark.createDataFrame(events.select(["id"])).withColumnRenamed("id", self.event_id)
+                new = _frame(spark, events.select(["id"])).withColumnRenamed("id", self.event_id)
                 hits = hits.join(F.broadcast(new), self.event_id, "left_anti")
             found.append(hits)
         if not found:
@@ -316,7 +359,7 @@ class Exchange:
 
     def _match(self, spark: SparkSession, rows: pa.Table, place: str, version: int) -> DataFrame:
         return match(
-            spark.createDataFrame(rows),
+            _frame(spark, rows),
             place,
             "id",
             form="pairs",
@@ -325,12 +368,10 @@ class Exchange:
             allow_missing=self.allow_missing,
         )
 
-    def _id_type(self, rows: pa.Table | None, place: str) -> T.DataType:
+    def _id_type(self, rows: Rows | None, place: str) -> T.DataType:
         if rows is not None:
-            return T.LongType() if pa.types.is_integer(rows["id"].type) else T.StringType()
-        if exists(place):
-            return T.LongType() if snapshot_files.facts(place)["id_type"] == "int" else T.StringType()
-        return T.LongType()
+            return ID_TYPES[rows.id_type]
+        return ID_TYPES[snapshot_files.facts(place)["id_type"] if exists(place) else "int"]
 
 
 @dataclass(frozen=True)
@@ -349,8 +390,8 @@ class Batch:
         self.output.write(self.work.pairs(spark, newcomers, versions), batch_id, doing)
         self.output.note(
             batch=batch_id,
-            events=0 if newcomers.events is None else newcomers.events.num_rows,
-            subscriptions=0 if newcomers.subscriptions is None else newcomers.subscriptions.num_rows,
+            events=0 if newcomers.events is None else newcomers.events.table.num_rows,
+            subscriptions=0 if newcomers.subscriptions is None else newcomers.subscriptions.table.num_rows,
             events_version=versions.events,
             subscriptions_version=versions.subscriptions,
             seconds=round(time.perf_counter() - began, 4),
@@ -363,10 +404,11 @@ class Batch:
         for text in snapshot_files.texts(folder):
             if (noted := json.loads(text))["batch"] == batch_id:
                 return Versions(noted["events"], noted["subscriptions"])
-        versions = self.work.store(spark, newcomers)
-        for place, version in ((self.work.events, versions.events), (self.work.subscriptions, versions.subscriptions)):
-            if version is not None:
-                snapshot_files.pin(place, self.output.name, version, batch_id)  # so that it is not removed
+
+        def pin(place: str, version: int) -> None:  # so that it is not removed
+            snapshot_files.pin(place, self.output.name, version, batch_id)
+
+        versions = self.work.store(spark, newcomers, pin)
         noted = {"batch": batch_id, "events": versions.events, "subscriptions": versions.subscriptions}
         snapshot_files.write_text(join(folder, "versions.json"), json.dumps(noted))
         return versions
@@ -417,9 +459,12 @@ def _of_side(frame: DataFrame, side: Side) -> DataFrame:
     return frame.where(F.col(side.noun).isNotNull()).select(*fields)
 
 
-def _arrived(rows: pa.Table | None, come: str) -> pa.Table | None:
+def _arrived(rows: Rows | None) -> pa.Table | None:
     """Those that came, not those that left; None if there are none."""
-    if rows is None:
-        return None
-    arrived = rows.filter(pc.equal(rows["op"], come)).drop_columns(["op"])
-    return arrived if arrived.num_rows else None
+    arrived = None if rows is None else rows.arrived()
+    return arrived if arrived is not None and arrived.num_rows else None
+
+
+def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """The table as Spark gave it: a time without a zone must not become one in the zone of the session."""
+    return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))

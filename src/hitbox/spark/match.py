@@ -29,10 +29,11 @@ from hitbox.spark.columns import (
     event_id_field,
     field_of,
     require_frame,
+    require_names,
     schema_of_bounds,
     schema_of_events,
 )
-from hitbox.spark.match_task import FORMS, Job
+from hitbox.spark.match_task import FORMS, RESULTS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
 from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH, show_matches
@@ -40,8 +41,6 @@ from hitbox.spark.versions import chosen
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import join, resolve
 from hitbox.storage.retention import Moment
-
-RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
 
 
 def match(
@@ -84,6 +83,7 @@ def match(
     id_column, where_column: of a DataFrame of subscriptions, as in `build`
     """
     require_frame(events, "events")
+    require_names(keep, "keep")
     _require_columns(events)
     events = with_nested_fields(events, [event_id, *keep, where])
     on_the_fly = isinstance(subscriptions, DataFrame)
@@ -148,8 +148,8 @@ def prepare(
     for name in (result, VERSION):
         if name in kept:
             raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
-    if where is not None:
-        field_of(events, where, "where")
+    if where is not None and not isinstance(kind := field_of(events, where, "where").dataType, T.StringType):
+        raise TableError(f"the predicates of the events, {where!r}, are texts, not {kind.simpleString()}")
     schema = Schema.from_json(facts["schema"])
     check_events(events, schema)
     attributes = event_columns(events, schema, allow_missing)

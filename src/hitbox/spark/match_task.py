@@ -6,7 +6,8 @@
 
 Of a large slice a sample of events is matched first, and the slice is shortened if they match more than was estimated:
 events that suddenly match a hundred thousand subscriptions each do not produce gigabytes. Lists keep 32-bit
-offsets, which Spark needs, because a batch never holds more than 2^31 ids.
+offsets, which Spark needs, because a batch never holds more than 2^31 ids. As pairs, the columns that are kept of an
+event are copied once per match, so there a batch also has at most MAX_BATCH_BYTES of them.
 """
 
 from __future__ import annotations
@@ -21,21 +22,25 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64
+from hitbox.encoding.codecs import unsound
 from hitbox.errors import SnapshotError, TableError
 from hitbox.index.matches import Matches
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
 from hitbox.storage.addresses import is_remote, join
 
-MAX_BATCH_IDS = 4_000_000
+MAX_BATCH_IDS, MAX_BATCH_BYTES = 4_000_000, 2**27
 FIRST_SLICE, LARGEST_SLICE = 32, 4096
 MIN_PROBED_SLICE, PROBED_EVENTS = 512, 64
 MAX_OPEN = 2
 
-FORMS = ("arrays", "pairs", "counts")
+RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
+"""The column with what an event matches, by form."""
+FORMS = tuple(RESULTS)
 
 _open: OrderedDict[tuple[str, int, int, int], Shards] = OrderedDict()
 
@@ -125,8 +130,8 @@ class Job:
                 yield from self.output(piece, matches, priority)
 
     def match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
-        where = None if self.where is None else piece[self.where].to_pylist()
         try:
+            where = None if self.where is None else _texts(piece[self.where])
             matches, priority = index.match_batch(piece.select(list(self.attributes)), where)
         except TableError as problem:
             raise TableError(f"{problem}{self._which(piece, problem)}") from None
@@ -144,11 +149,15 @@ class Job:
         if self.form == "counts":
             yield from batches_of(kept.append_column("matches", pa.array(matches.counts)))
         elif self.form == "pairs":
+            widths = _widths(kept)
             for start in range(0, len(matches.ids), MAX_BATCH_IDS):
-                some = slice(start, min(start + MAX_BATCH_IDS, len(matches.ids)))
-                events = np.searchsorted(matches.offsets, np.arange(some.start, some.stop), side="right") - 1
-                table = kept.take(pa.array(events)).append_column("subscription", _spark_ids(matches.ids[some]))
-                yield from batches_of(table)
+                stop = min(start + MAX_BATCH_IDS, len(matches.ids))
+                events = np.searchsorted(matches.offsets, np.arange(start, stop), side="right") - 1
+                for some in _cut(widths, events):
+                    rows = pa.array(events[some])
+                    columns = {name: kept[name].take(rows) for name in kept.column_names}  # there may be none
+                    ids = _spark_ids(matches.ids[start + some.start : start + some.stop])
+                    yield from batches_of(pa.table({**columns, "subscription": ids}))
         else:
             for first, last in _runs(matches.offsets):
                 ends = matches.offsets[first : last + 1]
@@ -198,6 +207,39 @@ def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
         last = int(np.searchsorted(offsets, offsets[first] + MAX_BATCH_IDS, side="right")) - 1
         last = max(first + 1, min(last, count))
         yield first, last
+        first = last
+
+
+def _texts(predicates: pa.ChunkedArray) -> list[str | None]:
+    bad = unsound(predicates)
+    if bad is not None and bad.any():
+        row = int(bad.argmax())
+        problem = "the predicate of an event holds the character NUL, or is not UTF-8"
+        raise TableError(problem, [(row, problem)])
+    return list(predicates.to_pylist())
+
+
+def _widths(kept: pa.Table) -> NDArray[np.float64]:
+    """About how many bytes each row has."""
+    widths = np.zeros(kept.num_rows)
+    for column in kept.columns:
+        if column.type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+            widths += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+        widths += column.nbytes / max(1, kept.num_rows) if pa.types.is_nested(column.type) else 8
+    return widths
+
+
+def _cut(widths: NDArray[np.float64], events: I64) -> Iterator[slice]:
+    """Runs of rows, of which each has so many bytes, that fit a batch together, or one row with more."""
+    if widths.max(initial=0.0) * len(events) <= MAX_BATCH_BYTES:
+        yield slice(0, len(events))
+        return
+    ends = np.cumsum(widths[events])
+    first = 0
+    while first < len(events):
+        before = ends[first - 1] if first else 0.0
+        last = max(first + 1, int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right")))
+        yield slice(first, last)
         first = last
 
 

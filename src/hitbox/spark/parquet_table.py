@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from hitbox.errors import TableError
 from hitbox.spark import snapshot_files
@@ -40,17 +40,19 @@ class ParquetTable:
     @classmethod
     def open(cls, address: str) -> ParquetTable:
         path = resolve(address)
-        _refuse_other_formats(path)
         system, base = connect(path) if is_remote(path) else (fs.LocalFileSystem(), path)
-        if system.get_file_info(base).type == fs.FileType.NotFound:
+        kind = system.get_file_info(base).type
+        if kind == fs.FileType.NotFound:
             raise TableError(f"there is no Parquet table at {without_passwords(path)}")
+        if kind == fs.FileType.Directory:
+            _refuse_other_formats(path)
         try:
             found = ds.dataset(base, format="parquet", filesystem=system, partitioning="hive")
             pieces = tuple(piece for fragment in found.get_fragments() for piece in _pieces(fragment))
         except (*snapshot_files.FAILURES, ValueError) as problem:
             reason = str(problem).partition("\n")[0]
             raise TableError(f"cannot read the Parquet table {without_passwords(path)}: {reason}") from None
-        fields = from_arrow_schema(found.schema)
+        fields = T.StructType([T.StructField(field.name, _spark_type(field.type)) for field in found.schema])
         paths = tuple(leaves(fields))
         flat = [T.StructField(".".join(path), kind) for path, kind in paths]
         return cls(T.StructType(flat), found.schema, pieces, tuple(path for path, _ in paths))
@@ -89,6 +91,24 @@ def leaves(columns: T.StructType, above: tuple[str, ...] = ()) -> Iterator[tuple
             yield from leaves(field.dataType, (*above, field.name))
         else:
             yield (*above, field.name), field.dataType
+
+
+def _spark_type(kind: pa.DataType) -> T.DataType:
+    """The type of a column. If Spark has none, that is no harm: tasks read the files without Spark."""
+    if pa.types.is_struct(kind):
+        return T.StructType([T.StructField(field.name, _spark_type(field.type)) for field in kind])
+    if pa.types.is_unsigned_integer(kind):
+        return T.LongType()
+    if pa.types.is_float16(kind):
+        return T.FloatType()
+    if pa.types.is_string_view(kind):
+        return T.StringType()
+    try:
+        found = from_arrow_type(kind, prefer_timestamp_ntz=True)
+        to_arrow_type(found)
+        return found
+    except Exception:  # there are several, of Spark and of Python
+        return T.BinaryType()  # neither an id, nor a predicate, nor a value of an attribute
 
 
 def nested(kind: T.DataType) -> bool:

@@ -6,7 +6,8 @@
 
 Spark shuffles a few rows of bytes, not a row per event and part. A part has as few tasks as keep all cores busy, so
 few hosts need it, and a host fetches the parts of its own tasks only. A block is identified by the partition that it
-comes from and its number there, so a task that runs again makes the same rows.
+comes from and its number there, so a task that runs again makes the same rows. If the events reach it in another order
+then, as they may after a shuffle, and some parts were matched already, the checksums of the block differ: an error.
 
 The merge keeps pieces in a temporary file until all are there. Then it holds a piece per part, and a piece has at most
 MAX_BATCH_IDS / parts ids, so its memory is bounded.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -31,6 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from hitbox.encoding.codecs import is_text
 from hitbox.errors import HitboxError
 from hitbox.index.catalog import ID_TYPES
 from hitbox.index.matches import Matches
@@ -42,8 +45,12 @@ from hitbox.spark.match_task import Counted, Job, Slicer, first_of_each, opened
 from hitbox.spark.stream_task import StreamTask
 from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH
 
-BLOCKS = "block long, parts int, events binary"
-PIECES = "block long, first long, part int, seconds double, found binary"
+BLOCKS = "block long, checksum long, parts int, events binary"
+PIECES = "block long, checksum long, first long, part int, seconds double, found binary"
+COUNTS, IDS, LEVELS, RUNS = "_hitbox_counts", "_hitbox_ids", "_hitbox_levels", "_hitbox_runs"
+"""Columns of a piece beside those that are kept of the events: how many matches, or their ids (in four bytes each where
+that is enough) and their priorities, as runs of one priority. All of it passes through Spark's shuffle."""
+PIECE_COLUMNS = ["block", "checksum", "first", "part", "seconds", "found"]
 SHIFT = 2**32
 MIN_PIECE_IDS = 50_000
 SPOOLED_BYTES = 2**26
@@ -125,8 +132,13 @@ class PartMatch:
         for number, batch in enumerate(batches):
             if batch.num_rows:
                 parts = self._now().parts
-                columns = [pa.array([first + number]), pa.array([parts], pa.int32()), pa.array([_bytes(batch)])]
-                yield pa.RecordBatch.from_arrays(columns, ["block", "parts", "events"])
+                columns = [
+                    pa.array([first + number]),
+                    pa.array([_checksum(batch)]),
+                    pa.array([parts], pa.int32()),
+                    pa.array([_bytes(batch)]),
+                ]
+                yield pa.RecordBatch.from_arrays(columns, ["block", "checksum", "parts", "events"])
 
     def match(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = ((batch, row) for batch in batches for row in range(batch.num_rows))
@@ -153,12 +165,13 @@ class PartMatch:
                 if self.merges:
                     columns = [
                         pa.array([block]),
+                        batch.column("checksum").slice(row, 1),
                         pa.array([first]),
                         pa.array([part], pa.int32()),
                         pa.array([passed.seconds]),
                         pa.array([_bytes(self._piece(piece, matches, priority, part))]),
                     ]
-                    yield pa.RecordBatch.from_arrays(columns, ["block", "first", "part", "seconds", "found"])
+                    yield pa.RecordBatch.from_arrays(columns, PIECE_COLUMNS)
                     passed.seconds = 0.0
                     first += piece.num_rows
                 else:
@@ -169,11 +182,11 @@ class PartMatch:
         """What some events match in one part; the first part also carries their columns."""
         columns = {name: piece[name].combine_chunks() for name in self.job.kept} if part == 0 else {}
         if self.job.form == "counts":
-            columns["_counts"] = pa.array(matches.counts)
+            columns[COUNTS] = pa.array(matches.counts)
         else:
             offsets = pa.array(matches.offsets.astype(np.int32))
-            columns["_ids"] = pa.ListArray.from_arrays(offsets, matches.ids)
-            columns["_levels"] = pa.ListArray.from_arrays(offsets, pa.array(priority))
+            columns[IDS] = pa.ListArray.from_arrays(offsets, _narrow(matches.ids))
+            columns[LEVELS], columns[RUNS] = _runs(priority, matches.offsets)
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def merge(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -181,7 +194,7 @@ class PartMatch:
         count = Counted()
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
         with tempfile.SpooledTemporaryFile(SPOOLED_BYTES, dir=folder or None) as file:
-            pieces = Pieces(file)
+            pieces = Pieces(file, ID_TYPES[self.id_type])
             for batch in batches:
                 for row in range(batch.num_rows):
                     pieces.add(batch, row)
@@ -214,7 +227,7 @@ class PartMatch:
     def _rows(self, tables: list[pa.Table], count: Counted) -> Iterator[pa.RecordBatch]:
         events = tables[0].select(list(self.job.kept))
         if self.job.form == "counts":
-            total = sum(table["_counts"].to_numpy() for table in tables)
+            total = sum(table[COUNTS].to_numpy() for table in tables)
             counts = total if self.job.limit is None else np.minimum(total, self.job.limit)
             count.add(tables[0].num_rows, int(counts.sum()), 0.0)
             yield from match_task.batches_of(events.append_column("matches", pa.array(counts)))
@@ -254,15 +267,22 @@ class Pieces:
     Spark could sort them, but not on a stream.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], kind: pa.DataType) -> None:
+        self._file, self._kind = file, kind
         self._places: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._checksums: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add(self, batch: pa.RecordBatch, row: int) -> None:
         key = tuple(batch.column(name)[row].as_py() for name in ("block", "first", "part"))
+        checksum = batch.column("checksum")[row].as_py()
+        if self._checksums.setdefault(key[0], checksum) != checksum:
+            raise HitboxError(
+                "the events came in another order when Spark repeated a task, after some parts were matched: match "
+                "them again; if it happens often, write the events to a table first and match that"
+            )
         found = batch.column("found")[row].as_buffer()
         self._places[key] = self._file.tell(), found.size
         self._file.write(found)
@@ -279,7 +299,9 @@ class Pieces:
     def _read(self, key: tuple[int, int, int]) -> pa.Table:
         start, size = self._places[key]
         self._file.seek(start)
-        return pa.ipc.open_stream(self._file.read(size)).read_all()
+        table = pa.ipc.open_stream(self._file.read(size)).read_all()
+        at = table.schema.get_field_index(IDS)  # some pieces of a part may be narrow, and others not
+        return table if at < 0 else table.set_column(at, IDS, table[IDS].cast(pa.list_(self._kind)))
 
 
 def _check(block: int, done: int, ends: list[int]) -> None:
@@ -289,11 +311,49 @@ def _check(block: int, done: int, ends: list[int]) -> None:
 
 def _found(table: pa.Table) -> Found:
     """The matches of a piece."""
-    lengths = np.concatenate([pc.list_value_length(chunk).to_numpy() for chunk in table["_ids"].chunks])
+    lengths = np.concatenate([pc.list_value_length(chunk).to_numpy() for chunk in table[IDS].chunks])
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    ids, levels = (pa.concat_arrays([chunk.flatten() for chunk in table[name].chunks]) for name in ("_ids", "_levels"))
-    return Matches(offsets, ids), levels.to_numpy()
+    ids, levels, runs = (_flat(table[name]) for name in (IDS, LEVELS, RUNS))
+    return Matches(offsets, ids), np.repeat(levels.to_numpy(), runs.to_numpy())
+
+
+def _flat(lists: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([chunk.flatten() for chunk in lists.chunks])
+
+
+def _narrow(ids: pa.Array) -> pa.Array:
+    if not pa.types.is_int64(ids.type) or not len(ids):
+        return ids
+    ends = pc.min_max(ids)
+    fits = ends["min"].as_py() >= -(2**31) and ends["max"].as_py() < 2**31
+    return ids.cast(pa.int32()) if fits else ids
+
+
+def _runs(priority: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
+    """The priorities of the runs of each event, and how long the runs are."""
+    first = np.ones(len(priority), bool)
+    first[1:] = priority[1:] != priority[:-1]
+    first[offsets[:-1][np.diff(offsets) > 0]] = True
+    starts = np.flatnonzero(first)
+    ends = pa.array(np.searchsorted(starts, offsets).astype(np.int32))
+    lengths = np.diff(starts, append=len(priority)).astype(np.int32)
+    return pa.ListArray.from_arrays(ends, pa.array(priority[starts])), pa.ListArray.from_arrays(ends, pa.array(lengths))
+
+
+def _checksum(batch: pa.RecordBatch) -> int:
+    """Of all plain values. Not of the bytes, for what lies under a null may be anything."""
+    found = 0
+    for column in batch.columns:
+        if pa.types.is_nested(column.type):
+            continue
+        found = zlib.crc32(np.packbits(column.is_null().to_numpy(zero_copy_only=False)).tobytes(), found)
+        column = column.drop_null()
+        if is_text(column.type):
+            column = column.cast(pa.large_binary())
+        values = column.to_numpy(zero_copy_only=False)
+        found = zlib.crc32(repr(values.tolist()).encode() if values.dtype == object else values.tobytes(), found)
+    return found
 
 
 def _bytes(batch: pa.RecordBatch) -> pa.Buffer:

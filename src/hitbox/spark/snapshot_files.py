@@ -320,6 +320,7 @@ def publish(
     keep: which versions stay (retention.py)
     """
     if not is_remote(path):
+        _remove_others(Path(place), files)
         return snapshot.publish(path, Path(place), meta, files, base, operation=operation, keep=keep)
     with writing(path) as lease:
         assert lease is not None
@@ -346,6 +347,14 @@ def publish(
         _retire(path, number, before, retention.in_force(last, keep))
         _sweep(path)
     return number
+
+
+def _remove_others(place: Path, files: snapshot.Files) -> None:
+    """Remove what tasks left in a draft whose result does not count, because they failed or another was faster."""
+    parts = {name.partition("/")[0] for name in files if "/" in name}
+    for entry in place.iterdir():
+        if entry.is_dir() and entry.name not in parts:
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def _current_and_tag(path: str, objects: SmallObjects) -> tuple[int | None, str]:

@@ -29,6 +29,7 @@ from pyspark.sql.streaming import StreamingQuery
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
 from hitbox.spark.column_names import with_nested_fields
+from hitbox.spark.columns import require_frame, require_names
 from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
 from hitbox.spark.store_settings import spark_address
@@ -70,6 +71,8 @@ def match_stream(
     trigger: of Spark, such as {"processingTime": "5 seconds"} or {"availableNow": True}
     form, limit, keep, where, allow_missing: as in `match`
     """
+    require_frame(events, "events")
+    require_names(keep, "keep")
     if not events.isStreaming:
         raise TableError("match_stream takes a streaming DataFrame (spark.readStream); for a table use match")
     path = resolve(path)
@@ -79,6 +82,8 @@ def match_stream(
     asked.prepare(events, None)
     snapshot_files.require_writable(join(path, "pins"), "pins of the stream")
     require_hitbox(events.sparkSession)
+    if "offsets" not in snapshot_files.names(output.checkpoint):  # a new stream, though its pin may be of an old one
+        snapshot_files.remove(join(path, "pins", f"{output.name}.json"))
     return start(events, Batch(asked, output), checkpoint, trigger)
 
 

@@ -23,9 +23,9 @@ from pyspark.sql import types as T
 from hitbox.encoding.schema import Schema
 from hitbox.errors import SnapshotError
 from hitbox.spark import snapshot_files
-from hitbox.spark.batch_version import Version, chosen, described
+from hitbox.spark.batch_version import Version, chosen, held
 from hitbox.spark.columns import columns_read, no_column
-from hitbox.spark.match_task import Counted, Job
+from hitbox.spark.match_task import RESULTS, Counted, Job
 from hitbox.storage.addresses import without_passwords
 
 VERSION = "snapshot_version"
@@ -73,7 +73,7 @@ class StreamTask:
     def prepared(self) -> tuple[Version, Job]:
         """The version of the batch that the running task belongs to, and the job for it."""
         if not self.follow:
-            return described(self.job.path, self.job.version), self.job
+            return held(self.job.path, self.job.version), self.job
         version = chosen(self.job.path)
         return version, replace(self.job, **self._fitted(version))
 
@@ -96,7 +96,7 @@ class StreamTask:
         ids = pa.int64() if self.id_type == "int" else pa.string()
         kind = {"arrays": pa.list_(ids), "pairs": ids, "counts": pa.int64()}[self.job.form]
         kept = [pa.field(name, events.field(name).type) for name in self.job.kept]
-        last = [("result", kind), (VERSION, pa.int64()), (FIGURES, _FIGURES_TYPE)]
+        last = [(RESULTS[self.job.form], kind), (VERSION, pa.int64()), (FIGURES, _FIGURES_TYPE)]
         return pa.schema([*kept, *[pa.field(*one) for one in last]])
 
     def _fitted(self, version: Version) -> dict[str, Any]:

@@ -141,14 +141,14 @@ class Side:
         parts = facts.get("parts", [""])
         files = [sorted(_of_part(marks, part)) for part in parts]
         words = {name: mark for name, mark in marks.items() if name.startswith("dictionary")}
-        keys = json.dumps([facts["schema"], words], sort_keys=True)
+        keys = json.dumps([facts["schema"], facts.get("derived"), words], sort_keys=True)
         return cls(facts["version"], snapshot_files.identity(facts), tuple(map(tuple, files)), keys)
 
 
 def _of_part(marks: Mapping[str, str], part: str) -> Iterator[str]:
     for name, mark in marks.items():
         folder, _, file = name.rpartition("/")
-        if folder == part and file.startswith(("catalog.", "matcher.")):
+        if folder == part and file.startswith(("anchors.", "catalog.", "matcher.")):
             yield f"{file}:{mark}"
 
 

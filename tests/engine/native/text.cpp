@@ -10,6 +10,7 @@ using namespace hitbox::text;
 
 namespace {
 
+constexpr u32 ABOUT = 7;  // the attribute that subscriptions say about themselves
 std::mt19937_64 rng(1);
 size_t below(size_t count) { return rng() % count; }
 
@@ -97,14 +98,14 @@ void define_somehow(Reader& reader, const Reader::Question& asked) {
     const bool plain = below(2), bound = plain || below(2);
     shape.meanings.push_back({bound ? std::optional<std::string>(asked.text) : std::nullopt,
                               bound && !plain && below(2) ? std::optional<std::string>("above") : std::nullopt, plain,
-                              !plain && below(2) == 0, below(10) == 0});
+                              !plain && below(2) == 0, below(10) == 0, below(2) ? shape.attribute : 8});
     return;
   }
   if (below(20) == 0) {
     shape.meaning = below(2) ? Shape::Meaning::ALWAYS : Shape::Meaning::NEVER;
     return;
   }
-  shape.attribute = u32(below(reader.attributes()));
+  shape.attribute = u32(below(ABOUT));
   for (size_t i = 0; i < shape.lists.size(); ++i) {
     if (shape.lists[i]) shape.tests.push_back(below(2) ? Test::IN : Test::NOT_IN);
     else if (i + 1 < shape.lists.size() && !shape.lists[i + 1] && below(2)) {
@@ -148,15 +149,33 @@ bool hostile() {
                               {Type::STRING},
                               {Type::OTHER}};
     Reader reader(codecs, {400, 5, 3}, {rng(), rng()});
+    if (reader.add_attribute({Type::STRING}) != 8) return false;
     Piece piece;
     for (size_t i = 0; i < 2000; ++i) read_all(reader, random_text(), piece);
-    std::vector<i64> keys(reader.strings(6).size());
-    for (i64& key : keys) key = i64(rng() >> 3) * 2 - (i64(1) << 61);
-    std::vector<const i64*> by_attribute(8, nullptr);
-    by_attribute[6] = keys.data();
-    const int about = 7;
+    std::vector<const i64*> by_attribute(9, nullptr);
+    std::vector<i64> keys[2];
+    for (u32 i = 0; i < 2; ++i) {
+      keys[i].resize(reader.strings(6 + 2 * i).size());
+      for (i64& key : keys[i]) key = i64(rng() >> 3) * 2 - (i64(1) << 61);
+      by_attribute[6 + 2 * i] = keys[i].data();
+    }
+    const std::vector<int> numbers{0, 1, 2, 3, 4, 5, 6, 7, round % 3 ? 9 : -1};
+    const int about = ABOUT;
     std::vector<i64> low(piece.read.size(), MISSING);
-    const Made made = Maker(reader, by_attribute, {&about, 1, low.data(), low.data()}, 50).make(piece);
+    std::vector<i64> most(piece.read.size());
+    for (i64& one : most) one = below(2) ? 50 : 2;
+    const Made made =
+        Maker(reader, by_attribute, numbers, {&about, 1, low.data(), low.data()}, {most.data(), 3}).make(piece);
+    std::vector<i64> key(10);
+    for (i64& one : key) one = i64(rng()) >> below(60);
+    for (size_t i = 0; i < made.programmed.size(); ++i) {
+      const u32* code = made.code.data() + made.code_offsets[i];
+      const size_t literals = size_t(made.literal_offsets[i + 1] - made.literal_offsets[i]);
+      const auto needs = program::check_shape(code, size_t(made.code_offsets[i + 1] - made.code_offsets[i]), 10);
+      if (needs.literals > literals) return false;
+      const Truth truth = program::run(code, made.literals.data() + made.literal_offsets[i], key.data());
+      if (truth != IS_TRUE && truth != IS_FALSE) return false;
+    }
     size_t boxes = 0;
     for (i64 count : made.counts) boxes += size_t(std::max<i64>(count, 0));
     if (boxes + 1 != made.offsets.size() || boxes != made.exact.size()) return false;
@@ -188,7 +207,9 @@ bool plain() {
       shape.single = !shape.attribute;
       shape.meaning = Shape::Meaning::TESTED;
     }
-    const Made made = Maker(reader, {nullptr, nullptr}, {nullptr, 0, nullptr, nullptr}, 10).make(piece);
+    const i64 most = 10;
+    const Made made =
+        Maker(reader, {nullptr, nullptr}, {0, 1}, {nullptr, 0, nullptr, nullptr}, {&most, 16}).make(piece);
     const i64 first = std::min(one, other), last = std::max(one, other);
     const i64 count = low > high ? 0 : last - first > 1 ? 2 : 1;
     if (made.counts[0] != count) return false;

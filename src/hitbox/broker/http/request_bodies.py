@@ -26,6 +26,8 @@ PLAIN = (
     pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal,
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_timestamp, pa.types.is_date,
 )  # fmt: skip
+MOST_DEPTH = 8
+"""Objects and lists inside of each other, in a table."""
 LEAST_BYTES = 8
 """Every value of a table counts as at least this many bytes, about what it takes in JSON."""
 T = TypeVar("T")
@@ -77,7 +79,7 @@ def table(data: bytes, limits: Settings) -> list[dict[str, Any]]:
     """The rows of an Arrow stream; nulls are left out.
 
     A few bytes of Arrow can expand to gigabytes of values. So the size is computed before anything is unpacked:
-    compressed streams and columns of nested types are refused, and a text counts once per row that refers to it.
+    compressed streams are refused, and a text counts once per row that refers to it.
     """
     rows: list[dict[str, Any]] = []
     size = 0
@@ -103,15 +105,19 @@ def table(data: bytes, limits: Settings) -> list[dict[str, Any]]:
 
 def _check_columns(schema: pa.Schema) -> None:
     for column in schema:
-        kinds = [end.type for end in column.type] if pa.types.is_struct(column.type) else [column.type]
-        if not all(map(_is_plain, kinds)):
+        if not _is_taken(column.type):
             raise BadRequest(f"the column {column.name!r:.80} is of type {column.type}, which no attribute has")
     name, count = max(Counter(schema.names).items(), key=lambda found: found[1], default=("", 0))
     if count > 1:
         raise BadRequest(f"the column {name!r:.80} appears twice")
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def _is_taken(kind: pa.DataType, depth: int = 0) -> bool:
+    """Plain values; objects and lists of what is taken."""
+    if depth < MOST_DEPTH and pa.types.is_struct(kind):
+        return all(_is_taken(field.type, depth + 1) for field in kind)
+    if depth < MOST_DEPTH and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return _is_taken(kind.value_type, depth + 1)
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return any(test(kind) for test in PLAIN)
@@ -122,6 +128,8 @@ def _unpacked_bytes(column: pa.Array) -> int:
     if pa.types.is_struct(column.type):
         return sum(_unpacked_bytes(column.field(n)) for n in range(column.type.num_fields))
     size = LEAST_BYTES * len(column)
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):  # lists do not overlap
+        return size + _unpacked_bytes(column.flatten())
     texts = column.dictionary if pa.types.is_dictionary(column.type) else column
     if pa.types.is_string_view(texts.type):  # 16 bytes each, beginning with the length
         views = np.frombuffer(texts.buffers()[1] or b"", np.int32)

@@ -88,6 +88,10 @@ class Why(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str | None = None
 
 
+class Latest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    events: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000
+
+
 class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Number
 
@@ -214,6 +218,11 @@ async def explain(call: Call) -> Any:
     )
 
 
+async def unseen(call: Call) -> Any:
+    latest = await admin.latest_events(call.broker, call.query.events)
+    return {"events": len(latest), "attributes": await call.lookups.run(admin.unseen, call.broker, latest)}
+
+
 async def dead(call: Call) -> Any:
     found = await admin.dead_letters(call.broker, call.query.subscriber, call.query.limit)
     return {"count": call.broker.store.dead.rows(), "letters": found}
@@ -263,6 +272,7 @@ ROUTES = [
     Route("POST", "/v1/check", check, "Check a predicate", Text),
     Route("POST", "/v1/try", attempt, "Which subscriptions an event would match, without publishing it", Trial),
     Route("POST", "/v1/explain", explain, "Why a subscription matches an event, or why not", Why),
+    Route("GET", "/v1/unseen", unseen, "Attributes of subscriptions that none of the latest events had", query=Latest),
     Route("GET", "/v1/dead", dead, "Dead letters, newest first", query=Search),
     Route("POST", "/v1/dead/replay", revive, "Deliver dead letters again", Numbers),
     Route("POST", "/v1/snapshot", snapshot, "Save the index now"),

@@ -196,10 +196,12 @@ function tree(node) {
   const row = make("li");
   const mark = { true: "✓", false: "✗", unknown: "?" }[node.truth];
   row.append(make("span", `${mark} `, node.truth), make("code", node.text), make("span", ` ${node.truth}`, "hidden"));
-  if (node.attribute) row.append(make("span", ` (${node.attribute} is ${node.value === null ? "missing" : print(node.value)})`, "unknown"));
+  if (node.note) row.append(make("span", ` (${node.note})`, "unknown"));
   if (node.children) { const list = make("ul"); list.append(...node.children.map(tree)); row.append(list); }
   return row;
 }
+
+const CHANGES = 8;
 
 async function explain(id) {
   try {
@@ -209,7 +211,7 @@ async function explain(id) {
       const list = make("ul", undefined, "tree");
       list.append(tree(side.tree));
       parts.push(list);
-      for (const c of side.changes) parts.push(make("p", `Nearest change: ${c.attribute}: ${c.value === null || c.value === undefined ? "missing" : print(c.value)} → ${c.wanted}`));
+      for (const c of side.changes.slice(0, CHANGES)) parts.push(make("p", `Nearest change: ${c.text.replace(" -> ", " → ")}`));
     }
     $("why").replaceChildren(...parts);
     $("why").focus();
@@ -284,6 +286,20 @@ async function listSubscriptions() {
     return cells(s.subscriber, s.name, String(s.priority), make("code", s.where), remove);
   }));
 }
+
+$("look").addEventListener("click", async () => {
+  try {
+    const found = await ask("GET", "/v1/unseen");
+    const events = `the latest ${counted(found.events, "event", "events")}`;
+    $("unseen-count").textContent = found.attributes.length ? `They may be misspelt; not in ${events}:` : `None: all were in ${events}`;
+    $("unseen").replaceChildren(...found.attributes.map((one) => {
+      const row = make("li");
+      const more = one.subscriptions > one.ids.length ? ", …" : "";
+      row.append(make("code", one.attribute), ` in ${counted(one.subscriptions, "subscription", "subscriptions")}: ${one.ids.join(", ")}${more}`);
+      return row;
+    }));
+  } catch (error) { $("unseen-count").textContent = error.message; }
+});
 
 let searching = 0;
 $("search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscriptions(), 200); });

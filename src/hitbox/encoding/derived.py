@@ -1,0 +1,120 @@
+"""Derived attributes: functions of an event's attributes with keys of their own, after those of the schema.
+
+    schema    0 name    1 price    2 cost            derived    3 LOWER(name)    4 price - cost
+
+`name ILIKE 'ab%'` is a range of LOWER(name), so a box can say it. The language decides which functions there are
+(language/derived.py); here their values become keys, once per event, and only of those that some box constrains. A
+function of NULL is missing. A function of an interval may have any value: it is [MISSING, HIGHEST], which meets every
+box.
+
+In an open schema nothing is declared, and every attribute is derived: NUMBER(price) is what the field price holds if it
+is a number (open_values.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hitbox.encoding import events
+from hitbox.encoding.arrays import HIGHEST, MISSING, Points
+from hitbox.encoding.codecs import Codec
+from hitbox.encoding.documents import ABSENT, Document, Event, lookup
+from hitbox.encoding.keys import Derived, Keys
+
+ANY_VALUE = MISSING, HIGHEST
+IMAGES = ("old", "new")
+
+
+class Derivation:
+    """Computes the derived attributes that are in use. `used` are their numbers; it may change between two calls."""
+
+    def __init__(self, keys: Keys, used: Sequence[int]):
+        self._keys, self._used = keys, used
+
+    def of_event(self, event: Event) -> dict[int, tuple[int, int]]:
+        """The keys for one event, whose values have been checked."""
+        used, keys = self._used, self._keys
+        if not used and not keys.schema.is_open:
+            return {}
+        values = self._plain(event, used)
+        if values is None:
+            values = events.normal(keys, event)
+        first = len(keys.schema)
+        if keys.schema.is_open:
+            return {number: _key(keys.derived[number], keys.codecs[number], values) for number in used}
+        return {number: _ends(keys.derived[number - first], keys.codecs[number], values) for number in used}
+
+    def _plain(self, event: Event, used: Sequence[int]) -> Document | None:
+        """The values that are needed, of an event without images; None of any other."""
+        schema, codecs = self._keys.schema, self._keys.codecs
+        if type(event) is not dict or schema.is_open or any(image in event for image in IMAGES):
+            return None
+        found = Document()
+        first = len(schema)
+        for number in used:
+            for name, at in self._keys.derived[number - first].attributes.items():
+                value = ABSENT if name in found else lookup(event, name)
+                if value is not ABSENT:
+                    if isinstance(value, (tuple, Mapping)):
+                        return None
+                    found[name] = codecs[at].normal(value)
+        return found
+
+    def of_table(self, table: Any, points: Points) -> Points:
+        """The points of a table, with the keys of what is derived."""
+        used = list(self._used)
+        if not used:
+            return points
+        keys, first = self._keys, len(self._keys.schema)
+        columns = events.Columns(keys, table)
+        wanted = [(number, keys.derived[number - first], keys.codecs[number]) for number in used]
+        names = frozenset(name for _, one, _ in wanted for name in one.attributes)
+        known: list[dict[Any, tuple[int, int]]] = [{} for _ in wanted]
+        low, high, is_open = points.low, points.high, keys.schema.is_open
+        for row in range(len(points)):
+            values = events.normal_row(keys, columns, row, names)
+            for (number, one, codec), memo in zip(wanted, known, strict=True):
+                ends = _key(one, codec, values) if is_open else _remembered(one, codec, values, memo)
+                if ends[0] != ends[1] and high is low:
+                    high = low.copy()
+                low[row, number] = ends[0]
+                if high is not low:
+                    high[row, number] = ends[1]
+        return Points(low, high)
+
+
+def _ends(one: Derived, codec: Codec, values: Document) -> tuple[int, int]:
+    for name in one.attributes:
+        if type(values.get(name)) is tuple:
+            return _of_interval(one, codec, values)
+    return _key(one, codec, values)
+
+
+def _key(one: Derived, codec: Codec, values: Document) -> tuple[int, int]:
+    value = one.value(values)
+    key = MISSING if value is None else codec.place(value)
+    return key, key
+
+
+def _of_interval(one: Derived, codec: Codec, values: Document) -> tuple[int, int]:
+    needed = {name: values.get(name) for name in one.attributes}
+    if None in needed.values():
+        return MISSING, MISSING
+    if any(type(value) is tuple and value[0] != value[1] for value in needed.values()):
+        return ANY_VALUE
+    points = {name: value[0] if type(value) is tuple else value for name, value in needed.items()}
+    return _key(one, codec, Document(points, values.old))
+
+
+def _remembered(one: Derived, codec: Codec, values: Document, memo: dict[Any, tuple[int, int]]) -> tuple[int, int]:
+    """The same, computed once per value of an only attribute."""
+    if len(one.attributes) != 1 or values.old is not None:
+        return _ends(one, codec, values)
+    value = values.get(next(iter(one.attributes)))
+    if isinstance(value, list):
+        return _ends(one, codec, values)
+    found = memo.get(value)
+    if found is None:
+        found = memo[value] = _ends(one, codec, values)
+    return found

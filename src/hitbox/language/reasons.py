@@ -1,0 +1,538 @@
+"""What a condition saw in an event, in words, and the smallest change after which it would hold.
+
+    LOWER(name) = 'alice'             LOWER(name) is 'bob' (name is 'Bob')         LOWER(name): 'bob' -> 'alice'
+    ALL(scores) >= 3                  1 of 3 elements of scores does not fit ..    element 1 of scores: 1 -> at least 3
+    INSIDE(lat, lon, 'POLYGON ..')    the place (48.8, 2.3) is outside ..          lat, lon: (48.8, 2.3) -> (48.8, 2.4)
+
+A change is found for a condition and for its opposite at once, so the cost is linear however NOT and XOR nest. Of a
+list, the element that comes nearest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hitbox.encoding.documents import ABSENT, lookup
+from hitbox.encoding.values import is_missing
+from hitbox.language.expressions import (
+    Call,
+    Constant,
+    Element,
+    Expression,
+    Field,
+    Length,
+    ListPath,
+    Now,
+    Result,
+    Verdict,
+    fold,
+    literal,
+)
+from hitbox.language.letters import lower
+from hitbox.language.nearest_place import nearest_place
+from hitbox.language.networks import address
+from hitbox.language.patterns import Pattern
+from hitbox.language.phrases import distance
+from hitbox.language.places import is_place
+from hitbox.language.tree import Branch, Leaf, Node, Quantifier, Test
+from hitbox.language.truth import Scope, node_truth, test_truth, truth, value_of
+
+MAX_TEXT = 80
+MAX_ELEMENTS = 1000
+"""Of a longer list, only the first elements are compared."""
+NEAR = 10_000.0
+"""Metres that count as half of a wrong attribute."""
+WORDS = {"=": "", "<": "less than ", "<=": "at most ", ">": "more than ", ">=": "at least ", "<>": "anything but "}
+TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
+KINDS = {"number": "number", "string": "text", "bool": "bool", "timestamp": "timestamp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one."""
+
+    attribute: str
+    value: object
+    wanted: str
+    nearest: object = None
+
+    def __str__(self) -> str:
+        return f"{self.attribute}: {show(self.value)} -> {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """The changes after which a condition would hold, and how far they are: each counts from 0 to 1."""
+
+    changes: tuple[Change, ...] = ()
+    far: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        return len(self.changes), self.far
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Reason:
+    """One node of the predicate: an operator with its children, or a condition with what it saw (`note`)."""
+
+    text: str
+    truth: bool | None
+    children: tuple[Reason, ...] = ()
+    attribute: str | None = None
+    value: object = None
+    note: str = ""
+
+
+def show(value: object) -> str:
+    """An event's value in words."""
+    if value is ABSENT:
+        return "missing"
+    if isinstance(value, Place):
+        return str(value)
+    if isinstance(value, tuple):
+        low, high = ("any" if end is None else show(end) for end in value)
+        return f"{low} to {high}"
+    if isinstance(value, list):
+        return short(f"[{', '.join(map(show, value[:20]))}]")
+    if isinstance(value, dict):
+        return short(f"{{{', '.join(f'{name}: {show(one)}' for name, one in value.items())}}}")
+    if is_missing(value):
+        return "NULL"
+    if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
+        value = value.item()
+    return short(literal(value) if isinstance(value, (bool, str, datetime, timedelta)) else str(value))
+
+
+def short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A latitude and a longitude."""
+
+    lat: float
+    lon: float
+
+    def __str__(self) -> str:
+        return f"({self.lat:.7g}, {self.lon:.7g})"
+
+
+def metres(length: float) -> str:
+    """
+    >>> metres(6656.49), metres(0.25)
+    ('6,656 m', '0.25 m')
+    """
+    return f"{length:,.0f} m" if length >= 100 else f"{length:.3g} m"
+
+
+class View:
+    """An event as a predicate sees it; inside EXISTS, ANY and ALL also the elements that are looked at."""
+
+    def __init__(self, scope: Scope):
+        self.scope = scope
+        self._elements: list[str] = []
+
+    # ---- what a condition saw
+
+    def reason(self, root: Node) -> Reason:
+        """The tree of a condition, with the truth of every node and what it saw."""
+
+        def visit(node: Node, done: Sequence[Reason]) -> Reason:
+            held = truth(node, [one.truth for one in done], self.scope)
+            if isinstance(node, Branch):
+                return Reason(node.op, held, tuple(done))
+            if isinstance(node, Quantifier):
+                return self._quantifier_reason(node, held)
+            subject, value = self.subject(node)
+            if isinstance(node, Test):
+                note = self._test_note(node, held)
+            else:
+                note = f"{subject} is {show(value)}" + (
+                    _absent(node.pattern, value) if held is False and node.op == "LIKE" else ""
+                )
+            return Reason(str(node), held, (), subject, _plain(value), note)
+
+        return fold(root, visit)
+
+    def subject(self, node: Node) -> tuple[str | None, Any]:
+        """What a condition looks at first, and its value."""
+        if isinstance(node, Leaf):
+            return node.name, self.scope.attribute(node.name)
+        if isinstance(node, Quantifier):
+            return self._name(node.list), self._list(node.list)
+        if not isinstance(node, Test):
+            return None, None
+        if node.op.endswith("INSIDE") or _circle(node):
+            return self._place(_coordinates(node))
+        one = next((one for one in node.operands if not isinstance(one, Constant)), None)
+        return (None, None) if one is None else (self._name(one), self._value(one))
+
+    def _value(self, of: Expression) -> Any:
+        """A field as the event has it, even if it is of another type than the condition asks for."""
+        if isinstance(of, ListPath):
+            return self._list(of)
+        return self.scope.field(of) if isinstance(of, Field) else value_of(of, self.scope)
+
+    def _list(self, path: ListPath) -> Any:
+        """The elements of a list, None if it is null, ABSENT if it is missing."""
+        several = self.scope.several(path)
+        if several is not None or path.level:
+            return several
+        found = lookup(self.scope.old if path.old else self.scope.values, path.steps[0])
+        return ABSENT if found is ABSENT else None
+
+    def _name(self, of: Expression) -> str:
+        """An expression, and the element that it belongs to."""
+        if isinstance(of, Element):
+            return self._elements[of.level - 1]
+        level = max((one.level for one in _inputs(of)), default=0)
+        return f"{of} of {self._elements[level - 1]}" if level else str(of)
+
+    def _place(self, coordinates: Sequence[Expression]) -> tuple[str, Any]:
+        values = [value_of(one, self.scope) for one in coordinates]
+        name = ", ".join(self._name(one) for one in coordinates)
+        return name, None if None in values else Place(*map(float, values))
+
+    def _test_note(self, test: Test, held: bool | None) -> str:
+        if held is not None and test.op.endswith("INSIDE"):
+            return self._area_note(test)
+        if held is not None and _circle(test):
+            return self._circle_note(test, held)
+        parts = [self._saw(one) for one in test.operands if not isinstance(one, Constant)]
+        return ", ".join(dict.fromkeys(parts)) + self._remark(test, held)
+
+    def _saw(self, of: Expression) -> str:
+        text = f"{of} is {show(self._value(of))}"
+        if isinstance(of, Field):
+            found = self.scope.field(of)
+            if found is not ABSENT and found is not None and value_of(of, self.scope) is None:
+                text += f", which is no {KINDS.get(of.type, of.type)}"
+            return text
+        inputs = [one for one in _inputs(of) if one is not of]
+        inside = ", ".join(dict.fromkeys(f"{one} is {show(self._value(one))}" for one in inputs))
+        return f"{text} ({inside})" if inside else text
+
+    def _remark(self, test: Test, held: bool | None) -> str:
+        """What is wrong with a value, if that is not plain to see."""
+        op = test.op.removeprefix("NOT ")
+        if op == "INSIDE" or _circle(test):
+            place = self._place(_coordinates(test))[1]
+            return ", which is no place" if place is not None and not is_place(place.lat, place.lon) else ""
+        if op not in ("LIKE", "ILIKE", "IN NETWORK"):
+            return ""
+        value = value_of(test.operands[0], self.scope)
+        if not isinstance(value, str):
+            return ""
+        if op == "IN NETWORK":
+            return "" if address(value) is not None else ", which is no address"
+        if held is not False or op != test.op:
+            return ""
+        return _absent(test.machine, lower(value) if op == "ILIKE" else value)
+
+    def _circle_note(self, test: Test, held: bool) -> str:
+        far, limit = (float(value_of(one, self.scope)) for one in test.operands)
+        text = f"the place {self._place(_coordinates(test))[1]} is {metres(far)} away"
+        if held or far == limit:
+            return text
+        return f"{text}: {metres(abs(far - limit))} too {'far' if far > limit else 'near'}"
+
+    def _area_note(self, test: Test) -> str:
+        place = self._place(test.operands)[1]
+        found = nearest_place(test.machine, place.lat, place.lon)
+        if found is None:
+            return "the polygon is empty"
+        far, lat, lon = found
+        side = "inside" if test.machine.holds(place.lat, place.lon) else "outside"
+        border = f"the nearest point of its border, {Place(lat, lon)}, is {metres(far)} away"
+        return f"the place {place} is {side} the polygon; {border}"
+
+    # ---- lists
+
+    def _quantifier_reason(self, node: Quantifier, held: bool | None) -> Reason:
+        name, several = self.subject(node)
+        if several is None or several is ABSENT:
+            return Reason(str(node), held, (), name, None, f"{name} is {show(several)}")
+        if not several:
+            return Reason(str(node), held, (), name, several, f"{name} is an empty list")
+        truths = [
+            self._at(node, n, one, partial(node_truth, node.condition, self.scope)) for n, one in enumerate(several)
+        ]
+        needs_all = node.op == "ALL"
+        telling = [n for n, one in enumerate(truths) if (one is True) != needs_all]
+        count = len(several)
+        if count == 1:
+            best, fits = 0, "does not fit" if (not telling) != needs_all else "fits"
+            text = f"the only element of {name} {fits}: it is {show(several[0])}"
+        elif telling:
+            best = telling[0]
+            fit = (
+                ("do not fit" if needs_all else "fit") if len(telling) > 1 else "does not fit" if needs_all else "fits"
+            )
+            text = f"{len(telling)} of {count} elements of {name} {fit}: element {best + 1} is {show(several[best])}"
+        elif needs_all:
+            best, text = 0, f"all {count} elements of {name} fit"
+        else:
+            best = self._nearest(node, several)
+            text = f"none of {count} elements of {name} fits; the nearest, element {best + 1}, is {show(several[best])}"
+        if count > 1 and None in truths:
+            text += f"; {truths.count(None)} of them unknown"
+        children: tuple[Reason, ...] = ()
+        if node.op.endswith("EXISTS"):
+            children = (self._at(node, best, several[best], partial(self.reason, node.condition)),)
+        return Reason(str(node), held, children, name, several, text)
+
+    def _nearest(self, node: Quantifier, several: list[Any]) -> int:
+        """The element that needs the smallest change."""
+        misses = [one.rank for one, _ in self._of_elements(node, several)]
+        return misses.index(min(misses))
+
+    def _at(self, node: Quantifier, number: int, element: Any, look: Callable[[], Result]) -> Result:
+        """What `look` returns while one element of the list is looked at."""
+        self._elements.append(f"element {number + 1} of {self._name(node.list)}")
+        self.scope.elements.append(element)
+        try:
+            return look()
+        finally:
+            self.scope.elements.pop()
+            self._elements.pop()
+
+    def _of_elements(self, node: Quantifier, several: Sequence[Any]) -> list[tuple[Miss, Miss]]:
+        some = enumerate(several[:MAX_ELEMENTS])
+        return [self._at(node, n, one, partial(self._both, node.condition)) for n, one in some]
+
+    # ---- what would have to be different
+
+    def miss(self, node: Node) -> Miss:
+        """The smallest change after which a condition would hold."""
+        return self._both(node)[0]
+
+    def _both(self, root: Node) -> tuple[Miss, Miss]:
+        """What makes a condition true, and what makes it false."""
+
+        def visit(node: Node, done: Sequence[tuple[Miss, Miss]]) -> tuple[Miss, Miss]:
+            if isinstance(node, Quantifier):
+                return self._of_list(node)
+            if not isinstance(node, Branch):
+                return self._of_condition(node), self._of_condition(node.negated())
+            yes, no = [one for one, _ in done], [one for _, one in done]
+            if node.op == "NOT":
+                return no[0], yes[0]
+            if node.op == "XOR":
+                return _parity(done)
+            if not done:
+                never = Miss((Change(node.op, None, "a condition that can hold"),), 1.0)
+                return (Miss(), never) if node.op == "TRUE" else (never, Miss())
+            return (_all(yes), _least(no)) if node.op == "AND" else (_least(yes), _all(no))
+
+        return fold(root, visit)
+
+    def _of_condition(self, node: Leaf | Test | Quantifier) -> Miss:
+        assert not isinstance(node, Quantifier)
+        if isinstance(node, Leaf):
+            value = self.scope.attribute(node.name)
+            if truth(node, (), self.scope):
+                return Miss()
+            far = (
+                1.0 if value is ABSENT or value is None else min((_gap(value, end) for end in node.values), default=1.0)
+            )
+            return Miss((Change(node.name, value, leaf_words(node)),), far)
+        if test_truth(node, self.scope):
+            return Miss()
+        subject, value = self.subject(node)
+        if subject is None:
+            return Miss((Change(str(node), None, "true"),), 1.0)
+        wanted, nearest, far = self._wanted(node, value)
+        return Miss((Change(subject, value, wanted, nearest),), far)
+
+    def _wanted(self, test: Test, value: Any) -> tuple[str, object, float]:
+        """What the subject of a test should be, in words; the nearest such value if it is known; how far it is."""
+        if test.op.endswith("INSIDE"):
+            return self._wanted_place(test, value)
+        if _circle(test):
+            far, limit = (value_of(one, self.scope) for one in test.operands)
+            phrase = f"{WORDS[test.op] or 'exactly '}{metres(float(limit))} away"
+            centre = [one for one in test.operands[0].children if isinstance(one, Constant)]
+            phrase += f" from {Place(*(float(one.plain) for one in centre))}" if len(centre) == 2 else ""
+            return phrase, None, 1.0 if far is None else distance(far, float(limit))
+        known = value_of(next(one for one in test.operands if not isinstance(one, Constant)), self.scope)
+        op, others = test.op, list(test.operands[1:])
+        if op in TURNED and isinstance(test.operands[0], Constant):
+            op, others = TURNED[op], [test.operands[0]]
+        ends = [value_of(one, self.scope) for one in others]
+        gaps = [1.0 if known is None or end is None else _gap(known, end) for end in ends]
+        far = min(gaps, default=1.0)
+        texts = [
+            literal(one.literal) if isinstance(one, Constant) else f"{one} ({show(end)})"
+            for one, end in zip(others, ends, strict=True)
+        ]
+        exact = others[0].plain if op == "=" and isinstance(others[0], Constant) else None
+        return _words(op, texts, test), exact, far
+
+    def _wanted_place(self, test: Test, value: Any) -> tuple[str, object, float]:
+        inside = test.op == "INSIDE"
+        known = value is not None and is_place(value.lat, value.lon)
+        found = nearest_place(test.machine, value.lat, value.lon) if known else None
+        if found is None:
+            return f"a place {'inside' if inside else 'outside'} the polygon", None, 1.0
+        far, lat, lon = found
+        fraction = far / (far + NEAR)
+        if not inside:
+            return f"beyond {Place(lat, lon)}, {metres(far)} away", None, fraction
+        return f"{Place(lat, lon)}, {metres(far)} away", Place(lat, lon), fraction
+
+    def _of_list(self, node: Quantifier) -> tuple[Miss, Miss]:
+        name, several = self.subject(node)
+        one_is_enough = node.op in ("ANY", "EXISTS")
+        if several is None or several is ABSENT:
+            phrases = ("a list with such an element", "a list") if one_is_enough else ("a list", "a list, not empty")
+            yes, no = (Miss((Change(str(name), several, phrase),), 1.0) for phrase in phrases)
+        elif not several:
+            such = Miss((Change(str(name), several, "a list with such an element"),), 1.0)
+            yes, no = (such, Miss()) if one_is_enough else (Miss(), such)
+        else:
+            both = self._of_elements(node, several)
+            if node.op == "NOT EXISTS":
+                both = [(no, yes) for yes, no in both]
+            if one_is_enough:
+                return _least([one for one, _ in both]), _all([one for _, one in both])
+            return _all([one for one, _ in both]), _least([one for _, one in both])
+        return yes, no
+
+
+def _all(several: Sequence[Miss]) -> Miss:
+    changes = {(change.attribute, change.wanted): change for one in several for change in one.changes}
+    return Miss(tuple(changes.values()), sum(one.far for one in several))
+
+
+def _least(several: Sequence[Miss]) -> Miss:
+    return min(several, key=lambda one: one.rank)
+
+
+def _parity(done: Sequence[tuple[Miss, Miss]]) -> tuple[Miss, Miss]:
+    """What makes an odd number of conditions true, and what an even one; all of them must be known."""
+    odd, even = done[0]
+    for yes, no in done[1:]:
+        odd, even = _least([_all([odd, no]), _all([even, yes])]), _least([_all([even, no]), _all([odd, yes])])
+    return odd, even
+
+
+def _plain(value: Any) -> Any:
+    return None if value is ABSENT else value
+
+
+def _circle(node: Node) -> bool:
+    """Whether a test compares a distance with a literal."""
+    if not isinstance(node, Test) or node.op not in WORDS:
+        return False
+    one, other = node.operands
+    return isinstance(one, Call) and one.name == "DISTANCE" and isinstance(other, Constant)
+
+
+def _coordinates(test: Test) -> Sequence[Expression]:
+    """Where the place of a test comes from: the coordinates that are no literals."""
+    if test.op.endswith("INSIDE"):
+        return test.operands
+    one, other = test.operands[0].children[:2], test.operands[0].children[2:]
+    return other if all(isinstance(each, Constant) for each in one) else one
+
+
+def _inputs(root: Any) -> Iterator[Any]:
+    """What an expression takes from the event: fields, elements, lengths of lists, the time."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (Field, Element, ListPath)):
+            yield node
+        elif isinstance(node, Now):
+            continue
+        elif isinstance(node, Length):
+            yield node.list
+        elif isinstance(node, Verdict):
+            stack.append(node.condition)
+        elif isinstance(node, Test):
+            stack.extend(reversed(node.operands))
+        elif isinstance(node, Leaf):
+            yield Field(node.name, node.number, node.type, node.position)
+        elif isinstance(node, Quantifier):
+            yield node.list
+        else:
+            stack.extend(reversed(node.children))
+
+
+def _gap(one: Any, other: Any) -> float:
+    """How far two values are apart, from 0 to 1; texts by what they have in common."""
+    if isinstance(one, str) and isinstance(other, str):
+        if max(len(one), len(other)) > 200:
+            return 1.0
+        from difflib import SequenceMatcher  # not for everyone who imports hitbox
+
+        return 1.0 - SequenceMatcher(None, one, other, autojunk=False).ratio() / 2
+    return distance(one, float(other) if isinstance(other, Decimal) else other)
+
+
+def _words(op: str, texts: Sequence[str], test: Test) -> str:
+    """What the subject of a test should be."""
+    if op in WORDS:
+        return f"{WORDS[op] or ('' if isinstance(test.operands[-1], Constant) else 'equal to ')}{texts[0]}"
+    if op == "BETWEEN":
+        return f"between {texts[0]} and {texts[1]}"
+    if op == "NOT BETWEEN":
+        return f"less than {texts[0]} or more than {texts[1]}"
+    if op.endswith("IN"):
+        return f"{'none' if op.startswith('NOT') else 'one'} of {', '.join(texts)}"
+    if op.startswith("IS"):
+        return {"IS NULL": "NULL", "IS NOT NULL": "any value", "IS MISSING": "missing"}.get(op, "not missing")
+    denial, plain = ("not ", op.removeprefix("NOT ")) if op.startswith("NOT") else ("", op)
+    if plain == "IN NETWORK":
+        return f"an address {'outside' if denial else 'in'} {test.texts[0]}"
+    if plain == "REGEXP":
+        return f"{denial}matching {literal(test.texts[0])}"
+    return denial + pattern_words(test.machine, " ESCAPE ".join(map(literal, test.texts)), plain == "ILIKE")
+
+
+def leaf_words(leaf: Leaf) -> str:
+    """What the attribute of a leaf should be, where no interval of keys says it."""
+    if leaf.op.endswith("LIKE"):
+        denial = "not " if leaf.op.startswith("NOT") else ""
+        return denial + pattern_words(leaf.pattern, " ESCAPE ".join(literal(value) for value in leaf.values))
+    made = Test(leaf.op, (Field(leaf.name, 0, leaf.type, 0), *(Constant(one, "", 0) for one in leaf.values)), 0)
+    return _words(leaf.op, [literal(value) for value in leaf.values], made)
+
+
+def pattern_words(pattern: Pattern, text: str, any_case: bool = False) -> str:
+    """
+    >>> [pattern_words(Pattern(text), f"'{text}'") for text in ("ab%", "%ab", "%ab%", "a%b", "ab")]
+    ["starting with 'ab'", "ending with 'ab'", "containing 'ab'", "like 'a%b'", "'ab'"]
+    """
+    if not pattern.shape:
+        words = literal(pattern.prefix)
+    elif pattern.shape == "%" and pattern.prefix:
+        words = f"starting with {literal(pattern.prefix)}"
+    elif pattern.ends and pattern.suffix:
+        words = f"ending with {literal(pattern.suffix)}"
+    elif pattern.is_fragment:
+        words = f"containing {literal(pattern.fragments()[0])}"
+    else:
+        words = f"like {text}"
+    return f"{words} in any case" if any_case else words
+
+
+def _absent(pattern: Pattern, text: str) -> str:
+    """What a text that is not like a pattern lacks."""
+    if not pattern.shape:
+        return ""
+    if not text.startswith(pattern.prefix):
+        return f", which does not start with {literal(pattern.prefix)}"
+    if not text.endswith(pattern.suffix):
+        return f", which does not end with {literal(pattern.suffix)}"
+    lacking = [one for one in pattern.fragments() if one not in text]
+    return f", which does not contain {literal(lacking[0])}" if lacking else ""

@@ -1,0 +1,294 @@
+"""Open indexes: no schema, attributes come from the predicates."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import decimal
+import pickle
+import random
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hitbox
+from hitbox import Index, Limits
+from hitbox.errors import HitboxError, TypeProblem, UnknownAttribute, ValueProblem
+from support.random_documents import SCHEMA, Writer, nested, random_image
+
+
+def derived(index: Index) -> list[str]:
+    return [one.text for one in index._keys.derived]
+
+
+@pytest.mark.parametrize(("matcher", "seed"), [("hitbox", 0), ("hitbox", 1), ("brute", 2), ("counting", 3)])
+def test_an_open_index_answers_as_a_declared_one(matcher: str, seed: int, tmp_path: Path) -> None:
+    """Where events have the declared types, the two cannot differ. Left out is what a schema decides: which names of an
+    EXISTS are those of the event, and that a difference of two attributes is one of times."""
+    rng = random.Random(200 + seed)
+    index, declared = Index(matcher=matcher), Index(SCHEMA)
+    texts: dict[int, str] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hitbox.HitboxWarning)
+        while len(texts) < 100:
+            id, text = len(texts), Writer(rng).predicate(rng.randint(0, 2))
+            if any(part in text for part in ("EXISTS", "until - at", "at - until")):
+                continue
+            texts[id] = text
+            declared.subscribe(id, texts[id])
+            index.subscribe(id, texts[id], priority=rng.randint(0, 9))
+    images = [(random_image(rng), random_image(rng) if rng.random() < 0.5 else None) for _ in range(25)]
+    events = [
+        nested(rng, new) if old is None else {"new": nested(rng, new), "old": nested(rng, old)} for new, old in images
+    ]
+    index.save(tmp_path)
+    others = [Index.open(tmp_path), pickle.loads(pickle.dumps(index)), copy.copy(index)]
+    batch = index.match_batch(events)
+    for number, event in enumerate(events):
+        wanted = sorted(declared.match(event))
+        found = sorted(index.match(event))
+        assert found == wanted, [(texts[id], event) for id in set(found) ^ set(wanted)]
+        assert sorted(batch[number]) == wanted
+        for other in others:
+            assert sorted(other.match(event)) == wanted
+        some = rng.choice(list(texts))
+        assert index.explain(event, some).matched == (some in wanted), texts[some]
+    for id in list(texts)[::2]:
+        index.unsubscribe(id)
+    for event in events:
+        assert sorted(index.match(event)) == [id for id in sorted(declared.match(event)) if id % 2]
+
+
+def test_one_name_has_an_attribute_per_type() -> None:
+    index = Index()
+    index.subscribe("number", "x = 1")
+    index.subscribe("half", "x < 1.5")
+    index.subscribe("string", "x = '1'")
+    index.subscribe("bool", "x")
+    index.subscribe("moment", "x > TIMESTAMP '2026-01-01'")
+    index.subscribe("there", "x IS NOT NULL")
+    index.subscribe("null", "x IS NULL")
+    assert len(derived(index)) == 5
+    cases: list[tuple[Any, list[str]]] = [
+        (1, ["half", "number", "there"]),
+        (1.0, ["half", "number", "there"]),
+        (np.int8(1), ["half", "number", "there"]),
+        (decimal.Decimal("1.0"), ["half", "number", "there"]),
+        (1.25, ["half", "there"]),
+        ("1", ["string", "there"]),
+        (True, ["bool", "there"]),
+        (False, ["there"]),
+        (dt.datetime(2026, 5, 1), ["moment", "there"]),
+        ("2026-05-01T10:00:00Z", ["moment", "there"]),
+        ([1], ["there"]),
+        ({"y": 1}, ["there"]),
+        (float("nan"), ["null"]),
+        (None, ["null"]),
+    ]
+    for value, wanted in cases:
+        assert sorted(index.match({"x": value, "more": object()})) == wanted, value
+    assert index.match({}) == ["null"]
+    assert index.match(OrderedDict(x="1")) == ["string", "there"]
+
+
+def test_whole_numbers_are_exact() -> None:
+    index = Index()
+    big = 2**53
+    for number in range(big - 3, big + 4):
+        index.subscribe(f"= {number}", f"n = {number}")
+        index.subscribe(f"< {number}", f"n < {number}")
+        index.subscribe(f">= {number}", f"n >= {number}")
+        index.subscribe(f"<> {number}", f"n <> {number}")
+        index.subscribe(f"in {number}", f"n IN (7, {number})")
+        index.subscribe(f"between {number}", f"n BETWEEN 5 AND {number}")
+        index.subscribe(f"outside {number}", f"n NOT BETWEEN 5 AND {number}")
+    for value in [*range(big - 4, big + 5), float(big), float(big + 2), 7, -big - 1, 10**30]:
+        wanted = {f"= {n}" for n in range(big - 3, big + 4) if value == n}
+        wanted |= {f"< {n}" for n in range(big - 3, big + 4) if value < n}
+        wanted |= {f">= {n}" for n in range(big - 3, big + 4) if value >= n}
+        wanted |= {f"<> {n}" for n in range(big - 3, big + 4) if value != n}
+        wanted |= {f"in {n}" for n in range(big - 3, big + 4) if value in (7, n)}
+        wanted |= {f"between {n}" for n in range(big - 3, big + 4) if 5 <= value <= n}
+        wanted |= {f"outside {n}" for n in range(big - 3, big + 4) if not 5 <= value <= n}
+        assert set(index.match({"n": value})) == wanted, value
+
+
+def test_two_attributes_compare_where_they_are_of_one_type() -> None:
+    index = Index()
+    index.subscribe("equal", "a = b")
+    index.subscribe("other", "a <> b")
+    index.subscribe("less", "a < b")
+    index.subscribe("minus", "a - b > 1")
+    for a, b, wanted in [
+        (1, 1.0, ["equal"]),
+        ("x", "x", ["equal"]),
+        (1, 3, ["less", "other"]),
+        (3, 1, ["minus", "other"]),
+        ("1", 1, []),
+        (True, 1, []),
+        (None, 1, []),
+        ([1], [1], []),
+        (dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 2), ["less", "other"]),
+    ]:
+        assert sorted(index.match({"a": a, "b": b})) == wanted, (a, b)
+
+
+def test_paths_lists_and_objects() -> None:
+    index = Index()
+    index.subscribe("city", "order.city = 'Paris'")
+    index.subscribe("tag", "ANY(order.tags) = 'x'")
+    index.subscribe("all", "ALL(scores) >= 3")
+    index.subscribe("sku", "ANY(items.sku) = 'A'")
+    index.subscribe("item", "EXISTS(items WHERE sku = 'A' AND price < 10 AND NEW.limit > price)")
+    index.subscribe("many", "LENGTH(order.tags) > 1")
+    index.subscribe("near", "DISTANCE(at.lat, at.lon, 48.85, 2.35) < 5000")
+    event = {
+        "order": {"city": "Paris", "tags": ["x", 3]},
+        "scores": [3, 4.5],
+        "items": [{"sku": "A", "price": 12}, {"sku": "B"}],
+        "limit": 50,
+        "at": {"lat": 48.86, "lon": 2.35},
+    }
+    assert sorted(index.match(event)) == ["all", "city", "many", "near", "sku", "tag"]
+    event["items"] = [{"sku": "A", "price": 9}]
+    assert "item" in index.match(event)
+    assert sorted(index.match({"order.city": "Paris", "order.tags": ["x"], "scores": ["3"]})) == ["city", "tag"]
+    assert index.match({"scores": []}) == ["all"]
+
+
+def test_places_are_boxes() -> None:
+    index = Index()
+    index.subscribe(1, "DISTANCE(lat, lon, 48.85, 2.35) < 5000")
+    index.subscribe(2, "INSIDE(lat, lon, 'POLYGON ((2 48, 3 48, 3 49, 2 49, 2 48))')")
+    assert sorted(derived(index)) == ["NUMBER(lat)", "NUMBER(lon)"]
+    assert [len(index._matcher.boxes(np.array([n]))[0]) for n in index._matcher.numbers()] == [2, 2]
+    for lat, lon, wanted in [(48.86, 2.35, [1, 2]), (48, 2, [2]), (47, 2, []), ("48.86", 2.35, []), (None, 2.35, [])]:
+        assert sorted(index.match({"lat": lat, "lon": lon})) == wanted
+    assert index.match({"lat": 48.86}) == []
+
+
+def test_tables_and_loads() -> None:
+    index = Index()
+    table = pa.table(
+        {"id": [1, 2, 3], "where": ["price > 10", "order.city ILIKE 'paris'", "s LIKE '%x' AND price < 99"]}
+    )
+    assert index.load(table).loaded == 3
+    rows = [
+        {"price": 12, "order": {"city": "PARIS"}, "s": "ax", "more": [1]},
+        {"price": None, "order": None, "s": "x", "more": None},
+        {"price": 5, "order": {"city": None}, "s": "x", "more": []},
+    ]
+    wanted = [[1, 2, 3], [], [3]]
+    assert [sorted(ids) for ids in index.match_batch(pa.Table.from_pylist(rows)).to_lists().to_pylist()] == wanted
+    assert [sorted(ids) for ids in index.match_batch(rows).to_lists().to_pylist()] == wanted
+    images = pa.Table.from_pylist([{"old": {"price": 1}, "new": {"price": 11}}])
+    index.subscribe(4, "OLD.price < price")
+    assert sorted(index.match_batch(images).to_lists().to_pylist()[0]) == [1, 4]
+    bad = index.load(pa.table({"id": [5, 6], "where": ["a >", "a = 1"]}), on_error="return")
+    assert (bad.loaded, [row for row, _ in bad.errors]) == (1, [0])
+    with pytest.raises(HitboxError):
+        index.load(pa.table({"id": [7], "price_low": [3], "price_high": [4]}))
+
+
+def test_changes_of_documents() -> None:
+    index = Index()
+    index.subscribe(1, "price < 10")
+    index.subscribe(2, "OLD.price > price")
+    found = index.match_change({"price": 12}, {"price": 9})
+    assert (found.enter, found.leave, found.stay) == ([1, 2], [], [])
+
+
+def test_errors() -> None:
+    index = Index()
+    for text, error in [
+        ("a = INTERVAL '5 minutes'", TypeProblem),
+        ("a IN (1, 'x')", TypeProblem),
+        ("a BETWEEN 1 AND 'x'", TypeProblem),
+        ("a = NaN", HitboxError),
+        ("a", None),
+        ("(a > 1) + 2 > 3", TypeProblem),
+    ]:
+        if error is None:
+            index.subscribe(1, text)
+        else:
+            with pytest.raises(error):
+                index.subscribe(2, text)
+    with pytest.raises(ValueProblem, match="no information attributes"):
+        index.subscribe(3, "a", about={"x": 1})
+    with pytest.raises(UnknownAttribute, match="say nothing about themselves"):
+        index.match({}, where="x > 1")
+    index.subscribe(4, "b > 3 OR s = 'x'")
+    for bad in ({"b": (1, 2)}, {"s": "a\0"}):
+        with pytest.raises(ValueProblem):
+            index.match(bad)
+        with pytest.raises(HitboxError, match="event 1"):
+            index.match_batch([{}, bad])
+    with pytest.raises(ValueProblem, match="mapping"):
+        index.match([1])  # type: ignore[arg-type]
+
+
+def test_functions_are_limited_and_attributes_are_not() -> None:
+    index = Index(limits=Limits(derived=2))
+    for number in range(50):
+        index.subscribe(number, f"a{number} > 3 AND LENGTH(s{number}) > 2")
+    assert sum(one.is_attribute for one in index._keys.derived) == 50
+    assert sum(not one.is_attribute for one in index._keys.derived) == 2
+    assert index.match({"a7": 4, "s7": "abc", "a8": 4, "s8": "a"}) == [7]
+
+
+def test_what_no_event_has() -> None:
+    index = Index()
+    assert index.check() == []
+    index.subscribe("good", "price > 3 AND order.city = 'Paris'")
+    index.subscribe("typo", "prise > 3")
+    index.subscribe("other", "prise > 4 OR LOWER(ordr.city) = 'x'")
+    index.subscribe("list", "ANY(tgas) = 'x' AND price > 1")
+    events = [{"price": 1, "order": {"city": "Rome"}, "tags": ["x"]}]
+    unseen = index.check(events)
+    assert [(one.attribute, one.subscriptions, sorted(map(str, one.ids))) for one in unseen] == [
+        ("prise", 2, ["other", "typo"]),
+        ("ordr.city", 1, ["other"]),
+        ("tgas", 1, ["list"]),
+    ]
+    assert index.check(pa.Table.from_pylist(events)) == unseen
+    assert index.check() == []
+    index.match(events[0])
+    assert index.check() == unseen
+    for _ in range(3000):
+        index._recent.note({"prise": 1})
+    assert "price" in {one.attribute for one in index.check()}
+    declared = Index({"a": "int", "b": "int", "c": hitbox.Attribute("int", role="information")})
+    declared.subscribe(1, "a > 3", about={"c": 1})
+    declared.subscribe(2, "b > a")
+    assert [one.attribute for one in declared.check([{"a": 1}])] == ["b"]
+
+
+@dataclass
+class Part:
+    sku: str
+
+
+@dataclass
+class Parcel:
+    first: Part
+    parts: list[Part]
+
+
+def test_what_no_event_has_of_objects_lists_and_texts() -> None:
+    """Objects may be of any kind, and what finds a subscription may be an element of a list or a part of a text."""
+    declared = Index({"first": {"sku": "string"}, "parts": [{"sku": "string"}], "tags": "string[]", "s": "string"})
+    for index in (declared, Index()):
+        index.subscribe(1, "first.sku = 'x'")
+        index.subscribe(2, "EXISTS(parts WHERE sku = 'x')")
+        index.subscribe(3, "ANY(tags) = 'x'")
+        index.subscribe(4, "s LIKE '%abc%'")
+        event = Parcel(Part("x"), [Part("x")])
+        assert sorted(index.match(event)) == [1, 2]
+        for found in (index.check(), index.check([event]), index.check((event,))):
+            assert sorted((one.attribute, tuple(one.ids)) for one in found) == [("s", (4,)), ("tags", (3,))]
