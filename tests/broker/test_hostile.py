@@ -27,7 +27,7 @@ ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, 180))
 
 
 # ---- tables

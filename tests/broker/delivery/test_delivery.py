@@ -27,7 +27,7 @@ from support.broker_kit import Listener, item, running, serving, sub, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, 180))
 
 
 def address(url: str) -> str:

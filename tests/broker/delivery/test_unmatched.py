@@ -39,7 +39,7 @@ def test_what_nobody_wants_goes_to_who_asked_for_it(tmp_path: Path, way: str) ->
             await until(lambda: len(lost.got) == 51)
             assert lost.seqs()[-1] == 72
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 180))
 
 
 def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) ->
             assert await admin.replay(broker, "ann", 1) == 0  # its delivery is pending anyway
             await until(lambda: lost.seqs() == [1, 3, 1, 3])
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 180))
 
 
 def test_on_the_command_line(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from support.broker_kit import SCHEMA, serving, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, 180))
 
 
 async def take(subscriber: Any, count: int) -> list[Delivery]:
@@ -170,7 +170,8 @@ def test_try_explain_check_replay_schema(tmp_path: Path) -> None:
             assert tried["count"] == 0
             assert {m["id"] for m in tried["misses"]} == {"ann/a", "ann/b"}
             why = await ask("POST", "/v1/explain", {"event": {"price": 9}, "id": "ann/a"})
-            assert why["tree"] == {"text": "price > 10", "truth": "false", "attribute": "price", "value": 9}
+            seen = {"attribute": "price", "value": 9, "note": "price is 9.0"}
+            assert why["tree"] == {"text": "price > 10", "truth": "false", **seen}
             with pytest.raises(Refused) as caught:
                 await ask("POST", "/v1/check", {"where": "prise > 10"})
             assert (caught.value.position, caught.value.kind) == (0, "UnknownAttribute")

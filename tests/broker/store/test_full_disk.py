@@ -218,7 +218,7 @@ async def scenario():
             await asyncio.sleep(0.05)
         assert await broker.publish([item(qty=1)]) == last + 1
 
-asyncio.run(asyncio.wait_for(scenario(), 60))
+asyncio.run(asyncio.wait_for(scenario(), 180))
 """
 
 
