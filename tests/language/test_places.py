@@ -75,6 +75,16 @@ def test_random_circles(seed: int) -> None:
     check(loaded(texts), texts, [*events, {"lat": 1.0}, {"lat": 91.0, "lon": 0.0}, {"lat": -0.0, "lon": -0.0}, {}])
 
 
+def test_the_antimeridian_is_one_line() -> None:
+    index = Index(SCHEMA)
+    index.subscribe("at", "DISTANCE(lat, lon, 10, 180) <= 0")
+    index.subscribe("off", "DISTANCE(lat, lon, 10, 180) > 0")
+    for lon in (180.0, -180.0):
+        assert index.match({"lat": 10.0, "lon": lon}) == ["at"]
+        assert distance(10, lon, 10, 180) == 0
+    assert index.match({"lat": 10.0, "lon": -179.999}) == ["off"]
+
+
 def test_circles_agree_with_the_second_evaluator() -> None:
     rng = random.Random(5)
     centres = [somewhere(rng) for _ in range(200)]

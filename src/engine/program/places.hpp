@@ -49,7 +49,8 @@ static inline Truth in_circle(const i64* words, double latitude, double longitud
   const double one = latitude * RADIAN;
   const double along = std::sin((number(words[0]) - one) / 2);
   if (along * along - most > near_most) return IS_FALSE;
-  const double across = std::sin((number(words[1]) - longitude) * RADIAN / 2);
+  const double apart = std::fabs(number(words[1]) - longitude);
+  const double across = std::sin(std::min(apart, 360 - apart) * RADIAN / 2);
   const double h = along * along + std::cos(one) * number(words[2]) * across * across;
   if (least - h > near_least || h - most > near_most) return IS_FALSE;
   return h - least > near_least && most - h > near_most ? IS_TRUE : Truth(IS_TRUE | IS_FALSE);

@@ -44,6 +44,8 @@ def nearest_place(area: Area, lat: float, lon: float) -> tuple[float, float, flo
 
 def _metres(lat: float, lon: float, lats: F64, lons: F64) -> Any:
     one, other = np.radians(lat), np.radians(lats)
-    across, along = np.sin(np.radians(lons - lon) / 2), np.sin((other - one) / 2)
+    apart = np.abs(lons - lon)
+    across = np.sin(np.radians(np.minimum(apart, 360 - apart)) / 2)
+    along = np.sin((other - one) / 2)
     half = along * along + np.cos(one) * np.cos(other) * across * across
     return 2 * EARTH_RADIUS * np.arcsin(np.minimum(1.0, np.sqrt(half)))

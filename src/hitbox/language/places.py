@@ -37,7 +37,8 @@ def distance(lat: float, lon: float, other_lat: float, other_lon: float) -> floa
     if not (is_place(lat, lon) and is_place(other_lat, other_lon)):
         return None
     one, other = math.radians(lat), math.radians(other_lat)
-    across = math.sin(math.radians(other_lon - lon) / 2)
+    apart = abs(other_lon - lon)
+    across = math.sin(math.radians(min(apart, 360 - apart)) / 2)  # the shorter way: 180 and -180 are one meridian
     along = math.sin((other - one) / 2)
     half = along * along + math.cos(one) * math.cos(other) * across * across
     return 2 * EARTH_RADIUS * math.asin(min(1.0, math.sqrt(half)))
