@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
+import random
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,12 @@ from typer.testing import CliRunner
 
 from hitbox import Client, Index, Schema
 from hitbox.broker.cli import app
+from hitbox.broker.client import Refused
+from hitbox.errors import HitboxWarning
 from support.broker_kit import serving
+from support.random_documents import SCHEMA as DOCUMENTS
+from support.random_documents import TYPES, Writer, meaning, nested, random_image
+from support.second_evaluator import Unsure, World, parse, truth
 from support.served import served
 
 SHOP: dict[str, Any] = {
@@ -137,3 +146,87 @@ def test_attributes_that_no_recent_event_had(tmp_path: Path) -> None:
         assert "the latest 1 event\n" in run(app, ["admin", "unseen", "--url", url, "--events", "1"]).stdout
         with pytest.raises(Exception, match="events"):
             client.request("GET", "/v1/unseen", events=0)
+
+
+def without_infinities(value: Any) -> Any:
+    """JSON has none."""
+    if isinstance(value, dict):
+        return {name: without_infinities(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_infinities(one) for one in value]
+    return None if value in (math.inf, -math.inf) else value
+
+
+async def deliveries(client: Client, events: int, first: int) -> dict[int, set[str]]:
+    """What the subscriber gets of these events; one more subscription wants every event, so none is missed."""
+    got: dict[int, set[str]] = {}
+    async with client.subscriber("ann") as ann, asyncio.timeout(60):
+        async for delivery in ann:
+            got[delivery.seq - first] = set(delivery.subscriptions) - {"all"}
+            await ann.ack(delivery)
+            if len(got) == events:
+                break
+    return got
+
+
+def test_random_documents_through_changes_and_a_restart(tmp_path: Path) -> None:
+    """Subscribe, publish, replace and remove, publish, restart, publish: as the second evaluator says."""
+    rng = random.Random(11)
+    writer = Writer(rng)
+    texts: dict[str, str] = {}
+    checked = 0
+
+    async def subscribe(client: Client, names: list[str]) -> None:
+        for name in names:
+            for _ in range(20):
+                where = writer.predicate(rng.randint(0, 2))
+                try:
+                    await client.request(
+                        "POST",
+                        "/v1/subscribers/ann/subscriptions",
+                        [{"name": name, "where": where, "priority": rng.randint(0, 9)}],
+                    )
+                except Refused:
+                    continue
+                texts[name] = where
+                break
+
+    async def publish(client: Client) -> None:
+        nonlocal checked
+        images = []
+        for _ in range(20):
+            old = random_image(rng) if rng.random() < 0.4 else None
+            images.append((without_infinities(random_image(rng)), without_infinities(old)))
+        events = []
+        for new, old in images:
+            event = nested(rng, new)
+            events.append(event if old is None else {"new": event, "old": nested(rng, old)})
+        first = await client.publish_many(events)
+        got = await deliveries(client, len(events), first)
+        for number, (new, old) in enumerate(images):
+            world = World(meaning(new) or {}, meaning(old), time.time_ns() // 1000)
+            for name, where in texts.items():
+                try:
+                    wanted = truth(parse(where, TYPES), TYPES, world) is True
+                except Unsure:
+                    continue
+                assert (name in got[number]) == wanted, f"{where!r} of {new!r}, old {old!r}"
+                checked += 1
+
+    async def scenario() -> None:
+        async with serving(tmp_path, Schema(DOCUMENTS)) as (_, url), Client(url) as client:
+            await client.request("POST", "/v1/subscribers/ann/subscriptions", [{"name": "all", "where": "TRUE"}])
+            await subscribe(client, [f"s{n}" for n in range(80)])
+            await publish(client)
+            await subscribe(client, rng.sample(sorted(texts), 30))
+            for name in rng.sample(sorted(texts), 20):
+                await client.request("DELETE", f"/v1/subscribers/ann/subscriptions/{name}")
+                del texts[name]
+            await publish(client)
+        async with serving(tmp_path, None) as (_, url), Client(url) as client:
+            await publish(client)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HitboxWarning)
+        asyncio.run(scenario())
+    assert checked > 3000
