@@ -230,3 +230,15 @@ def test_random_documents_through_changes_and_a_restart(tmp_path: Path) -> None:
         warnings.simplefilter("ignore", HitboxWarning)
         asyncio.run(scenario())
     assert checked > 3000
+
+
+def test_a_list_of_two_is_no_interval(tmp_path: Path) -> None:
+    """Older stores hold an interval as a list of two; a list of two that is read again is still a list."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, Schema({"tags": "string[]", "qty": "int"})) as (_, url), Client(url) as client:
+            await client.publish({"tags": ["x", "y"], "qty": {"low": 1, "high": 3}})
+            await client.request("PUT", "/v1/subscribers/ann/subscriptions/s", {"where": "ANY(tags) = 'y' AND qty > 2"})
+            assert await client.request("POST", "/v1/subscribers/ann/replay", {"first": 1}) == {"count": 1}
+
+    asyncio.run(scenario())

@@ -136,7 +136,7 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
     names: list[str] = []
     highest, unmatched = 0, True
     try:
-        for level, ids in broker.registry.levels(stored_values(item.event), item.where):
+        for level, ids in broker.registry.levels(stored_values(item.event, broker.registry.schema), item.where):
             unmatched = False
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level

@@ -48,12 +48,6 @@ MANY = 200
 log = logging.getLogger("hitbox.broker")
 
 
-def _accepted_before(seq: int, when: int, body: bytes) -> AcceptedEvent:
-    """An event that an earlier run stored."""
-    item = msgspec.json.decode(body, type=PublishedEvent)
-    return AcceptedEvent(seq, stored_values(item.event), item.where, body, when, 0, again=True)
-
-
 class Broker:
     """A running broker. `disk` and `writer` are replaced by the simulator."""
 
@@ -141,11 +135,17 @@ class Broker:
     def _unmatched(self) -> list[AcceptedEvent]:
         """The next events that were stored but not matched before a crash; some may have been delivered."""
         rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
-        return [_accepted_before(*row) for row in rows]
+        return [self._accepted_before(*row) for row in rows]
 
     def _read(self, seqs: Iterable[int]) -> list[AcceptedEvent]:
         """Those of the events that are still stored."""
-        return [_accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
+        return [self._accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
+
+    def _accepted_before(self, seq: int, when: int, body: bytes) -> AcceptedEvent:
+        """An event that an earlier run stored."""
+        item = msgspec.json.decode(body, type=PublishedEvent)
+        values = stored_values(item.event, self.registry.schema)
+        return AcceptedEvent(seq, values, item.where, body, when, 0, again=True)
 
     async def stop(self) -> None:
         """Accept nothing more, finish what was accepted, save the index and close."""

@@ -281,10 +281,15 @@ class SubscriptionRegistry:
         return index
 
 
-def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode stored values: older stores hold an interval as a list of two."""
+def _as_interval(value: Any) -> Any:
+    """Older stores hold an interval as a list of two."""
+    return {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
+
+
+def stored_values(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Decode the stored values of an event."""
     return {
-        name: {"low": value[0], "high": value[1]} if isinstance(value, list) and len(value) == 2 else value
+        name: value if name in schema and schema[name].is_list else _as_interval(value)
         for name, value in values.items()
     }
 
@@ -297,7 +302,7 @@ def stored_about(stored: str) -> dict[str, Any]:
         raise BadRequest(f"its `about` cannot be read: {problem}") from None
     if not isinstance(found, dict):
         raise BadRequest(f"its `about` is a JSON object, not {stored:.100}")
-    return stored_values(found)
+    return {name: _as_interval(value) for name, value in found.items()}
 
 
 def _merge_levels(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
