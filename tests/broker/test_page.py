@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -48,7 +49,19 @@ def page(browser: playwright.Browser, url: str) -> Iterator[playwright.Page]:
     assert problems == []
 
 
+def show(page: playwright.Page, view: str) -> None:
+    page.locator("nav").get_by_role("link", name=view).click()
+    expect(page.locator("nav a[aria-current]")).to_contain_text(view)
+
+
+def agree(page: playwright.Page) -> None:
+    """Press the first button of the dialog; it closes."""
+    page.locator("#dialog-yes").click()
+    expect(page.locator("#dialog")).not_to_be_visible()
+
+
 def add(page: playwright.Page, owner: str, name: str, priority: int, where: str) -> None:
+    show(page, "Subscriptions")
     page.get_by_label("Subscriber", exact=True).fill(owner)
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_label("Priority", exact=True).fill(str(priority))
@@ -58,6 +71,7 @@ def add(page: playwright.Page, owner: str, name: str, priority: int, where: str)
 
 
 def test_attributes_that_no_event_had(page: playwright.Page) -> None:
+    show(page, "Subscriptions")
     page.get_by_role("button", name="Look for them").click()
     expect(page.locator("#unseen-count")).to_contain_text("the latest")
 
@@ -66,14 +80,18 @@ def test_add_publish_see_it_arrive(page: playwright.Page) -> None:
     add(page, "ann", "cheap", 7, "price < 20 AND city = 'Paris'")
     add(page, "bob", "many", 2, "qty >= 3")
     expect(page.locator("#subs")).to_contain_text("price < 20 AND city = 'Paris'")
+    show(page, "Events")
     page.get_by_label("Event (JSON)").fill('{"price": 12.5, "qty": 5, "city": "Paris"}')
     page.get_by_role("button", name="Publish").click()
     expect(page.locator("#try-count")).to_contain_text("Published as event")
     expect(page.locator("#arrivals li").first).to_contain_text("2 matches")
+    show(page, "Subscribers")
     expect(page.locator("#who")).to_contain_text("ann")
+    show(page, "Overview")
     expect(page.locator("#rates canvas")).to_be_visible()
     shot = os.environ.get("HITBOX_SCREENSHOT")
     if shot:
+        show(page, "Events")
         page.get_by_role("button", name="Try").click()
         page.get_by_role("button", name="Why ann/cheap?").click()
         page.wait_for_timeout(4000)
@@ -83,6 +101,7 @@ def test_add_publish_see_it_arrive(page: playwright.Page) -> None:
 def test_try_an_event_and_read_why(page: playwright.Page) -> None:
     add(page, "ann", "cheap", 7, "price < 20 AND city = 'Paris'")
     add(page, "bob", "many", 2, "qty >= 3")
+    show(page, "Events")
     page.get_by_label("Event (JSON)").fill('{"price": 12.5, "qty": 5, "city": "Paris"}')
     page.get_by_role("button", name="Try").click()
     expect(page.locator("#try-count")).to_have_text("2 subscriptions match, most urgent first")
@@ -104,9 +123,12 @@ def test_numbers_stay_exact(page: playwright.Page, url: str) -> None:
     with Client.sync(url) as client:
         client.request("PUT", "/v1/subscribers/big", {"policy": "spool", "limit": 1})
         client.publish_many([{"qty": -9007199254740993, "city": odd}, {"qty": -9007199254740993, "price": -0.5}])
+    show(page, "Events")
     expect(page.locator("#arrivals")).to_contain_text('"qty":-9007199254740993,')
     expect(page.locator("#arrivals")).to_contain_text(json.dumps(odd))
+    show(page, "Dead letters")
     expect(page.locator("#dead")).to_contain_text('"qty":-9007199254740993', timeout=10_000)
+    show(page, "Events")
     page.get_by_label("Event (JSON)").fill('{"qty": -9007199254740993}')
     page.get_by_role("button", name="Try").click()
     expect(page.locator("#try-count")).to_have_text("1 subscription matches")
@@ -131,6 +153,7 @@ def test_numbers_stay_exact(page: playwright.Page, url: str) -> None:
 def test_a_batch_is_listed_whole_and_what_is_left_out_is_said(page: playwright.Page, url: str) -> None:
     with Client.sync(url) as client:
         first = client.publish_many([{"qty": -n} for n in range(50)])
+    show(page, "Events")
     expect(page.locator("#arrivals li").first).to_contain_text(f"#{first + 49} ")
     shown = page.locator("#arrivals li").all_inner_texts()
     assert [int(text.split()[0][1:]) for text in shown] == list(range(first + 49, first + 29, -1))
@@ -140,12 +163,14 @@ def test_a_batch_is_listed_whole_and_what_is_left_out_is_said(page: playwright.P
 
 
 def test_an_error_is_marked_at_its_place(page: playwright.Page) -> None:
+    show(page, "Subscriptions")
     page.get_by_label("Where", exact=True).fill("price > 3 AND prise < 9")
     expect(page.locator("#where-error")).to_contain_text("did you mean 'price'?")
     assert page.locator("#where-error mark").get_attribute("aria-label") == "here: prise < 9"
     expect(page.get_by_label("Where", exact=True)).to_have_attribute("aria-invalid", "true")
     page.get_by_label("Where", exact=True).fill("price > 3 AND price < 9")
     expect(page.locator("#where-error")).to_have_text("")
+    show(page, "Events")
     page.get_by_label("Event (JSON)").fill('{"price": ')
     page.get_by_role("button", name="Try").click()
     expect(page.locator("#event-error")).to_contain_text("The event is not JSON")
@@ -153,9 +178,13 @@ def test_an_error_is_marked_at_its_place(page: playwright.Page) -> None:
 
 def test_search_and_remove(page: playwright.Page) -> None:
     add(page, "eve", "gone", 1, "qty = 77")
-    page.get_by_label("Search").fill("qty = 77")
+    page.get_by_label("Search").fill("QTY = 77")  # whatever the case
     expect(page.locator("#subs tr")).to_have_count(1)
     page.get_by_role("button", name="Remove eve/gone").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#subs tr")).to_have_count(1)
+    page.get_by_role("button", name="Remove eve/gone").click()
+    agree(page)
     expect(page.locator("#subs tr")).to_have_count(0)
     expect(page.locator("#subs-done")).to_have_text("eve/gone is removed")
     expect(page.get_by_label("Search")).to_be_focused()
@@ -166,6 +195,7 @@ def test_dead_letters_can_be_delivered_again(page: playwright.Page, url: str) ->
         client.request("PUT", "/v1/subscribers/dan", {"policy": "spool", "limit": 1})
         client.request("PUT", "/v1/subscribers/dan/subscriptions/s", {"where": "qty > 1000"})
         client.publish_many([{"qty": 1001}, {"qty": 1002}, {"qty": 1003}])
+    show(page, "Dead letters")
     expect(page.locator("#dead tr")).to_have_count(2, timeout=10_000)
     page.locator("#dead input").first.check()
     page.get_by_role("button", name="Deliver selected again").click()
@@ -177,7 +207,9 @@ def test_what_clients_send_is_text_not_html(page: playwright.Page, url: str) -> 
     with Client.sync(url) as client:
         client.request("PUT", "/v1/subscribers/mal/subscriptions/s", {"where": f"city = '{nasty}'"})
         client.publish({"city": nasty})
+    show(page, "Events")
     expect(page.locator("#arrivals")).to_contain_text(nasty)
+    show(page, "Subscriptions")
     page.get_by_label("Search").fill("onerror")
     expect(page.locator("#subs")).to_contain_text(nasty)
     assert page.locator("img").count() == 0
@@ -191,12 +223,102 @@ def test_keyboard_and_phone(browser: playwright.Browser, url: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
+    show(page, "Events")
     page.get_by_label("Event (JSON)").focus()
     for _ in range(2):
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") in ("Try", "Publish")
     unnamed = "[...document.querySelectorAll('input,textarea')].filter(e => !e.labels.length && !e.ariaLabel).length"
     assert page.evaluate(unnamed) == 0
+    show(page, "Subscribers")
     lines = "Math.max(...[...document.querySelectorAll('#who-title ~ * th')].map(e => e.offsetHeight))"
     assert page.evaluate(lines) < 40  # tables scroll sideways, words are not broken
+    for view in ("Overview", "Events", "Subscriptions", "Subscribers", "Dead letters", "Schema"):
+        show(page, view)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+        assert page.evaluate("document.documentElement.scrollHeight") < 2500, view
     context.close()
+
+
+def test_the_latest_events_are_filtered_and_held(page: playwright.Page, url: str) -> None:
+    show(page, "Events")
+    page.get_by_label("Only events where").fill("qty >")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#tail-error")).not_to_be_empty()
+    page.get_by_label("Only events where").fill("qty > 5000 AND city LIKE 'B%'")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#tail-error")).to_be_empty()
+    expect(page.locator("#arrivals-count")).to_contain_text("that fit, of")
+    with Client.sync(url) as client:
+        client.publish_many(
+            [{"qty": 5001, "city": "Bonn"}, {"qty": 5002, "city": "Rome"}, {"qty": 4999, "city": "Bern"}]
+        )
+    expect(page.locator("#arrivals")).to_contain_text("Bonn")
+    expect(page.locator("#arrivals li")).to_have_count(1)
+    page.get_by_role("button", name="Hold").click()
+    with Client.sync(url) as client:
+        client.publish({"qty": 6000, "city": "Berlin"})
+    page.wait_for_timeout(1500)
+    expect(page.locator("#arrivals li")).to_have_count(1)
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator("#arrivals li").first).to_contain_text("Berlin")
+
+
+def test_subscribers_are_changed_replayed_and_deleted(page: playwright.Page, url: str) -> None:
+    with Client.sync(url) as client:
+        client.request("PUT", "/v1/subscribers/Zoe", {})
+        first = client.publish({"qty": 7777})
+        client.request("PUT", "/v1/subscribers/Zoe/subscriptions/s", {"where": "qty = 7777"})
+    show(page, "Subscribers")
+    page.get_by_label("Find a subscriber").fill("zoe")
+    expect(page.locator("#who tr")).to_have_count(1)
+    page.get_by_role("button", name="Settings Zoe").click()
+    page.get_by_label("Most tries").fill("0")
+    page.locator("#dialog-yes").click()
+    expect(page.locator("#dialog-error")).to_contain_text("max_tries")  # the dialog stays, with the reason
+    page.get_by_label("Most tries").fill("9")
+    agree(page)
+    expect(page.locator("#who-done")).to_have_text("the settings of Zoe are saved")
+    page.get_by_role("button", name="Replay Zoe").click()
+    page.get_by_label("First event").fill(str(first))
+    agree(page)
+    expect(page.locator("#who-done")).to_have_text("1 event will be delivered again to Zoe")
+    with Client.sync(url) as client:
+        found = client.request("GET", "/v1/subscribers/Zoe")
+    assert (found["options"]["max_tries"], found["pending"]) == (9, 1)
+    page.get_by_role("button", name="Delete Zoe").click()
+    expect(page.locator("#dialog-text")).to_contain_text("1 subscription and 1 pending delivery")
+    agree(page)
+    expect(page.locator("#who tr")).to_have_count(0)
+
+
+def test_first_steps_then_the_schema(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float,city:string") as url:
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.locator("#guide")).to_be_visible()
+        expect(page.locator("#guide-where")).to_have_text("price < 20")
+        expect(page.locator("#guide-client")).to_contain_text(f"--url {url}")
+        add(page, "ann", "s", 4, "price < 20")
+        show(page, "Overview")
+        expect(page.locator("#guide-subscribe")).to_have_class("done")
+        expect(page.locator("#guide-publish")).not_to_have_class("done")
+        show(page, "Schema")
+        expect(page.locator("#attributes tr")).to_have_count(2)
+        text = page.get_by_label("Attributes (JSON)").input_value()
+        page.get_by_label("Attributes (JSON)").fill(json.dumps(json.loads(text)[1:]))
+        page.get_by_role("button", name="Change").click()
+        page.locator("#dialog-yes").click()
+        expect(page.locator("#dialog-error")).to_contain_text("1 subscription contradicts the new schema")
+        page.get_by_role("button", name="Cancel").click()
+        more = [*json.loads(text), {"name": "qty", "type": "int", "role": "criteria"}]
+        page.get_by_label("Attributes (JSON)").fill(json.dumps(more))
+        page.get_by_role("button", name="Change").click()
+        agree(page)
+        expect(page.locator("#attributes tr")).to_have_count(3)
+        with Client.sync(url) as client:
+            client.publish({"price": 3, "qty": 1})
+            assert [delivery.event for delivery in client.listen("ann", count=1)] == [{"price": 3, "qty": 1}]
+        show(page, "Overview")
+        expect(page.locator("#guide")).not_to_be_visible()
+        page.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import string
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,23 +23,32 @@ from hitbox.errors import HitboxError, UnknownSubscription
 from hitbox.index.index import Index
 
 CHUNK = 500
+ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
-    """Subscriptions whose name or predicate contains `search`, of one subscriber or of all."""
+    """Subscriptions whose name or predicate contains `search`, whatever the case, of one subscriber or of all."""
     query = """SELECT b.name, s.name, wanted, priority, about FROM subscriptions s
                JOIN subscribers b ON b.number = s.subscriber
-               WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(s.name, :text) OR instr(wanted, :text)
-                      OR instr(b.name, :text)) LIMIT :limit"""
+               WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(lower(s.name), :text)
+                      OR instr(lower(wanted), :text) OR instr(lower(b.name), :text)) LIMIT :limit"""
+    search = _lower(search)
     rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "text": search, "limit": limit})
     found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
     live = broker.registry.ephemeral_index
-    for id in list(live)[: limit - len(found)] if len(live) else ():
+    for id in list(live):
+        if len(found) >= limit:
+            break
         subscriber, _, name = str(id).partition("/")
         where = live.where(id)
-        if owner in ("", subscriber) and (search in str(id) or search in where):
+        if owner in ("", subscriber) and (search in _lower(str(id)) or search in _lower(where)):
             found.append(_subscription(subscriber, name, where, live.priority(id), with_named_ends(live.about(id))))
     return found
+
+
+def _lower(text: str) -> str:
+    """As SQLite's lower: ASCII letters only."""
+    return text.translate(ASCII_LOWER)
 
 
 def _about(stored: Any) -> Any:

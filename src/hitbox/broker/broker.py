@@ -483,7 +483,7 @@ class Broker:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             if turn % 10 == 0:
-                self.statistics.tick()
+                self.statistics.tick(self._pending(), self.store.file_bytes())
             if turn % 50 == 0:
                 await self._trim()
 
@@ -533,6 +533,9 @@ class Broker:
         found = {"ok": code == 200, "status": status, "reason": reason, "store_full": self.writer.full}
         return {**found, "problems": len(problems)}, code
 
+    def _pending(self) -> int:
+        return sum(mailbox.pending for mailbox in self.mailboxes.values())
+
     def describe(self) -> Mapping[str, Any]:
         """Numbers for the page, the metrics and `hitbox admin stats`."""
         problems = self.problems()
@@ -540,7 +543,7 @@ class Broker:
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "subscribers": len(self.registry.by_name),
             "connections": sum(m.connected is not None for m in self.mailboxes.values()),
-            "pending": sum(m.pending for m in self.mailboxes.values()),
+            "pending": self._pending(),
             "waiting": self.waiting,
             "last": self.store.events.next() - 1,
             "first": self.store.events.first(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hitbox.broker.clock import time
 
@@ -34,19 +34,19 @@ class Statistics:
         self.trace: deque[TraceRow] = deque(maxlen=trace)
         self.latencies: deque[tuple[int, float]] = deque(maxlen=LATENCIES)
         self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)
-        self.recent: deque[dict[str, object]] = deque(maxlen=RECENT)
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.event_count = 0
         self._before: Counter[str] = Counter()
         self._last = time.monotonic()
         self.started = time.time()
 
-    def add_events(self, events: Iterable[dict[str, object]]) -> None:
+    def add_events(self, events: Iterable[dict[str, Any]]) -> None:
         """Add events to the page's list of the latest events; `event_count` counts them."""
         for one in events:
             self.event_count += 1
             self.recent.append(one)
 
-    def events_after(self, number: int, most: int) -> list[dict[str, object]]:
+    def events_after(self, number: int, most: int) -> list[dict[str, Any]]:
         """The latest events after the first `number` ones, at most `most`."""
         fresh = min(self.event_count - number, len(self.recent), most)
         return list(self.recent)[-fresh:] if fresh > 0 else []
@@ -56,13 +56,14 @@ class Statistics:
         found = sorted(value for _, value in self.latencies)
         return found[min(int(share * len(found)), len(found) - 1)] if found else 0.0
 
-    def tick(self) -> dict[str, float]:
+    def tick(self, pending: int = 0, store_bytes: int = 0) -> dict[str, float]:
         """Add a line for the plots: rates since the last line."""
         now = time.monotonic()
         span = max(now - self._last, 1e-6)
         rates = {name: (self.counts[name] - self._before[name]) / span for name in ("published", "delivered", "acked")}
         self._before, self._last = self.counts.copy(), now
         line = {"time": time.time(), **rates, "p50": self.percentile(0.5), "p99": self.percentile(0.99)}
+        line |= {"pending": pending, "store_bytes": store_bytes}
         if not rates["delivered"]:
             self.latencies.clear()
         self.history.append(line)

@@ -277,7 +277,8 @@ class SubscriptionRegistry:
                 bad.append(f"{id}: {problem}")
         if bad:
             more = f"\n(and {len(bad) - 5} more)" if len(bad) > 5 else ""
-            raise Conflict(f"{len(bad)} subscriptions contradict the new schema:\n" + "\n".join(bad[:5]) + more)
+            many = f"{len(bad)} subscriptions contradict" if len(bad) > 1 else "1 subscription contradicts"
+            raise Conflict(f"{many} the new schema:\n" + "\n".join(bad[:5]) + more)
         return index
 
 

@@ -38,7 +38,9 @@ from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.websocket import Session
+from hitbox.broker.stats import RECENT
 from hitbox.errors import HitboxError
+from hitbox.language import Predicate, evaluate
 
 PAGE = Path(__file__).parent.parent / "page"
 PUBLIC_PATHS = ("/", "/healthz")
@@ -135,7 +137,9 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             connected[principal] -= 1
 
     async def live(request: Request) -> Response:
-        return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SECURITY_HEADERS)
+        where = _query(request, Filter).where
+        wanted = await lookups.run(broker.registry.index.parse, where) if where.strip() else None
+        return StreamingResponse(_live(broker, wanted), media_type="text/event-stream", headers=SECURITY_HEADERS)
 
     async def health(request: Request) -> Response:
         found, status = broker.health()
@@ -190,17 +194,32 @@ async def _unexpected_error(request: Request, problem: Exception) -> Response:
     return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
 
 
-async def _live(broker: Broker) -> AsyncIterator[bytes]:
-    """Server-Sent Events for the page: once per second the figures and the latest events."""
+class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    where: str = ""
+
+
+async def _live(broker: Broker, wanted: Predicate | None) -> AsyncIterator[bytes]:
+    """Server-Sent Events for the page: once per second the figures and the latest events, or those that are wanted."""
     seen = 0
     while not broker.closing:
         line = broker.statistics.history[-1] if broker.statistics.history else {}
-        fresh = broker.statistics.events_after(seen, LATEST)
+        fresh = broker.statistics.events_after(seen, LATEST if wanted is None else RECENT)
+        if wanted is not None:
+            fresh = (await asyncio.to_thread(_that_fit, wanted, fresh))[-LATEST:]
         seen = broker.statistics.event_count
         state = {key: value for key, value in broker.describe().items() if key != "history"}
         data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh, "arrived": seen})
         yield b"data: " + data + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
+
+
+def _that_fit(wanted: Predicate, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for one in events:
+        with contextlib.suppress(HitboxError):  # the schema has changed since
+            if evaluate(wanted, one["event"]) is True:
+                found.append(one)
+    return found
 
 
 class _Server(uvicorn.Server):

@@ -152,7 +152,10 @@ async def list_events(call: Call) -> Any:
 
 async def list_subscribers(call: Call) -> Any:
     q, mailboxes = call.query, call.broker.mailboxes
-    found = [m for m in mailboxes.values() if q.q in m.subscriber.name and q.subscriber in ("", m.subscriber.name)]
+    search = q.q.lower()
+    found = [
+        m for m in mailboxes.values() if search in m.subscriber.name.lower() and q.subscriber in ("", m.subscriber.name)
+    ]
     first = heapq.nsmallest(q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
     return {"count": len(mailboxes), "subscribers": [m.describe() for m in first]}
 

@@ -1,9 +1,9 @@
-// The broker's page: figures and plots from /v1/live, the rest by requests. Data from clients is inserted as text, never
+// The broker's page: one view at a time, chosen by the address. Figures and plots come from /v1/live, the rest by requests. Data from clients is inserted as text, never
 // as HTML. The token stays in this tab (sessionStorage) and is sent in a header, never in a URL.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const SECONDS = 300, LATEST = 20, TRIED = 50;
+const SECONDS = 300, LATEST = 20, TRIED = 50, SETTLED = 100;
 
 function make(tag, text, className) {
   const node = document.createElement(tag);
@@ -66,6 +66,69 @@ function showError(place, error) {
   place.querySelector("mark").setAttribute("aria-label", `here: ${text.slice(at, at + 12)}`);
 }
 
+// ---- views and the dialog
+
+const VIEWS = [...document.querySelectorAll(".view")];
+const LISTS = { subscriptions: () => listSubscriptions(), subscribers: () => listSubscribers(), "dead-letters": () => listDead(), schema: () => listSchema() };
+let view = "overview";
+
+function showView() {
+  const wanted = location.hash.slice(1);
+  if (VIEWS.some((one) => one.dataset.view === wanted)) view = wanted;
+  else if (!wanted) view = "overview"; // any other target, such as #main, stays in its view
+  for (const one of VIEWS) one.hidden = one.dataset.view !== view;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#${view}`) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  if (view === "overview") drawPlots();
+  LISTS[view]?.().catch(() => {});
+}
+
+const message = (place, text) => { $(place).textContent = text; };
+
+// Ask before something is done; `run` gets the values of the fields, and returns what gets the focus if the button is gone.
+// Its error is shown in the dialog, which stays open.
+function confirmThen(title, text, yes, run, fields = []) {
+  message("dialog-title", title);
+  message("dialog-text", text);
+  message("dialog-yes", yes);
+  message("dialog-error", "");
+  $("dialog-fields").replaceChildren(...fields.flatMap(({ name, label, type, value, choices }) => {
+    const box = make(choices ? "select" : "input");
+    box.id = `field-${name}`;
+    if (choices) box.append(...choices.map((one) => make("option", one))); else box.type = type;
+    if (type === "number") { box.step = "any"; box.required = true; }
+    if (type === "checkbox") box.checked = value; else box.value = value;
+    const words = make("label", label);
+    words.htmlFor = box.id;
+    return [words, box];
+  }));
+  $("dialog-form").onsubmit = async (event) => {
+    event.preventDefault();
+    const value = (box) => (box.type === "checkbox" ? box.checked : box.type === "number" ? Number(box.value) : box.value);
+    try {
+      const focus = await run(Object.fromEntries(fields.map(({ name }) => [name, value($(`field-${name}`))])));
+      $("dialog").close();
+      if (focus) $(focus).focus();
+    } catch (error) { message("dialog-error", error.message); }
+  };
+  $("dialog").showModal();
+}
+$("dialog-no").addEventListener("click", () => $("dialog").close());
+
+function action(label, name, run) {
+  const button = make("button", label, "small");
+  button.type = "button";
+  button.setAttribute("aria-label", `${label} ${name}`);
+  button.addEventListener("click", run);
+  return button;
+}
+
+// Lists that are asked for again and again: an error is shown where the list is, and goes with the next success.
+async function listed(place, run) {
+  try { await run(); message(place, ""); } catch (error) { message(place, error.message); throw error; }
+}
+
 // ---- live figures
 
 const FIGURES = [
@@ -73,7 +136,9 @@ const FIGURES = [
   ["p50", "median ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched events"], ["refused", "refused events"],
   ["dead_letters", "dead letters"], ["last", "last event"], ["way", "way"],
 ];
-const lines = [[], [], [], [], []]; // time, published, delivered, p50, p99
+const LINES = ["time", "published", "delivered", "p50", "p99", "pending", "store_bytes"];
+const SCALE = { store_bytes: 1e-6 }; // megabytes
+const lines = LINES.map(() => []);
 let plots = [];
 
 function color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
@@ -83,27 +148,30 @@ function plot(place, names) {
   const series = names.map(([label, stroke], n) => ({ label, stroke, width: 2, dash: n ? [6, 4] : [] }));
   const options = { width: place.clientWidth || 400, height: 180, axes: [axis, { ...axis, size: 60 }], series: [{}, ...series],
     scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.1] } } };
-  return new uPlot(options, [[], [], []], place);
+  return new uPlot(options, [[], ...names.map(() => [])], place);
 }
 
 function drawPlots() {
   plots.forEach((p) => p.destroy());
+  plots = [];
+  if (view !== "overview") return; // what is hidden has no width
   plots = [
     plot($("rates"), [["events/s", color("--accent")], ["deliveries/s", color("--good")]]),
     plot($("latency"), [["median", color("--accent")], ["p99", color("--bad")]]),
+    plot($("backlog"), [["pending", color("--accent")]]),
+    plot($("store"), [["MB", color("--accent")]]),
   ];
   feedPlots();
 }
 
 function feedPlots() {
-  plots[0].setData([lines[0], lines[1], lines[2]]);
-  plots[1].setData([lines[0], lines[3], lines[4]]);
+  [[1, 2], [3, 4], [5], [6]].forEach((chosen, n) => plots[n]?.setData([lines[0], ...chosen.map((one) => lines[one])]));
 }
 
 function addLine(line) {
   if (!line.time || line.time === lines[0].at(-1)) return;
-  ["time", "published", "delivered", "p50", "p99"].forEach((name, n) => {
-    lines[n].push(line[name]);
+  LINES.forEach((name, n) => {
+    lines[n].push((line[name] ?? 0) * (SCALE[name] ?? 1));
     if (lines[n].length > SECONDS) lines[n].shift();
   });
 }
@@ -117,10 +185,17 @@ function showFigures(stats) {
     const value = stats[box.dataset.name];
     box.lastChild.textContent = typeof value === "number" && !Number.isInteger(value) ? value.toFixed(1) : value ?? "";
   }
+  $("problems").replaceChildren(...(stats.set_aside ?? []).map((text) => make("li", text)));
+  message("dead-badge", stats.dead_letters || "");
+  $("guide").hidden = stats.acked > 0 || stats.last >= SETTLED;
+  for (const [step, done] of [["subscribe", stats.subscriptions], ["publish", stats.last], ["receive", stats.acked]]) $(`guide-${step}`).classList.toggle("done", done > 0);
 }
 
+let tail = { where: "", held: false, kept: [], stop: null };
+
 function showArrivals(events, total) {
-  for (const one of events) {
+  if (tail.held) { tail.kept = [...tail.kept, ...events].slice(-LATEST); return; }
+  for (const one of [...tail.kept.splice(0), ...events]) {
     const row = make("li", `#${one.seq} ${print(one.event)} `);
     if (one.where) row.append(make("code", `where ${one.where}`), " ");
     row.append(make("span", counted(one.matches, "match", "matches"), one.matches ? "true" : "unknown"));
@@ -128,14 +203,39 @@ function showArrivals(events, total) {
   }
   while ($("arrivals").children.length > LATEST) $("arrivals").lastChild.remove();
   const shown = $("arrivals").children.length;
-  $("arrivals-count").textContent = `${shown < total ? `the latest ${shown} of ` : ""}${counted(total, "event", "events")} since the broker started`;
+  const of = tail.where ? `${shown} that fit, of ` : shown < total ? `the latest ${shown} of ` : "";
+  message("arrivals-count", `${of}${counted(total, "event", "events")} since the broker started`);
 }
 
-async function watch() {
+$("hold").addEventListener("click", () => {
+  tail.held = !tail.held;
+  $("hold").setAttribute("aria-pressed", String(tail.held));
+  message("hold", tail.held ? "Go on" : "Hold");
+});
+
+$("tail-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const where = $("tail-where").value.trim();
   try {
-    const response = await fetch("/v1/live", { headers: headers() });
-    if (!response.ok) { if (response.status === 401) $("token-form").hidden = false; throw new Error(response.statusText); }
-    $("state").textContent = "live";
+    if (where) await ask("POST", "/v1/check", { where });
+    showError($("tail-error"));
+    tail.where = where;
+    tail.stop?.abort(); // `watch` begins again, with the filter
+  } catch (error) { showError($("tail-error"), error); }
+});
+
+async function watch() {
+  let wait = 2000;
+  tail.stop = new AbortController();
+  const { signal } = tail.stop;
+  try {
+    const response = await fetch(`/v1/live?where=${encodeURIComponent(tail.where)}`, { headers: headers(), signal });
+    if (!response.ok) {
+      if (response.status === 401) $("token-form").hidden = false;
+      if (tail.where && response.status === 400) { message("tail-error", "the schema has changed: check the filter"); tail.where = ""; }
+      throw new Error(response.statusText);
+    }
+    message("state", "live");
     $("arrivals").replaceChildren(); // the server sends the latest again
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
@@ -152,9 +252,9 @@ async function watch() {
       }
       feedPlots();
     }
-  } catch { /* reported below */ }
-  if ($("token-form").hidden) $("state").textContent = "no connection, trying again…";
-  setTimeout(watch, 2000);
+  } catch { if (signal.aborted) wait = 0; /* else reported below */ }
+  if (wait && $("token-form").hidden) message("state", "no connection, trying again…");
+  setTimeout(watch, wait);
 }
 
 // ---- try an event
@@ -255,9 +355,11 @@ $("add-form").addEventListener("submit", async (event) => {
     const found = await ask("PUT", subscriptionPath(owner, name), { where: $("where").value, priority: Number($("priority").value) });
     markWhere();
     $("add-done").textContent = [`${owner}/${name} is saved`, ...found.warnings].join("; ");
-    listSubscriptions();
+    listSubscriptions().catch(() => {});
   } catch (error) { markWhere(error); }
 });
+
+const LISTED = 100;
 
 function cells(...values) {
   const row = make("tr");
@@ -265,27 +367,29 @@ function cells(...values) {
   return row;
 }
 
-const LISTED = 100;
 const shownOf = (shown, count, search) => (search ? `${shown === LISTED ? `the first ${shown}` : shown} found among ${count}` : `${shown} of ${count} shown`);
 
-async function listSubscriptions() {
+const listSubscriptions = () => listed("subs-error", async () => {
   const found = await ask("GET", `/v1/subscriptions?limit=${LISTED}&q=${encodeURIComponent($("search").value)}`);
-  $("subs-count").textContent = shownOf(found.subscriptions.length, found.count, $("search").value);
+  message("subs-count", shownOf(found.subscriptions.length, found.count, $("search").value));
   $("subs").replaceChildren(...found.subscriptions.map((s) => {
-    const remove = make("button", "Remove", "small");
-    remove.type = "button";
-    remove.setAttribute("aria-label", `Remove ${s.subscriber}/${s.name}`);
-    remove.addEventListener("click", async () => {
-      try {
-        await ask("DELETE", subscriptionPath(s.subscriber, s.name));
-        $("subs-done").textContent = `${s.subscriber}/${s.name} is removed`;
-      } catch (error) { $("subs-done").textContent = error.message; }
+    const id = `${s.subscriber}/${s.name}`;
+    const remove = action("Remove", id, () => confirmThen(`Remove ${id}?`, s.where, "Remove", async () => {
+      await ask("DELETE", subscriptionPath(s.subscriber, s.name));
+      message("subs-done", `${id} is removed`);
       await listSubscriptions();
-      $("search").focus(); // the button is gone
+      return "search";
+    }));
+    const edit = action("Edit", id, () => {
+      for (const [place, value] of [["owner", s.subscriber], ["name", s.name], ["priority", s.priority], ["where", s.where]]) $(place).value = value;
+      markWhere();
+      $("where").focus();
     });
-    return cells(s.subscriber, s.name, String(s.priority), make("code", s.where), remove);
+    const both = make("span", undefined, "actions");
+    both.append(edit, remove);
+    return cells(s.subscriber, s.name, String(s.priority), make("code", s.where), both);
   }));
-}
+});
 
 $("look").addEventListener("click", async () => {
   try {
@@ -302,62 +406,146 @@ $("look").addEventListener("click", async () => {
 });
 
 let searching = 0;
-$("search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscriptions(), 200); });
-$("search-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscriptions(); });
+$("search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscriptions().catch(() => {}), 200); });
+$("search-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscriptions().catch(() => {}); });
 
 // ---- subscribers and dead letters
 
-async function listSubscribers() {
-  const found = await ask("GET", "/v1/subscribers?limit=100");
-  $("who-count").textContent = `${found.subscribers.length} of ${found.count} shown, most pending first`;
-  $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : ""),
-    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead))));
+const POLICIES = ["spool", "drop_oldest", "disconnect"];
+const OPTIONS = [
+  { name: "policy", label: "Policy above the limit", choices: POLICIES },
+  { name: "limit", label: "Limit of pending deliveries", type: "number" },
+  { name: "visibility_seconds", label: "Seconds until a delivery without acknowledgement is sent again", type: "number" },
+  { name: "max_tries", label: "Most tries, then it is a dead letter", type: "number" },
+  { name: "backoff_seconds", label: "Seconds before the second try", type: "number" },
+  { name: "max_backoff_seconds", label: "Most seconds between tries", type: "number" },
+  { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
+];
+
+const subscriberPath = (name) => `/v1/subscribers/${encodeURIComponent(name)}`;
+
+function subscriberActions(s) {
+  const done = async (text) => { message("who-done", text); await listSubscribers(); };
+  const both = make("span", undefined, "actions");
+  if (s.ephemeral) return both; // it goes with its connection
+  both.append(
+    action("Settings", s.name, () => confirmThen(`Settings of ${s.name}`, "", "Save", async (values) => {
+      await ask("PUT", subscriberPath(s.name), values);
+      await done(`the settings of ${s.name} are saved`);
+    }, OPTIONS.map((one) => ({ ...one, value: s.options[one.name] })))),
+    action("Replay", s.name, () => confirmThen(`Replay for ${s.name}`, "Stored events, from this number on, are delivered again if its subscriptions want them.", "Replay", async ({ first }) => {
+      const found = await ask("POST", `${subscriberPath(s.name)}/replay`, { first });
+      await done(`${counted(found.count, "event", "events")} will be delivered again to ${s.name}`);
+    }, [{ name: "first", label: "First event", type: "number", value: 1 }])),
+    action("Delete", s.name, () => confirmThen(`Delete ${s.name}?`, `With it go ${counted(s.subscriptions, "subscription", "subscriptions")} and ${counted(s.pending, "pending delivery", "pending deliveries")}. This cannot be undone.`, "Delete", async () => {
+      await ask("DELETE", subscriberPath(s.name));
+      await done(`${s.name} is deleted`);
+      return "who-search";
+    })),
+  );
+  return both;
 }
 
-async function listDead() {
-  const found = await ask("GET", "/v1/dead?limit=100");
-  const chosen = new Set([...document.querySelectorAll("#dead input:checked")].map((box) => box.value));
-  $("dead-count").textContent = `${found.letters.length} of ${found.count} shown`;
-  $("revive").disabled = !found.letters.length;
+const listSubscribers = () => listed("who-error", async () => {
+  const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
+  message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
+  $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
+    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : ""),
+    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
+});
+
+$("who-search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscribers().catch(() => {}), 200); });
+$("who-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscribers().catch(() => {}); });
+
+const chosenLetters = () => [...document.querySelectorAll("#dead input:checked")].map((box) => box.value);
+
+const listDead = () => listed("dead-error", async () => {
+  const found = await ask("GET", `/v1/dead?limit=${LISTED}`);
+  const chosen = new Set(chosenLetters());
+  message("dead-count", `${found.letters.length} of ${found.count} shown`);
+  $("revive").disabled = $("dead-all").disabled = !found.letters.length;
   $("dead").replaceChildren(...found.letters.map((letter) => {
     const box = make("input");
     box.type = "checkbox";
     box.value = letter.number;
     box.checked = chosen.has(String(letter.number));
     box.setAttribute("aria-label", `event ${letter.seq} for ${letter.subscriber}`);
-    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}`), letter.reason, String(letter.tries));
+    const since = new Date(letter.time / 1000).toLocaleString();
+    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}`), letter.reason, String(letter.tries), since);
   }));
-}
+});
+
+$("dead-all").addEventListener("change", () => {
+  for (const box of document.querySelectorAll("#dead input")) box.checked = $("dead-all").checked;
+});
 
 $("revive").addEventListener("click", async () => {
-  const numbers = [...document.querySelectorAll("#dead input:checked")].map((box) => Number(box.value));
-  if (!numbers.length) { $("dead-done").textContent = "Select at least one first"; return; }
-  const found = await ask("POST", "/v1/dead/replay", { numbers });
-  $("dead-done").textContent = `${found.count} sent again`;
-  listDead();
+  const numbers = chosenLetters().map(Number);
+  if (!numbers.length) { message("dead-done", "Select at least one first"); return; }
+  try {
+    const found = await ask("POST", "/v1/dead/replay", { numbers });
+    message("dead-done", `${found.count} sent again`);
+    $("dead-all").checked = false;
+    await listDead();
+  } catch (error) { message("dead-error", error.message); }
+});
+
+// ---- schema
+
+const STATED = { criteria: "events", information: "subscriptions" };
+
+const listSchema = () => listed("schema-error", async () => {
+  const { attributes } = await ask("GET", "/v1/schema");
+  message("schema-count", counted(attributes.length, "attribute", "attributes"));
+  $("attributes").replaceChildren(...attributes.map(({ name, type, role, ...more }) =>
+    cells(make("code", name), type, STATED[role] ?? role, Object.keys(more).length ? make("code", print(more)) : "")));
+  if (document.activeElement !== $("schema-text")) $("schema-text").value = print(attributes, 1);
+});
+
+$("schema-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  message("schema-error", "");
+  message("schema-done", "");
+  const text = $("schema-text").value;
+  try { JSON.parse(text); } catch (problem) { message("schema-error", `This is not JSON: ${problem.message}`); return; }
+  confirmThen("Change the schema?", "The index is built again. Events that are published meanwhile wait.", "Change", async () => {
+    await ask("PUT", "/v1/schema", `{"attributes":${text}}`);
+    message("schema-done", "The schema is changed");
+    await Promise.all([listSchema(), example()]);
+  });
 });
 
 // ---- start
 
+const SAMPLES = { int: 3, float: 12.5, string: "Paris", bool: true, timestamp: "2026-01-31T12:00:00Z" };
+const CONDITIONS = { int: "> 2", float: "< 20", string: "= 'Paris'", bool: "= TRUE", timestamp: "> '2026-01-01T00:00:00Z'" };
+
+// An event, and the first steps, in words of the schema.
 async function example() {
-  const samples = { int: 3, float: 12.5, string: "Paris", bool: true, timestamp: "2026-01-31T12:00:00Z" };
   const { attributes } = await ask("GET", "/v1/schema");
-  const event = Object.fromEntries(attributes.filter((a) => a.role === "criteria").slice(0, 6).map((a) => [a.name, samples[a.type]]));
+  const asked = attributes.filter((a) => a.role === "criteria" && a.type.replace("[]", "") in SAMPLES).slice(0, 6);
+  const sample = (type) => (type.endsWith("[]") ? [SAMPLES[type.slice(0, -2)]] : SAMPLES[type]);
+  const event = Object.fromEntries(asked.map((a) => [a.name, sample(a.type)]));
   $("event").value = print(event, 1);
   $("event-where").disabled = attributes.every((a) => a.role === "criteria");
+  const first = asked.find((a) => a.type in CONDITIONS);
+  const where = first ? `${/^[a-z_][\w.]*$/i.test(first.name) ? first.name : `"${first.name}"`} ${CONDITIONS[first.type]}` : "TRUE";
+  message("guide-where", where);
+  message("guide-command", `hitbox publish '${print(event)}' --url ${location.origin}`);
+  message("guide-client", `hitbox subscribe "${where}" --name me --url ${location.origin}`);
 }
 
 async function begin() {
-  drawPlots();
+  addEventListener("hashchange", showView);
   addEventListener("resize", drawPlots);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawPlots);
   try {
     const { history } = await ask("GET", "/v1/stats");
     history.forEach(addLine);
-    await Promise.all([example(), listSubscriptions(), listSubscribers(), listDead()]);
+    await example();
   } catch { /* the state line says so */ }
-  setInterval(() => { if (!document.hidden) { listSubscribers().catch(() => {}); listDead().catch(() => {}); } }, 3000);
+  showView();
+  setInterval(() => { if (!document.hidden && !$("dialog").open && ["subscribers", "dead-letters"].includes(view)) LISTS[view]().catch(() => {}); }, 3000);
   watch();
 }
 begin();
