@@ -132,11 +132,11 @@ def _of_test(test: Test, lists: tuple[Path | None, ...]) -> Covering | None:
 def _path(of: Expression, lists: tuple[Path | None, ...]) -> Path | None:
     """The set that a value comes from."""
     if isinstance(of, Element):
-        path, end = lists[of.level - 1], ("", of.type)
-        is_open = of.list.number < 0
+        path, is_open = lists[of.level - 1], of.list.number < 0
+        end: Path = ("", of.type)
     elif isinstance(of, Field) and not of.old:
-        path, end = _below(of.level, lists, (of.name,)), (of.type,)
-        is_open = of.number < 0
+        path, is_open = _below(of.level, lists, (of.name,)), of.number < 0
+        end = (of.type,)
     else:
         return None
     if not is_open or path is None:
