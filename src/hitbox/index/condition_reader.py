@@ -223,7 +223,7 @@ def _test(op: str, values: tuple[Any, ...], stand: tuple[int, ...], places: list
     found = [place in places for place in stand]
     if all(found):
         return op
-    if not any(found) and op in ("=", "<>"):  # a bool attribute alone: no literal stands in the text
+    if not any(found) and op in ("=", "<>") and isinstance(values[0], bool):  # an attribute alone, without a literal
         return "TRUE" if values[0] == (op == "=") else "FALSE"
     return None
 
