@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import random
 import warnings
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 import hitbox
 from hitbox import Index, Schema, language
 from hitbox.encoding.keys import Keys
-from hitbox.errors import SnapshotError
+from hitbox.encoding.schema import OpenSchema
+from hitbox.errors import SnapshotError, ValueProblem
 from hitbox.index import sharded
 from hitbox.index.predicate_text import ParsedPredicate
 from hitbox.index.sharded import Shards
@@ -51,9 +54,9 @@ TEXT = {"n": "int", "s": "string", "tags": "string[]", "items": [{"sku": "string
 TEXT |= {"scores": "int[]", "prices": "float[]", "flags": "bool[]", "at": "timestamp[]"}
 
 
-def compiled(text: str) -> tuple[list[tuple[str, bool]], int]:
+def compiled(text: str, schema: Schema | None = None) -> tuple[list[tuple[str, bool]], int]:
     """(anchor, exact) of each cover, and how many covers there are."""
-    schema = Schema(TEXT)
+    schema = Schema(TEXT) if schema is None else schema
     predicate = language.parse(text, schema)
     keys = Keys(schema)
     keys.admit(language.strings(predicate))
@@ -116,6 +119,119 @@ def compiled(text: str) -> tuple[list[tuple[str, bool]], int]:
 )
 def test_covers(text: str, wanted: list[tuple[str, bool]]) -> None:
     assert compiled(text)[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("s LIKE '%abc%'", [("%s.string abc", True)]),
+        ("a.s ILIKE '%ABC%'", [("~a.s.string abc", True)]),
+        ("OLD.s LIKE '%abc%'", [("", False)]),
+        ("ANY(tags) = 'x'", [("=tags..string x", True)]),
+        ("ANY(a.b) = 3.0", [("=a.b..number 3", True)]),
+        ("ANY(a) = 0.5", [("=a..number 0.5", True)]),
+        ("ANY(a) = 9007199254740993", [("=a..number 9007199254740993", True)]),
+        ("ANY(a) = 1e300", [(f"=a..number {int(1e300)}", True)]),
+        ("ANY(a) = TRUE", [("=a..bool 1", True)]),
+        ("ANY(a) = s", [("", False)]),
+        ("ANY(a) IN (1, 2)", [("=a..number 1", True), ("=a..number 2", True)]),
+        ("ANY(a) REGEXP 'abc+'", [("%a..string abc", False)]),
+        ("EXISTS(a WHERE b = 'x')", [("=a.b.string x", True)]),
+        ("EXISTS(a WHERE b = 'x' AND c > 3)", [("=a.b.string x", False)]),
+        ("EXISTS(a WHERE NEW.s LIKE '%abc%')", [("%s.string abc", False)]),
+        ("EXISTS(a WHERE ANY(b) = 'x')", [("=a.b..string x", True)]),
+        ("EXISTS(a WHERE EXISTS(NEW.b WHERE c = 'x'))", [("=b.c.string x", False)]),
+        ("EXISTS(OLD.a WHERE b = 'x')", [("", False)]),
+        ("ANY(\"a\x1fb\") = 'x'", [("", False)]),  # the name could be taken for a path
+        ("EXISTS(a WHERE \"\" = 'x')", [("", False)]),
+    ],
+)
+def test_covers_without_a_schema(text: str, wanted: list[tuple[str, bool]]) -> None:
+    assert compiled(text, OpenSchema())[0] == wanted
+
+
+def test_an_element_meets_a_literal_of_its_type() -> None:
+    index = Index()
+    texts = {
+        "number": "ANY(x) = 1",
+        "half": "ANY(x) = 0.5",
+        "big": "ANY(x) = 9007199254740993",
+        "string": "ANY(x) = '1'",
+        "bool": "ANY(x) = TRUE",
+        "moment": "ANY(x) = TIMESTAMP '2026-05-01 10:00:00'",
+        "part": "ANY(x) LIKE '%05-01%'",
+        "folded": "ANY(x) ILIKE '%T10%'",
+        "alone": "x LIKE '%05-01%'",
+    }
+    for id, text in texts.items():
+        index.subscribe(id, text)
+    assert len(index._state.anchors) == len(texts)
+    cases: list[tuple[Any, list[str]]] = [
+        (1, ["number"]),
+        (1.0, ["number"]),
+        (np.float32(1), ["number"]),
+        (Decimal("1.00"), ["number"]),
+        (0.5, ["half"]),
+        (Decimal("0.5"), ["half"]),
+        (2**53 + 1, ["big"]),
+        (float(2**53), []),
+        ("1", ["string"]),
+        (np.str_("1"), ["string"]),
+        (True, ["bool"]),
+        (np.True_, ["bool"]),
+        (False, []),
+        (datetime(2026, 5, 1, 10, tzinfo=UTC), ["moment"]),
+        ("2026-05-01T10:00:00Z", ["folded", "moment", "part"]),
+        ("2026-05-01T12:00:00+02:00", ["moment", "part"]),
+        (float("inf"), []),
+        (float("nan"), []),
+        (None, []),
+        ([1], []),
+        ({"y": 1}, []),
+        (object(), []),
+    ]
+    for value, right in cases:
+        assert sorted(index.match({"x": [None, value, "z"]})) == right, value
+        alone = [*right, "alone"] if "part" in right else right
+        if not isinstance(value, list):
+            assert sorted(index.match({"x": value})) == sorted(alone), value
+        if isinstance(value, (str, bool, int, float)):
+            table = pa.table({"x": pa.array([None, [value]])})
+            assert [sorted(ids) for ids in index.match_batch(table).to_lists().to_pylist()] == [[], right]
+    mixed = [value for value, _ in cases]
+    assert sorted(index.match({"x": mixed})) == sorted(set(texts) - {"alone"})
+    assert sorted(index.match({"x": np.array([0.5, 1])})) == ["half", "number"]
+    for bad in ((1, 2), "a\0"):
+        with pytest.raises(ValueProblem):
+            index.match({"x": [bad]})
+        with pytest.raises(ValueProblem):
+            index.match_batch([{}, {"x": [bad]}])
+
+
+def test_paths_through_lists_without_a_schema() -> None:
+    index = Index()
+    index.subscribe("any", "ANY(a.b) = 'x'")
+    index.subscribe("exists", "EXISTS(a WHERE b = 'x')")
+    index.subscribe("inner", "EXISTS(a WHERE ANY(b) = 'x')")
+    index.subscribe("deep", "EXISTS(a.b WHERE c = 'x')")
+    index.subscribe("path", "EXISTS(a WHERE b.c = 'x')")
+    assert len(index._state.anchors) == len(index)
+    cases: list[tuple[Any, list[str]]] = [
+        ({"a": {"b": "x"}}, ["any", "exists", "inner"]),
+        ({"a": [{"b": "x"}]}, ["any", "exists", "inner"]),
+        ({"a": [{"b": ["x"]}]}, ["any", "inner"]),
+        ({"a.b": ["x"]}, ["any"]),
+        ({"a": {"b": {"c": "x"}}}, ["deep", "path"]),
+        ({"a": [{"b": {"c": "x"}}, 3]}, ["deep", "path"]),
+        ({"a": [{"b": [{"c": "x"}]}]}, ["deep"]),
+        ({"a": [{"b.c": "x"}]}, ["path"]),
+        ({"a": [["x"], "x", None]}, []),
+        ({"new": {"a": {"b": "x"}}, "old": {}}, ["any", "exists", "inner"]),
+        ({"new": {}, "old": {"a": {"b": "x"}}}, []),
+    ]
+    for event, right in cases:
+        found = sorted(index.match(event))
+        assert found == right == [id for id in sorted(index) if index.explain(event, id).matched], event
 
 
 def test_a_long_list_of_anchors_is_linear_in_the_text() -> None:
@@ -244,12 +360,28 @@ def random_event(rng: random.Random) -> dict[str, Any]:
     return {name: value for name, value in event.items() if rng.random() < 0.9}
 
 
+def mixed_event(rng: random.Random) -> dict[str, Any]:
+    """An event whose values may be of any type, as an open index takes them."""
+    event = random_event(rng)
+
+    def other(value: Any) -> Any:
+        if rng.random() < 0.8:
+            return value
+        return rng.choice([3, 1.5, True, None, "ab", ["a", 1], {"sku": "a"}, [{"sku": "ab", "tags": "a"}]])
+
+    if "items" in event:
+        event["items"] = [
+            one if one is None else {key: other(value) for key, value in one.items()} for one in event["items"]
+        ]
+    return {name: other([other(one) for one in v] if isinstance(v, list) else v) for name, v in event.items()}
+
+
 def wanted(index: Index, texts: dict[int, str], event: dict[str, Any]) -> list[int]:
     return [id for id, text in texts.items() if language.evaluate(index.parse(text), event) is True]
 
 
-def filled(rng: random.Random, count: int, matcher: str = "auto") -> tuple[Index, dict[int, str]]:
-    index = Index(TEXT, matcher)
+def filled(rng: random.Random, count: int, matcher: str = "auto", schema: Any = TEXT) -> tuple[Index, dict[int, str]]:
+    index = Index(schema, matcher)
     texts = {id: random_predicate(rng) for id in range(count)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hitbox.HitboxWarning)
@@ -258,14 +390,16 @@ def filled(rng: random.Random, count: int, matcher: str = "auto") -> tuple[Index
     return index, texts
 
 
-@pytest.mark.parametrize("matcher", ["hitbox", "brute", "counting"])
-def test_every_way_of_asking(matcher: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("matcher", "schema"), [("hitbox", TEXT), ("brute", TEXT), ("counting", TEXT), ("hitbox", None), ("brute", None)]
+)
+def test_every_way_of_asking(matcher: str, schema: Any, tmp_path: Path) -> None:
     rng = random.Random(matcher)
-    index, texts = filled(rng, 200, matcher)
+    index, texts = filled(rng, 200, matcher, schema)
     assert len(index._state.anchors) > 50
     index.save(tmp_path)
     others = [Index.open(tmp_path), pickle.loads(pickle.dumps(index)), Index.open(tmp_path, matcher="brute")]
-    loaded = Index(TEXT, matcher)
+    loaded = Index(schema, matcher)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hitbox.HitboxWarning)
         levels = pa.array([id % 10 for id in texts])
@@ -301,11 +435,13 @@ def test_every_way_of_asking(matcher: str, tmp_path: Path) -> None:
     assert len(index.explain(events[0], misses=3).misses) == 3
 
 
-def test_two_images() -> None:
-    index, texts = filled(random.Random(5), 150)
+@pytest.mark.parametrize("schema", [TEXT, None])
+def test_two_images(schema: Any) -> None:
+    index, texts = filled(random.Random(5), 150, schema=schema)
     rng = random.Random(6)
+    event = mixed_event if schema is None else random_event
     for _ in range(30):
-        old, new = random_event(rng), random_event(rng)
+        old, new = event(rng), event(rng)
         before, after = set(wanted(index, texts, old)), set(wanted(index, texts, new))
         change = index.match_change(old, new)
         assert (set(change.enter), set(change.leave), set(change.stay)) == (
@@ -316,10 +452,11 @@ def test_two_images() -> None:
         assert set(index.match({"old": old, "new": new})) == after
 
 
-def test_a_history_of_changes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [TEXT, None])
+def test_a_history_of_changes(schema: Any, tmp_path: Path) -> None:
     """Segments are merged, numbers are used again, labels of strings move, snapshots are saved and opened."""
     rng = random.Random(3)
-    index, texts = filled(rng, 30)
+    index, texts = filled(rng, 30, schema=schema)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hitbox.HitboxWarning)
         for step in range(400):
@@ -346,7 +483,7 @@ def test_a_history_of_changes(tmp_path: Path) -> None:
                 index = Index.open(tmp_path)
             if step % 10 == 0:
                 for _ in range(5):
-                    event = random_event(rng)
+                    event = mixed_event(rng) if schema is None else random_event(rng)
                     assert sorted(index.match(event)) == sorted(wanted(index, texts, event)), event
                 anchors = index._state.anchors
                 assert len(anchors) == len(anchors.numbers()) == sum(segment.live for segment in anchors._segments)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import hitbox
-from hitbox import Index, Limits
+from hitbox import Index, Limits, language
 from hitbox.errors import HitboxError, TypeProblem, UnknownAttribute, ValueProblem
 from support.random_documents import SCHEMA, Writer, nested, random_image
 
@@ -194,6 +194,64 @@ def test_tables_and_loads() -> None:
     assert (bad.loaded, [row for row, _ in bad.errors]) == (1, [0])
     with pytest.raises(HitboxError):
         index.load(pa.table({"id": [7], "price_low": [3], "price_high": [4]}))
+
+
+def test_a_snapshot_that_is_older_than_anchors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its subscriptions have boxes only; those that come later have anchors."""
+    texts = {
+        1: "ANY(tags) = 'x'",
+        2: "EXISTS(items WHERE sku = 'A' AND q < 3)",
+        3: "s LIKE '%abc%' AND n > 3",
+        4: "n > 5",
+    }
+    compiled = language.compile
+    with monkeypatch.context() as older:
+        older.setattr(language, "compile", lambda one, keys, limits, anchored: compiled(one, keys, limits))
+        index = Index()
+        for id, text in texts.items():
+            index.subscribe(id, text)
+        assert not len(index._state.anchors)
+        index.save(tmp_path)
+    index = Index.open(tmp_path)
+    event = {"tags": ["y", "x"], "items": [{"sku": "A", "q": 1}], "s": "xabcx", "n": 4}
+    assert sorted(index.match(event)) == [1, 2, 3]
+    for id, text in texts.items():
+        index.subscribe(id + 10, text)
+    assert len(index._state.anchors) == 3
+    index.unsubscribe(1)
+    index.save(tmp_path)
+    for one in (index, Index.open(tmp_path)):
+        assert sorted(one.match(event)) == [2, 3, 11, 12, 13]
+        assert one.match({"tags": ["z"], "n": 4}) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_loads_of_random_documents(seed: int, tmp_path: Path) -> None:
+    """The whole language through load, beside a declared index: names whose values have the declared types."""
+    rng = random.Random(900 + seed)
+    texts: dict[int, str] = {}
+    while len(texts) < 150:
+        text = Writer(rng).predicate(rng.randint(0, 2))
+        if not any(part in text for part in ("EXISTS", "until - at", "at - until")):
+            texts[len(texts)] = text
+    table = pa.table({"id": list(texts), "where": list(texts.values())})
+    index, declared, single = Index(), Index(SCHEMA), Index()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hitbox.HitboxWarning)
+        assert index.load(table).loaded == declared.load(table).loaded == len(texts)
+        for id in texts:
+            single.subscribe(id, texts[id])
+    index.save(tmp_path)
+    events = [nested(rng, random_image(rng)) for _ in range(30)]
+    wanted = [sorted(ids) for ids in declared.match_batch(events).to_lists().to_pylist()]
+    for one in (index, single, Index.open(tmp_path)):
+        assert [sorted(ids) for ids in one.match_batch(events).to_lists().to_pylist()] == wanted
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hitbox.HitboxWarning)
+        index.load(pa.table({"id": list(texts)[:50], "where": list(texts.values())[50:100]}))
+    index.unsubscribe_many(range(50, 150))
+    for event, ids in zip(events, wanted, strict=True):
+        assert sorted(index.match(event)) == [id - 50 for id in ids if 50 <= id < 100]
 
 
 def test_changes_of_documents() -> None:

@@ -13,6 +13,7 @@ import pytest
 import hitbox
 from hitbox import language
 from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import OpenSchema
 from hitbox.errors import HitboxError
 from hitbox.index import bulk_load, predicate_column, predicate_text
 from hitbox.index.condition_reader import ConditionReader
@@ -50,7 +51,7 @@ def one_by_one(
     for text in texts:
         try:
             predicate = language.parse(text or "", schema, role="criteria", limits=limits)
-            keys.admit(language.strings(predicate))
+            keys.admit(language.strings(predicate, keys))
             made = language.compile(predicate, keys, limits, anchored=True)
             yield made.boxes, made.exact, made.program
         except HitboxError as problem:
@@ -61,7 +62,10 @@ def alone(text: str, texts: PredicateTexts, keys: Keys) -> tuple[list[Any], list
     """The same as `subscribe` finds it."""
     try:
         predicate = texts.read(text)
-        assert predicate.strings(keys) == language.strings(language.parse(text, keys.schema, limits=texts.limits))
+        parsed = language.parse(text, keys.schema, limits=texts.limits)
+        assert predicate.strings(keys) == language.strings(parsed, keys)
+        if keys.schema.is_open:
+            assert predicate.derived().keys() == language.derived(parsed).keys()
         boxes, exact, program = predicate.boxes(keys, {}, 4)
     except HitboxError as problem:
         return str(problem)
@@ -73,6 +77,8 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
     table = pa.table({"id": np.arange(len(texts)), "where": pa.array(texts, pa.large_string())})
     draft = bulk_load.read(table, schema, limits)
     keys = Keys(schema)
+    if schema.is_open:
+        keys = keys.with_derived(dict(enumerate(draft.derived().values())))
     strings = draft.strings(keys)
     keys.admit(strings)
     parsed = dict(draft.errors)
@@ -83,7 +89,7 @@ def check(texts: Sequence[str | None], schema: hitbox.Schema, limits: Limits = D
     wanted: dict[int, set[str]] = {}
     for row, text in enumerate(texts):
         if row not in parsed:
-            bulk_load.merge_strings(wanted, language.strings(language.parse(text or "", schema, limits=limits)))
+            bulk_load.merge_strings(wanted, language.strings(language.parse(text or "", schema, limits=limits), keys))
     assert {number: set(some.to_pylist()) for number, some in strings.items()} == wanted
     at = box = 0
     single = PredicateTexts(schema, limits)
@@ -136,6 +142,107 @@ def test_conjunctions(seed: int) -> None:
     names = NAMES if seed % 2 else rng.sample(NAMES, 2)  # few names: several conditions on one attribute
     texts = [conjunction(rng, lambda: random_leaf(rng, names)) for _ in range(800)]
     assert check(texts, SCHEMA) > 0.3
+
+
+OPEN_LITERALS = {
+    "number": [
+        *("1", "0", "-0.0", "2.5", "1e3", "0.1", "1e300", "1e999", "1e-310", "+ 7", "9007199254740991"),
+        *("9007199254740992", "-9007199254740993", "9007199254740993.0", "123456789012345678", "99999999999999999999"),
+    ],
+    "string": ["'x'", "''", "'a''b'", "'ab'", "'2026-05-01'", "'ä'"],
+    "bool": ["TRUE", "false"],
+    "timestamp": ["TIMESTAMP '2026-05-01'", "timestamp '2026-05-01T10:00:00+02:00'", "TIMESTAMP '2026-02-30'"],
+}
+
+
+def open_leaf(rng: random.Random) -> str:
+    name = rng.choice(
+        ["a", "a", "b", "o.c", '"a b"', "OLD.a", "NEW.b", "LOWER(a)", "LENGTH(b)", "a - b", "ANY(a)", "nan"]
+    )
+    if rng.random() < 0.5:
+        name = "a"
+    literals = OPEN_LITERALS[rng.choice(list(OPEN_LITERALS))]
+    one, other, more = rng.choices(literals, k=3)
+    kind = rng.random()
+    if kind < 0.35:
+        return f"{name} {rng.choice(['=', '<>', '<', '<=', '>', '>='])} {one}"
+    if kind < 0.4:
+        return f"{one} {rng.choice(['=', '<', '>='])} {name}"
+    if kind < 0.5:
+        return f"{name} {rng.choice(['', 'NOT '])}BETWEEN {one} AND {other}"
+    if kind < 0.6:
+        return f"{name} {rng.choice(['', 'NOT '])}IN ({one}, {other}, {more})"
+    if kind < 0.65:
+        return f"({name} {rng.choice(['=', '>'])} {one} OR {name} = {other})"
+    if kind < 0.75:
+        pattern = rng.choice(["x", "x%", "%x", "%xyz%", "a_%", "", "%"])
+        return f"{name} {rng.choice(['', 'NOT '])}{rng.choice(['LIKE', 'ILIKE'])} '{pattern}'"
+    return name + rng.choice(
+        ["", " IS NULL", " IS NOT NULL", " IS MISSING", " = b", " IN NETWORK '10.0.0.0/8'", " = TRUE"]
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_conjunctions_without_a_schema(seed: int) -> None:
+    rng = random.Random(seed)
+    texts = [conjunction(rng, lambda: open_leaf(rng), 1 + seed) for _ in range(500)]
+    assert check(texts, OpenSchema()) > 0.15
+
+
+@pytest.mark.parametrize("op", ["=", "<>", "<", "<=", ">", ">="])
+def test_literals_without_a_schema(op: str) -> None:
+    texts = [f"a {op} {literal}" for some in OPEN_LITERALS.values() for literal in some]
+    assert check(texts, OpenSchema()) > 0.5
+
+
+def test_plain_texts_without_a_schema_are_read_natively() -> None:
+    texts = [
+        "price BETWEEN 10 AND 20 AND city = 'Paris'",
+        "order.price > 2.5 AND paid",
+        "NOT paid AND seen IS NOT NULL",
+        "at >= TIMESTAMP '2026-05-01'",
+        "price = 3 OR price > 10",
+        "city IN ('a', 'b') AND price NOT IN (1, 2)",
+        "city LIKE 'ab%' AND LOWER(city) = 'abc'",
+        "city LIKE '%ab'",
+        "city ILIKE 'AB%'",
+        "ip IN NETWORK '10.0.0.0/8'",
+        "x = 1 AND x <> '1'",
+    ]
+    assert check(texts, OpenSchema()) == 1
+    readers = PredicateTexts(OpenSchema(), DEFAULT_LIMITS)
+    assert all(isinstance(readers.read(text), ReadPredicate) for text in texts)
+
+
+def test_paths() -> None:
+    plain = ["o.b = 1", "o.in > 3 AND o.p.c = 'x'", "timestamp.x = 2 AND n > 1", "NEW.o.b = 1 AND n.o.b = 2"]
+    odd = [
+        "in.b = 1",
+        "o.b. = 1",
+        "o..b = 1",
+        "o .b = 1 AND n = 2",
+        "o. b = 1",
+        "o.5 = 1",
+        "o.b.5 = 1",
+        "NOT.b = 1",
+        "n = 1 AND.b",
+    ]
+    odd += [
+        'o."b" = 1',
+        'o.b."c" = 1',
+        "o.B = 1",
+        "n = 1.b",
+        "n.b = 1 OR n.b.c = 'x'",
+        "OLD.o.b = 1",
+        "o.b",
+        "o.b.c.d = 1",
+    ]
+    schema = hitbox.Schema(
+        {"o": {"b": "int", "in": "float", "p": {"c": "string"}}, "timestamp": {"x": "int"}, "n": "int", "n.o.b": "int"}
+    )
+    for one in (schema, OpenSchema()):
+        assert check(plain, one) == 1
+        check(plain + odd, one)
 
 
 @pytest.mark.parametrize("seed", range(3))

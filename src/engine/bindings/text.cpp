@@ -103,10 +103,11 @@ nb::tuple programs_of(text::Made& made) {
                         numpy_array(std::move(made.literals)));
 }
 
-nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, const std::vector<int>& numbers,
-               Vector<i64> most, size_t few, Vector<int> information, Vector<i64> low, Vector<i64> high) {
+nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, Vector<i32> given_numbers, Vector<i64> most,
+               size_t few, Vector<int> information, Vector<i64> low, Vector<i64> high) {
   if (most.size() != piece.read.size()) throw nb::value_error("each row needs a limit");
   if (keys.size() != self.attributes()) throw nb::value_error("one array of keys per attribute, or None");
+  const std::vector<int> numbers(given_numbers.data(), given_numbers.data() + given_numbers.size());
   if (numbers.size() != self.attributes()) throw nb::value_error("one number per attribute");
   if (low.size() != information.size() * piece.read.size() || high.size() != low.size())
     throw nb::value_error("one interval per row of what subscriptions say about themselves");
@@ -134,6 +135,7 @@ nb::tuple make(Reader& self, const Piece& piece, const nb::list& keys, const std
 std::vector<i64> uses(const Piece& piece) {
   std::vector<i64> found;
   for (const text::Condition& one : piece.conditions) {
+    if (one.attribute == text::NO_ATTRIBUTE) continue;
     if (one.attribute >= found.size()) found.resize(one.attribute + 1);
     ++found[one.attribute];
   }
@@ -174,8 +176,9 @@ nb::object read_text(Reader& self, nb::str text) {
 // (exact, offsets, attribute, low, high, priority) of the boxes of one predicate, and its program, or None: (shape,
 // literals). None instead of all of it if the text is Python's. `labels` are the keys of its strings, as `strings` lists them; `about` has (attribute, low, high) of what the
 // subscription says about itself.
-nb::object make_one(const Reader& self, const ReadText& read, nb::object labels, std::vector<int> numbers, i64 most,
+nb::object make_one(const Reader& self, const ReadText& read, nb::object labels, Vector<i32> given_numbers, i64 most,
                     size_t few, const std::vector<std::tuple<int, i64, i64>>& about, u8 priority) {
+  std::vector<int> numbers(given_numbers.data(), given_numbers.data() + given_numbers.size());
   numbers.resize(self.attributes(), -1);  // another thread may have added some
   std::vector<const i64*> keys(self.attributes(), nullptr);
   std::vector<std::vector<i64>> held;
@@ -228,8 +231,11 @@ void bind_text(nb::module_& m) {
       .def("read", [](const Piece& self) { return numpy_array(self.read); })
       .def("uses", [](const Piece& self) { return numpy_array(uses(self)); })
       .def("__len__", [](const Piece& self) { return self.read.size(); });
-  nb::class_<ReadText>(m, "ReadText").def_ro("strings", &ReadText::strings).def("uses", [](const ReadText& self) {
-    return uses(self.piece);
+  nb::class_<ReadText>(m, "ReadText").def_ro("strings", &ReadText::strings).def("attributes", [](const ReadText& self) {
+    std::vector<u32> found;  // of each condition
+    for (const text::Condition& one : self.piece.conditions)
+      if (one.attribute != text::NO_ATTRIBUTE) found.push_back(one.attribute);
+    return found;
   });
   nb::class_<Reader>(m, "Reader")
       .def(nb::new_(&new_reader), "attributes"_a, "text"_a, "depth"_a, "values"_a, "first_seed"_a, "second_seed"_a)

@@ -66,13 +66,15 @@ struct Pattern {
   u32 attribute;
 };
 
+constexpr u32 NO_ATTRIBUTE = ~u32(0);  // of TRUE and FALSE
+
 struct Shape {
   enum class Meaning : u8 { UNKNOWN_TO_US, ALWAYS, NEVER, TESTED };
   Meaning meaning = Meaning::UNKNOWN_TO_US;  // the row is Python's
   bool any = false;                          // the tests are joined by OR, not by AND
   bool like = false;
   bool single = false;  // one interval
-  u32 attribute = 0;
+  u32 attribute = NO_ATTRIBUTE;
   std::vector<u8> lists;  // of each of its literals: does it stand for a list?
   std::vector<Test> tests;
   std::unique_ptr<TextTable> patterns;

@@ -17,7 +17,7 @@ struct Cut {
   i64 last, upto;
 };
 
-enum class Type : u8 { INT, FLOAT, GRID, BOOL, TIMESTAMP, STRING, OTHER };
+enum class Type : u8 { INT, FLOAT, GRID, BOOL, TIMESTAMP, STRING, NUMBER, OTHER };
 
 // How values of one attribute become keys. A grid has steps of over / under, from `first` to `last`.
 struct Codec {
@@ -150,6 +150,15 @@ static inline std::optional<Cut> cut_float(const Number& number) {
   return back < number.mantissa ? Cut{key, key} : Cut{key - 1, key - 1};  // between two floats
 }
 
+// Of numbers that are whole or not. Keys decide only against literals below 2^53.
+static inline std::optional<Cut> cut_any_number(const Number& number) {
+  std::optional<double> value;
+  if (number.decimal) value = nearest(number);
+  else if (number.small) value = double(number.mantissa);
+  if (!value || std::abs(*value) >= double(EXACT)) return std::nullopt;
+  return at_key(float_key(*value));
+}
+
 // mantissa * 10^exponent, if it has at most 18 digits; the exponent is not negative.
 static inline std::optional<i64> times_power(const Number& number) {
   if (number.exponent > MOST_DIGITS) return std::nullopt;
@@ -261,6 +270,7 @@ static inline std::optional<Cut> cut_number(const u8* begin, const u8* end, cons
     case Type::INT: return cut_int(number);
     case Type::FLOAT: return cut_float(number);
     case Type::GRID: return cut_grid(number, codec);
+    case Type::NUMBER: return cut_any_number(number);
     default: return std::nullopt;
   }
 }

@@ -82,6 +82,11 @@ static inline Kind word_kind(const u8* word, u32 size) {
   }
 }
 
+static inline u32 word_end(const u8* text, u32 at, u32 size) {
+  while (at < size && (CLASS[text[at]] == LETTER || CLASS[text[at]] == DIGIT)) ++at;
+  return at;
+}
+
 // The end of a quoted stretch that starts at `at`; 0 if it is not closed. A quote inside is written twice.
 static inline u32 quoted_end(const u8* text, u32 at, u32 size, u8 quote) {
   for (u32 i = at + 1; i < size; ++i)
@@ -143,8 +148,12 @@ static inline bool tokenize(const u8* text, u32 size, std::vector<Token>& tokens
     const u8 next = end < size ? text[end] : 0;
     switch (first) {
       case LETTER:
-        while (end < size && (CLASS[text[end]] == LETTER || CLASS[text[end]] == DIGIT)) ++end;
+        end = word_end(text, end, size);
         kind = word_kind(text + at, end - at);
+        while (end + 1 < size && CLASS[text[end]] == POINT && CLASS[text[end + 1]] == LETTER) {
+          end = word_end(text, end + 1, size);  // a path
+          kind = Kind::NAME;
+        }
         break;
       case DIGIT:
       case SIGN:

@@ -306,15 +306,27 @@ def column_values(keys: Keys, columns: Columns, name: str) -> list[Any]:
     return python_values(columns[name], keys.schema[name].fields) if name in columns else []
 
 
+def open_rows(keys: Keys, table: pa.Table, only: frozenset[str]) -> list[Document]:
+    """All rows of an event table without a schema, with the paths that are wanted, and without their old images."""
+    columns = Columns(keys, table)
+    names = [name for name in columns if _is_wanted(name, only)]
+    if not names:
+        return [Document() for _ in range(table.num_rows)]
+    rows = zip(*(python_values(columns[name]) for name in names), strict=True)
+    return [Document(dict(zip(names, row, strict=True))) for row in rows]
+
+
 def _open_row(columns: Columns, row: int, only: frozenset[str] | None) -> Document:
-    """The same without a schema. `only`: the paths that are wanted."""
-
-    def wanted(name: str) -> bool:
-        return only is None or any(path == name or path.startswith(f"{name}.") for path in only)
-
-    found = {name: python_values(column.slice(row, 1))[0] for name, column in columns.items() if wanted(name)}
+    """One row without a schema. `only`: the paths that are wanted."""
+    names = (name for name in columns if only is None or _is_wanted(name, only))
+    found = {name: python_values(columns[name].slice(row, 1))[0] for name in names}
     old = None if columns.old is None else _open_row(columns.old, row, None)
     return Document(found, old)
+
+
+def _is_wanted(column: str, only: frozenset[str]) -> bool:
+    """Whether one of the wanted paths leads to or through a column."""
+    return any(path == column or path.startswith(f"{column}.") for path in only)
 
 
 def _cell(codec: Codec, column: Any, row: int) -> Any:

@@ -230,7 +230,7 @@ class Piece:
 class ReadText:
     @property
     def strings(self) -> dict[int, list[str]] | None: ...
-    def uses(self) -> list[int]: ...
+    def attributes(self) -> list[int]: ...
 
 Question = tuple[int, bytes, list[int], list[bool]] | tuple[int, bytes]
 
@@ -251,7 +251,7 @@ class Reader:
         self,
         read: ReadText,
         labels: dict[int, list[int]] | None,
-        numbers: list[int],
+        numbers: I32,
         most: int,
         few: int,
         about: list[tuple[int, int, int]],
@@ -269,7 +269,7 @@ class Reader:
         self,
         piece: Piece,
         keys: list[I64 | None],
-        numbers: list[int],
+        numbers: I32,
         most: I64,
         few: int,
         told: I32,

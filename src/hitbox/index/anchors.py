@@ -15,7 +15,7 @@ while others match; its commit replaces the list of segments and marks what has 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,14 +25,15 @@ from numpy.typing import NDArray
 
 from hitbox.encoding import array_checks, events
 from hitbox.encoding.arrays import I64, MISSING, Boxes, Hits, Points
-from hitbox.encoding.documents import ABSENT, images, lookup, plain
+from hitbox.encoding.documents import ABSENT, Document, images, lookup, open_elements, plain
 from hitbox.encoding.inputs import as_mapping
 from hitbox.encoding.keys import Keys
+from hitbox.encoding.open_values import CONVERT
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import ends_of
 from hitbox.engine import Anchored, _kernels
 from hitbox.errors import DamagedArray
-from hitbox.language.anchors import ELEMENT, Path, kind_and_path, set_texts
+from hitbox.language.anchors import ELEMENT, OpenPath, Path, kind_and_path, open_path, set_texts
 
 NONE = np.uint32(2**32 - 1)
 NO_NUMBERS: I64 = np.zeros(0, np.int64)
@@ -150,6 +151,14 @@ class Anchors:
     def _brought(self, chunk: Any, keys: Keys) -> list[tuple[bytes, list[Any]]]:
         """(name of a set, what each event brings to it)."""
         found: list[tuple[bytes, list[Any]]] = []
+        for sets, values in (self._open_values if keys.schema.is_open else self._values)(chunk, keys):
+            if any(values):
+                for name, kind, type_ in sets:
+                    found.append((name, [one if one is True else set_texts(kind, type_, one) for one in values]))
+        return found
+
+    def _values(self, chunk: Any, keys: Keys) -> Iterator[tuple[list[SetName], list[Any]]]:
+        """(the sets of a path, the values that it leads to in each event)."""
         if isinstance(chunk, pa.Table):
             columns = events.Columns(keys, chunk)
         else:
@@ -160,11 +169,17 @@ class Anchors:
             else:
                 given = [lookup(document, path[0]) for document in documents]
             of = keys.schema[path[0]]
-            values = [_values(of, path, one) for one in given]
-            if any(values):
-                for name, kind, type_ in sets:
-                    found.append((name, [one if one is True else set_texts(kind, type_, one) for one in values]))
-        return found
+            yield sets, [_values(of, path, one) for one in given]
+
+    def _open_values(self, chunk: Any, keys: Keys) -> Iterator[tuple[list[SetName], list[Any]]]:
+        """The same where nothing is declared."""
+        if isinstance(chunk, pa.Table):
+            documents = events.open_rows(keys, chunk, frozenset(path[0] for path in self._paths))
+        else:
+            documents = [events.normal(keys, event) for event in chunk]
+        for path, sets in self._paths.items():
+            of = open_path(path)
+            yield sets, [_open_values(of, document) for document in documents]
 
     # ---- as flat arrays
 
@@ -225,11 +240,29 @@ def _values(of: Attribute, path: Path, value: Any) -> Any:
     return found
 
 
+def _open_values(of: OpenPath, document: Document) -> list[Any]:
+    """The plain values of the set's type that a path leads to."""
+    found: list[Any] = [document]
+    for name in of.lists:
+        found = [value for one in found for value in open_elements(one, (name,)) or ()]
+    if of.field:
+        found = [lookup(one, of.field) for one in found if isinstance(one, Mapping)]
+    convert = CONVERT[of.type]
+    plain_values = [convert(one) for one in found if one is not ABSENT]
+    return [one for one in plain_values if one is not None]
+
+
 def _paths(segments: Sequence[_kernels.AnchorSegment], schema: Schema) -> dict[Path, list[SetName]]:
     """The sets of some segments, by path. A KeyError or ValueError where the schema has no such set."""
     found: dict[Path, list[SetName]] = {}
     for name in sorted({name for segment in segments for name in segment.sets()}):
         kind, path = kind_and_path(name)
+        if schema.is_open:
+            type_ = open_path(path).type
+            if kind != ELEMENT and type_ != "string":
+                raise ValueError(f"fragments of a {type_} in {'.'.join(path)!r}")
+            found.setdefault(path, []).append(SetName(name, kind, type_))
+            continue
         of = schema[path[0]]
         for step in path[1:]:
             if of.fields is None:

@@ -9,10 +9,22 @@ there is one grammar. A text that the reader does not take, because it is rare o
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hitbox import language
-from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
+from hitbox.encoding.codecs import (
+    BoolCodec,
+    Codec,
+    FloatCodec,
+    GridCodec,
+    IntCodec,
+    NumberCodec,
+    StringCodec,
+    TimestampCodec,
+)
 from hitbox.encoding.keys import Keys, derived_codec
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
@@ -21,12 +33,12 @@ from hitbox.language import Leaf, Limits, Pattern
 from hitbox.language.derived import DerivedAttribute, condition
 from hitbox.language.expressions import Constant
 from hitbox.language.patterns import successor
-from hitbox.language.tree import Node, Test, without_not
+from hitbox.language.tree import Branch, Node, Test, without_not
 
 LONGEST_TEXT = 2**21
 """Bytes of the longest text that is read."""
 EXACT = 2**53
-TYPES: list[type[Codec]] = [IntCodec, FloatCodec, GridCodec, BoolCodec, TimestampCodec, StringCodec]
+TYPES: list[type[Codec]] = [IntCodec, FloatCodec, GridCodec, BoolCodec, TimestampCodec, StringCodec, NumberCodec]
 OTHER = len(TYPES)
 TESTS = [
     *("=", "<", "<=", ">", ">=", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "TRUE", "FALSE"),
@@ -39,6 +51,26 @@ Meaning = tuple[str | None, str | None, bool, bool, int]
 than the pattern matches, and the attribute whose strings they are."""
 
 
+class Tested(NamedTuple):
+    """A condition on one attribute, as the reader tests it."""
+
+    of: int | DerivedAttribute
+    test: str
+    places: tuple[int, ...]
+    """Where its literals stand in the text."""
+
+    @property
+    def attribute(self) -> int | str:
+        return self.of if isinstance(self.of, int) else self.of.text
+
+
+class Numbers(NamedTuple):
+    """The numbers of the reader's attributes in boxes; -1 of those that have no keys."""
+
+    listed: list[int]
+    native: NDArray[np.int32]
+
+
 class ConditionReader:
     def __init__(self, schema: Schema, limits: Limits):
         self._schema, self._limits = schema, limits
@@ -48,10 +80,12 @@ class ConditionReader:
         self.derived: list[DerivedAttribute] = []
         """The derived attributes that shapes and patterns are about: the reader numbers them after the schema's."""
         self._numbers: dict[str, int] = {}
+        self._known: tuple[Keys, Numbers] | None = None
+        """What `numbers` returned last, and of which keys."""
         self.defined = 0
         """How many shapes and patterns it knows."""
         self.native = _kernels.Reader(
-            [_described(codec) for codec in Keys(schema).codecs],
+            [_described(codec) for codec in Keys(schema).codecs[: self.declared]],
             min(limits.text, LONGEST_TEXT),
             limits.depth,
             limits.values,
@@ -76,65 +110,75 @@ class ConditionReader:
             root = without_not(self._parsed(text, places))
         except HitboxError:
             return
-        if isinstance(root, Test):
-            self._define_test(shape, root, places, lists)
+        if isinstance(root, Test) and root.texts:
+            self._define_text_test(shape, root, places)
             return
         if root.op in ("TRUE", "FALSE"):
             if not any(lists) and all(text[place : place + 4].upper() in ("TRUE", "FALS") for place in places):
                 self.native.define_constant(shape, root.op == "TRUE")
             return  # a comparison of other literals: its truth is not that of its shape
-        if not isinstance(root, Leaf) and root.op not in ("AND", "OR"):
+        if isinstance(root, Branch) and root.op not in ("AND", "OR"):
             return
-        leaves = [leaf for leaf in root.children or (root,) if isinstance(leaf, Leaf)]
-        likes = [leaf for leaf in leaves if leaf.op.endswith("LIKE")]
-        tests = [_test(leaf, places) for leaf in leaves]
-        if len(leaves) < len(root.children) or len({leaf.number for leaf in leaves}) > 1:
+        nodes = root.children if isinstance(root, Branch) else (root,)
+        several = [found for node in nodes if (found := self._tested(node, places)) is not None]
+        if len(several) < len(nodes) or len({one.attribute for one in several}) > 1:
             return  # more than one attribute, or ANDs inside ORs
-        if None in tests or (likes and len(leaves) > 1):
+        likes = [node for node in nodes if isinstance(node, Leaf) and node.op.endswith("LIKE")]
+        if likes and len(nodes) > 1:
             return
-        operands = [(place, test in LISTS) for leaf, test in zip(leaves, tests, strict=True) for place in _places(leaf)]
+        operands = [(place, one.test in LISTS) for one in several for place in one.places]
         if [one for one in operands if one[0] in places] != list(zip(places, lists, strict=True)):
             return
         if likes:
             self._patterns[shape] = likes[0]
-        self.native.define(shape, leaves[0].number, root.op == "OR", [TESTS.index(test) for test in tests if test])
+        number = self._number(several[0].of)
+        self.native.define(shape, number, root.op == "OR", [TESTS.index(one.test) for one in several])
 
     def _parsed(self, text: str, places: list[int]) -> Node:
         if len(places) == 1 and text[: places[0]].rstrip().upper().endswith(" NETWORK"):
             text = f"{text[: places[0]]}'::'{text[places[0] + 2 :]}"  # an empty text is no network
         return language.parse(text, self._schema, "criteria", self._limits).root
 
-    def _define_test(self, shape: int, test: Test, places: list[int], lists: list[bool]) -> None:
-        """Say what a condition on a function of attributes means, if boxes decide it."""
-        if test.texts:
-            found = condition(test, self._schema)
-            if found is not None and len(places) == 1:
-                self._patterns[shape] = test
-                like = "NOT LIKE" if test.op.startswith("NOT") else "LIKE"
-                self.native.define(shape, self._number(found.of), False, [TESTS.index(like)])
-            return
-        found = condition(test, self._schema)
-        others = [one.position for one in test.operands[1:] if isinstance(one, Constant)]
-        if found is None or not found.exact or found.op not in TESTS or len(others) < len(test.operands) - 1:
-            return
-        listed = found.op in LISTS
-        if others == places and lists == [listed] * len(places):
-            self.native.define(shape, self._number(found.of), False, [TESTS.index(found.op)])
+    def _tested(self, node: Node, places: list[int]) -> Tested | None:
+        """What a condition tests, if boxes decide it; None where the reader has no such test."""
+        if isinstance(node, Leaf):
+            test = _test(node.op, node.values, _places(node), places)
+            return None if test is None else Tested(node.number, test, _places(node))
+        found = condition(node, self._schema) if isinstance(node, Test) and not node.texts else None
+        if found is None or not isinstance(node, Test):
+            return None
+        others = tuple(one.position for one in node.operands[1:] if isinstance(one, Constant))
+        if not found.exact or found.op not in TESTS or len(others) < len(node.operands) - 1:
+            return None
+        test = _test(found.op, found.values, others, places)
+        return None if test is None else Tested(found.of, test, others)
 
-    def _number(self, of: DerivedAttribute) -> int:
+    def _define_text_test(self, shape: int, test: Test, places: list[int]) -> None:
+        """Say what a condition with a pattern or a network means, if boxes decide it."""
+        found = condition(test, self._schema)
+        if found is not None and len(places) == 1:
+            self._patterns[shape] = test
+            like = "NOT LIKE" if test.op.startswith("NOT") else "LIKE"
+            self.native.define(shape, self._number(found.of), False, [TESTS.index(like)])
+
+    def _number(self, of: int | DerivedAttribute) -> int:
+        if isinstance(of, int):
+            return of
         number = self._numbers.get(of.text)
         if number is None:
             number = self._numbers[of.text] = self.native.add_attribute(_described(derived_codec(of, None)))
-            self.derived.insert(number - len(self._schema), of)
+            self.derived.insert(number - self.declared, of)
         return number
 
-    def numbers(self, keys: Keys) -> list[int]:
-        """The numbers of the reader's attributes in boxes; -1 of those that have no keys."""
-        numbers = list(range(self.declared))
-        for one in self.derived:
-            number = keys.number_of(one)
-            numbers.append(-1 if number is None else number)
-        return numbers
+    def numbers(self, keys: Keys) -> Numbers:
+        known = self._known
+        if known is None or known[0] is not keys or len(known[1].listed) < self.declared + len(self.derived):
+            listed = list(range(self.declared))
+            for one in self.derived:
+                number = keys.number_of(one)
+                listed.append(-1 if number is None else number)
+            known = self._known = keys, Numbers(listed, np.array(listed, np.int32))
+        return known[1]
 
     def _define_pattern(self, shape: int, raw: bytes) -> None:
         """Say which strings a pattern comes to; see `leaf_set` in language/normal.py."""
@@ -174,13 +218,13 @@ def _places(leaf: Leaf) -> tuple[int, ...]:
     return leaf.places[:1] if leaf.op.endswith("LIKE") else leaf.places
 
 
-def _test(leaf: Leaf, places: list[int]) -> str | None:
-    """The test of a leaf whose literals stand at `places`; None where the reader has no such test."""
-    found = [place in places for place in _places(leaf)]
+def _test(op: str, values: tuple[Any, ...], stand: tuple[int, ...], places: list[int]) -> str | None:
+    """The test of a condition whose literals stand at `stand`; None where the reader has no such test."""
+    found = [place in places for place in stand]
     if all(found):
-        return leaf.op
-    if not any(found) and leaf.op in ("=", "<>"):  # a bool attribute alone: no literal stands in the text
-        return "TRUE" if leaf.values[0] == (leaf.op == "=") else "FALSE"
+        return op
+    if not any(found) and op in ("=", "<>") and isinstance(values[0], bool):  # an attribute alone, without a literal
+        return "TRUE" if values[0] == (op == "=") else "FALSE"
     return None
 
 

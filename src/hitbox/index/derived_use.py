@@ -30,12 +30,14 @@ class DerivedUse:
     def changing(self, gone: Numbers, come: Numbers) -> Callable[[], None]:
         """Prepare for constraints and tests that go and that come, by the numbers of their attributes; the commit must
         be alone."""
-        counts = self.counts + self._count(come) - self._count(gone)
-        used = _used(self._first, counts)
+        counts = self.counts + self._count(come)
+        if len(gone):
+            counts -= self._count(gone)
+        used = _used(self._first, counts) if ((counts > 0) != (self.counts > 0)).any() else None
 
         def commit() -> None:
             self.counts = counts
-            if used != self.used:
+            if used is not None:
                 self.used[:] = used
 
         return commit

@@ -47,7 +47,7 @@ class PredicateColumn:
         self.read: Mask = np.zeros(len(texts), bool)
         """Which rows were read; the others are for `language`."""
         self._strings: list[int] = []
-        if np.count_nonzero(wanted) > MAX_PARSED_ROWS and not schema.is_open:
+        if np.count_nonzero(wanted) > MAX_PARSED_ROWS:
             self._reader = ConditionReader(schema, limits)
             self._pieces = [self._read(*piece) for piece in _pieces(texts, wanted)]
             self.read = np.concatenate([piece.read().view(bool) for piece in self._pieces])
@@ -69,7 +69,7 @@ class PredicateColumn:
         """The strings that need labels, by attribute number."""
         if not self._pieces:
             return {}
-        numbers = self._reader.numbers(keys)
+        numbers = self._reader.numbers(keys).listed
         found = {numbers[at]: self._distinct(at) for at in self._strings if numbers[at] >= 0}
         return {number: texts for number, texts in found.items() if len(texts)}
 
@@ -79,7 +79,7 @@ class PredicateColumn:
         attribute."""
         if not self._pieces:
             return
-        numbers = self._reader.numbers(keys)
+        numbers, native_numbers = self._reader.numbers(keys)
         labels: list[I64 | None] = [None] * len(numbers)
         for at in self._strings:
             texts = self._distinct(at)
@@ -95,7 +95,7 @@ class PredicateColumn:
             *boxes, programs = self._reader.native.make(
                 piece,
                 labels,
-                numbers,
+                native_numbers,
                 np.maximum(self._limits.boxes, lengths.astype(np.int64) // LITERAL_LENGTH),
                 self._limits.boxes,
                 about,

@@ -66,19 +66,20 @@ class ReadPredicate:
     def derived(self) -> Mapping[str, Derived]:
         if not self._reader.derived:
             return {}
-        uses = self._read.uses()[self._reader.declared :]
-        return {one.text: one for one, count in zip(self._reader.derived, uses, strict=False) if count}
+        declared, derived = self._reader.declared, self._reader.derived
+        found = (derived[number - declared] for number in self._read.attributes() if number >= declared)
+        return {one.text: one for one in found}
 
     def strings(self, keys: Keys) -> dict[int, set[str]]:
         if self._read.strings is None:
             return {}
-        numbers = self._reader.numbers(keys)
+        numbers = self._reader.numbers(keys).listed
         found = ((numbers[at], some) for at, some in self._read.strings.items())
         return {number: set(some) for number, some in found if number >= 0}
 
     def boxes(self, keys: Keys, about: Box, priority: int) -> Made:
         labels: dict[int, list[int]] | None = None
-        numbers = self._reader.numbers(keys)
+        numbers, native_numbers = self._reader.numbers(keys)
         if self._read.strings is not None:
             labels = {}
             for at, some in self._read.strings.items():
@@ -86,7 +87,7 @@ class ReadPredicate:
         told = [(number, low, high) for number, (low, high) in sorted(about.items())]
         limits = self._texts.limits
         most = language.most_boxes(len(self._text), limits)
-        made = self._reader.native.make_one(self._read, labels, numbers, most, limits.boxes, told, int(priority))
+        made = self._reader.native.make_one(self._read, labels, native_numbers, most, limits.boxes, told, int(priority))
         if made is None:  # too many boxes for what it says, or no keys for what is derived
             return self._texts.parse(self._text).boxes(keys, about, priority)
         exact, offsets, attribute, low, high, levels, program = made
@@ -117,7 +118,7 @@ class PredicateTexts:
 
     def read(self, text: str) -> ReadPredicate | ParsedPredicate:
         """An error where the text is no predicate."""
-        if type(text) is not str or self._schema.is_open:
+        if type(text) is not str:
             return self.parse(text)
         reader = self._reader
         if reader is None or reader.defined > MOST_DEFINED:

@@ -79,6 +79,8 @@ class IndexState:
         commit, which must be alone. None if there is nothing to do, or no room. `options` are those of the matcher."""
         known = {one.text: self.keys.number_of(one) for one in wanted.values()}
         new = [one for one in wanted.values() if known[one.text] is None]
+        if not new:
+            return None
         if self.keys.schema.is_open:  # what is no function is an attribute: there may be as many as in any schema
             room = max(0, most - sum(not one.is_attribute for one in self.keys.derived))
             new = [one for one in new if one.is_attribute] + [one for one in new if not one.is_attribute][:room]
@@ -134,7 +136,7 @@ class IndexState:
         `programs` come."""
         if not self.keys.derived:
             return switch
-        left = np.concatenate([self.boxes(gone).attribute, self.catalog.tested(slots)])
+        left = np.concatenate([self.boxes(gone).attribute, self.catalog.tested(slots)]) if len(slots) else NO_SLOTS
         new = np.concatenate([come.attribute, tested(programs)])
         count = self.use.changing(left, new)
 

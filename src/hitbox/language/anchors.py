@@ -9,15 +9,22 @@
 An anchor is a member of a **set**. A set has a kind and a path: the attribute, and the fields below it in a list of
 objects. One anchor covers its condition, or several do, of which the event must bring one. The condition may ask for
 more; then anchors are only a superset.
+
+Where nothing is declared, an element may be of any type, and a name does not say whether it leads to a list. So the
+path of an open set says both (OpenPath), and the values of another type are no members:
+
+    ANY(tags) = 'x'                             the element 'x' of the strings in tags
+    EXISTS(items WHERE sku = 'A')               the element 'A' of the strings that are the field sku of an item
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from math import log2
+from math import isfinite, log2
 from typing import Any, NamedTuple
 
+from hitbox.encoding.open_values import CONVERT
 from hitbox.encoding.values import EPOCH
 from hitbox.language.expressions import Call, Constant, Element, Expression, Field, ListPath
 from hitbox.language.letters import lower
@@ -34,6 +41,16 @@ FRAGMENT_BITS = (0, 1, 3, 6, 9, 12, 14, 15, 16)
 ELEMENT_BITS = {"bool": 1.0, "string": 16.0}
 OTHER_BITS = 14.0
 Path = tuple[str, ...]
+
+
+class OpenPath(NamedTuple):
+    """Where the values of an open set are."""
+
+    lists: Path
+    """The lists, each in the elements of the one before it."""
+    field: str
+    """The field of an element, or of the event if there is no list; "" means the elements themselves."""
+    type: str
 
 
 class Covering(NamedTuple):
@@ -115,17 +132,26 @@ def _of_test(test: Test, lists: tuple[Path | None, ...]) -> Covering | None:
 def _path(of: Expression, lists: tuple[Path | None, ...]) -> Path | None:
     """The set that a value comes from."""
     if isinstance(of, Element):
-        return lists[of.level - 1]
-    if not isinstance(of, Field) or of.old:
+        path, is_open = lists[of.level - 1], of.list.number < 0
+        end: Path = ("", of.type)
+    elif isinstance(of, Field) and not of.old:
+        path, is_open = _below(of.level, lists, (of.name,)), of.number < 0
+        end = (of.type,)
+    else:
         return None
-    return _below(of.level, lists, (of.name,))
+    if not is_open or path is None:
+        return path
+    return None if of.type == "any" else path + end
 
 
 def _list(of: ListPath, lists: tuple[Path | None, ...]) -> Path | None:
-    return None if of.old else _below(of.level, lists, of.steps)
+    steps = of.steps if of.number >= 0 else (".".join(of.steps),)
+    return None if of.old else _below(of.level, lists, steps)
 
 
 def _below(level: int, lists: tuple[Path | None, ...], steps: Path) -> Path | None:
+    if any(not step or STEP in step for step in steps):  # such a name can only be in an open index
+        return None
     if not level:
         return steps
     above = lists[level - 1]
@@ -150,6 +176,8 @@ def element_key(type_: str, value: Any) -> str | None:
         return str(value.replace(tzinfo=value.tzinfo or UTC) - EPOCH) if isinstance(value, datetime) else None
     if type_ == "int":
         return str(int(value)) if value == int(value) else None
+    if type_ == "number" and isfinite(value) and value == int(value):
+        return str(int(value))
     return repr(float(value) + 0.0) if float(value) == value else None  # -0.0 equals 0.0
 
 
@@ -185,6 +213,13 @@ def kind_and_path(name: bytes) -> tuple[str, Path]:
 def set_of(anchor: bytes) -> tuple[str, Path]:
     """The set that an anchor is a member of."""
     return kind_and_path(anchor.partition(END.encode())[0])
+
+
+def open_path(path: Path) -> OpenPath:
+    """The parts of an open set's path; a ValueError if it is none."""
+    if len(path) < 2 or path[-1] not in CONVERT or path[-1] == "any" or not all(path[:-2]) or path[:-1] == ("",):
+        raise ValueError(f"{'.'.join(path)!r} is no path of an open set")
+    return OpenPath(path[:-2], path[-2], path[-1])
 
 
 def set_texts(kind: str, type_: str, values: Sequence[Any]) -> list[str]:

@@ -98,7 +98,6 @@ def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None, anch
     else:
         root = _without_not(root)
         several = terms(predicate, keys, limits.boxes, bound, root, of_nodes)
-    anchored = anchored and not keys.schema.is_open  # sets of events are those of declared attributes
     decidable = False
 
     def places(node: Node) -> PlaceTest | None:

@@ -332,7 +332,7 @@ def _fields(root: Node) -> Iterator[tuple[int, str]]:
         if isinstance(node, Leaf) or (isinstance(node, Field) and not node.level and not node.old):
             yield node.number, node.name
         elif isinstance(node, ListPath) and not node.level and not node.old:
-            yield node.number, node.steps[0]
+            yield node.number, node.steps[0] if node.number >= 0 else ".".join(node.steps)
         elif isinstance(node, Test):
             stack.extend(node.operands)
         elif isinstance(node, Quantifier):

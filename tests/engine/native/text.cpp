@@ -141,7 +141,7 @@ void read_all(Reader& reader, const std::string& text, Piece& piece) {
 bool hostile() {
   for (size_t round = 0; round < 40; ++round) {
     std::vector<Codec> codecs{{Type::INT},
-                              {Type::FLOAT},
+                              {round % 2 ? Type::NUMBER : Type::FLOAT},
                               {Type::GRID, true, 1, 1, -10, 40},
                               {Type::GRID, false, 1, 3, 0, 3},
                               {Type::BOOL},
