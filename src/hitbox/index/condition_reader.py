@@ -114,6 +114,9 @@ class ConditionReader:
                 self.native.define(shape, self._number(found.of), False, [TESTS.index(like)])
             return
         found = condition(test, self._schema)
+        if found is not None and test.op.endswith("MISSING"):
+            self.native.define(shape, self._number(found.of), False, [TESTS.index(str(found.values[0]).upper())])
+            return
         others = [one.position for one in test.operands[1:] if isinstance(one, Constant)]
         if found is None or not found.exact or found.op not in TESTS or len(others) < len(test.operands) - 1:
             return
@@ -157,10 +160,12 @@ class ConditionReader:
             values: tuple[Any, ...] = (text, *escapes)
             leaf = Leaf(of.name, of.number, of.type, of.op, values, of.position, of.places)
             found, pattern = condition(leaf, self._schema), leaf.pattern
+            if found is None and pattern.shape == "*":
+                return None  # an anchor, or a test of the text, tells more than its prefix
             if found is None:
                 plain = not pattern.shape
                 low = pattern.prefix if pattern.prefix or plain else None
-                return low, successor(low) if low and not plain else None, plain, pattern.shape == "*", of.number
+                return low, successor(low) if low and not plain else None, plain, False, of.number
         else:
             found = condition(Test(of.op, of.operands, of.position, (text, *of.texts[1:])), self._schema)
         if found is None or not found.exact or found.op not in ("=", "<>", "WITHIN", "NOT WITHIN"):
