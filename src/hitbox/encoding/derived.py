@@ -10,8 +10,8 @@ box.
 In an open schema nothing is declared, and every attribute is derived: NUMBER(price) is what the field price holds if it
 is a number (open_values.py).
 
-Some have no key in a point, because they are lists or texts: `details` gives them, for the candidates that points leave in
-doubt (language/second_look.py).
+Some have no key in a point, because they are lists or texts: `details` gives them, for the candidates that points
+leave in doubt (language/second_look.py).
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ class Derivation:
         return Points(low, high)
 
 
-def details(
-    keys: Keys, used: Sequence[int], values: Document
-) -> tuple[dict[int, I64 | None], dict[int, bytes | None]]:
+def details(keys: Keys, used: Sequence[int], values: Document) -> tuple[dict[int, I64 | None], dict[int, bytes | None]]:
     """The lists of an event as the keys of their elements, and its texts, by the numbers of those in use; None for
     null. What has a bad value is left out: whoever needs it says what is wrong."""
     lists: dict[int, I64 | None] = {}

@@ -83,9 +83,7 @@ def _pattern(node: Leaf | Test) -> Pattern:
     return found
 
 
-def second_test(
-    node: Node, keys: Keys, condition_set: ConditionSet
-) -> EachTest | LikeTest | SinceTest | None:
+def second_test(node: Node, keys: Keys, condition_set: ConditionSet) -> EachTest | LikeTest | SinceTest | None:
     """The test of a condition; None of one that is none of these, or whose values have no keys here."""
     if isinstance(node, Quantifier):
         return _each_test(node, keys, condition_set)
