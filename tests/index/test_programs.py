@@ -466,7 +466,7 @@ FORGED = {
     "shape": ("program_words", lambda array: np.where(np.arange(len(array)) == 0, array + 1000, array), "shape"),
     "size": ("program_words", lambda array: np.where(np.arange(len(array)) == 0, array + (1 << 60), array), "too long"),
     "short": ("program_words", lambda array: array[:3], "too long"),
-    "code": ("program_code", lambda array: array | 7, "unknown|too long"),
+    "code": ("program_code", lambda array: array | 63, "unknown"),
     "attribute": ("program_code", lambda array: array | (3 | 1 << 31), "out of range|unknown"),
     "type": ("program_code", lambda array: array.astype(np.int64), "uint32"),
     "no shapes": ("program_shapes", lambda array: array[:0], "empty"),

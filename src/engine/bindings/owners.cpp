@@ -450,6 +450,43 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
   return nb::make_tuple(starts, numpy_array(std::exchange(slots.data, nullptr), {size}), doubts);
 }
 
+template <class T>
+T& at_number(std::vector<T>& some, nb::handle number) {
+  const u32 at = nb::cast<u32>(number);
+  if (at >= MAX_ATTRIBUTES) throw nb::value_error("there is no such attribute");
+  if (at >= some.size()) some.resize(at + 1);
+  return some[at];
+}
+
+// What the programs of some slots may come to for one event, by its keys and what it holds beyond them: the keys of elements
+// and the texts, by attribute, None for null; and the time.
+nb::object decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, nb::dict lists, nb::dict texts,
+                  i64 now) {
+  Details details;
+  details.now = now;
+  for (auto [number, given] : lists) {  // the caller holds the arrays, and the texts
+    Details::Elements& list = at_number(details.lists, number);
+    list.given = given.is_none() ? Details::Given::NOTHING : Details::Given::YES;
+    if (given.is_none()) continue;
+    const Frozen<i64> elements = nb::cast<Frozen<i64>>(given, false);
+    list.keys = elements.data();
+    list.count = elements.size();
+  }
+  for (auto [number, given] : texts) {
+    Details::Text& text = at_number(details.texts, number);
+    text.given = given.is_none() ? Details::Given::NOTHING : Details::Given::YES;
+    if (given.is_none()) continue;
+    const nb::bytes bytes = nb::cast<nb::bytes>(given);
+    text.bytes = {bytes.c_str(), bytes.size()};
+  }
+  Truth* found = allocate<Truth>(slots.size());
+  nb::object truths = numpy_array(found, {slots.size()});
+  const ProgramView& view = programs.view();
+  ReleasedGil free;
+  for (size_t i = 0; i < slots.size(); ++i) found[i] = view.run(slots.data()[i], keys.data(), &details);
+  return truths;
+}
+
 }  // namespace
 
 void bind_owners(nb::module_& m) {
@@ -486,6 +523,7 @@ void bind_owners(nb::module_& m) {
             self.view().check(attributes);
           },
           nb::arg("attributes"))
+      .def("decide", &decide, nb::arg("slots"), nb::arg("keys"), nb::arg("lists"), nb::arg("texts"), nb::arg("now"))
       .def(
           "ends",
           [](const Programs& self, Frozen<i64> slots, u32 attribute) {

@@ -8,6 +8,12 @@
 // "outside" alternate. A place is tested by a circle or a polygon (places.hpp). Whatever else no set of keys can say is
 // OPEN: it may come out either way.
 //
+//   ANY(scores) > 3                   EACH or | TEST_ELEMENT scores, 1 end          a condition on each element of a list
+//   name LIKE '%a%b'                  LIKE name, the pattern (patterns.hpp)
+//   at < NOW() - INTERVAL '1 day'     SINCE | TEST at, 1 end                        the time from NOW() to a timestamp
+//
+// These three need more than keys (details.hpp); where that is not given, they are open.
+//
 // A truth is the set of what may come out: true, false, unknown (SQL's NULL). If only one is left, the program has decided.
 // hitbox/language/programs.py writes programs.
 #pragma once
@@ -18,6 +24,8 @@
 #include "base/common.hpp"
 #include "base/prefetch.hpp"
 #include "format/validate.hpp"
+#include "program/details.hpp"
+#include "program/patterns.hpp"
 #include "program/places.hpp"
 #include "program/truth.hpp"
 
@@ -28,7 +36,11 @@ namespace program {
 // A word of code. AND, OR and XOR: how many words it is with all of its parts. TEST: `null`, `inside`, `ends`, the
 // attribute; the next word is the place of its ends among the literals. OPEN: the truth. PLACE: four flags; the next words
 // are the attributes of latitude and longitude, and the place of the circle, or of where the area is, among the literals.
-enum Op : u32 { AND, OR, XOR, TEST, OPEN, PLACE, OPS };
+// TEST_ELEMENT: as TEST, inside EACH. MORE: a kind, a flag, the attribute. EACH: the kinds AND and OR, whether the whole is
+// negated; the next word is how many words it is with the condition that follows. LIKE: whether it is negated; the next word
+// is the place among the literals that says where the pattern is. SINCE: a TEST follows.
+enum Op : u32 { AND, OR, XOR, TEST, OPEN, PLACE, TEST_ELEMENT, MORE };
+enum Kind : u32 { EACH_AND, EACH_OR, LIKE, SINCE, KINDS };
 
 constexpr u32 MAX_DEPTH = 64;
 constexpr u32 LIST = 3;  // as `ends`: the literal at that place says where the ends are (low 32 bits) and how many
@@ -43,7 +55,15 @@ static inline u32 attribute_of(u32 word) { return word >> 8; }
 static inline bool is_area(u32 word) { return word >> 3 & 1; }
 static inline bool is_negated(u32 word) { return word >> 4 & 1; }
 static inline bool is_whole(u32 word, u32 coordinate) { return word >> (5 + coordinate) & 1; }  // of int attributes
-static inline u32 length_of_test(u32 op) { return op == TEST ? 2 : op == PLACE ? 4 : 1; }
+static inline u32 kind_of(u32 word) { return word >> 3 & 7; }
+static inline bool is_opposite(u32 word) { return word >> 6 & 1; }  // of MORE
+static inline bool is_each(u32 word) { return op_of(word) == MORE && kind_of(word) <= EACH_OR; }
+static inline bool is_test(u32 op) { return op == TEST || op == TEST_ELEMENT; }
+// Words of an instruction, without the condition that follows EACH, and the test that follows SINCE.
+static inline u32 length_of_instruction(u32 word) {
+  const u32 op = op_of(word);
+  return is_test(op) ? 2 : op == PLACE ? 4 : op == MORE && kind_of(word) != SINCE ? 2 : 1;
+}
 static inline u32 literals_of(u32 ends) { return ends == LIST ? 1 : ends; }
 static inline u32 list_start(i64 literal) { return u32(literal); }
 static inline u32 list_size(i64 literal) { return u32(u64(literal) >> 32); }
@@ -74,6 +94,11 @@ constexpr Combined make_combined() {
 constexpr Combined COMBINED = make_combined();
 constexpr Truth FIRST[3] = {IS_TRUE, IS_FALSE, IS_FALSE};      // of no parts
 constexpr Truth DECIDED[3] = {IS_FALSE, IS_TRUE, IS_UNKNOWN};  // whatever the other parts say
+constexpr Truth ALL_OPEN = IS_TRUE | IS_FALSE | IS_UNKNOWN;
+
+static inline Truth opposite(Truth of) {
+  return Truth((of & IS_UNKNOWN) | (of & IS_TRUE ? IS_FALSE : 0) | (of & IS_FALSE ? IS_TRUE : 0));
+}
 
 static inline Truth test(u32 word, const i64* literals, u32 at, i64 key) {
   if (key == MISSING) return null_of(word);
@@ -100,12 +125,56 @@ static inline Truth test_place(const u32* code, const i64* literals, const i64* 
   const i64* at = literals + code[3];
   const Truth found = is_area(*code) ? places::in_area(literals + list_start(*at), list_size(*at), latitude, longitude)
                                      : places::in_circle(at, latitude, longitude);
-  if (!is_negated(*code) || found == Truth(IS_TRUE | IS_FALSE)) return found;
-  return found == IS_TRUE ? IS_FALSE : IS_TRUE;
+  return is_negated(*code) ? opposite(found) : found;
+}
+
+// What an event holds; `details` may be null. `element` is the one of its lists that is looked at.
+struct Held {
+  const i64* keys;
+  const Details* details;
+  size_t element = 0;
+};
+
+static inline i64 element_key(u32 attribute, const Held& held) {
+  const Details::Elements list = held.details->list(attribute);
+  return held.element < list.count ? list.keys[held.element] : MISSING;
+}
+
+static inline Truth test_like(const u32* code, const i64* literals, const Held& held) {
+  const Details::Text text = held.details->text(attribute_of(*code));
+  if (text.given == Details::Given::NO) return ALL_OPEN;
+  if (text.given == Details::Given::NOTHING) return IS_UNKNOWN;
+  const i64* pattern = literals + list_start(literals[code[1]]);  // its bytes are many, then come these
+  const Truth found = patterns::matches({reinterpret_cast<const char*>(pattern + 1), size_t(*pattern)}, text.bytes);
+  return is_opposite(*code) ? opposite(found) : found;
+}
+
+static inline Truth test_since(const u32* code, const i64* literals, const Held& held) {
+  if (held.details->now == MISSING) return ALL_OPEN;
+  const i64 key = held.keys[attribute_of(code[1])];
+  i64 since;
+  if (key == MISSING || __builtin_sub_overflow(key, held.details->now, &since)) since = MISSING;
+  return test(code[1], literals, code[2], since);
+}
+
+static inline Truth test_each(const u32* code, const i64* literals, const Held& held);
+
+static inline Truth test_more(const u32* code, const i64* literals, const Held& held) {
+  if (!held.details) return ALL_OPEN;
+  switch (kind_of(*code)) {
+    case LIKE: return test_like(code, literals, held);
+    case SINCE: return test_since(code, literals, held);
+    default: return test_each(code, literals, held);
+  }
+}
+
+static inline u32 length_with_parts(const u32* code) {
+  if (op_of(*code) != MORE) return length_of_instruction(*code);
+  return is_each(*code) ? code[1] : kind_of(*code) == SINCE ? 3 : 2;
 }
 
 // What a program may come to.
-static inline Truth run(const u32* code, const i64* literals, const i64* keys) {
+static inline Truth run(const u32* code, const i64* literals, const Held& held) {
   struct Frame {
     const u32* end;
     u32 op;
@@ -122,11 +191,15 @@ static inline Truth run(const u32* code, const i64* literals, const i64* keys) {
       continue;
     }
     if (op == TEST) {
-      truth = test(word, literals, code[1], keys[attribute_of(word)]);
+      truth = test(word, literals, code[1], held.keys[attribute_of(word)]);
+      code += 2;
     } else {
-      truth = op == OPEN ? truth_of(word) : test_place(code, literals, keys);
+      if (op == OPEN) truth = truth_of(word);
+      else if (op == PLACE) truth = test_place(code, literals, held.keys);
+      else if (op == MORE) truth = test_more(code, literals, held);
+      else truth = test(word, literals, code[1], element_key(attribute_of(word), held));
+      code += length_with_parts(code);
     }
-    code += length_of_test(op);
     for (;;) {
       if (!depth) return truth;
       Frame& branch = stack[depth - 1];
@@ -138,54 +211,85 @@ static inline Truth run(const u32* code, const i64* literals, const i64* keys) {
   }
 }
 
+static inline Truth test_each(const u32* code, const i64* literals, const Held& held) {
+  const Details::Elements list = held.details->list(attribute_of(*code));
+  if (list.given == Details::Given::NO) return ALL_OPEN;
+  if (list.given == Details::Given::NOTHING) return IS_UNKNOWN;
+  const u32 op = kind_of(*code) == EACH_AND ? AND : OR;
+  Truth found = FIRST[op];
+  for (size_t at = 0; at < list.count && found != DECIDED[op]; ++at)
+    found = COMBINED.of[op][found][run(code + 2, literals, {held.keys, held.details, at})];
+  return is_opposite(*code) ? opposite(found) : found;
+}
+
 // What a shape needs, if it is sound: one tree that ends where the shape ends. Otherwise DamagedArray.
 struct Needs {
   u32 literals = 0;
-  std::vector<u32> lists;  // the literals that say where a list is,
-  std::vector<u32> areas;  // or an area
+  std::vector<u32> lists;     // the literals that say where a list is,
+  std::vector<u32> areas;     // or an area,
+  std::vector<u32> patterns;  // or a pattern
 };
 
-static inline Needs check_shape(const u32* code, size_t size, u32 attributes) {
+static inline void check_test(const u32* code, u32 attributes, Needs& needs) {
   const char* name = "program_code";
-  Needs needs;
+  require(attribute_of(code[0]) < attributes && (code[0] >> 3 & 3) < 3, name, "a test is out of range");
+  const u32 place = code[1], used = literals_of(ends_of(code[0]));
+  require(place < 1u << 31, name, "a literal is out of range");
+  if (ends_of(code[0]) == LIST) needs.lists.push_back(place);
+  needs.literals = std::max(needs.literals, place + used);
+}
+
+static inline void check_shape(const u32* code, size_t size, u32 attributes, Needs& needs, bool inside_each = false) {
+  const char* name = "program_code";
   std::vector<size_t> ends;  // of the branches around
   size_t at = 0;
   require(size > 0, name, "a shape is empty");
   do {
     require(at < size, name, "a shape ends too early");
     const u32 word = code[at], op = op_of(word);
+    const size_t limit = ends.empty() ? size : ends.back();
     if (op <= XOR) {
-      const size_t limit = ends.empty() ? size : ends.back();
       require(length_of(word) > 1 && length_of(word) <= limit - at, name, "a branch is empty or too long");
       require(ends.size() < MAX_DEPTH, name, "branches are nested too deeply");
       ends.push_back(at++ + length_of(word));
       continue;
     }
-    if (op == TEST) {
-      require(at + 1 < size, name, "a shape ends too early");
-      require(attribute_of(word) < attributes && (word >> 3 & 3) < 3, name, "a test is out of range");
-      const u32 place = code[at + 1], used = literals_of(ends_of(word));
-      require(place < 1u << 31, name, "a literal is out of range");
-      if (ends_of(word) == LIST) needs.lists.push_back(place);
-      needs.literals = std::max(needs.literals, place + used);
+    require(size - at >= length_of_instruction(word), name, "a shape ends too early");
+    if (is_test(op)) {
+      require(op == TEST || inside_each, name, "a test of an element is outside of a list");
+      check_test(code + at, attributes, needs);
     } else if (op == PLACE) {
-      require(size - at >= length_of_test(op), name, "a shape ends too early");
       require(code[at + 1] < attributes && code[at + 2] < attributes && word >> 7 == 0, name, "a test is out of range");
       const u32 place = code[at + 3];
       require(place < 1u << 31, name, "a literal is out of range");
       if (is_area(word)) needs.areas.push_back(place);
       needs.literals = std::max(needs.literals, place + (is_area(word) ? 1 : places::CIRCLE_WORDS));
+    } else if (op == MORE) {
+      require(kind_of(word) < KINDS && !(word >> 7 & 1) && attribute_of(word) < attributes, name,
+              "an instruction is unknown");
+      if (is_each(word)) {
+        require(!inside_each, name, "lists are nested");
+        require(code[at + 1] > 2 && code[at + 1] <= limit - at, name, "a condition on elements is empty or too long");
+        check_shape(code + at + 2, code[at + 1] - 2, attributes, needs, true);
+      } else if (kind_of(word) == LIKE) {
+        require(code[at + 1] < 1u << 31, name, "a literal is out of range");
+        needs.patterns.push_back(code[at + 1]);
+        needs.literals = std::max(needs.literals, code[at + 1] + 1);
+      } else {
+        require(size - at >= length_with_parts(code + at) && op_of(code[at + 1]) == TEST, name,
+                "a test of time is none");
+        check_test(code + at + 1, attributes, needs);
+      }
     } else {
       require(op == OPEN && truth_of(word) && word >> 3 < 8, name, "an instruction is unknown");
     }
-    at += length_of_test(op);
+    at += length_with_parts(code + at);
     while (!ends.empty() && at >= ends.back()) {
       require(at == ends.back(), name, "a branch ends inside an instruction");
       ends.pop_back();
     }
   } while (!ends.empty());
   require(at == size, name, "a shape has more than one tree");
-  return needs;
 }
 
 }  // namespace program
@@ -204,11 +308,11 @@ struct ProgramView {
   static u32 shape_of(i64 header) { return u32(header); }
   static u32 size_of(i64 header) { return u32(u64(header) >> 32); }
 
-  // Whether a predicate is true: all three truths are possible if it has no program.
-  Truth run(i32 slot, const i64* keys) const {
-    const i64 at = size_t(slot) < slots ? place[slot] : 0;
-    if (!at) return IS_TRUE | IS_FALSE | IS_UNKNOWN;
-    return program::run(code + shapes[shape_of(words[at - 1])], words + at, keys);
+  // Whether a predicate is true: all three truths are possible if it has no program. `details` may be null.
+  Truth run(i32 slot, const i64* keys, const Details* details = nullptr) const {
+    const i64 at = slot >= 0 && size_t(slot) < slots ? place[slot] : 0;
+    if (!at) return program::ALL_OPEN;
+    return program::run(code + shapes[shape_of(words[at - 1])], words + at, {keys, details});
   }
 
   // Asks for the memory that `run` reads; first of all `fetch_place`.
@@ -230,7 +334,8 @@ struct ProgramView {
             "it does not go with the code");
     for (size_t i = 0; i < shape_count; ++i) {
       require(shapes[i] < shapes[i + 1] && size_t(shapes[i + 1]) <= code_size, "program_shapes", "it does not ascend");
-      needs.push_back(program::check_shape(code + shapes[i], size_t(shapes[i + 1] - shapes[i]), attributes));
+      needs.emplace_back();
+      program::check_shape(code + shapes[i], size_t(shapes[i + 1] - shapes[i]), attributes, needs.back());
     }
     for (size_t slot = 0; slot < slots; ++slot) {
       if (!place[slot]) continue;
@@ -251,6 +356,12 @@ struct ProgramView {
         require(u64(from) + length < size, "program_words", "an area is out of range");
         places::check_area(words + at + 1 + from, length);
       }
+      for (u32 pattern : needs[shape].patterns) {
+        const i64 literal = words[at + 1 + pattern];
+        const u32 from = program::list_start(literal), length = program::list_size(literal);
+        require(length > 0 && u64(from) + length < size, "program_words", "a pattern is out of range");
+        require(u64(words[at + 1 + from]) <= u64(length - 1) * sizeof(i64), "program_words", "a pattern is too long");
+      }
     }
   }
 
@@ -262,9 +373,11 @@ struct ProgramView {
       if (!at) continue;
       const u32 shape = shape_of(words[at - 1]);
       for (const u32 *next = code + shapes[shape], *end = code + shapes[shape + 1]; next < end;) {
-        const u32 word = *next, op = program::op_of(word), place = op == program::TEST ? next[1] : 0;
-        next += program::length_of_test(op);
-        if (op != program::TEST || program::attribute_of(word) != attribute) continue;
+        const u32 word = *next;
+        const bool is_test = program::is_test(program::op_of(word));
+        const u32 place = is_test ? next[1] : 0;
+        next += program::length_of_instruction(word);
+        if (!is_test || program::attribute_of(word) != attribute) continue;
         i64 first = at + place, size = program::literals_of(program::ends_of(word));
         if (program::ends_of(word) == program::LIST) {
           size = program::list_size(words[first]);

@@ -9,6 +9,9 @@ box.
 
 In an open schema nothing is declared, and every attribute is derived: NUMBER(price) is what the field price holds if it
 is a number (open_values.py).
+
+Some have no key in a point, because they are lists or texts: `details` gives them, for the candidates that points
+leave in doubt (language/second_look.py).
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hitbox.encoding import events
-from hitbox.encoding.arrays import HIGHEST, MISSING, Points
+from hitbox.encoding.arrays import HIGHEST, I64, MISSING, Points
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.documents import ABSENT, Document, Event, lookup
 from hitbox.encoding.keys import Derived, Keys
+from hitbox.errors import ValueProblem
 
 ANY_VALUE = MISSING, HIGHEST
 IMAGES = ("old", "new")
@@ -30,7 +36,15 @@ class Derivation:
     """Computes the derived attributes that are in use. `used` are their numbers; it may change between two calls."""
 
     def __init__(self, keys: Keys, used: Sequence[int]):
-        self._keys, self._used = keys, used
+        self._keys, self._in_use = keys, used
+        derived = enumerate(keys.derived, len(keys.schema))
+        self._details = frozenset(number for number, one in derived if one.is_detail)
+
+    @property
+    def _used(self) -> Sequence[int]:
+        if not self._details:
+            return self._in_use
+        return [number for number in self._in_use if number not in self._details]
 
     def of_event(self, event: Event) -> dict[int, tuple[int, int]]:
         """The keys for one event, whose values have been checked."""
@@ -84,6 +98,30 @@ class Derivation:
         return Points(low, high)
 
 
+def details(keys: Keys, used: Sequence[int], values: Document) -> tuple[dict[int, I64 | None], dict[int, bytes | None]]:
+    """The lists of an event as the keys of their elements, and its texts, by the numbers of those in use; None for
+    null. What has a bad value is left out: whoever needs it says what is wrong."""
+    lists: dict[int, I64 | None] = {}
+    texts: dict[int, bytes | None] = {}
+    first = len(keys.schema)
+    for number in used:
+        one = keys.derived[number - first] if number >= first else None
+        if one is None or not one.is_detail:
+            continue
+        try:
+            value = one.value(values)
+            if isinstance(value, str):
+                texts[number] = value.encode(errors="surrogatepass")
+            elif isinstance(value, list):
+                place = keys.codecs[number].place
+                lists[number] = np.array([MISSING if one is None else place(one) for one in value], np.int64)
+            else:
+                lists[number] = texts[number] = None
+        except ValueProblem:
+            continue
+    return lists, texts
+
+
 def _ends(one: Derived, codec: Codec, values: Document) -> tuple[int, int]:
     for name in one.attributes:
         if type(values.get(name)) is tuple:
@@ -111,7 +149,7 @@ def _remembered(one: Derived, codec: Codec, values: Document, memo: dict[Any, tu
     """The same, computed once per value of an only attribute."""
     if len(one.attributes) != 1 or values.old is not None:
         return _ends(one, codec, values)
-    value = values.get(next(iter(one.attributes)))
+    value = values.get(next(iter(one.attributes)), ABSENT)
     if isinstance(value, list):
         return _ends(one, codec, values)
     found = memo.get(value)

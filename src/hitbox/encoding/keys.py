@@ -72,13 +72,18 @@ class Derived(Protocol):
     def is_attribute(self) -> bool:
         """Whether it is an attribute itself, which nobody declared."""
 
+    @property
+    def is_detail(self) -> bool:
+        """Whether it has no key in a point: it is a list of plain values, or a text."""
+
     def to_json(self) -> Any: ...
 
 
 class _Nothing:
     """Holds the place of the first attribute of an open schema: no space is without attributes."""
 
-    text, type, attributes, is_attribute = "NULL", "any", MappingProxyType[str, int]({}), True
+    text, type, attributes = "NULL", "any", MappingProxyType[str, int]({})
+    is_attribute, is_detail = True, False
 
     @staticmethod
     def value(values: Document) -> None:

@@ -119,6 +119,14 @@ class Ids:
 class Programs:
     def __init__(self, place: I64, words: I64, code: U32, shapes: I64) -> None: ...
     def check(self, attributes: int) -> None: ...
+    def decide(
+        self,
+        slots: I32,
+        keys: I64,
+        lists: dict[int, I64 | None],
+        texts: dict[int, bytes | None],
+        now: int,
+    ) -> U8: ...
     def ends(self, slots: I64, attribute: int) -> I64: ...
 
 class Owners:

@@ -37,7 +37,8 @@ class EventEncoder:
         # functions of the keys, not methods: the collector does not see a cycle through a native object
         others = partial(_other_value, keys), partial(_other_event, keys)
         self._keys, self._derivation = keys, Derivation(keys, used)
-        derived = partial(_derived, self._derivation) if keys.derived else None
+        has_keys = any(not one.is_detail for one in keys.derived)
+        derived = partial(_derived, self._derivation) if has_keys else None
         self.plan = _kernels.EventPlan(columns, _numbers(schema), free, *others, derived, schema.extra == "ignore")
 
     def one(self, event: Event) -> Points:

@@ -182,6 +182,11 @@ class Catalog:
         return made
 
     @property
+    def programs(self) -> _kernels.Programs | None:
+        """What native code needs for a second look: good until the next commit."""
+        return self._programs.native
+
+    @property
     def plain(self) -> bool:
         """Every subscription is one exact box: no second look at a hit is needed."""
         return not self._mixed

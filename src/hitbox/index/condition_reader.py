@@ -147,6 +147,8 @@ class ConditionReader:
         found = condition(node, self._schema) if isinstance(node, Test) and not node.texts else None
         if found is None or not isinstance(node, Test):
             return None
+        if node.op.endswith("MISSING"):
+            return Tested(found.of, str(found.values[0]).upper(), ())
         others = tuple(one.position for one in node.operands[1:] if isinstance(one, Constant))
         if not found.exact or found.op not in TESTS or len(others) < len(node.operands) - 1:
             return None
@@ -201,10 +203,12 @@ class ConditionReader:
             values: tuple[Any, ...] = (text, *escapes)
             leaf = Leaf(of.name, of.number, of.type, of.op, values, of.position, of.places)
             found, pattern = condition(leaf, self._schema), leaf.pattern
+            if found is None and pattern.shape == "*":
+                return None  # an anchor, or a test of the text, tells more than its prefix
             if found is None:
                 plain = not pattern.shape
                 low = pattern.prefix if pattern.prefix or plain else None
-                return low, successor(low) if low and not plain else None, plain, pattern.shape == "*", of.number
+                return low, successor(low) if low and not plain else None, plain, False, of.number
         else:
             found = condition(Test(of.op, of.operands, of.position, (text, *of.texts[1:])), self._schema)
         if found is None or not found.exact or found.op not in ("=", "<>", "WITHIN", "NOT WITHIN"):

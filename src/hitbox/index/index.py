@@ -328,7 +328,7 @@ class Index:
             raise
 
     def _holding(self, event: Event, slots: list[int], now: datetime | None = None) -> list[bool]:
-        return self._resolver(now).holding(event, slots)
+        return self._resolver(now).holding(self._encoder.one(event), event, slots)
 
     def match_change(self, old: Event | None, new: Event | None) -> Transition:
         """What a change of a document means for each subscription: those that match `new` and not `old` enter, those
@@ -470,7 +470,8 @@ class Index:
         """`now` is what NOW() is: one value per call, however many parts it has."""
         now = now or datetime.now(UTC)
         anchors, boxes = self._state.anchors, self._state.boxes
-        return Resolver(self._keys, self._matcher, self._catalog, self._predicate, self.limits, now, anchors, boxes)
+        of_slot, derived = self._predicate, self._state.use.used
+        return Resolver(self._keys, self._matcher, self._catalog, of_slot, self.limits, now, anchors, boxes, derived)
 
     # ---- explaining
 

@@ -1,8 +1,9 @@
 """Box numbers -> subscriptions: each once, residuals checked, most urgent first. Done here once, around every matcher.
 
 A hit on an exact box is a match. A hit on a box that is only a superset is a match if the whole predicate is true of
-the event. Native code runs the subscription's program to find out (Owners.settle). What that leaves open, such as
-LIKE 'a%b_c', is evaluated here. An event with a `where` of its own is one point for each of its boxes; where those are
+the event. Native code runs the subscription's program to find out (Owners.settle). What that leaves open gets a second
+look, with the event's lists and texts and the time (language/second_look.py). What is still open, such as a REGEXP, is
+evaluated here. An event with a `where` of its own is one point for each of its boxes; where those are
 supersets too, the event's predicate is checked on what the subscription says about itself.
 """
 
@@ -19,15 +20,21 @@ from numpy.typing import NDArray
 
 from hitbox import language
 from hitbox.encoding import events
-from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, Boxes, Hits, Points
+from hitbox.encoding.arrays import HIGHEST, I32, I64, LOWEST, MISSING, U8, Boxes, Hits, Points
+from hitbox.encoding.derived import details
 from hitbox.encoding.documents import Document
 from hitbox.encoding.keys import Keys
+from hitbox.encoding.values import EPOCH
 from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
 from hitbox.language import Compiled, Limits, Predicate
+from hitbox.language.durations import MICROSECOND
+from hitbox.language.programs import FALSE, TRUE, UNKNOWN
 from hitbox.matchers import Matcher
 
 MAX_THREADS = 1024
+PIECE = 65536
+"""Candidates that get a second look while no signal is handled."""
 
 Filters = Sequence[Predicate | None] | None
 
@@ -46,6 +53,8 @@ class Resolver:
     anchors: Anchors
     boxes: Callable[[I64], Boxes]
     """The boxes under some numbers."""
+    derived: Sequence[int]
+    """The derived attributes in use."""
 
     def one(self, points: Points, event: Any, filters: Filters, limit: int | None) -> I32:
         """The slots that one event matches; with `limit` the most urgent ones."""
@@ -84,10 +93,9 @@ class Resolver:
         certain = np.repeat(sure, np.diff(hits.offsets)).view(np.uint8)
         return self._sorted(*self._settle(Hits(first, hits.numbers), points, chunk, filters, certain))
 
-    def holding(self, event: Any, slots: Sequence[int]) -> list[bool]:
-        """Whether the predicates of some slots are true of an event."""
-        values: dict[int, Document] = {}
-        return [self._holds(0, slot, [event], None, values) for slot in slots]
+    def holding(self, points: Points, event: Any, slots: Sequence[int]) -> list[bool]:
+        """Whether the predicates of some slots are true of one event."""
+        return self._holding(points.low[0], self._values([event], 0), np.array(slots, np.int32), None).tolist()
 
     def _match(self, points: Points, starts: I64, chunk: Any, threads: int) -> Hits:
         """The boxes that each point meets; those of event i are the points from `starts[i]` to `starts[i + 1]`."""
@@ -169,24 +177,36 @@ class Resolver:
         offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, points.low, points.high)
         if not len(doubtful):
             return offsets, slots
-        values: dict[int, Document] = {}
         if isinstance(chunk, pa.Table):
             chunk = events.Columns(self.keys, chunk)
-        events_of = (np.searchsorted(offsets, doubtful, side="right") - 1).tolist()
-        asked = zip(events_of, slots[doubtful].tolist(), strict=True)
-        holds = [self._holds(event, slot, chunk, filters, values) for event, slot in asked]
         kept = np.ones(len(slots), bool)
-        kept[doubtful] = holds
+        events_of = np.searchsorted(offsets, doubtful, side="right") - 1
+        some, starts = np.unique(events_of, return_index=True)
+        for event, places in zip(some.tolist(), np.split(doubtful, starts[1:]), strict=True):
+            asked = filters[event] if filters is not None else None
+            kept[places] = self._holding(points.low[event], self._values(chunk, event), slots[places], asked)
         left = np.append(0, np.cumsum(kept))
         return left[offsets], slots[kept]
 
-    def _holds(self, event: int, slot: int, chunk: Any, filters: Filters, values: dict[int, Document]) -> bool:
-        if event not in values:
-            values[event] = self._values(chunk, event)
-        if language.evaluate(self.predicate(slot), values[event], self.now) is not True:
-            return False
-        asked = filters[event] if filters is not None else None
-        return asked is None or language.evaluate(asked, self.about(slot), self.now) is True
+    def _holding(self, low: I64, values: Document, slots: I32, asked: Predicate | None) -> NDArray[np.bool_]:
+        """Whether the predicates of some slots are true of an event, and what the event asks is true of them."""
+        truths = self._second_look(low, values, slots)
+        holds: NDArray[np.bool_] = truths == TRUE
+        for place in np.flatnonzero((truths & TRUE) > holds).tolist():  # it may be true
+            holds[place] = language.evaluate(self.predicate(int(slots[place])), values, self.now) is True
+        for place in np.flatnonzero(holds).tolist() if asked is not None else ():
+            holds[place] = language.evaluate(asked, self.about(int(slots[place])), self.now) is True
+        return holds
+
+    def _second_look(self, low: I64, values: Document, slots: I32) -> U8:
+        """The truths that each predicate may have, as sets of bits."""
+        programs = self.catalog.programs
+        if programs is None or any(type(value) is tuple for value in values.values()):
+            return np.full(len(slots), TRUE | FALSE | UNKNOWN, np.uint8)
+        now = (self.now - EPOCH) // MICROSECOND
+        lists, texts = details(self.keys, self.derived, values)
+        pieces = (slots[at : at + PIECE] for at in range(0, len(slots), PIECE))
+        return np.concatenate([programs.decide(some, low, lists, texts, now) for some in pieces])
 
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""

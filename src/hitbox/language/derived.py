@@ -6,10 +6,14 @@
     a > b, b < a                   COMPARE(a, b)           >        0           -1, 0 or 1
     ip IN NETWORK '10.0.0.0/8'     ADDRESS(ip)             WITHIN   two addresses, written so that they sort
     HOUR(ts, 'Europe/Paris') < 6   HOUR(ts, ...)           <        6
+    x IS MISSING                   ABSENT(x)               =        TRUE
 
-A derived attribute is an expression, or one of three functions that the language has no names for. Not derived is what
+A derived attribute is an expression, or one of a few functions that the language has no names for. Not derived is what
 depends on more than the event (NOW), on an element of a list, or on what subscriptions say about themselves; and a
 distance, for which boxes of latitude and longitude are better.
+
+Two functions are **details**, which have no key in a point: EACH(list) are the elements of a list, or with a field that
+of its objects, each of which has a key; TEXT(name) is the text itself. They are for the second look (second_look.py).
 """
 
 from __future__ import annotations
@@ -19,12 +23,23 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from hitbox.encoding.documents import ABSENT, Document, lookup
+from hitbox.encoding.documents import ABSENT, Document, lookup, open_elements
 from hitbox.encoding.keys import NOTHING, Derived
 from hitbox.encoding.open_values import CONVERT, comparable
 from hitbox.encoding.schema import Schema
 from hitbox.errors import SchemaError
-from hitbox.language.expressions import Call, Constant, Expression, Field, Length, Literal, as_times, fold
+from hitbox.language.expressions import (
+    Call,
+    Constant,
+    Element,
+    Expression,
+    Field,
+    Length,
+    ListPath,
+    Literal,
+    as_times,
+    fold,
+)
 from hitbox.language.networks import address
 from hitbox.language.patterns import Pattern, successor
 from hitbox.language.tree import Leaf, Node, Quantifier, Test
@@ -53,8 +68,10 @@ FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "REVERSE": ("string", lambda text: text[::-1]),
     "ADDRESS": ("string", _address),
     "COMPARE": ("int", lambda a, b: (a > b) - (a < b)),
+    "TEXT": ("int", lambda text: text),
 }
-"""What no expression says: the type of the result, and the function of plain values."""
+"""What no expression says: the type of the keys, and the function of plain values."""
+EACH, TEXT, ABSENCE = "EACH", "TEXT", "ABSENT"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,9 +88,14 @@ class DerivedAttribute:
     def __post_init__(self) -> None:
         text = ", ".join(map(_text, self.operands))
         object.__setattr__(self, "text", f"{self.name}({text})" if self.name else text)
-        object.__setattr__(self, "type", FUNCTIONS[self.name][0] if self.name else self.operands[0].type)
         fields = [one for operand in self.operands for one in _fields(operand)]
         object.__setattr__(self, "attributes", {name: number for name, number, old in fields if not old})
+        if self.name in (EACH, ABSENCE):
+            value = _elements(*self.operands) if self.name == EACH else _absence(*self.operands)
+            object.__setattr__(self, "type", self.operands[-1].type if self.name == EACH else "bool")
+            object.__setattr__(self, "value", value)
+            return
+        object.__setattr__(self, "type", FUNCTIONS[self.name][0] if self.name else self.operands[0].type)
         values = [_value(operand) for operand in self.operands]
         function = FUNCTIONS[self.name][1] if self.name else None
         if self.name == "COMPARE" and any(operand.type == "any" for operand in self.operands):
@@ -83,6 +105,10 @@ class DerivedAttribute:
     @property
     def is_attribute(self) -> bool:
         return not self.name and isinstance(self.operands[0], Field) and self.operands[0].number < 0
+
+    @property
+    def is_detail(self) -> bool:
+        return self.name in (EACH, TEXT)
 
     def to_json(self) -> Any:
         operands = [str(operand) for operand in self.operands]
@@ -99,6 +125,38 @@ def _derived(name: str, of: Expression) -> DerivedAttribute:
 @lru_cache(maxsize=4096)
 def _of_field(name: str, field_name: str, number: int, type_: str, image: str) -> DerivedAttribute:
     return DerivedAttribute(name, (Field(field_name, number, type_, 0, image=image),))
+
+
+def text_attribute(node: Leaf | Test, schema: Schema) -> DerivedAttribute | None:
+    """The text that a pattern is compared with, if keys do not decide it; None of any other condition."""
+    if not node.op.endswith("LIKE"):
+        return None
+    if isinstance(node, Leaf):
+        if node.pattern.shape != "*":
+            return None
+        of: Expression = Field(node.name, node.number, node.type, node.position)
+    else:
+        of = _folded(node.operands[0], node.op)
+    found = condition(node, schema)
+    if (found is not None and found.exact) or of.type != "string" or not _is_derivable(of, schema):
+        return None
+    return _derived(TEXT, of)
+
+
+def each(path: ListPath, of: Field | None, schema: Schema) -> DerivedAttribute | None:
+    """The elements of a list, or a field of its objects; None of a list that has no place in the event itself."""
+    if path.level or (path.number >= 0 and schema[path.steps[0]].role != "criteria"):
+        return None
+    field_of = ("", 0, "") if of is None else (of.name, of.number, of.type)
+    return _each(path.steps, path.number, path.type, path.image, *field_of)
+
+
+@lru_cache(maxsize=4096)
+def _each(
+    steps: tuple[str, ...], number: int, type_: str, image: str, name: str, field_number: int, field_type: str
+) -> DerivedAttribute:
+    path = ListPath(steps, number, type_, 0, image=image)
+    return DerivedAttribute(EACH, (path, Field(name, field_number, field_type, 0, level=1)) if name else (path,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +210,9 @@ def condition(node: Leaf | Test, schema: Schema) -> Condition | None:
 def _derived_condition(node: Test, schema: Schema) -> Condition | None:
     of, op = node.operands[0], node.op
     found = None
-    if not op.endswith(("MISSING", "INSIDE", "REGEXP")) and all(_is_derivable(one, schema) for one in node.operands):
+    if op.endswith("MISSING"):
+        return Condition(_derived(ABSENCE, of), "=", (op == "IS MISSING",)) if _is_derivable(of, schema) else None
+    if not op.endswith(("INSIDE", "REGEXP")) and all(_is_derivable(one, schema) for one in node.operands):
         found = _test_condition(node, of, op)
     return _presence(node) if found is None and schema.is_open else found
 
@@ -215,9 +275,15 @@ def _leaf_condition(leaf: Leaf, schema: Schema) -> Condition | None:
     return _suffix_condition(of, leaf.op, leaf.pattern) if _is_derivable(of, schema) else None
 
 
-def _pattern_condition(of: Expression, op: str, pattern: Pattern) -> Condition | None:
+def _folded(of: Expression, op: str) -> Expression:
+    """What a pattern is compared with."""
     if op.endswith("ILIKE") and not (isinstance(of, Call) and of.name == "LOWER"):
-        of = Call("LOWER", (of,), "string", of.position)
+        return Call("LOWER", (of,), "string", of.position)
+    return of
+
+
+def _pattern_condition(of: Expression, op: str, pattern: Pattern) -> Condition | None:
+    of = _folded(of, op)
     negated = op.startswith("NOT")
     if not pattern.shape:
         return Condition(_derived("", of), "<>" if negated else "=", (pattern.prefix,))
@@ -267,10 +333,12 @@ def _fields(root: Expression) -> list[tuple[str, int, bool]]:
     def visit(node: Any, done: Sequence[None]) -> None:
         if isinstance(node, Field):
             found.append((node.name, node.number, node.old))
-        elif isinstance(node, Length):
-            found.append((node.list.steps[0], node.list.number, node.list.old))
+        elif isinstance(node, (Length, ListPath)):
+            path = node.list if isinstance(node, Length) else node
+            found.append((path.steps[0], path.number, path.old))
 
-    fold(root, visit)
+    if not isinstance(root, Field) or not root.level:
+        fold(root, visit)
     return found
 
 
@@ -305,6 +373,44 @@ def _open_field(name: str, old: bool, convert: Callable[[object], Any]) -> Value
     return field
 
 
+def _absence(of: Expression) -> Value:
+    assert isinstance(of, Field)
+    name, old = of.name, of.old
+
+    def absent(values: Document) -> bool:
+        image = values.old if old else values
+        return image is None or lookup(image, name) is ABSENT
+
+    return absent
+
+
+def _elements(path: Expression, of: Expression | None = None) -> Value:
+    """The plain elements of a list, or a field of its objects: what truth.Scope says. None where it has no list."""
+    assert isinstance(path, ListPath)
+    steps, old, is_open = path.steps, path.old, path.number < 0
+    name = of.name if isinstance(of, Field) else ""
+    convert = CONVERT[of.type if of is not None else path.type] if is_open else None
+
+    def found(values: Document) -> list[Any] | None:
+        image: Mapping[str, Any] | None = values.old if old else values
+        if image is None:
+            return None
+        if convert is not None:
+            several = open_elements(image, steps)
+            if several is not None and name:
+                several = [lookup(one, name) if isinstance(one, Mapping) else None for one in several]
+            return several and [None if one is ABSENT else convert(one) for one in several]
+        several = lookup(image, steps[0])
+        if several is None or several is ABSENT:
+            return None
+        for step in (*steps[1:], *([name] if name else ())):
+            inner = [None if one is None else one.get(step) for one in several]
+            several = [one for some in inner for one in (some if isinstance(some, list) else (some,))]
+        return list(several)
+
+    return found
+
+
 def _old(name: str) -> Value:
     return lambda values: None if values.old is None else values.old.get(name)
 
@@ -335,8 +441,12 @@ def derived_from_json(rows: Any, schema: Schema, parse: Callable[[str, Schema], 
             found.append(NOTHING)
             continue
         name, texts = row["function"], row["of"]
-        if (name and name not in FUNCTIONS) or not isinstance(texts, list) or not texts:
+        known = not name or name in FUNCTIONS or name in (EACH, ABSENCE)
+        if not known or not isinstance(texts, list) or not texts:
             raise SchemaError(f"{row!r:.200} is no derived attribute")
+        if name == EACH:
+            found.append(_each_from_json(row, schema, parse))
+            continue
         operands = [_expression(parse(f"{text} IS NULL", schema).root) for text in texts]
         if schema.is_open:
             operands = [_typed(operand, type_) for operand, type_ in zip(operands, row["types"], strict=True)]
@@ -344,6 +454,23 @@ def derived_from_json(rows: Any, schema: Schema, parse: Callable[[str, Schema], 
             raise SchemaError(f"{row!r:.200} cannot be derived")
         found.append(DerivedAttribute(name, tuple(operands)))
     return found
+
+
+def _each_from_json(row: Any, schema: Schema, parse: Callable[[str, Schema], Any]) -> DerivedAttribute:
+    path, *fields = row["of"]
+    text = f"EXISTS({path} WHERE {fields[0]} IS NULL)" if fields else f"ANY({path}) IS NULL"
+    root = parse(text, schema).root
+    of = root.condition.operands[0] if isinstance(root, Quantifier) and isinstance(root.condition, Test) else None
+    made = None
+    if isinstance(root, Quantifier) and isinstance(of, (Field, Element)) and of.level == 1 and len(fields) < 2:
+        types = row["types"] if schema.is_open else [root.list.type, of.type]
+        if any(one not in CONVERT for one in types if schema.is_open):
+            raise SchemaError(f"{types!r:.50} are no types of attributes")
+        field_of = replace(of, type=types[-1]) if isinstance(of, Field) else None
+        made = each(replace(root.list, type=types[0]), field_of, schema)
+    if made is None:
+        raise SchemaError(f"{row!r:.200} cannot be derived")
+    return made
 
 
 def _typed(of: Expression, type_: Any) -> Expression:
@@ -357,7 +484,7 @@ def _typed(of: Expression, type_: Any) -> Expression:
 
 def _text(of: Expression) -> str:
     """An expression; with its type where its name does not say it."""
-    unclear = isinstance(of, Field) and of.number < 0
+    unclear = isinstance(of, (Field, ListPath)) and of.number < 0
     return f"{of.type.upper()}({of})" if unclear or of.type == "duration" else str(of)
 
 

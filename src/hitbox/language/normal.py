@@ -17,7 +17,7 @@ literals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
@@ -34,7 +34,9 @@ from hitbox.language.limits import Limits
 from hitbox.language.patterns import successor
 from hitbox.language.place_conditions import areas, place_test
 from hitbox.language.places import Span
-from hitbox.language.programs import PlaceTest, Program, program
+from hitbox.language.programs import Program, Tested, program
+from hitbox.language.second_look import conditions as second_conditions
+from hitbox.language.second_look import second_test
 from hitbox.language.sets import (
     ABSENT,
     EVERYTHING,
@@ -100,15 +102,16 @@ def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None, anch
         several = terms(predicate, keys, limits.boxes, bound, root, of_nodes)
     decidable = False
 
-    def places(node: Node) -> PlaceTest | None:
-        return place_test(node, lambda of: _number_of(of, keys), keys.codecs)
+    def test(node: Node) -> Tested | None:
+        found = place_test(node, lambda of: _number_of(of, keys), keys.codecs)
+        return found or second_test(node, keys, _condition_set)
 
     for term, (cover, sure) in zip(several, _bounded(several, limits.boxes, bound), strict=True):
         anchors: Sequence[bytes] = (b"",)
         if anchored and cover.rest:
             cover, anchors, sure = _anchored(cover, keys.codecs, limits.boxes, bound)
             sure = sure and cover is term
-        decidable |= cover is not term or any(isinstance(node, Branch) or places(node) for node in term.rest)
+        decidable |= cover is not term or any(isinstance(node, Branch) or test(node) for node in term.rest)
         numbers = sorted(cover.sets)
         for box, anchor in product(product(*(cover.sets[number] for number in numbers)), anchors):
             made = tuple(zip(numbers, box, strict=True)), anchor
@@ -116,7 +119,7 @@ def compile(predicate: Predicate, keys: Keys, limits: Limits | None = None, anch
     exact = list(found.values())
     made_program = None
     if decidable and not all(exact):  # otherwise a box leaves open only what a program does, too
-        made_program = program(root, lambda node: _covers_of(of_nodes[id(node)], keys), places)
+        made_program = program(root, lambda node: _covers_of(of_nodes[id(node)], keys), test)
     anchors = [anchor for _, anchor in found]
     return Compiled([dict(box) for box, _ in found], exact, made_program, anchors if any(anchors) else [])
 
@@ -215,7 +218,7 @@ def strings(predicate: Predicate, keys: Keys | None = None) -> dict[int, set[str
     attributes that these have."""
     found: dict[int, set[str]] = {}
     if keys is not None and keys.derived:
-        for one in conditions(predicate.root, keys.schema):
+        for one in _conditions(predicate):
             number = keys.number_of(one.of)
             if number is not None:
                 found.setdefault(number, set()).update(one.strings())
@@ -232,7 +235,13 @@ def derived(predicate: Predicate) -> dict[str, DerivedAttribute]:
     root = predicate.root
     if isinstance(root, Leaf) and not root.op.endswith("LIKE"):
         return {}
-    return {one.of.text: one.of for one in conditions(root, predicate.schema)}
+    return {one.of.text: one.of for one in _conditions(predicate)}
+
+
+def _conditions(predicate: Predicate) -> Iterator[Condition]:
+    """The conditions of a predicate on derived attributes."""
+    yield from conditions(predicate.root, predicate.schema)
+    yield from second_conditions(predicate.root, predicate.schema)
 
 
 def terms(

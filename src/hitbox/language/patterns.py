@@ -29,6 +29,8 @@ from hitbox.language.letters import lower
 MAX_TRIES, MAX_RUNS_TRIED = 4, 200
 AUTOMATON_LENGTH = 512
 SIEVE_STEP = 8
+ANY, ONE = b"\xff", b"\xfe"
+"""`%` and `_` for native code: neither is a byte of UTF-8."""
 _ONE = None
 _LAST = 0x10FFFF
 _Segment = list[str | None] | str  # a text, where it has no wildcard
@@ -75,6 +77,10 @@ class Pattern:
     def fragments(self) -> list[str]:
         """The texts between the wildcards, all of which a matching text contains."""
         return [run for segment in self._segments for _, run in segment.runs]
+
+    def code(self) -> bytes:
+        """The pattern as native code takes it (src/engine/program/patterns.hpp)."""
+        return ANY.join(segment.code() for segment in self._segments)
 
     @property
     def is_fragment(self) -> bool:
@@ -129,6 +135,13 @@ class _Finder:
             place += len(run)
         self._wild = sum(1 << i for i, c in enumerate(segment) if c is _ONE)
         self._anchor = max(self.runs, key=lambda run: len(run[1]), default=(0, ""))
+
+    def code(self) -> bytes:
+        found, place = b"", 0
+        for offset, run in self.runs:
+            found += ONE * (offset - place) + run.encode(errors="surrogatepass")
+            place = offset + len(run)
+        return found + ONE * (self.length - place)
 
     def at(self, text: str, place: int) -> bool:
         return all(text.startswith(run, place + offset) for offset, run in self.runs)

@@ -5,8 +5,9 @@
 
 All predicates of one shape share its code; the literals are keys. Both are linear in the text. A test says whether the
 key of an attribute lies in a set, which is given by the keys at which "inside" and "outside" alternate. A place is
-tested by a circle or an area (place_conditions.py). Any other condition that no set of keys can say (a general LIKE, a
-list) is open: where nothing else decides, the tree is asked.
+tested by a circle or an area (place_conditions.py). What needs more of the event than its keys (a list, a general LIKE,
+NOW) is tested in a second look (second_look.py). Any other condition that no set of keys can say, such as a REGEXP, is
+open: where nothing else decides, the tree is asked.
 
 Where only "true or not" counts, which is everywhere but below an XOR, unknown is as good as false. There the sets of
 one attribute are merged, and an open condition is asked only inside the sets that cover it.
@@ -26,9 +27,9 @@ from hitbox.language.expressions import fold
 from hitbox.language.sets import Set, intersection, union
 from hitbox.language.tree import Branch, Leaf, Node
 
-AND, OR, XOR, TEST, OPEN, PLACE = range(6)
-LENGTHS = {TEST: 2, PLACE: 4}
-"""Words of instructions; any other has one."""
+AND, OR, XOR, TEST, OPEN, PLACE, TEST_ELEMENT, MORE = range(8)
+EACH_AND, EACH_OR, LIKE, SINCE = range(4)
+"""Kinds of MORE."""
 OPS = {"AND": AND, "OR": OR, "XOR": XOR}
 TRUE, FALSE, UNKNOWN = 1, 2, 4
 NULL_CODES = {TRUE: 0, FALSE: 1, UNKNOWN: 2}
@@ -53,6 +54,7 @@ class KeyTest:
     null: int
     is_open: bool = False
     size: int = 0
+    op: int = TEST
 
 
 @dataclass(slots=True)
@@ -72,6 +74,39 @@ class PlaceTest:
     @property
     def size(self) -> int:
         return 8 * len(self.words)  # a sine takes as long as many comparisons
+
+
+@dataclass(slots=True)
+class EachTest:
+    """A condition on the elements of a list: all of them (AND), or one of them (OR)."""
+
+    number: int
+    """An attribute that has a key for each element."""
+    op: int
+    condition: Part
+    is_negated: bool = False
+    is_open: bool = False
+    size: int = 1 << 18
+
+
+@dataclass(slots=True)
+class LikeTest:
+    """A text is like a pattern. It is unknown where the text is missing."""
+
+    number: int
+    pattern: bytes
+    is_negated: bool
+    is_open: bool = False
+    size: int = 1 << 17
+
+
+@dataclass(slots=True)
+class SinceTest:
+    """The time from NOW() to a timestamp lies in a set."""
+
+    test: KeyTest
+    is_open: bool = False
+    size: int = 1 << 16
 
 
 @dataclass(slots=True)
@@ -95,39 +130,45 @@ class Parts:
     size: int
 
 
-Part = KeyTest | PlaceTest | Open | Parts
+Tested = PlaceTest | EachTest | LikeTest | SinceTest
+Part = KeyTest | Tested | Open | Parts
 ALWAYS, NEVER = Open(TRUE, is_open=False, size=0), Open(FALSE, is_open=False, size=0)
 Covers = Callable[[Node], tuple[list[dict[int, Set]], bool]]
 """The sets that cover a condition, by attribute, and whether these sets are exactly it."""
-Places = Callable[[Node], PlaceTest | None]
+Tests = Callable[[Node], Tested | None]
 
 
-def program(root: Node, covers: Covers, places: Places) -> Program:
-    """The program of a tree without NOT. `places` are the tests of conditions on places; None of any other."""
+def program(root: Node, covers: Covers, tests: Tests) -> Program:
+    """The program of a tree without NOT. `tests` are those of conditions that are more than sets; None of any other."""
+    return _written(_as_true_or_not(part_of(root, lambda node: tests(node) or _condition(node, *covers(node)))))
+
+
+def part_of(root: Node, condition: Callable[[Node], Part]) -> Part:
+    """A tree without NOT, whose conditions are given."""
 
     def visit(node: Node, done: Sequence[Part]) -> Part:
         if not isinstance(node, Branch):
-            return places(node) or _condition(node, *covers(node))
+            return condition(node)
         if not done:
             return ALWAYS if node.op == "TRUE" else NEVER
         return _joined(OPS[node.op], done)
 
-    return _written(_as_true_or_not(fold(root, visit)))
+    return fold(root, visit)
 
 
 def _condition(node: Node, found: list[dict[int, Set]], exact: bool) -> Part:
     if exact and len(found) == 1 and len(found[0]) == 1:
         ((number, keys),) = found[0].items()
-        return KeyTest(
-            number, keys, TRUE if _has_missing(keys) else FALSE if _tests_null(node) else UNKNOWN, size=len(keys)
-        )
+        return key_test(number, keys, node.op)
     if exact and isinstance(node, Leaf):  # never true
         return KeyTest(node.number, (), UNKNOWN)
     return Open(TRUE | FALSE | UNKNOWN, found, exact)
 
 
-def _tests_null(node: Node) -> bool:
-    return node.op in ("IS NULL", "IS NOT NULL")
+def key_test(number: int, keys: Set, condition: str, op: int = TEST) -> KeyTest:
+    """`condition` is the operator that the set comes from."""
+    null = TRUE if _has_missing(keys) else FALSE if condition in ("IS NULL", "IS NOT NULL") else UNKNOWN
+    return KeyTest(number, keys, null, size=len(keys), op=op)
 
 
 def _has_missing(keys: Set) -> bool:
@@ -153,7 +194,7 @@ def _as_true_or_not(part: Part) -> Part:
         return KeyTest(part.number, part.keys, TRUE if part.null == TRUE else FALSE, size=part.size)
     if isinstance(part, Open):
         return _covered(part)
-    if isinstance(part, PlaceTest) or part.op == XOR:
+    if isinstance(part, Tested) or part.op == XOR:
         return part
     sets: dict[int, list[Set]] = {}
     others: list[Part] = []
@@ -197,42 +238,63 @@ def _all_of(tests: list[Part]) -> Part:
 
 
 def _written(root: Part) -> Program:
-    """The code and the literals: first one or two ends per test, and the circles, then lists of ends and areas."""
+    """The code and the literals: first one or two ends per test, and the circles, then lists of ends, areas and
+    patterns."""
     code, literals = array("I"), array("q")
     lists: list[tuple[int, array[int]]] = []
 
+    def later(words: array[int]) -> None:
+        lists.append((len(literals), words))
+        literals.append(0)
+
+    def write_test(part: KeyTest) -> None:
+        inside, ends = _ends(part.keys)
+        size = min(len(ends), LIST)
+        code.extend((part.op | NULL_CODES[part.null] << 3 | inside << 5 | size << 6 | part.number << 8, len(literals)))
+        if size == LIST:
+            later(array("q", ends))
+        else:
+            literals.extend(ends)
+
+    def write_place(part: PlaceTest) -> None:
+        flags = part.is_area | part.is_negated << 1 | part.whole_latitude << 2 | part.whole_longitude << 3
+        code.extend((PLACE | flags << 3, part.latitude, part.longitude, len(literals)))
+        words = array("q", part.words)
+        if part.is_area:
+            later(words)
+        else:
+            literals.extend(words)
+
     def write(part: Part) -> None:
+        start = len(code)
         if isinstance(part, Open):
             code.append(OPEN | part.truths << 3)
         elif isinstance(part, KeyTest):
-            inside, ends = _ends(part.keys)
-            size = min(len(ends), LIST)
-            code.extend((TEST | NULL_CODES[part.null] << 3 | inside << 5 | size << 6 | part.number << 8, len(literals)))
-            if size == LIST:
-                lists.append((len(literals), array("q", ends)))
-                literals.append(0)
-            else:
-                literals.extend(ends)
+            write_test(part)
         elif isinstance(part, PlaceTest):
-            flags = part.is_area | part.is_negated << 1 | part.whole_latitude << 2 | part.whole_longitude << 3
-            code.extend((PLACE | flags << 3, part.latitude, part.longitude, len(literals)))
-            words = array("q", part.words)
-            if part.is_area:
-                lists.append((len(literals), words))
-                literals.append(0)
-            else:
-                literals.extend(words)
+            write_place(part)
+        elif isinstance(part, EachTest):
+            kind = EACH_AND if part.op == AND else EACH_OR
+            code.extend((MORE | kind << 3 | part.is_negated << 6 | part.number << 8, 0))
+            write(part.condition)
+            code[start + 1] = len(code) - start
+        elif isinstance(part, LikeTest):
+            code.extend((MORE | LIKE << 3 | part.is_negated << 6 | part.number << 8, len(literals)))
+            padded = part.pattern + bytes(-len(part.pattern) % 8)
+            later(array("q", [len(part.pattern)]) + array("q", padded))
+        elif isinstance(part, SinceTest):
+            code.append(MORE | SINCE << 3)
+            write_test(part.test)
         else:
-            start = len(code)
             code.append(0)
             for one in part.parts:
                 write(one)
             code[start] = part.op | len(code) - start << 3
 
     write(root)
-    for place, ends in lists:
-        literals[place] = len(literals) | len(ends) << 32
-        literals.extend(ends)
+    for place, words in lists:
+        literals[place] = len(literals) | len(words) << 32
+        literals.extend(words)
     return Program(code.tobytes(), literals.tobytes())
 
 
@@ -263,10 +325,13 @@ def tested_attributes(shape: Sequence[int]) -> list[int]:
     at = 0
     while at < len(shape):
         word = shape[at]
-        op = word & 7
-        if op == TEST:
+        op, kind = word & 7, word >> 3 & 7
+        if op in (TEST, TEST_ELEMENT) or (op == MORE and kind != SINCE):
             found.append(word >> 8)
+            at += 2
         elif op == PLACE:
             found.extend(shape[at + 1 : at + 3])
-        at += LENGTHS.get(op, 1)
+            at += 4
+        else:
+            at += 1
     return found

@@ -2,6 +2,7 @@
 // check must not read outside of them. test_sanitizers.py builds it with sanitizers.
 #include <cstdio>
 #include <random>
+#include <string>
 
 #include "program/program.hpp"
 
@@ -20,9 +21,37 @@ struct Tree {
   std::vector<i64> literals;
   std::vector<std::pair<u32, std::vector<i64>>> lists;
   std::vector<i64> keys;
+  std::vector<std::vector<i64>> elements;
+  std::vector<std::string> texts;
+  Details details;
+  bool looks_twice;  // whether details are given
+  i64 element = -1;  // the one that is looked at
 
-  Tree() {
-    for (u32 i = 0; i < ATTRIBUTES; ++i) keys.push_back(draw(0, 4) ? draw(-8, 8) : MISSING);
+  explicit Tree(bool second_look = true) : looks_twice(second_look) {
+    details.now = draw(-3, 3);
+    const size_t count = size_t(draw(0, 4));  // all lists are of one length: they are fields of the same objects
+    const Details::Given given = draw(0, 4) ? Details::Given::YES : Details::Given::NOTHING;
+    for (u32 i = 0; i < ATTRIBUTES; ++i) {
+      keys.push_back(draw(0, 4) ? draw(-8, 8) : MISSING);
+      elements.emplace_back();
+      for (size_t at = 0; at < count; ++at) elements.back().push_back(draw(0, 4) ? draw(-8, 8) : MISSING);
+      texts.push_back(random_text(8));
+    }
+    for (u32 i = 0; i < ATTRIBUTES; ++i) {
+      details.lists.push_back({given, elements[i].data(), count});
+      details.texts.push_back({draw(0, 4) ? Details::Given::YES : Details::Given::NOTHING, texts[i]});
+    }
+  }
+  Tree(Tree&&) = default;  // for a vector, which has room: what the details point to stays where it is
+
+  const Details* given() const { return looks_twice ? &details : nullptr; }
+
+  // Letters of one, two and three bytes.
+  static std::string random_text(i64 most) {
+    static const char* const LETTERS[] = {"a", "b", "\xC3\xA9", "\xE2\x82\xAC"};
+    std::string found;
+    for (i64 left = draw(0, most); left; --left) found += LETTERS[draw(0, 3)];
+    return found;
   }
 
   Truth grow(u32 depth) {
@@ -40,7 +69,77 @@ struct Tree {
       code.push_back(program::OPEN | u32(truth) << 3);
       return truth;
     }
-    return draw(0, 3) ? test() : place_test();
+    if (draw(0, 3)) return test();
+    if (element >= 0) return test(program::TEST_ELEMENT);
+    switch (draw(0, 3)) {
+      case 0: return each(depth);
+      case 1: return like();
+      case 2: return since();
+      default: return place_test();
+    }
+  }
+
+  // A condition on all elements; it is written once, and its truth is found again for each of them.
+  Truth each(u32 depth) {
+    const u32 attribute = u32(draw(0, ATTRIBUTES - 1)), kind = u32(draw(0, 1)), negated = u32(draw(0, 1));
+    const size_t start = code.size(), literal = literals.size(), list = lists.size();
+    const Details::Elements of = details.lists[attribute];
+    code.insert(code.end(), {program::MORE | kind << 3 | negated << 6 | attribute << 8, 0});
+    const std::mt19937_64 before = generator;
+    std::vector<Truth> parts;
+    for (size_t at = 0; at < std::max<size_t>(1, of.count); ++at) {
+      generator = before;
+      code.resize(start + 2), literals.resize(literal), lists.resize(list);
+      element = i64(at);
+      parts.push_back(grow(depth ? depth - 1 : 0));
+    }
+    element = -1;
+    code[start + 1] = u32(code.size() - start);
+    if (!looks_twice) return 7;
+    if (of.given == Details::Given::NOTHING) return IS_UNKNOWN;
+    parts.resize(of.count);
+    const u32 op = kind == program::EACH_AND ? program::AND : program::OR;
+    return turned(joined(op, parts, 0, op == program::AND ? IS_TRUE : IS_FALSE), negated);
+  }
+
+  Truth like() {
+    const u32 attribute = u32(draw(0, ATTRIBUTES - 1)), negated = u32(draw(0, 1));
+    std::string pattern;
+    for (i64 left = draw(0, 5); left; --left)
+      pattern += draw(0, 1) ? random_text(2) : std::string(1, draw(0, 1) ? patterns::ANY : patterns::ONE);
+    std::vector<i64> words{i64(pattern.size())};
+    words.resize(1 + (pattern.size() + 7) / 8);
+    std::memcpy(words.data() + 1, pattern.data(), pattern.size());
+    code.insert(code.end(), {program::MORE | program::LIKE << 3 | negated << 6 | attribute << 8, u32(literals.size())});
+    lists.push_back({u32(literals.size()), words});
+    literals.push_back(0);
+    if (!looks_twice) return 7;
+    if (details.texts[attribute].given == Details::Given::NOTHING) return IS_UNKNOWN;
+    return turned(is_like(pattern, texts[attribute]) ? IS_TRUE : IS_FALSE, negated);
+  }
+  static bool is_like(std::string_view pattern, std::string_view text) {
+    if (pattern.empty()) return text.empty();
+    if (pattern[0] == patterns::ANY)
+      return is_like(pattern.substr(1), text) || (!text.empty() && is_like(pattern, text.substr(1)));
+    if (text.empty()) return false;
+    if (pattern[0] != patterns::ONE) return pattern[0] == text[0] && is_like(pattern.substr(1), text.substr(1));
+    if (!patterns::begins(text[0])) return false;
+    const size_t size = u8(text[0]) < 0x80 ? 1 : u8(text[0]) < 0xE0 ? 2 : 3;
+    return is_like(pattern.substr(1), text.substr(size));
+  }
+  static Truth turned(Truth of, u32 negated) {
+    if (!negated) return of;
+    return Truth((of & IS_UNKNOWN) | (of & IS_TRUE) << 1 | (of & IS_FALSE) >> 1);
+  }
+
+  Truth since() {
+    code.push_back(program::MORE | program::SINCE << 3);
+    const std::vector<i64> whole = keys;
+    for (i64& key : keys)
+      if (key != MISSING) key -= details.now;
+    const Truth found = test();
+    keys = whole;
+    return looks_twice ? found : Truth(7);
   }
 
   // Every combination of what the parts may be.
@@ -58,13 +157,13 @@ struct Tree {
     return a == strong || b == strong ? strong : unknown ? IS_UNKNOWN : weak;
   }
 
-  Truth test() {
+  Truth test(u32 op = program::TEST) {
     const u32 attribute = u32(draw(0, ATTRIBUTES - 1)), null = u32(draw(0, 2)), inside = u32(draw(0, 1));
     std::vector<i64> ends;
     for (i64 next = -9 + draw(0, 9); i64(ends.size()) < draw(0, 8) && next <= 9; next += draw(1, 4))
       ends.push_back(next);
     const u32 size = std::min<u32>(u32(ends.size()), program::LIST);
-    code.push_back(program::TEST | null << 3 | inside << 5 | size << 6 | attribute << 8);
+    code.push_back(op | null << 3 | inside << 5 | size << 6 | attribute << 8);
     code.push_back(u32(literals.size()));
     if (size == program::LIST) {
       lists.push_back({u32(literals.size()), ends});
@@ -72,7 +171,9 @@ struct Tree {
     } else {
       literals.insert(literals.end(), ends.begin(), ends.end());
     }
-    const i64 key = keys[attribute];
+    i64 key = keys[attribute];
+    if (op == program::TEST_ELEMENT)
+      key = size_t(element) < elements[attribute].size() ? elements[attribute][size_t(element)] : MISSING;
     if (key == MISSING) return Truth(1u << null);
     bool in = inside;
     for (i64 end : ends)
@@ -160,17 +261,18 @@ bool check(u32 depth) {
   Arrays arrays;
   std::vector<Tree> trees;
   std::vector<Truth> truths;
+  trees.reserve(8);
   for (int i = 0; i < 8; ++i) {
-    Tree tree;
+    Tree& tree = trees.emplace_back(draw(0, 3) > 0);
     truths.push_back(tree.grow(depth));
     tree.finish();
     arrays.add(tree);
-    trees.push_back(tree);
   }
   const ProgramView view = arrays.view();
   view.check(ATTRIBUTES);
   for (size_t i = 0; i < trees.size(); ++i) {
-    const Truth right = arrays.place[i] ? truths[i] : Truth(7), found = view.run(i32(i), trees[i].keys.data());
+    const Truth right = arrays.place[i] ? truths[i] : Truth(7);
+    const Truth found = view.run(i32(i), trees[i].keys.data(), trees[i].given());
     if (found != right) return std::printf("%d instead of %d\n", found, right), false;
   }
   if (view.run(1000, trees[0].keys.data()) != 7) return std::printf("a slot without a program\n"), false;
@@ -185,13 +287,12 @@ size_t passed = 0;
 
 void forge(u32 depth) {
   Arrays arrays;
-  std::vector<i64> keys;
+  Tree last;
   for (int i = 0; i < 6; ++i) {
     Tree tree;
     tree.grow(depth);
     tree.finish();
     arrays.add(tree);
-    keys = tree.keys;
   }
   arrays.forge();
   arrays.place.shrink_to_fit(), arrays.words.shrink_to_fit(), arrays.code.shrink_to_fit(),
@@ -207,7 +308,8 @@ void forge(u32 depth) {
   for (i32 slot = 0; slot < 8; ++slot) {
     slots.push_back(slot);
     view.fetch_place(slot), view.fetch_words(slot);
-    if (view.run(slot, keys.data()) > 7) std::printf("a truth that is none\n");
+    if (view.run(slot, last.keys.data(), draw(0, 1) ? last.given() : nullptr) > 7)
+      std::printf("a truth that is none\n");
   }
   for (u32 attribute = 0; attribute < ATTRIBUTES; ++attribute)
     for (i64 at : view.ends(slots.data(), slots.size(), attribute)) (void)arrays.words.at(size_t(at));
