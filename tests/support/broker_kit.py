@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
+from hitbox.broker.access.principals import EVERYTHING, Token, TokenSettings
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.app import serve
@@ -103,7 +104,11 @@ async def serving(
     """A broker on a port of its own, and its address."""
     broker = Broker(path, schema, Settings(**settings))
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    access = AccessControl(tokens or {}, True)
+    access = AccessControl(True)
+    for name, hash in (tokens or {}).items():
+        broker.directory.principals[name] = EVERYTHING
+        broker.directory.tokens[f"old.{name}"] = Token(f"old.{name}", name, hash, TokenSettings())
+        broker.directory.protected = True
     stop = asyncio.Event()
     task = asyncio.create_task(serve(broker, access, "127.0.0.1", 0, bound.set_result, stop))
     await asyncio.wait([task, bound], return_when=asyncio.FIRST_COMPLETED)

@@ -44,7 +44,7 @@ from collections.abc import (
 )
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
@@ -161,6 +161,49 @@ class Client:
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
         raise AssertionError("pauses do not end")
+
+    async def whoami(self) -> dict[str, Any]:
+        """The principal of this client's token, and its rights."""
+        return dict(await self.request("GET", "/v1/whoami"))
+
+    async def principals(self) -> list[dict[str, Any]]:
+        """All principals with their rights."""
+        return list((await self.request("GET", "/v1/principals"))["principals"])
+
+    async def put_principal(
+        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+    ) -> None:
+        """Create a principal, or replace its rights. `names`: the subscribers that it may use, such as "team-a.*";
+        `publish` and `see`: predicates, what it may publish and see (empty: everything)."""
+        body = {"roles": list(roles), "names": names, "publish": publish, "see": see}
+        await self.request("PUT", f"/v1/principals/{quote(name, safe='')}", body)
+
+    async def remove_principal(self, name: str) -> None:
+        """Remove a principal and its tokens."""
+        await self.request("DELETE", f"/v1/principals/{quote(name, safe='')}")
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """All tokens, without their secrets."""
+        return list((await self.request("GET", "/v1/tokens"))["tokens"])
+
+    async def create_token(
+        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
+    ) -> dict[str, Any]:
+        """Create a token; its text is in "token", and is shown only now. `roles`: fewer than the principal has;
+        `expires`: seconds since 1970."""
+        limits = {"roles": None if roles is None else list(roles), "expires": expires, "note": note}
+        return dict(await self.request("POST", "/v1/tokens", {"principal": principal, **limits}))
+
+    async def limit_token(
+        self, id: str, roles: Iterable[str] | None = None, expires: float | None = None
+    ) -> dict[str, Any]:
+        """Give a token fewer roles, or an earlier expiry."""
+        body = {"roles": None if roles is None else list(roles), "expires": expires}
+        return dict(await self.request("PUT", f"/v1/tokens/{quote(id, safe='')}", body))
+
+    async def revoke_token(self, id: str) -> None:
+        """Revoke a token; its connections are closed."""
+        await self.request("DELETE", f"/v1/tokens/{quote(id, safe='')}")
 
     def subscriber(
         self,
@@ -652,6 +695,34 @@ class SyncClient:
 
     def publish_many(self, events: Any, where: Sequence[str | None] | None = None) -> int:
         return self._do(self._client.publish_many(events, where))
+
+    def whoami(self) -> dict[str, Any]:
+        return self._do(self._client.whoami())
+
+    def principals(self) -> list[dict[str, Any]]:
+        return self._do(self._client.principals())
+
+    def put_principal(
+        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+    ) -> None:
+        self._do(self._client.put_principal(name, roles, names=names, publish=publish, see=see))
+
+    def remove_principal(self, name: str) -> None:
+        self._do(self._client.remove_principal(name))
+
+    def tokens(self) -> list[dict[str, Any]]:
+        return self._do(self._client.tokens())
+
+    def create_token(
+        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
+    ) -> dict[str, Any]:
+        return self._do(self._client.create_token(principal, roles, expires, note))
+
+    def limit_token(self, id: str, roles: Iterable[str] | None = None, expires: float | None = None) -> dict[str, Any]:
+        return self._do(self._client.limit_token(id, roles, expires))
+
+    def revoke_token(self, id: str) -> None:
+        self._do(self._client.revoke_token(id))
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any

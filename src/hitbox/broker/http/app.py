@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,22 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hitbox.broker import metrics
+from hitbox.broker.access.rights import ANYONE, OBSERVE, SUBSCRIBE, Caller
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
-from hitbox.broker.http import connections, openapi, request_bodies, routes
+from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.http import auth, connections, openapi, request_bodies, routes
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.gate import Gate, Handler
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.websocket import Session
 from hitbox.errors import HitboxError
 
 PAGE = Path(__file__).parent.parent / "page"
-PUBLIC_PATHS = ("/", "/healthz")
 LIVE_SECONDS = 1.0
 LATEST = 20
 """Number of events that the page lists."""
@@ -56,8 +55,8 @@ SECURITY_HEADERS = {
 log = logging.getLogger("hitbox.broker")
 
 
-class AccessMiddleware:
-    """Checks Host, Origin and token of every request before any handler runs."""
+class OriginMiddleware:
+    """Checks the Host and Origin of every request before anything else. The gate asks for rights."""
 
     def __init__(self, app: ASGIApp, access: AccessControl):
         self.app, self.access = app, access
@@ -66,27 +65,13 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        path = scope["path"]
         try:
-            headers = _headers(scope["headers"])
-            self.access.check_page(headers)
-            public = path in PUBLIC_PATHS or path.startswith("/page/")
-            scope["principal"] = "" if public else self.access.principal(headers, scope.get("subprotocols", ()))
+            self.access.check_page(auth.headers_of(scope["headers"]))
+            auth.check_query(scope["query_string"])
         except HitboxError as problem:
             await error_response(problem)(scope, receive, send)  # for a WebSocket this replaces the handshake
             return
         await self.app(scope, receive, send)
-
-
-def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name. Those that decide about access must not come twice: a proxy might have checked the other one."""
-    found: dict[str, str] = {}
-    for name, value in raw:
-        key = name.decode("latin-1")
-        if key in found and key in ("host", "origin", "authorization"):
-            raise BadRequest(f"the header {key} came twice")
-        found[key] = value.decode("latin-1")
-    return found
 
 
 def json_response(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -105,22 +90,20 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     lookups = Lookups(broker.settings.max_lookups)
     connected: Counter[str] = Counter()
 
-    def endpoint(by_method: dict[str, routes.Route]) -> Any:
-        async def run(request: Request) -> Response:
-            route = by_method["GET" if request.method == "HEAD" else request.method]
-            call = routes.Call(broker, access, rate_limiter, lookups, request, request.scope["principal"])
+    def handler(route: routes.Route) -> Handler:
+        async def run(request: Request, caller: Caller) -> Response:
+            call = routes.Call(broker, rate_limiter, lookups, request, caller, route.need)
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if request_bodies.kind_of(request) != "application/json":
                     raise BadRequest("the content type must be application/json")
-                data = await request_bodies.read(request, broker.settings.max_body_bytes)
-                call.body = request_bodies.decode(data, route.body)
+                call.body = request_bodies.decode(await call.read(), route.body)
             return json_response(await route.run(call), route.status)
 
         return run
 
-    async def connect(socket: WebSocket) -> None:
-        principal = socket.scope["principal"]
+    async def connect(socket: WebSocket, caller: Caller) -> None:
+        principal = caller.name
         if broker.closing:
             await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
             return
@@ -129,42 +112,47 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             await socket.send_denial_response(error_response(problem))
             return
         connected[principal] += 1
+        session = Session(socket, broker, rate_limiter, caller)
+        watched = broker.directory.watch(caller, session.close)
         try:
-            await Session(socket, broker, rate_limiter, principal).run()
+            await session.run()
         finally:
             connected[principal] -= 1
+            broker.directory.unwatch(watched)
 
-    async def live(request: Request) -> Response:
-        return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SECURITY_HEADERS)
+    async def live(request: Request, caller: Caller) -> Response:
+        return StreamingResponse(_live(broker, caller), media_type="text/event-stream", headers=SECURITY_HEADERS)
 
-    async def health(request: Request) -> Response:
+    async def prometheus(request: Request, caller: Caller) -> Response:
+        text = metrics.exposition(broker, caller.shows)
+        return Response(text, media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
+
+    async def description(request: Request, caller: Caller) -> Response:
+        return json_response(openapi.describe(version))
+
+    async def health() -> Response:
         found, status = broker.health()
         return json_response(found, status)
 
-    async def prometheus(request: Request) -> Response:
-        return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
-
-    async def description(request: Request) -> Response:
-        return json_response(openapi.describe(version))
-
-    async def page(request: Request) -> Response:
+    async def page() -> Response:
         return FileResponse(PAGE / "index.html", headers=SECURITY_HEADERS)
 
-    by_path: dict[str, dict[str, routes.Route]] = {}
+    gate = Gate(broker.directory, error_response)
+    by_path: dict[str, dict[str, Any]] = {}
     for route in routes.ROUTES:
-        by_path.setdefault(route.path, {})[route.method] = route
+        by_path.setdefault(route.path, {})[route.method] = (route.need, handler(route))
+    for path, by_method in by_path.items():
+        gate.http(path, by_method)
+    gate.socket("/v1/connect", SUBSCRIBE, connect)
+    gate.http("/v1/live", {"GET": (OBSERVE, live)})
+    gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
+    gate.http("/openapi.json", {"GET": (ANYONE, description)})
+    gate.public("/healthz", health)
+    gate.public("/", page)
+    gate.public_files("/page", PAGE)
     return Starlette(
-        routes=[
-            *(Route(path, endpoint(found), methods=list(found)) for path, found in by_path.items()),
-            WebSocketRoute("/v1/connect", connect),
-            Route("/v1/live", live),
-            Route("/healthz", health),
-            Route("/metrics", prometheus),
-            Route("/openapi.json", description),
-            Route("/", page),
-            Mount("/page", StaticFiles(directory=PAGE)),
-        ],
-        middleware=[Middleware(AccessMiddleware, access=access)],
+        routes=gate.routes,
+        middleware=[Middleware(OriginMiddleware, access=access)],
         exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _unexpected_error},  # type: ignore[dict-item]
     )
 
@@ -190,14 +178,18 @@ async def _unexpected_error(request: Request, problem: Exception) -> Response:
     return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
 
 
-async def _live(broker: Broker) -> AsyncIterator[bytes]:
+async def _live(broker: Broker, caller: Caller) -> AsyncIterator[bytes]:
     """Server-Sent Events for the page: once per second the figures and the latest events."""
     seen = 0
     while not broker.closing:
+        try:
+            caller.check(OBSERVE)
+        except NotAllowed:
+            return  # the page asks again, and is told why
         line = broker.statistics.history[-1] if broker.statistics.history else {}
-        fresh = broker.statistics.events_after(seen, LATEST)
+        fresh = caller.shown_events(broker.statistics.events_after(seen, LATEST))
         seen = broker.statistics.event_count
-        state = {key: value for key, value in broker.describe().items() if key != "history"}
+        state = routes.figures(broker, caller)
         data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh, "arrived": seen})
         yield b"data: " + data + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
@@ -222,7 +214,10 @@ async def serve(
     """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port."""
     listening: list[socket.socket] = []
     try:
-        access.check_address()
+        if not access.loopback and not broker.directory.protected:
+            raise NotAllowed(
+                "an address other than loopback needs a token: `hitbox admin tokens create NAME --data DIR`"
+            )
         most = connections.most_sockets(broker.settings)
         listening = connections.listen(host, port)
         sys.setswitchinterval(SWITCH_SECONDS)
