@@ -61,7 +61,8 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
     assert len(token) >= 43
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert token.encode() not in stored
-    with served(tmp_path, "--host", "0.0.0.0") as url:
+    assert "--allow-plain-text" in run("serve", *data, "--host", "0.0.0.0", "--port", "0", status=2)
+    with served(tmp_path, "--host", "0.0.0.0", "--allow-plain-text") as url:
         url = url.replace("0.0.0.0", "127.0.0.1")
         assert "token is needed" in run("admin", "stats", "--url", url, status=2)
         assert json.loads(run("admin", "stats", "--url", url, "--token", token))["published"] == 0

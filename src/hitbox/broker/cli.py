@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,14 @@ def serve(
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="Web origin whose pages may call the broker; may be repeated.")
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM), read again on SIGHUP.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Only clients with a certificate of this authority (PEM) may connect.")
+    ] = None,
+    allow_plain_text: Annotated[
+        bool, typer.Option("--allow-plain-text", help="Serve another address than loopback without TLS.")
+    ] = False,
     import_: Annotated[
         Path | None, typer.Option("--import", help="For a new broker: snapshot of subscriptions to start with.")
     ] = None,
@@ -64,6 +73,7 @@ def serve(
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
     from hitbox.broker.http.auth import AccessControl, check_origin, is_loopback
+    from hitbox.broker.http.tls import Tls
     from hitbox.broker.settings import read_settings
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -79,18 +89,20 @@ def serve(
 
         def ready(bound: int) -> None:
             count = len(broker.registry.index)
-            typer.echo(
-                f"hitbox broker on http://{name}:{bound} ({count} subscriptions, from {broker.registry.restored_from})"
-            )
+            address = f"{'https' if tls else 'http'}://{name}:{bound}"
+            typer.echo(f"hitbox broker on {address} ({count} subscriptions, from {broker.registry.restored_from})")
             sys.stdout.flush()
 
-        await serve(broker, access, host, port, ready)
+        await serve(broker, access, host, port, ready, tls=tls, allow_plain_text=allow_plain_text)
 
     with plain_errors(), _folder_errors(data):
         if as_ and import_ is None:
             raise typer.BadParameter("--as is only for --import")
         origins = frozenset(check_origin(one) for one in allow_origin or ())
         settings = read_settings([f"way={way}", *(set or [])])
+        if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
+            raise typer.BadParameter("TLS needs --tls-cert and --tls-key")
+        tls = Tls(tls_cert, tls_key, tls_client_ca) if tls_cert is not None and tls_key is not None else None
         asyncio.run(run())
 
 
@@ -124,7 +136,7 @@ def publish(
     """Publish one event, or many from standard input; prints their sequence numbers."""
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None) as client:
+    with plain_errors(), Client.sync(url, token or None, **_tls()) as client:
         if event != "-":
             typer.echo(client.publish(_json(event), where or None))
             return
@@ -166,7 +178,7 @@ def subscribe(
 
     with (
         plain_errors(),
-        Client.sync(url, token or None, connect_seconds=wait) as client,
+        Client.sync(url, token or None, connect_seconds=wait, **_tls()) as client,
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
@@ -383,10 +395,15 @@ def repair_(folder: Folder) -> None:
         typer.echo("nothing was left out")
 
 
+def _tls() -> dict[str, str | None]:
+    """Files for an https address, from the environment."""
+    return {"ca": os.environ.get("HITBOX_CA"), "client_cert": os.environ.get("HITBOX_CLIENT_CERT")}
+
+
 def _ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None) as client:
+    with plain_errors(), Client.sync(url, token or None, **_tls()) as client:
         return client.request(method, path, body, **query)
 
 

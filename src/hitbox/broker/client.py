@@ -27,7 +27,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import random
+import ssl
 import threading
 import time
 import weakref
@@ -95,7 +97,8 @@ class Client:
     """A connection to the broker at `url`; `token` if the broker requires one.
 
     `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
-    None means forever.
+    None means forever. For an https address, `ca` is a file with the certificates (PEM) to trust instead of the
+    system's, and `client_cert` a file with the client's own certificate and key, or a pair of files.
     """
 
     def __init__(
@@ -104,11 +107,16 @@ class Client:
         token: str | None = None,
         timeout: float = 30.0,
         connect_seconds: float | None = 5.0,
+        ca: str | os.PathLike[str] | None = None,
+        client_cert: str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
     ):
         self.url, self._token = _checked_url(url), _checked_token(token)
+        self._tls = _tls_context(ca, client_cert) if self.url.startswith("https:") else None
         self.timeout, self.connect_seconds = timeout, connect_seconds
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=self._tls or False
+        )
 
     async def __aenter__(self) -> Client:
         return self
@@ -233,6 +241,7 @@ class Client:
         return connect(
             address,
             additional_headers=headers,
+            ssl=self._tls,
             max_size=None,
             compression=None,
             proxy=None,
@@ -592,6 +601,17 @@ def _checked_url(url: str) -> str:
     except (ValueError, httpx.InvalidURL):
         pass
     raise BadRequest(f"{url!r:.200} is not the address of a broker, such as http://127.0.0.1:8400")
+
+
+def _tls_context(ca: Any, client_cert: Any) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if client_cert is not None:
+            files = client_cert if isinstance(client_cert, tuple) else (client_cert,)
+            context.load_cert_chain(*files)
+    except (OSError, ssl.SSLError) as problem:
+        raise BadRequest(f"the files of ca or client_cert cannot be used: {problem}") from None
+    return context
 
 
 def _checked_token(token: str | None) -> str | None:

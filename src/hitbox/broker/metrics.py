@@ -23,6 +23,8 @@ GAUGES = {
     "problems": "Problems found at start or later; the log and /v1/stats list them",
 }
 MOST_SUBSCRIBERS = 1_000
+REASONS = ("sockets", "address", "rate", "head", "body", "header_bytes", "stalled", "silent")
+"""Why a connection is refused or closed (http/connections.py)."""
 
 
 class _BrokerCollector(Collector):
@@ -36,6 +38,12 @@ class _BrokerCollector(Collector):
         for name, says in GAUGES.items():
             yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
         watch = self.broker.statistics
+        closed = CounterMetricFamily(
+            "hitbox_connections_refused", "Connections refused or closed because of a limit", labels=["reason"]
+        )
+        for reason in REASONS:
+            closed.add_metric([reason], watch.closed[reason])
+        yield closed
         latency = GaugeMetricFamily(
             "hitbox_latency_ms",
             "Milliseconds from accepted to sent, over the latest live deliveries",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -14,16 +16,18 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+import hitbox
 from hitbox import Schema
-from hitbox.broker import metrics
+from hitbox.broker import cli, metrics
 from hitbox.broker.access.principals import ROLES, Principal, check_principal
 from hitbox.broker.access.rights import Need
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
-from hitbox.broker.errors import BadRequest, NotAllowed
+from hitbox.broker.errors import BadRequest, NotAllowed, StoreDamaged
 from hitbox.broker.http import routes, websocket
 from hitbox.broker.http.gate import Gate
 from support.broker_kit import SCHEMA, serving, until
@@ -630,3 +634,119 @@ def test_an_unowned_subscriber_belongs_to_the_first_who_uses_it(tmp_path: Path) 
             assert "a.p" in metrics.exposition(broker, lambda one: True).decode()
 
     run(scenario())
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "broker.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "give_rights" in block]
+    names: dict[str, Any] = {"hitbox": hitbox, "time": time}
+    exec(code, names)
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, await names["give_rights"](root) as sensors:
+            assert await sensors.publish(PARIS) == 1
+            with pytest.raises(NotAllowed, match="may publish only"):
+                await sensors.publish(ROME)
+            assert (await sensors.whoami())["roles"] == ["publish"]
+
+    run(scenario())
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    """`hitbox admin principals` and `tokens` on a running broker."""
+    runner = CliRunner()
+
+    def hitbox_admin(*args: str, token: str = "") -> list[Any]:
+        found = runner.invoke(cli.app, ["admin", *args], env={"HITBOX_URL": url, "HITBOX_TOKEN": token})
+        assert found.exit_code == 0, found.output
+        return found.output.splitlines()
+
+    async def scenario() -> None:
+        nonlocal url
+        async with serving(tmp_path) as (broker, url):
+            await asyncio.to_thread(steps)
+            assert not [one for one in broker.directory.tokens.values() if one.principal == "ann"]
+
+    def steps() -> None:
+        (root,) = hitbox_admin("tokens", "create", "ops")
+        rights = ("--role", "subscribe", "--role", "publish", "--names", "ann.*", "--see", "price > 1")
+        hitbox_admin("principals", "put", "ann", *rights, token=root)
+        (ann,) = hitbox_admin("tokens", "create", "ann", "--days", "1", "--role", "publish", token=root)
+        listed = [json.loads(line) for line in hitbox_admin("tokens", "list", token=root)]
+        (mine,) = [one for one in listed if one["principal"] == "ann"]
+        assert mine["roles"] == ["publish"]
+        assert ann not in str(listed)
+        (shown,) = [json.loads(x) for x in hitbox_admin("principals", "list", token=root) if "ann" in x]
+        assert (shown["names"], shown["see"], shown["tokens"]) == ("ann.*", "price > 1", 1)
+        assert json.loads(hitbox_admin("tokens", "limit", mine["id"], "--days", "0.5", token=root)[0])["expires"]
+        hitbox_admin("tokens", "revoke", mine["id"], token=root)
+        hitbox_admin("principals", "delete", "ann", token=root)
+        refused = runner.invoke(cli.app, ["admin", "stats"], env={"HITBOX_URL": url, "HITBOX_TOKEN": ann})
+        assert refused.exit_code == 2
+        assert ann not in refused.output
+
+    url = ""
+    run(scenario())
+
+
+def test_repair_keeps_the_door_closed(tmp_path: Path) -> None:
+    """Principals and tokens survive a repair; if they are lost, the broker still asks for a token."""
+    from hitbox.broker import repair
+    from hitbox.broker.store.store import Store
+
+    async def make() -> None:
+        async with scene(tmp_path) as s:
+            tokens.update(s.tokens)
+            assert (await s.ask("paris", "PUT", "/v1/subscribers/a.p", {})).status_code == 200
+
+    tokens: dict[str, str] = {}
+    run(make())
+    assert repair.check(tmp_path) == []
+    kept = repair.repair(tmp_path).kept
+    assert (kept["principals"], kept["tokens"], kept["owners"]) == (8, 8, 1)
+
+    async def look() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url, tokens["paris"]) as client:
+            assert (await client.whoami())["see"] == SEE
+            assert broker.subscriber("a.p").owner == "paris"
+
+    run(look())
+    store = Store(tmp_path)
+    for table in ("principals", "tokens"):
+        store.db.execute(f"UPDATE {table} SET settings = x'00'")
+    store.close()
+    with pytest.raises(StoreDamaged):
+        Broker(tmp_path)
+    done = repair.repair(tmp_path)
+    assert any("check the rights" in note for note in done.notes)
+
+    async def closed() -> None:
+        async with serving(tmp_path) as (_, url), Client(url) as client:
+            with pytest.raises(NotAllowed):
+                await client.whoami()
+
+    run(closed())
+
+
+def test_an_export_has_no_principals(tmp_path: Path) -> None:
+    """A snapshot holds subscriptions only; imported ones belong to nobody until somebody uses them."""
+    from hitbox.broker import import_export
+
+    async def make() -> None:
+        async with scene(tmp_path / "one") as s:
+            assert (
+                await s.ask("paris", "PUT", "/v1/subscribers/a.p/subscriptions/s", {"where": "price > 0"})
+            ).is_success
+
+    run(make())
+    import_export.export(tmp_path / "one", tmp_path / "snapshot")
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "snapshot").rglob("*") if path.is_file())
+    assert SEE.encode() not in stored
+    import_export.load(tmp_path / "two", tmp_path / "snapshot")
+
+    async def look() -> None:
+        async with serving(tmp_path / "two") as (broker, _):
+            assert not broker.directory.protected
+            assert broker.subscriber("a.p").owner == ""
+
+    run(look())

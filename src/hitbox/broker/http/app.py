@@ -37,6 +37,7 @@ from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.gate import Gate, Handler
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from hitbox.errors import HitboxError
 
@@ -196,7 +197,25 @@ async def _live(broker: Broker, caller: Caller) -> AsyncIterator[bytes]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: `serve` handles signals, because the broker must stop after uvicorn."""
+    """uvicorn without its signal handlers: `serve` handles signals, because the broker must stop after uvicorn. It
+    listens itself, because uvicorn sets no limit for the TLS handshake."""
+
+    config: connections.Config
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            return connections.HttpProtocol(config, self.server_state, self.lifespan.state)
+
+        seconds = None if config.ssl is None else config.limits.request_seconds
+        for one in sockets or ():
+            self.servers.append(
+                await asyncio.get_running_loop().create_server(
+                    protocol, sock=one, ssl=config.ssl, backlog=connections.BACKLOG, ssl_handshake_timeout=seconds
+                )
+            )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -210,16 +229,25 @@ async def serve(
     port: int,
     ready: Callable[[int], None],
     stop: asyncio.Event | None = None,
+    tls: Tls | None = None,
+    allow_plain_text: bool = False,
 ) -> None:
-    """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port."""
+    """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port. An
+    address other than loopback needs `tls`, or `allow_plain_text`."""
     listening: list[socket.socket] = []
     try:
         if not access.loopback and not broker.directory.protected:
             raise NotAllowed(
                 "an address other than loopback needs a token: `hitbox admin tokens create NAME --data DIR`"
             )
+        if not access.loopback and tls is None and not allow_plain_text:
+            raise NotAllowed(
+                "an address other than loopback needs TLS (--tls-cert and --tls-key), or --allow-plain-text if a proxy "
+                "does it or the network is trusted: tokens and events would be sent as plain text"
+            )
         most = connections.most_sockets(broker.settings)
-        listening = connections.listen(host, port)
+        doorman = connections.Doorman(broker.settings, broker.statistics.closed)
+        listening = connections.listen(host, port, doorman)
         sys.setswitchinterval(SWITCH_SECONDS)
         await broker.start()
     except BaseException:
@@ -231,6 +259,8 @@ async def serve(
         application(broker, access),
         broker.settings,
         most,
+        broker.statistics.closed,
+        tls,
         ws_max_size=broker.settings.max_body_bytes,
         ws_per_message_deflate=False,
         log_level="warning",
@@ -251,6 +281,8 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
         loop.add_signal_handler(number, shut_down)
+    if stop is None and tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, tls.reload)
     stop_task = asyncio.create_task(wait_for_stop())
     running = asyncio.create_task(server.serve(listening))
     try:
