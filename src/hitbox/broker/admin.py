@@ -237,7 +237,8 @@ def explain(broker: Broker, caller: Caller, item: PublishedEvent, id: str) -> di
     caller.check_sees(item.event)
     verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
     found = {"id": id, "text": str(verdict), **verdict.to_dict()}
-    if broker.registry.by_name[name].owner in broker.directory.hidden_from(item.event):
+    subscriber = broker.registry.by_name.get(name)
+    if subscriber is not None and subscriber.owner in broker.directory.hidden_from(item.event):
         found |= {"matched": False, "text": f"the owner of {name} may not see this event; otherwise:\n{found['text']}"}
     return found
 

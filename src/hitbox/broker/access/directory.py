@@ -370,6 +370,8 @@ def _narrowed(known: TokenSettings, given: TokenSettings) -> TokenSettings:
 
 OLD = "old."
 """The ids of tokens that an older version made begin with this."""
+NOBODYS = {"principals": "0" * 64}
+"""What an older version finds as its tokens, so that it lets nobody in instead of everybody."""
 
 
 def _row(token: Token) -> tuple[str, str, str, bytes]:
@@ -396,6 +398,7 @@ def _add(store: Store, token: Token, first: bool) -> None:
     if first:
         store.principals.put([(token.principal, msgspec.json.encode(EVERYTHING))])
         store.put_meta("protected", True)
+        store.put_meta("tokens", NOBODYS)
 
 
 def _remove(store: Store, principal: str, tokens: list[str]) -> None:
@@ -406,7 +409,7 @@ def _remove(store: Store, principal: str, tokens: list[str]) -> None:
 def _migrate(store: Store) -> None:
     """Tokens of an older version, one per name, become principals with all rights."""
     old: dict[str, str] = store.get_meta("tokens", {})
-    if not old:
+    if not old or old == NOBODYS:
         return
     with store.transaction():
         for name, hash in old.items():
@@ -414,7 +417,7 @@ def _migrate(store: Store) -> None:
             store.principals.put([(name, msgspec.json.encode(EVERYTHING))])
             store.tokens.put([(f"{OLD}{name}"[:100], name, hash, settings)])
         store.put_meta("protected", True)
-        store.put_meta("tokens", {})
+        store.put_meta("tokens", NOBODYS)
 
 
 # ---- the folder of a stopped broker

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import resource
 import socket
@@ -61,7 +62,8 @@ class Doorman:
         self._opened: Counter[str] = Counter()
 
     def refuses(self, address: str) -> str:
-        """Why one more connection of this address is refused; empty if it is welcome, and counted."""
+        """Why one more connection of this address is refused; empty if it is welcome, and counted. It is an IPv4
+        address, or a network of 2^64 IPv6 addresses, which is what one customer has."""
         second = int(time.monotonic())
         if second != self._second:
             self._second = second
@@ -80,6 +82,18 @@ class Doorman:
             del self.open[address]
 
 
+def _network(address: str) -> str:
+    """The address by which connections are counted.
+
+    >>> _network("192.0.2.1"), _network("2001:db8::1") == _network("2001:db8::2"), _network("fe80::1%eth0")
+    ('192.0.2.1', True, 'fe80::')
+    """
+    if ":" not in address:
+        return address
+    number = int(ipaddress.IPv6Address(address.partition("%")[0]))
+    return str(ipaddress.IPv6Address(number >> 64 << 64))
+
+
 class _Listening(socket.socket):
     """A listening socket whose doorman looks at every connection before anything is read from it."""
 
@@ -88,10 +102,11 @@ class _Listening(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         while True:
             plain, address = super().accept()
-            reason = self.doorman.refuses(address[0])
+            network = _network(address[0])
+            reason = self.doorman.refuses(network)
             if not reason:
                 found = _Accepted(plain.family, plain.type, plain.proto, plain.detach())
-                found.enter(self.doorman, address[0])
+                found.enter(self.doorman, network)
                 return found, address
             self.doorman.closed[reason] += 1
             plain.close()

@@ -188,8 +188,8 @@ async def publish(call: Call) -> Any:
     given = data, request_bodies.kind_of(call.request), s, call.broker.registry.schema.names
     large = len(data) > LARGE
     items = await asyncio.to_thread(request_bodies.items, *given) if large else request_bodies.items(*given)
-    await call.caller.check_publish(items)
     call.rate_limiter.take(call.caller.name, len(items))
+    await call.caller.check_publish(items)
     first = await call.broker.publish(items)
     return {"first": first, "count": len(items)}
 
@@ -234,8 +234,9 @@ async def list_subscriptions(call: Call) -> Any:
     q = call.query
     found = await admin.subscriptions(call.broker, call.caller, q.q, q.subscriber, q.limit)
     numbers, known = call.caller.shown_numbers(), call.broker.registry.by_number
-    shown = known.values() if numbers is None else [known[number] for number in numbers]
-    return {"count": sum(one.subscriptions for one in shown), "subscriptions": found}
+    if numbers is None:
+        return {"count": call.broker.describe()["subscriptions"], "subscriptions": found}
+    return {"count": sum(known[number].subscriptions for number in numbers), "subscriptions": found}
 
 
 async def put_subscription(call: Call) -> Any:

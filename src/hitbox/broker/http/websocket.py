@@ -238,8 +238,8 @@ class Session:
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         self._batch(len(message.items))
         self.caller.check(PUBLISH)
-        await self.caller.check_publish(message.items)
         self.rate_limiter.take(self.caller.name, len(message.items))
+        await self.caller.check_publish(message.items)
         return {"first": await self.broker.publish(message.items), "count": len(message.items)}
 
     def _batch(self, count: int) -> None:

@@ -134,7 +134,9 @@ function showArrivals(events, total) {
 async function watch() {
   try {
     const response = await fetch("/v1/live", { headers: headers() });
-    if (!response.ok) { if (response.status === 401) $("token-form").hidden = false; throw new Error(response.statusText); }
+    if (response.status === 401 || response.status === 403) $("token-form").hidden = false;
+    if (response.status === 403) $("state").textContent = "this token lacks the role observe";
+    if (!response.ok) throw new Error(response.statusText);
     $("state").textContent = "live";
     $("arrivals").replaceChildren(); // the server sends the latest again
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
