@@ -57,16 +57,18 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
     data = ["--data", str(tmp_path)]
     schema = ["--schema", "price:float"]
     assert "needs a token" in run("serve", *data, *schema, "--host", "0.0.0.0", "--port", "0", status=2)
-    token = run("admin", "token", "ops", *data).strip()
+    token = run("admin", "tokens", "create", "ops", *data).strip()
     assert len(token) >= 43
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert token.encode() not in stored
-    assert "has a token already" in run("admin", "token", "ops", *data, status=2)
-    with served(tmp_path, "--host", "0.0.0.0") as url:
+    assert "--allow-plain-text" in run("serve", *data, "--host", "0.0.0.0", "--port", "0", status=2)
+    with served(tmp_path, "--host", "0.0.0.0", "--allow-plain-text") as url:
         url = url.replace("0.0.0.0", "127.0.0.1")
         assert "token is needed" in run("admin", "stats", "--url", url, status=2)
         assert json.loads(run("admin", "stats", "--url", url, "--token", token))["published"] == 0
-    run("admin", "token", "ops", "--remove", *data)
+    (one,) = [json.loads(line) for line in run("admin", "tokens", "list", *data).splitlines()]
+    run("admin", "tokens", "revoke", one["id"], *data)
+    assert not run("admin", "tokens", "list", *data)
 
 
 def test_a_bad_start_is_reported(tmp_path: Path) -> None:

@@ -130,9 +130,9 @@ def test_one_part_that_is_wrong_is_set_aside(tmp_path: Path, part: str) -> None:
             await broker.publish([item(qty=1, price=9)])
             lost = int(part == "an event that is gone")
             await until(lambda: len(bob.got) >= 41 - lost and len(ann.got) >= 21)
-            await admin_commands.subscriptions(broker, "", "", 100)
+            await admin_commands.subscriptions(broker, broker.directory.caller(""), "", "", 100)
             await admin_commands.events(broker, 1, 100)
-            await admin_commands.dead_letters(broker, "", 100)
+            await admin_commands.dead_letters(broker, broker.directory.caller(""), "", 100)
             await until(lambda: bob.mailbox.pending == ann.mailbox.pending == 0)
 
     asyncio.run(scenario())

@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
+from hitbox.broker.access.principals import EVERYTHING, Token, TokenSettings
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
+from hitbox.broker.http.tls import Tls
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.subscriptions import Subscription
@@ -98,17 +100,25 @@ def sub(name: str, where: str, priority: int = 4, **about: Any) -> Subscription:
 
 @asynccontextmanager
 async def serving(
-    path: Path, schema: Schema | None = SCHEMA, tokens: dict[str, str] | None = None, **settings: Any
+    path: Path,
+    schema: Schema | None = SCHEMA,
+    tokens: dict[str, str] | None = None,
+    tls: Tls | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Broker, str]]:
     """A broker on a port of its own, and its address."""
     broker = Broker(path, schema, Settings(**settings))
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    access = AccessControl(tokens or {}, True)
+    access = AccessControl(True)
+    for name, hash in (tokens or {}).items():
+        broker.directory.principals[name] = EVERYTHING
+        broker.directory.tokens[f"old.{name}"] = Token(f"old.{name}", name, hash, TokenSettings())
+        broker.directory.protected = True
     stop = asyncio.Event()
-    task = asyncio.create_task(serve(broker, access, "127.0.0.1", 0, bound.set_result, stop))
+    task = asyncio.create_task(serve(broker, access, "127.0.0.1", 0, bound.set_result, stop, tls))
     await asyncio.wait([task, bound], return_when=asyncio.FIRST_COMPLETED)
     try:
-        yield broker, f"http://127.0.0.1:{await bound}"
+        yield broker, f"{'http' if tls is None else 'https'}://127.0.0.1:{await bound}"
     finally:
         stop.set()
         await task

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent
@@ -26,17 +27,21 @@ CHUNK = 500
 ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
-async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
-    """Subscriptions whose name or predicate contains `search`, whatever the case, of one subscriber or of all."""
+async def subscriptions(broker: Broker, caller: Caller, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
+    """Subscriptions whose name or predicate contains `search`, whatever the case, of one subscriber or of all that the
+    caller may see."""
     query = """SELECT b.name, s.name, wanted, priority, about FROM subscriptions s
                JOIN subscribers b ON b.number = s.subscriber
-               WHERE (:owner = '' OR b.name = :owner) AND (:text = '' OR instr(lower(s.name), :text)
-                      OR instr(lower(wanted), :text) OR instr(lower(b.name), :text)) LIMIT :limit"""
+               WHERE (:owner = '' OR b.name = :owner)
+               AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))
+               AND (:text = '' OR instr(lower(s.name), :text) OR instr(lower(wanted), :text)
+                      OR instr(lower(b.name), :text)) LIMIT :limit"""
     search = _lower(search)
-    rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "text": search, "limit": limit})
+    values = {"owner": owner, "text": search, "limit": limit, "shown": _shown(caller)}
+    rows = await asyncio.to_thread(broker.store.read, query, values)
     found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
     live = broker.registry.ephemeral_index
-    for id in list(live):
+    for id in [id for id in live if caller.shows_id(str(id))] if len(live) else ():
         if len(found) >= limit:
             break
         subscriber, _, name = str(id).partition("/")
@@ -49,6 +54,12 @@ async def subscriptions(broker: Broker, search: str, owner: str, limit: int) -> 
 def _lower(text: str) -> str:
     """As SQLite's lower: ASCII letters only."""
     return text.translate(ASCII_LOWER)
+
+
+def _shown(caller: Caller) -> str | None:
+    """The numbers of the subscribers that the caller may see, for a query; None: all."""
+    numbers = caller.shown_numbers()
+    return None if numbers is None else msgspec.json.encode(numbers).decode()
 
 
 def _about(stored: Any) -> Any:
@@ -88,17 +99,35 @@ def unseen(broker: Broker, latest: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"attribute": name, "subscriptions": count, "ids": ids} for name, (count, ids) in most]
 
 
-async def dead_letters(broker: Broker, owner: str, limit: int) -> list[dict[str, Any]]:
-    """The newest dead letters."""
+async def dead_letters(broker: Broker, caller: Caller, owner: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """How many dead letters there are, and the newest of them, of those that the caller may see."""
     query = """SELECT d.number, b.name, level, seq, ids, tries, reason, time, body FROM dead d
                JOIN subscribers b ON b.number = d.subscriber
-               WHERE (:owner = '' OR b.name = :owner) ORDER BY d.number DESC LIMIT :limit"""
-    rows = await asyncio.to_thread(broker.store.read, query, {"owner": owner, "limit": limit})
+               WHERE (:owner = '' OR b.name = :owner)
+               AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))
+               ORDER BY d.number DESC LIMIT :limit"""
+    shown, count = _shown(caller), broker.store.dead.rows()
+    everything = shown is None and caller.sees_all()
+    values = {"owner": owner, "shown": shown, "limit": limit if everything else -1}
+    rows = await asyncio.to_thread(broker.store.read, query, values)
+    if not everything:
+        rows = await asyncio.to_thread(lambda: [row for row in rows if caller.sees_body(row[8])])
+        count, rows = len(rows), rows[:limit]
     names = ("number", "subscriber", "level", "seq", "subscriptions", "tries", "reason", "time")
-    return [
+    found = [
         dict(zip(names, (*row[:4], row[4].splitlines(), *row[5:8]), strict=True)) | msgspec.json.decode(row[8] or b"{}")
         for row in rows
     ]
+    return count, found
+
+
+async def usable_letters(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
+    """Those of the dead letters that the caller may see and whose subscriber it may use."""
+    query = """SELECT d.number, b.name, body FROM dead d JOIN subscribers b ON b.number = d.subscriber
+               WHERE d.number IN (SELECT value FROM json_each(?))"""
+    wanted = msgspec.json.encode(numbers).decode()
+    rows = await asyncio.to_thread(broker.store.read, query, (wanted,))
+    return [number for number, name, body in rows if caller.uses(name) and caller.sees_body(body)]
 
 
 async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
@@ -145,8 +174,11 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
     item = msgspec.json.decode(body, type=PublishedEvent)
     names: list[str] = []
     highest, unmatched = 0, True
+    event = stored_values(item.event, broker.registry.schema)
     try:
-        for level, ids in broker.registry.levels(stored_values(item.event, broker.registry.schema), item.where):
+        if subscriber.owner in broker.directory.hidden_from(event):
+            return None
+        for level, ids in broker.registry.levels(event, item.where):
             unmatched = False
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
@@ -165,6 +197,7 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
         await broker.wait_for_stored_changes()
         if len(registry.ephemeral_index):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
+        predicates = broker.directory.for_schema(schema)
         index = await asyncio.to_thread(registry.with_schema, schema)
 
         def keep() -> None:
@@ -173,18 +206,23 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
 
         await broker.writer.submit(keep)
         registry.adopt(schema, index)
+        broker.directory.adopt(predicates)
 
 
-def try_event(broker: Broker, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
-    """Which subscriptions an event would match, most urgent first, without publishing it; and the nearest misses.
+def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
+    """Which subscriptions an event would match, most urgent first, without publishing it; and the nearest misses. Of
+    both, those that the caller may see.
 
     It may look at every subscription, so run it in a thread.
     """
     broker.check([item])
+    caller.check_sees(item.event)
     registry = broker.registry
+    everything = caller.shown_numbers() is None
     found: list[dict[str, Any]] = []
     count = 0
-    for level, ids in registry.levels(item.event, item.where):
+    for level, matched in registry.levels(item.event, item.where):
+        ids = matched if everything else [id for id in matched if caller.shows_id(id)]
         count += len(ids)
         for id in ids[: max(limit - len(found), 0)]:
             owner, _, name = id.partition("/")
@@ -193,15 +231,26 @@ def try_event(broker: Broker, item: PublishedEvent, limit: int, misses: int) -> 
     near = []
     if misses and len(registry.index):
         explanation: Any = registry.index.explain(item.event, where=item.where, misses=misses)
-        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in explanation.misses.items()]
+        near = [
+            {"id": id, **reason.to_dict(), "text": str(reason)}
+            for id, reason in explanation.misses.items()
+            if caller.shows_id(id)
+        ]
     return {"count": count, "matches": found, "misses": near}
 
 
-def explain(broker: Broker, item: PublishedEvent, id: str) -> dict[str, Any]:
+def explain(broker: Broker, caller: Caller, item: PublishedEvent, id: str) -> dict[str, Any]:
     """Why a subscription ("subscriber/name") matches an event, or why not."""
     broker.check([item])
+    name = id.partition("/")[0]
+    caller.shown_subscriber(name)
+    caller.check_sees(item.event)
     verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
-    return {"id": id, "text": str(verdict), **verdict.to_dict()}
+    found = {"id": id, "text": str(verdict), **verdict.to_dict()}
+    subscriber = broker.registry.by_name.get(name)
+    if subscriber is not None and subscriber.owner in broker.directory.hidden_from(item.event):
+        found |= {"matched": False, "text": f"the owner of {name} may not see this event; otherwise:\n{found['text']}"}
+    return found
 
 
 def _index_of(broker: Broker, id: str) -> Index:

@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hitbox.broker.access.directory import Directory
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
-from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, TooLarge, Unknown
+from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Statistics
@@ -64,6 +65,7 @@ class Broker:
         self._make_writer = writer
         try:
             self.registry = SubscriptionRegistry(self.store, self._schema(schema))
+            self.directory = Directory(self.store, self.registry)
         except BaseException:
             self.store.close()
             raise
@@ -316,29 +318,34 @@ class Broker:
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
-    async def put_subscriber(self, name: str, options: Options | None = None) -> Subscriber:
-        """Create a durable subscriber, or change its options."""
+    async def put_subscriber(
+        self, name: str, options: Options | None = None, owner: str = "", hand_over: bool = False
+    ) -> Subscriber:
+        """Create a durable subscriber, or change its options. `owner`: the principal that it belongs to from now on. If
+        it belongs to another one already, only `hand_over` changes that."""
         known = self.registry.by_name.get(name)
-        if known is not None and (options is None or options == known.options):
+        if known is not None and options in (None, known.options) and owner in ("", known.owner):
             return known
-        return await self._change(self._put_subscriber(name, options))
+        return await self._change(self._put_subscriber(name, options, owner, hand_over))
 
-    async def _put_subscriber(self, name: str, options: Options | None) -> Subscriber:
+    async def _put_subscriber(self, name: str, options: Options | None, owner: str, hand_over: bool) -> Subscriber:
         async with self.change_barrier.exclusive():
-            subscriber, _ = self._known_or_new(name)
+            subscriber, _ = self._known_or_new(name, "" if hand_over else owner)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
-            row = (subscriber.number, name, msgspec.json.encode(wanted))
+            row = (subscriber.number, name, msgspec.json.encode(wanted), owner)
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
-            subscriber.options = wanted
+            subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             self._add(subscriber)
             return subscriber
 
-    def _known_or_new(self, name: str) -> tuple[Subscriber, bool]:
+    def _known_or_new(self, name: str, owner: str) -> tuple[Subscriber, bool]:
         """The subscriber, and whether it is new. The caller holds the change barrier exclusively."""
         known = self.registry.by_name.get(name)
         if known is not None:
+            if owner and known.owner not in ("", owner):  # it was made while we waited
+                raise Forbidden(f"the subscriber {name!r} belongs to another principal")
             return known, False
         if len(self.registry.by_name) >= self.settings.max_subscribers:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
@@ -379,9 +386,15 @@ class Broker:
             await asyncio.wait(self._changing)
 
     async def subscribe(
-        self, name: str, put: Sequence[Subscription], remove: Sequence[str] = (), strict: bool = False
+        self,
+        name: str,
+        put: Sequence[Subscription],
+        remove: Sequence[str] = (),
+        strict: bool = False,
+        owner: str = "",
     ) -> list[str]:
-        """Add or replace and remove subscriptions of a subscriber, all or none; returns warnings."""
+        """Add or replace and remove subscriptions of a subscriber, all or none; returns warnings. A subscriber that
+        belongs to nobody belongs to the principal `owner` from now on."""
         check_name(name, "subscriber")
         for one in put:
             check_name(one.name, "subscription")
@@ -390,11 +403,13 @@ class Broker:
         total = len(self.registry.index) + len(self.registry.ephemeral_index) + len(put)
         if put and total > self.settings.max_subscriptions:
             raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
-        return await self._change(self._subscribe(name, put, remove, strict))
+        return await self._change(self._subscribe(name, put, remove, strict, owner))
 
-    async def _subscribe(self, name: str, put: list[Subscription], remove: list[str], strict: bool) -> list[str]:
+    async def _subscribe(
+        self, name: str, put: list[Subscription], remove: list[str], strict: bool, owner: str
+    ) -> list[str]:
         async with self.change_barrier.exclusive():
-            subscriber, fresh = self._known_or_new(name)
+            subscriber, fresh = self._known_or_new(name, owner)
             if strict:
                 self._check_known(subscriber, remove)
             warnings = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
@@ -403,12 +418,15 @@ class Broker:
             number, rows = subscriber.number, [one.row() for one in put]
             options = msgspec.json.encode(subscriber.options)
 
+            claimed = owner if not subscriber.owner else ""
+
             def store() -> None:
-                if fresh:
-                    self.store.put_subscriber(number, name, options)
+                if fresh or claimed:
+                    self.store.put_subscriber(number, name, options, claimed)
                 self.store.change(number, name, rows, remove)
 
             stored = self.writer.submit(store, frees_space=not put and not fresh)
+            subscriber.owner = subscriber.owner or claimed
             if fresh:
                 self._add(subscriber)
             self._changing.add(stored)
@@ -437,14 +455,18 @@ class Broker:
             query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
             ((subscriber.subscriptions,),) = self.store.read(query, (subscriber.number,))
             known = self.store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
+            owners = self.store.read("SELECT principal FROM owners WHERE subscriber = ?", (subscriber.number,))
+            subscriber.owner = owners[0][0] if owners else ""
             if not known and self.registry.by_number.get(subscriber.number) is subscriber:
                 self._forget(subscriber, "the subscriber could not be stored")
 
     # ---- connections
 
-    async def attach(self, name: str, connection: Connection, window: int, options: Options | None) -> Mailbox:
+    async def attach(
+        self, name: str, connection: Connection, window: int, options: Options | None, owner: str = ""
+    ) -> Mailbox:
         """Connect a durable subscriber. If it has a connection already, that one is closed."""
-        mailbox = self.mailboxes.get((await self.put_subscriber(name, options)).number)
+        mailbox = self.mailboxes.get((await self.put_subscriber(name, options, owner)).number)
         if mailbox is None:
             raise Conflict(f"subscriber {name!r} was removed while it connected; connect again")
         if mailbox.connected is not None:
@@ -452,10 +474,10 @@ class Broker:
         mailbox.connect(connection, window)
         return mailbox
 
-    def attach_ephemeral(self, name: str, connection: Connection, options: Options) -> Mailbox:
+    def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
-        subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True)
+        subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True, owner=owner)
         self._add(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         mailbox.connect(connection, 0)
@@ -512,7 +534,7 @@ class Broker:
         maintenance_errors = [
             f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
         ]
-        return [*self.store.problems, *self.registry.problems, *failed, *maintenance_errors]
+        return [*self.store.problems, *self.registry.problems, *self.directory.problems, *failed, *maintenance_errors]
 
     def health(self) -> tuple[dict[str, Any], int]:
         """For /healthz: the state of the broker, and the HTTP status for it.
@@ -561,5 +583,5 @@ class Broker:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
-    "errors",
+    "errors", "hidden",
 )  # fmt: skip

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ def serve(
         str, typer.Option(help="For a new broker: price:float,city:string or a JSON file; - for JSON from stdin.")
     ] = "",
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Any other than loopback requires a token (hitbox admin token).")
+        str, typer.Option(help="Address to listen on. Any other than loopback requires a token (hitbox admin tokens).")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
     way: Annotated[
@@ -49,6 +50,14 @@ def serve(
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="Web origin whose pages may call the broker; may be repeated.")
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM), read again on SIGHUP.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Only clients with a certificate of this authority (PEM) may connect.")
+    ] = None,
+    allow_plain_text: Annotated[
+        bool, typer.Option("--allow-plain-text", help="Serve another address than loopback without TLS.")
+    ] = False,
     import_: Annotated[
         Path | None, typer.Option("--import", help="For a new broker: snapshot of subscriptions to start with.")
     ] = None,
@@ -64,6 +73,7 @@ def serve(
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
     from hitbox.broker.http.auth import AccessControl, check_origin, is_loopback
+    from hitbox.broker.http.tls import Tls
     from hitbox.broker.settings import read_settings
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -74,23 +84,25 @@ def serve(
             with progress("reading the snapshot", unit="subscriptions") as step:
                 given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
         broker = Broker(data, given, settings)
-        access = AccessControl(broker.store.get_meta("tokens", {}), is_loopback(host), origins)
+        access = AccessControl(is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
         def ready(bound: int) -> None:
             count = len(broker.registry.index)
-            typer.echo(
-                f"hitbox broker on http://{name}:{bound} ({count} subscriptions, from {broker.registry.restored_from})"
-            )
+            address = f"{'https' if tls else 'http'}://{name}:{bound}"
+            typer.echo(f"hitbox broker on {address} ({count} subscriptions, from {broker.registry.restored_from})")
             sys.stdout.flush()
 
-        await serve(broker, access, host, port, ready)
+        await serve(broker, access, host, port, ready, tls=tls, allow_plain_text=allow_plain_text)
 
     with plain_errors(), _folder_errors(data):
         if as_ and import_ is None:
             raise typer.BadParameter("--as is only for --import")
         origins = frozenset(check_origin(one) for one in allow_origin or ())
         settings = read_settings([f"way={way}", *(set or [])])
+        if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
+            raise typer.BadParameter("TLS needs --tls-cert and --tls-key")
+        tls = Tls(tls_cert, tls_key, tls_client_ca) if tls_cert is not None and tls_key is not None else None
         asyncio.run(run())
 
 
@@ -124,7 +136,7 @@ def publish(
     """Publish one event, or many from standard input; prints their sequence numbers."""
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None) as client:
+    with plain_errors(), Client.sync(url, token or None, **_tls()) as client:
         if event != "-":
             typer.echo(client.publish(_json(event), where or None))
             return
@@ -166,7 +178,7 @@ def subscribe(
 
     with (
         plain_errors(),
-        Client.sync(url, token or None, connect_seconds=wait) as client,
+        Client.sync(url, token or None, connect_seconds=wait, **_tls()) as client,
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
@@ -215,24 +227,125 @@ def unseen(
     typer.echo(f"{none} the latest {counted(found['events'], 'event', 'events')}")
 
 
-@admin.command()
-def token(name: str, data: Data, remove: bool = False) -> None:
-    """Create (or --remove) the token of a user; it is shown once. Stop the broker first."""
-    from hitbox.broker.http.auth import make_token, remove_token
+tokens = typer.Typer(no_args_is_help=True, help="Tokens: of a running broker, or in the folder of a stopped one.")
+principals = typer.Typer(no_args_is_help=True, help="Principals of a running broker: who may do what.")
+admin.add_typer(tokens, name="tokens")
+admin.add_typer(principals, name="principals")
+Stopped = Annotated[
+    Path | None, typer.Option("--data", help="Folder of a broker that is stopped; without it a running one is asked.")
+]
+Roles = Annotated[
+    list[str] | None, typer.Option("--role", help="publish, subscribe, observe or manage; may be repeated.")
+]
+
+
+@tokens.command("create")
+def create_token(
+    principal: str,
+    role: Roles = None,
+    days: Annotated[float, typer.Option(min=0, help="Expires after this many days; 0: never.")] = 0,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    data: Stopped = None,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Create a token of a principal and print it; it is shown only now. The first one of a broker has all rights."""
+    import time
+
+    body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None, "note": note}
+    if data is None:
+        typer.echo(_ask(url, token, "POST", "/v1/tokens", {"principal": principal, **body})["token"])
+        return
+    from hitbox.broker.access import directory
+    from hitbox.broker.access.principals import TokenSettings
+    from hitbox.broker.http import request_bodies
+
+    with _stopped(data) as store:
+        settings = request_bodies.decode(msgspec.json.encode(body), TokenSettings)
+        typer.echo(directory.create_in_folder(store, principal, settings)[1])
+
+
+@tokens.command("list")
+def list_tokens(data: Stopped = None, url: Url = HERE, token: Token = "") -> None:
+    """Print all tokens as JSON, one per line, without their secrets."""
+    from hitbox.broker.access import directory
+
+    if data is None:
+        found = _ask(url, token, "GET", "/v1/tokens")["tokens"]
+    else:
+        with _stopped(data) as store:
+            found = [one.describe() for one in directory.list_in_folder(store)]
+    for one in found:
+        typer.echo(json.dumps(one))
+
+
+@tokens.command("limit")
+def limit_token(
+    id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
+    role: Roles = None,
+    days: Annotated[float, typer.Option(min=0, help="Expires after this many days; 0: as before.")] = 0,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Give a token fewer roles or an earlier expiry."""
+    import time
+
+    body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None}
+    typer.echo(json.dumps(_ask(url, token, "PUT", f"/v1/tokens/{quote(id, safe='')}", body)))
+
+
+@tokens.command("revoke")
+def revoke_token(
+    id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
+    data: Stopped = None,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Revoke a token. Its connections are closed."""
+    from hitbox.broker.access import directory
+
+    if data is None:
+        _ask(url, token, "DELETE", f"/v1/tokens/{quote(id, safe='')}")
+        return
+    with _stopped(data) as store:
+        directory.revoke_in_folder(store, id)
+
+
+@contextlib.contextmanager
+def _stopped(data: Path) -> Iterator[Any]:
+    """The store of a stopped broker."""
     from hitbox.broker.store.store import Store
 
-    with plain_errors(), _folder_errors(data):
-        store = Store(data)
-        try:
-            store.begin()
-            if remove:
-                remove_token(store, name)
-            else:
-                typer.echo(make_token(store, name))
-            store.commit()
-        finally:
-            store.rollback()
-            store.close()
+    with plain_errors(), _folder_errors(data), contextlib.closing(Store(data)) as store:
+        yield store
+
+
+@principals.command("put")
+def put_principal(
+    name: str,
+    role: Roles = None,
+    names: Annotated[str, typer.Option(help="Subscribers that it may use: team-a.*, ann, or * for all.")] = "*",
+    publish: Annotated[str, typer.Option(help="Predicate: the events that it may publish; empty: all.")] = "",
+    see: Annotated[str, typer.Option(help="Predicate: the events that it may see; empty: all.")] = "",
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Create a principal, or replace its rights."""
+    body = {"roles": role or [], "names": names, "publish": publish, "see": see}
+    _ask(url, token, "PUT", f"/v1/principals/{quote(name, safe='')}", body)
+
+
+@principals.command("list")
+def list_principals(url: Url = HERE, token: Token = "") -> None:
+    """Print all principals as JSON, one per line."""
+    for one in _ask(url, token, "GET", "/v1/principals")["principals"]:
+        typer.echo(json.dumps(one))
+
+
+@principals.command("delete")
+def delete_principal(name: str, url: Url = HERE, token: Token = "") -> None:
+    """Remove a principal and its tokens."""
+    _ask(url, token, "DELETE", f"/v1/principals/{quote(name, safe='')}")
 
 
 @admin.command()
@@ -282,10 +395,15 @@ def repair_(folder: Folder) -> None:
         typer.echo("nothing was left out")
 
 
+def _tls() -> dict[str, str | None]:
+    """Files for an https address, from the environment."""
+    return {"ca": os.environ.get("HITBOX_CA"), "client_cert": os.environ.get("HITBOX_CLIENT_CERT")}
+
+
 def _ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None) as client:
+    with plain_errors(), Client.sync(url, token or None, **_tls()) as client:
         return client.request(method, path, body, **query)
 
 

@@ -27,7 +27,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import random
+import ssl
 import threading
 import time
 import weakref
@@ -44,7 +46,7 @@ from collections.abc import (
 )
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import msgspec
@@ -95,7 +97,8 @@ class Client:
     """A connection to the broker at `url`; `token` if the broker requires one.
 
     `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
-    None means forever.
+    None means forever. For an https address, `ca` is a file with the certificates (PEM) to trust instead of the
+    system's, and `client_cert` a file with the client's own certificate and key, or a pair of files.
     """
 
     def __init__(
@@ -104,11 +107,16 @@ class Client:
         token: str | None = None,
         timeout: float = 30.0,
         connect_seconds: float | None = 5.0,
+        ca: str | os.PathLike[str] | None = None,
+        client_cert: str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
     ):
         self.url, self._token = _checked_url(url), _checked_token(token)
+        self._tls = _tls_context(ca, client_cert) if self.url.startswith("https:") else None
         self.timeout, self.connect_seconds = timeout, connect_seconds
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=self._tls or False
+        )
 
     async def __aenter__(self) -> Client:
         return self
@@ -162,6 +170,49 @@ class Client:
                 await asyncio.sleep(max(pause, problem.retry_after))
         raise AssertionError("pauses do not end")
 
+    async def whoami(self) -> dict[str, Any]:
+        """The principal of this client's token, and its rights."""
+        return dict(await self.request("GET", "/v1/whoami"))
+
+    async def principals(self) -> list[dict[str, Any]]:
+        """All principals with their rights."""
+        return list((await self.request("GET", "/v1/principals"))["principals"])
+
+    async def put_principal(
+        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+    ) -> None:
+        """Create a principal, or replace its rights. `names`: the subscribers that it may use, such as "team-a.*";
+        `publish` and `see`: predicates, what it may publish and see (empty: everything)."""
+        body = {"roles": list(roles), "names": names, "publish": publish, "see": see}
+        await self.request("PUT", f"/v1/principals/{quote(name, safe='')}", body)
+
+    async def remove_principal(self, name: str) -> None:
+        """Remove a principal and its tokens."""
+        await self.request("DELETE", f"/v1/principals/{quote(name, safe='')}")
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """All tokens, without their secrets."""
+        return list((await self.request("GET", "/v1/tokens"))["tokens"])
+
+    async def create_token(
+        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
+    ) -> dict[str, Any]:
+        """Create a token; its text is in "token", and is shown only now. `roles`: fewer than the principal has;
+        `expires`: seconds since 1970."""
+        limits = {"roles": None if roles is None else list(roles), "expires": expires, "note": note}
+        return dict(await self.request("POST", "/v1/tokens", {"principal": principal, **limits}))
+
+    async def limit_token(
+        self, id: str, roles: Iterable[str] | None = None, expires: float | None = None
+    ) -> dict[str, Any]:
+        """Give a token fewer roles, or an earlier expiry."""
+        body = {"roles": None if roles is None else list(roles), "expires": expires}
+        return dict(await self.request("PUT", f"/v1/tokens/{quote(id, safe='')}", body))
+
+    async def revoke_token(self, id: str) -> None:
+        """Revoke a token; its connections are closed."""
+        await self.request("DELETE", f"/v1/tokens/{quote(id, safe='')}")
+
     def subscriber(
         self,
         name: str = "",
@@ -190,6 +241,7 @@ class Client:
         return connect(
             address,
             additional_headers=headers,
+            ssl=self._tls,
             max_size=None,
             compression=None,
             proxy=None,
@@ -551,6 +603,17 @@ def _checked_url(url: str) -> str:
     raise BadRequest(f"{url!r:.200} is not the address of a broker, such as http://127.0.0.1:8400")
 
 
+def _tls_context(ca: Any, client_cert: Any) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if client_cert is not None:
+            files = client_cert if isinstance(client_cert, tuple) else (client_cert,)
+            context.load_cert_chain(*files)
+    except (OSError, ssl.SSLError) as problem:
+        raise BadRequest(f"the files of ca or client_cert cannot be used: {problem}") from None
+    return context
+
+
 def _checked_token(token: str | None) -> str | None:
     if token is not None and not (token.isascii() and token.isprintable()):
         raise BadRequest("a token consists of printable ASCII characters; does it contain a line break?")
@@ -652,6 +715,34 @@ class SyncClient:
 
     def publish_many(self, events: Any, where: Sequence[str | None] | None = None) -> int:
         return self._do(self._client.publish_many(events, where))
+
+    def whoami(self) -> dict[str, Any]:
+        return self._do(self._client.whoami())
+
+    def principals(self) -> list[dict[str, Any]]:
+        return self._do(self._client.principals())
+
+    def put_principal(
+        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+    ) -> None:
+        self._do(self._client.put_principal(name, roles, names=names, publish=publish, see=see))
+
+    def remove_principal(self, name: str) -> None:
+        self._do(self._client.remove_principal(name))
+
+    def tokens(self) -> list[dict[str, Any]]:
+        return self._do(self._client.tokens())
+
+    def create_token(
+        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
+    ) -> dict[str, Any]:
+        return self._do(self._client.create_token(principal, roles, expires, note))
+
+    def limit_token(self, id: str, roles: Iterable[str] | None = None, expires: float | None = None) -> dict[str, Any]:
+        return self._do(self._client.limit_token(id, roles, expires))
+
+    def revoke_token(self, id: str) -> None:
+        self._do(self._client.revoke_token(id))
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any

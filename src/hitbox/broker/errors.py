@@ -22,7 +22,7 @@ class NotAllowed(BrokerError):
 
 
 class Forbidden(NotAllowed):
-    """The Host or Origin of the request is not allowed."""
+    """The Host or Origin of the request is not allowed, or the principal lacks a right."""
 
     status = 403
 

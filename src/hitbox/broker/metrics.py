@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,6 +10,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from hitbox.broker.broker import COUNTERS, Broker
+from hitbox.broker.subscriptions import Subscriber
 
 GAUGES = {
     "subscriptions": "Subscriptions in the index",
@@ -22,11 +23,13 @@ GAUGES = {
     "problems": "Problems found at start or later; the log and /v1/stats list them",
 }
 MOST_SUBSCRIBERS = 1_000
+REASONS = ("sockets", "address", "rate", "head", "body", "header_bytes", "stalled", "silent")
+"""Why a connection is refused or closed (http/connections.py)."""
 
 
 class _BrokerCollector(Collector):
-    def __init__(self, broker: Broker):
-        self.broker = broker
+    def __init__(self, broker: Broker, shows: Callable[[Subscriber], bool]):
+        self.broker, self.shows = broker, shows
 
     def collect(self) -> Iterator[Metric]:
         found = self.broker.describe()
@@ -35,6 +38,12 @@ class _BrokerCollector(Collector):
         for name, says in GAUGES.items():
             yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
         watch = self.broker.statistics
+        closed = CounterMetricFamily(
+            "hitbox_connections_refused", "Connections refused or closed because of a limit", labels=["reason"]
+        )
+        for reason in REASONS:
+            closed.add_metric([reason], watch.closed[reason])
+        yield closed
         latency = GaugeMetricFamily(
             "hitbox_latency_ms",
             "Milliseconds from accepted to sent, over the latest live deliveries",
@@ -44,13 +53,15 @@ class _BrokerCollector(Collector):
             latency.add_metric([str(quantile)], watch.percentile(quantile))
         yield latency
         lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged yet", labels=["subscriber"])
-        busiest = sorted(self.broker.mailboxes.values(), key=lambda mailbox: -mailbox.pending)[:MOST_SUBSCRIBERS]
+        shown = [mailbox for mailbox in self.broker.mailboxes.values() if self.shows(mailbox.subscriber)]
+        busiest = sorted(shown, key=lambda mailbox: -mailbox.pending)[:MOST_SUBSCRIBERS]
         for mailbox in busiest:
             lag.add_metric([mailbox.subscriber.name], mailbox.pending)
         yield lag
 
 
-def exposition(broker: Broker) -> bytes:
+def exposition(broker: Broker, shows: Callable[[Subscriber], bool]) -> bytes:
+    """The metrics, with the names of those subscribers that `shows` allows."""
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(broker))
+    registry.register(_BrokerCollector(broker, shows))
     return generate_latest(registry)

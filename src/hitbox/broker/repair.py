@@ -38,8 +38,11 @@ from hitbox.errors import HitboxError
 FILES = ("hitbox.db", "hitbox.db-wal", commit_marker.FILE_NAME)
 ASK_FOR = {
     "schema": "the schema cannot be read: give it at the next start with --schema",
-    "tokens": "the tokens cannot be read: until `hitbox admin token` creates one, the broker requires none",
+    "tokens": "the tokens cannot be read: create one with `hitbox admin tokens create NAME --data DIR`",
+    "protected": "the broker requires tokens: create one with `hitbox admin tokens create NAME --data DIR`",
 }
+ADDED_LATER = ("principals", "tokens", "owners")
+"""Tables that an older version did not have."""
 CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
 """The columns that a subscription must have to be usable."""
 
@@ -169,7 +172,10 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
         try:
             check_format(db, folder.parent)
             found: dict[str, list[Row]] = {name: [] for name in TABLES}
+            there = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
             for name in TABLES:
+                if name in ADDED_LATER and name not in there:
+                    continue
                 found[name] = list(_rows(db, name, done))
             found["ledger"] = list(_rows(db, "ledger", done))
             return found
@@ -232,6 +238,11 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
             meta[key] = value
     lost_facts = {one["row"][0] for one in done.left_out if one["table"] == "meta"}
     done.notes += [note for key, note in ASK_FOR.items() if key in lost_facts]
+    tables = {one["table"] for one in done.left_out} & {"principals", "tokens", "owners"}
+    if rows["principals"] or rows["tokens"] or tables or lost_facts & {"tokens", "protected"}:
+        meta["protected"] = b"true"  # a lost token must not open the door
+    if tables:
+        done.notes.append(f"check the rights of all principals: something of {', '.join(sorted(tables))} is lost")
     names: set[str] = set()
     subscribers = []
     for number, name, settings in sorted(rows["subscribers"]):
@@ -271,6 +282,9 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         if not len(run):
             store.ledger.changed_entry("events").first = last + 1
         store.deliveries.insert(deliveries)
+        store.principals.insert(rows["principals"])
+        store.tokens.insert(rows["tokens"])
+        store.owners.insert(_owned(rows, "owners", 0, known, done))
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
         store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)

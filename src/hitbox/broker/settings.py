@@ -34,6 +34,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """WebSockets per principal."""
     max_sockets: int = 10_000
     """Connections of all kinds; limited by the number of files that the process may open."""
+    max_address_sockets: int = 5_000
+    """Connections of one address."""
+    address_rate: float = 1_000.0
+    """New connections per second of one address; 0 means no limit."""
+    max_header_bytes: int = 64 * 2**10
+    """All headers of a request together."""
     request_seconds: float = 10.0
     """Time for the head of a request, from opening the connection, or from the first byte on a kept connection."""
     body_seconds: float = 60.0
@@ -67,7 +73,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
 
 
-MAY_BE_ZERO = ("publish_rate", "keep_seconds", "keep_bytes", "max_dead_letters")
+MAY_BE_ZERO = ("publish_rate", "address_rate", "keep_seconds", "keep_bytes", "max_dead_letters")
 
 
 def read_settings(given: Iterable[str]) -> Settings:

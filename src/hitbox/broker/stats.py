@@ -31,6 +31,8 @@ class TraceRow(NamedTuple):
 class Statistics:
     def __init__(self, trace: int = 10_000) -> None:
         self.counts: Counter[str] = Counter()
+        self.closed: Counter[str] = Counter()
+        """Connections that were refused or closed because of a limit, by reason."""
         self.trace: deque[TraceRow] = deque(maxlen=trace)
         self.latencies: deque[tuple[int, float]] = deque(maxlen=LATENCIES)
         self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)

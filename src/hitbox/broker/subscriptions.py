@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -49,7 +49,8 @@ class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """`lowest`: the lowest priority that any of its subscriptions has had since the start."""
+    """`lowest`: the lowest priority that any of its subscriptions has had since the start. `owner`: the principal that
+    it belongs to; empty if it belongs to none."""
 
     number: int
     name: str
@@ -58,6 +59,18 @@ class Subscriber:
     lowest: int = LEVELS
     subscriptions: int = 0
     ephemeral_names: set[str] = field(default_factory=set)
+    owner: str = ""
+
+
+class Visibility(Protocol):
+    """Says which principals may not see an event."""
+
+    def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]: ...
+
+
+class _EverythingVisible:
+    def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset()
 
 
 class SubscriptionRegistry:
@@ -65,17 +78,19 @@ class SubscriptionRegistry:
 
     def __init__(self, store: Store, schema: Schema):
         self.store, self.schema = store, schema
+        self.visibility: Visibility = _EverythingVisible()
         self.problems: list[str] = []
         self.by_name: dict[str, Subscriber] = {}
         self.by_number: dict[int, Subscriber] = {}
         self.takes_unmatched: dict[int, Subscriber] = {}
         self._next = 1
+        owners = {number: owner for number, owner, _ in store.owners.scan()}
         for number, name, options, _ in store.subscribers.scan():
             self._next = max(self._next, number + 1)
             if name in self.by_name:
                 self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
             else:
-                self.add(Subscriber(number, name, self._options(name, options)))
+                self.add(Subscriber(number, name, self._options(name, options), owner=owners.get(number, "")))
         query = f"""SELECT subscriber, ifnull(min(iif(priority BETWEEN 0 AND {LEVELS - 1}, priority, NULL)), {LEVELS}),
                     count(*) FROM subscriptions GROUP BY subscriber"""
         for number, lowest, count in store.db.execute(query):
@@ -167,11 +182,11 @@ class SubscriptionRegistry:
 
     # ---- subscribers
 
-    def new_subscriber(self, name: str, options: Options, ephemeral: bool = False) -> Subscriber:
+    def new_subscriber(self, name: str, options: Options, ephemeral: bool = False, owner: str = "") -> Subscriber:
         """A new subscriber with the next free number; `add` makes it known."""
         check_name(name, "subscriber")
         self._next += 1
-        return Subscriber(self._next - 1, name, options, ephemeral)
+        return Subscriber(self._next - 1, name, options, ephemeral, owner=owner)
 
     def add(self, subscriber: Subscriber) -> None:
         """Add a subscriber, or apply its new options."""
@@ -234,11 +249,30 @@ class SubscriptionRegistry:
     # ---- matching
 
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
-        """(priority, ids) of the matches in both indexes, most urgent first, each priority once."""
-        durable: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
-        if not len(self.ephemeral_index):
-            return durable
-        return _merge_levels(durable, self.ephemeral_index.match_levels(event, where))
+        """(priority, ids) of the matches in both indexes, most urgent first, each priority once. Subscriptions whose
+        owner may not see the event do not match."""
+        hidden = self.visibility.hidden_from(event)
+        found: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
+        if len(self.ephemeral_index):
+            found = _merge_levels(found, self.ephemeral_index.match_levels(event, where))
+        return self._visible(found, hidden) if hidden else found
+
+    def _visible(self, levels: Iterator[tuple[int, list[str]]], hidden: frozenset[str]) -> Iterator[Any]:
+        for level, ids in levels:
+            shown = [id for id in ids if not self._belongs_to(id, hidden)]
+            if shown:
+                yield level, shown
+
+    def _belongs_to(self, id: str, owners: frozenset[str]) -> bool:
+        subscriber = self.by_name.get(id.partition("/")[0])
+        return subscriber is not None and subscriber.owner in owners
+
+    def takers_of_unmatched(self, event: Mapping[str, Any]) -> list[Subscriber]:
+        """The subscribers that get an event which matches no subscription."""
+        if not self.takes_unmatched:
+            return []
+        hidden = self.visibility.hidden_from(event)
+        return [one for one in self.takes_unmatched.values() if one.owner not in hidden]
 
     def by_subscriber(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
         """The names of the subscriptions, grouped by subscriber."""

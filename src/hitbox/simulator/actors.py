@@ -263,7 +263,7 @@ class Actors:
 
     async def _revive(self, subscriber: ModelSubscriber) -> None:
         broker = self.environment.broker
-        letters = await admin.dead_letters(broker, subscriber.name, 5)
+        _, letters = await admin.dead_letters(broker, broker.directory.caller(""), subscriber.name, 5)
         for letter in letters:
             self.checks.letter(subscriber, letter["seq"], letter["tries"], letter["reason"])
             delivery = subscriber.delivery(self.model.of(letter["seq"]))

@@ -9,6 +9,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.settings import Settings, read_settings
 from support.broker_kit import SCHEMA, Listener, item, serving, sub, until
 
+DOORMAN = connections.Doorman(Settings(), Counter())
 SHORT: dict[str, Any] = {"request_seconds": 0.3, "body_seconds": 0.4, "hello_seconds": 0.3, "stall_seconds": 0.5}
 
 
@@ -179,6 +181,42 @@ def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch, caplo
         most(50, 50)
 
 
+# ---- limits
+
+
+def test_headers_and_connections_of_an_address_are_limited(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, max_header_bytes=4096, max_address_sockets=3) as (broker, url):
+            closed = broker.statistics.closed
+            large = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nx: " + b"y" * 9000
+            assert (await drip(url, large, b"y")).startswith(b"HTTP/1.1 400")
+            assert closed["header_bytes"] == 1
+            held = [await opened(url) for _ in range(3)]
+            reader, _ = await opened(url)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            assert closed["address"] == 1
+            for _, writer in held:
+                writer.close()
+                await writer.wait_closed()
+            async with httpx.AsyncClient(base_url=url) as http:
+                await until(lambda: not connections_of(broker))
+                shown = (await http.get("/metrics")).text
+            assert 'hitbox_connections_refused_total{reason="address"} 1.0' in shown
+            assert 'hitbox_connections_refused_total{reason="header_bytes"} 1.0' in shown
+
+        async with serving(tmp_path / "rate", address_rate=5) as (broker, url):
+            for _ in range(12):
+                reader, writer = await opened(url)
+                writer.close()
+            await until(lambda: broker.statistics.closed["rate"] > 0)
+
+    def connections_of(broker: Broker) -> int:
+        return sum(broker.statistics.closed.values()) < 2
+
+    run(scenario())
+
+
 # ---- addresses
 
 
@@ -188,17 +226,17 @@ def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"port {port} of 127.0.0.1 is in use.*--port"):
-            connections.listen("127.0.0.1", port)
+            connections.listen("127.0.0.1", port, DOORMAN)
         broker = Broker(tmp_path, SCHEMA)
         with pytest.raises(CannotListen):
-            run(serve(broker, AccessControl({}, True), "127.0.0.1", port, lambda _: None, asyncio.Event()))
+            run(serve(broker, AccessControl(True), "127.0.0.1", port, lambda _: None, asyncio.Event()))
     Broker(tmp_path).store.close()  # it was closed
     with pytest.raises(CannotListen, match="cannot be resolved"):
-        connections.listen("no such host", 0)
+        connections.listen("no such host", 0, DOORMAN)
     with pytest.raises(CannotListen, match="not an address of this machine"):
-        connections.listen("192.0.2.1", 0)
+        connections.listen("192.0.2.1", 0, DOORMAN)
     with pytest.raises(CannotListen, match="0 to 65535"):
-        connections.listen("127.0.0.1", 70_000)
+        connections.listen("127.0.0.1", 70_000, DOORMAN)
     assert "above 1023" in connections._why(PermissionError(13, "Permission denied"), "127.0.0.1", 80)
 
 
@@ -210,13 +248,13 @@ def test_an_address_that_cannot_be_had(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
     with pytest.raises(Forbidden):
-        AccessControl({}, True).check_page({"host": host})
+        AccessControl(True).check_page({"host": host})
     with pytest.raises(Forbidden):
-        AccessControl({}, True).check_page({"host": "127.0.0.1", "origin": f"http://{host}"})
+        AccessControl(True).check_page({"host": "127.0.0.1", "origin": f"http://{host}"})
 
 
 def test_hosts_and_origins_that_are_good() -> None:
-    access = AccessControl({}, True, frozenset(["https://friend.example"]))
+    access = AccessControl(True, frozenset(["https://friend.example"]))
     for host in ("127.0.0.1", "127.0.0.1:8400", "localhost:1", "LOCALHOST", "[::1]:8400", "[0:0::1]", "127.0.0.2"):
         access.check_page({"host": host})
         access.check_page({"host": host, "origin": f"http://{host}"})
@@ -225,10 +263,10 @@ def test_hosts_and_origins_that_are_good() -> None:
     for origin in ("null", "", "http://", "file://localhost", "http://localhost:1", "http://x@localhost", "localhost"):
         with pytest.raises(Forbidden):
             access.check_page({"host": "localhost:8400", "origin": origin})
-    AccessControl({"a": "b"}, False).check_page({"host": "any.example:8400"})
-    AccessControl({"a": "b"}, False).check_page({})
+    AccessControl(False).check_page({"host": "any.example:8400"})
+    AccessControl(False).check_page({})
     with pytest.raises(Forbidden):
-        AccessControl({"a": "b"}, False).check_page({"host": "evil@any.example"})
+        AccessControl(False).check_page({"host": "evil@any.example"})
 
 
 def test_strict_hosts_through_a_socket(tmp_path: Path) -> None:

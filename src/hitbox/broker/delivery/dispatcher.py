@@ -123,7 +123,8 @@ class Dispatcher:
             for a, _ in heads:
                 found = next_of[a.seq]
                 if found is None and level.level == 0 and not made[a.seq] and a.seq not in self.failed:
-                    self._collect(a, {one: [] for one in self.registry.takes_unmatched.values()}, level, made[a.seq])
+                    takers = self.registry.takers_of_unmatched(a.event)
+                    self._collect(a, {one: [] for one in takers}, level, made[a.seq])
                 elif found is not None and found[0] == level.level:
                     self._collect(a, self.registry.by_subscriber(found[1]), level, made[a.seq])
                     del next_of[a.seq]

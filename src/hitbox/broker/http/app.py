@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,25 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hitbox.broker import metrics
+from hitbox.broker.access.rights import ANYONE, OBSERVE, SUBSCRIBE, Caller
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
-from hitbox.broker.http import connections, openapi, request_bodies, routes
+from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.http import auth, connections, openapi, request_bodies, routes
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.gate import Gate, Handler
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from hitbox.broker.stats import RECENT
 from hitbox.errors import HitboxError
 from hitbox.language import Predicate, evaluate
 
 PAGE = Path(__file__).parent.parent / "page"
-PUBLIC_PATHS = ("/", "/healthz")
 LIVE_SECONDS = 1.0
 LATEST = 20
 """Number of events that the page lists."""
@@ -58,8 +58,8 @@ SECURITY_HEADERS = {
 log = logging.getLogger("hitbox.broker")
 
 
-class AccessMiddleware:
-    """Checks Host, Origin and token of every request before any handler runs."""
+class OriginMiddleware:
+    """Checks the Host and Origin of every request before anything else. The gate asks for rights."""
 
     def __init__(self, app: ASGIApp, access: AccessControl):
         self.app, self.access = app, access
@@ -68,27 +68,13 @@ class AccessMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        path = scope["path"]
         try:
-            headers = _headers(scope["headers"])
-            self.access.check_page(headers)
-            public = path in PUBLIC_PATHS or path.startswith("/page/")
-            scope["principal"] = "" if public else self.access.principal(headers, scope.get("subprotocols", ()))
+            self.access.check_page(auth.headers_of(scope["headers"]))
+            auth.check_query(scope["query_string"])
         except HitboxError as problem:
             await error_response(problem)(scope, receive, send)  # for a WebSocket this replaces the handshake
             return
         await self.app(scope, receive, send)
-
-
-def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name. Those that decide about access must not come twice: a proxy might have checked the other one."""
-    found: dict[str, str] = {}
-    for name, value in raw:
-        key = name.decode("latin-1")
-        if key in found and key in ("host", "origin", "authorization"):
-            raise BadRequest(f"the header {key} came twice")
-        found[key] = value.decode("latin-1")
-    return found
 
 
 def json_response(found: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -107,22 +93,20 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     lookups = Lookups(broker.settings.max_lookups)
     connected: Counter[str] = Counter()
 
-    def endpoint(by_method: dict[str, routes.Route]) -> Any:
-        async def run(request: Request) -> Response:
-            route = by_method["GET" if request.method == "HEAD" else request.method]
-            call = routes.Call(broker, access, rate_limiter, lookups, request, request.scope["principal"])
+    def handler(route: routes.Route) -> Handler:
+        async def run(request: Request, caller: Caller) -> Response:
+            call = routes.Call(broker, rate_limiter, lookups, request, caller, route.need)
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if request_bodies.kind_of(request) != "application/json":
                     raise BadRequest("the content type must be application/json")
-                data = await request_bodies.read(request, broker.settings.max_body_bytes)
-                call.body = request_bodies.decode(data, route.body)
+                call.body = request_bodies.decode(await call.read(), route.body)
             return json_response(await route.run(call), route.status)
 
         return run
 
-    async def connect(socket: WebSocket) -> None:
-        principal = socket.scope["principal"]
+    async def connect(socket: WebSocket, caller: Caller) -> None:
+        principal = caller.name
         if broker.closing:
             await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
             return
@@ -131,44 +115,50 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             await socket.send_denial_response(error_response(problem))
             return
         connected[principal] += 1
+        session = Session(socket, broker, rate_limiter, caller)
+        watched = broker.directory.watch(caller, session.close)
         try:
-            await Session(socket, broker, rate_limiter, principal).run()
+            await session.run()
         finally:
             connected[principal] -= 1
+            broker.directory.unwatch(watched)
 
-    async def live(request: Request) -> Response:
+    async def live(request: Request, caller: Caller) -> Response:
         where = _query(request, Filter).where
         wanted = await lookups.run(broker.registry.index.parse, where) if where.strip() else None
-        return StreamingResponse(_live(broker, wanted), media_type="text/event-stream", headers=SECURITY_HEADERS)
+        stream = _live(broker, caller, wanted)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=SECURITY_HEADERS)
 
-    async def health(request: Request) -> Response:
+    async def prometheus(request: Request, caller: Caller) -> Response:
+        text = metrics.exposition(broker, caller.shows)
+        return Response(text, media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
+
+    async def description(request: Request, caller: Caller) -> Response:
+        return json_response(openapi.describe(version))
+
+    async def health() -> Response:
         found, status = broker.health()
         return json_response(found, status)
 
-    async def prometheus(request: Request) -> Response:
-        return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
-
-    async def description(request: Request) -> Response:
-        return json_response(openapi.describe(version))
-
-    async def page(request: Request) -> Response:
+    async def page() -> Response:
         return FileResponse(PAGE / "index.html", headers=SECURITY_HEADERS)
 
-    by_path: dict[str, dict[str, routes.Route]] = {}
+    gate = Gate(broker.directory, error_response)
+    by_path: dict[str, dict[str, Any]] = {}
     for route in routes.ROUTES:
-        by_path.setdefault(route.path, {})[route.method] = route
+        by_path.setdefault(route.path, {})[route.method] = (route.need, handler(route))
+    for path, by_method in by_path.items():
+        gate.http(path, by_method)
+    gate.socket("/v1/connect", SUBSCRIBE, connect)
+    gate.http("/v1/live", {"GET": (OBSERVE, live)})
+    gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
+    gate.http("/openapi.json", {"GET": (ANYONE, description)})
+    gate.public("/healthz", health)
+    gate.public("/", page)
+    gate.public_files("/page", PAGE)
     return Starlette(
-        routes=[
-            *(Route(path, endpoint(found), methods=list(found)) for path, found in by_path.items()),
-            WebSocketRoute("/v1/connect", connect),
-            Route("/v1/live", live),
-            Route("/healthz", health),
-            Route("/metrics", prometheus),
-            Route("/openapi.json", description),
-            Route("/", page),
-            Mount("/page", StaticFiles(directory=PAGE)),
-        ],
-        middleware=[Middleware(AccessMiddleware, access=access)],
+        routes=gate.routes,
+        middleware=[Middleware(OriginMiddleware, access=access)],
         exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _unexpected_error},  # type: ignore[dict-item]
     )
 
@@ -198,17 +188,23 @@ class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str = ""
 
 
-async def _live(broker: Broker, wanted: Predicate | None) -> AsyncIterator[bytes]:
+async def _live(broker: Broker, caller: Caller, wanted: Predicate | None) -> AsyncIterator[bytes]:
     """Server-Sent Events for the page: once per second the figures and the latest events, or those that are wanted."""
     seen = 0
     while not broker.closing:
+        try:
+            caller.check(OBSERVE)
+        except NotAllowed:
+            return  # the page asks again, and is told why
         line = broker.statistics.history[-1] if broker.statistics.history else {}
-        fresh = broker.statistics.events_after(seen, LATEST if wanted is None else RECENT)
+        fresh = caller.shown_events(broker.statistics.events_after(seen, LATEST if wanted is None else RECENT))
         if wanted is not None:
             fresh = (await asyncio.to_thread(_that_fit, wanted, fresh))[-LATEST:]
         seen = broker.statistics.event_count
-        state = {key: value for key, value in broker.describe().items() if key != "history"}
-        data = msgspec.json.encode({"stats": {**state, **line}, "events": fresh, "arrived": seen})
+        state = routes.figures(broker, caller)
+        data = msgspec.json.encode(
+            {"stats": {**state, **line, "pending": state["pending"]}, "events": fresh, "arrived": seen}
+        )
         yield b"data: " + data + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
 
@@ -223,7 +219,25 @@ def _that_fit(wanted: Predicate, events: list[dict[str, Any]]) -> list[dict[str,
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: `serve` handles signals, because the broker must stop after uvicorn."""
+    """uvicorn without its signal handlers: `serve` handles signals, because the broker must stop after uvicorn. It
+    listens itself, because uvicorn sets no limit for the TLS handshake."""
+
+    config: connections.Config
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            return connections.HttpProtocol(config, self.server_state, self.lifespan.state)
+
+        seconds = None if config.ssl is None else config.limits.request_seconds
+        for one in sockets or ():
+            self.servers.append(
+                await asyncio.get_running_loop().create_server(
+                    protocol, sock=one, ssl=config.ssl, backlog=connections.BACKLOG, ssl_handshake_timeout=seconds
+                )
+            )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -237,13 +251,25 @@ async def serve(
     port: int,
     ready: Callable[[int], None],
     stop: asyncio.Event | None = None,
+    tls: Tls | None = None,
+    allow_plain_text: bool = False,
 ) -> None:
-    """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port."""
+    """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port. An
+    address other than loopback needs `tls`, or `allow_plain_text`."""
     listening: list[socket.socket] = []
     try:
-        access.check_address()
+        if not access.loopback and not broker.directory.protected:
+            raise NotAllowed(
+                "an address other than loopback needs a token: `hitbox admin tokens create NAME --data DIR`"
+            )
+        if not access.loopback and tls is None and not allow_plain_text:
+            raise NotAllowed(
+                "an address other than loopback needs TLS (--tls-cert and --tls-key), or --allow-plain-text if a proxy "
+                "does it or the network is trusted: tokens and events would be sent as plain text"
+            )
         most = connections.most_sockets(broker.settings)
-        listening = connections.listen(host, port)
+        doorman = connections.Doorman(broker.settings, broker.statistics.closed)
+        listening = connections.listen(host, port, doorman)
         sys.setswitchinterval(SWITCH_SECONDS)
         await broker.start()
     except BaseException:
@@ -255,6 +281,8 @@ async def serve(
         application(broker, access),
         broker.settings,
         most,
+        broker.statistics.closed,
+        tls,
         ws_max_size=broker.settings.max_body_bytes,
         ws_per_message_deflate=False,
         log_level="warning",
@@ -275,6 +303,8 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
         loop.add_signal_handler(number, shut_down)
+    if stop is None and tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, tls.reload)
     stop_task = asyncio.create_task(wait_for_stop())
     running = asyncio.create_task(server.serve(listening))
     try:

@@ -1,8 +1,4 @@
-"""Access control: tokens, the Host and Origin of a request, and the rate limit per principal.
-
-A token is 256 random bits; the store keeps only its SHA-256 (a random token needs no slow hash). A broker on the
-loopback address without tokens accepts everyone on this machine as the principal "local". Any other address requires a
-token. Once there is a token, every request needs one, except for /healthz and the files of the page.
+"""What a request says about itself: its Host, its Origin and its token; and the rate limit per principal.
 
 A browser sends the page's Origin with every request that a foreign page makes, and as Host the name it resolved. A
 loopback broker therefore accepts loopback names only as Host, and an Origin must be the broker's own or an allowed one.
@@ -11,18 +7,14 @@ Both are parsed strictly as a name and a port, so that no other program can read
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
 
-from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Overloaded
-from hitbox.broker.settings import check_name
-from hitbox.broker.store.store import Store
+from hitbox.broker.errors import BadRequest, Forbidden, Overloaded
 
 ADDRESS = re.compile(
     r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
@@ -30,28 +22,6 @@ ADDRESS = re.compile(
 PORTS = {"http": 80, "https": 443}
 PROTOCOL = "hitbox.v1"
 BEARER = "bearer."
-
-
-def make_token(store: Store, name: str) -> str:
-    """Create the token of a principal. Only its hash is stored, so it can be shown only now. Needs a transaction."""
-    check_name(name, "principal")
-    token = secrets.token_urlsafe(32)
-    tokens: dict[str, str] = store.get_meta("tokens", {})
-    if name in tokens:
-        raise Conflict(f"{name!r} has a token already; remove it first")
-    store.put_meta("tokens", {**tokens, name: _hash(token)})
-    return token
-
-
-def remove_token(store: Store, name: str) -> None:
-    tokens: dict[str, str] = store.get_meta("tokens", {})
-    if name not in tokens:
-        raise BadRequest(f"{name!r} has no token")
-    store.put_meta("tokens", {kept: hash for kept, hash in tokens.items() if kept != name})
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def parse_address(text: str, header: str, port: int) -> tuple[str, int]:
@@ -97,15 +67,10 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(slots=True)
 class AccessControl:
-    """Checks requests. Names of headers are in lower case."""
+    """Checks where a request comes from. Names of headers are in lower case."""
 
-    tokens: Mapping[str, str]
     loopback: bool
     origins: frozenset[str] = frozenset()
-
-    def check_address(self) -> None:
-        if not self.loopback and not self.tokens:
-            raise NotAllowed("an address other than loopback needs a token: `hitbox admin token NAME --data DIR`")
 
     def check_page(self, headers: Mapping[str, str]) -> None:
         """Check Host and Origin."""
@@ -124,18 +89,33 @@ class AccessControl:
         if parse_address(rest, "Origin", own) != parse_address(host, "Host", own):
             raise Forbidden(f"requests from the page {origin!r:.100} are not allowed (--allow-origin)")
 
-    def principal(self, headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:
-        """The principal of the token in the Authorization header or, for a browser's WebSocket, in a subprotocol."""
-        if not self.tokens:
-            return "local"
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            token = next((p.removeprefix(BEARER) for p in protocols if p.startswith(BEARER)), "")
-        hashed = _hash(token.strip())
-        found = [name for name, known in self.tokens.items() if hmac.compare_digest(known, hashed)]
-        if not found:
-            raise NotAllowed("a valid token is needed: Authorization: Bearer ...")
-        return found[0]
+
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by name. Those that decide about access must not come twice: a proxy might have checked the other one."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        key = name.decode("latin-1").lower()
+        if key in found and key in ("host", "origin", "authorization"):
+            raise BadRequest(f"the header {key} came twice")
+        found[key] = value.decode("latin-1")
+    return found
+
+
+def check_query(query: bytes) -> None:
+    """Refuse a token in the address, where proxies and browsers would write it down."""
+    names = {name.lower() for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)}
+    if names & {"token", "access_token", "authorization"}:
+        raise BadRequest("a token belongs into the header Authorization, never into an address; revoke this one")
+
+
+def token_in(headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:
+    """The token in the Authorization header or, for a browser's WebSocket, in a subprotocol; empty if there is none."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    found = [token.strip()] if kind.lower() == "bearer" else []
+    found += [one.removeprefix(BEARER) for one in protocols if one.startswith(BEARER)]
+    if len(found) > 1:
+        raise BadRequest("the request has two tokens")
+    return found[0] if found else ""
 
 
 @dataclass(slots=True)

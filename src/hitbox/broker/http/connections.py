@@ -6,6 +6,11 @@ uvicorn limits only the pause between two requests on a connection. Here a conne
     a body is not complete `body_seconds` after its head
     the client has read nothing of what is sent to it for `stall_seconds`
     there are `max_sockets` connections already (status 503)
+    its headers are larger than `max_header_bytes` (status 400)
+
+A connection is closed as soon as it is accepted, before TLS begins, if its address has `max_address_sockets` already,
+or opens more than `address_rate` per second. The TLS handshake must be over within `request_seconds`. What was refused
+is counted by reason, for /metrics.
 
 A WebSocket that sends no hello is closed by its session (websocket.py); one that answers no ping is closed here.
 """
@@ -14,9 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import resource
 import socket
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -24,7 +32,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from hitbox.broker.clock import time
 from hitbox.broker.errors import CannotListen
+from hitbox.broker.http.tls import Tls
 from hitbox.broker.settings import Settings
 
 OTHER_FILES = 100
@@ -42,7 +52,82 @@ log = logging.getLogger("hitbox.broker")
 # ---- listening
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
+class Doorman:
+    """Decides which addresses may open one more connection. It remembers the busiest addresses of the last second."""
+
+    def __init__(self, limits: Settings, closed: Counter[str]):
+        self.limits, self.closed = limits, closed
+        self.open: Counter[str] = Counter()
+        self._second = 0
+        self._opened: Counter[str] = Counter()
+
+    def refuses(self, address: str) -> str:
+        """Why one more connection of this address is refused; empty if it is welcome, and counted. It is an IPv4
+        address, or a network of 2^64 IPv6 addresses, which is what one customer has."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second = second
+            self._opened.clear()
+        self._opened[address] += 1
+        if 0 < self.limits.address_rate < self._opened[address]:
+            return "rate"
+        if self.open[address] >= self.limits.max_address_sockets:
+            return "address"
+        self.open[address] += 1
+        return ""
+
+    def left(self, address: str) -> None:
+        self.open[address] -= 1
+        if self.open[address] <= 0:
+            del self.open[address]
+
+
+def _network(address: str) -> str:
+    """The address by which connections are counted.
+
+    >>> _network("192.0.2.1"), _network("2001:db8::1") == _network("2001:db8::2"), _network("fe80::1%eth0")
+    ('192.0.2.1', True, 'fe80::')
+    """
+    if ":" not in address:
+        return address
+    number = int(ipaddress.IPv6Address(address.partition("%")[0]))
+    return str(ipaddress.IPv6Address(number >> 64 << 64))
+
+
+class _Listening(socket.socket):
+    """A listening socket whose doorman looks at every connection before anything is read from it."""
+
+    doorman: Doorman
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        while True:
+            plain, address = super().accept()
+            network = _network(address[0])
+            reason = self.doorman.refuses(network)
+            if not reason:
+                found = _Accepted(plain.family, plain.type, plain.proto, plain.detach())
+                found.enter(self.doorman, network)
+                return found, address
+            self.doorman.closed[reason] += 1
+            plain.close()
+
+
+class _Accepted(socket.socket):
+    """An accepted connection, which tells the doorman when it ends."""
+
+    _leave: Callable[[], None] | None = None
+
+    def enter(self, doorman: Doorman, address: str) -> None:
+        self._leave = lambda: doorman.left(address)
+
+    def close(self) -> None:
+        leave, self._leave = self._leave, None
+        super().close()
+        if leave is not None:
+            leave()
+
+
+def listen(host: str, port: int, doorman: Doorman) -> list[socket.socket]:
     """Sockets bound to all addresses of a host, on one port; 0 is any free port."""
     if not 0 <= port <= 65535:
         raise CannotListen(f"a port must be 0 to 65535, not {port}")
@@ -53,7 +138,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
     bound: list[socket.socket] = []
     problems: list[CannotListen] = []
     for family, kind, protocol, _, address in dict.fromkeys(found):
-        one = socket.socket(family, kind, protocol)
+        one = _Listening(family, kind, protocol)
+        one.doorman = doorman
         try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -71,8 +157,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
     else:
         if bound:  # a name may have addresses that this machine lacks, such as ::1 without IPv6
             return bound
-    for one in bound:
-        one.close()
+    for other in bound:
+        other.close()
     raise problems[0]
 
 
@@ -111,9 +197,14 @@ def most_sockets(settings: Settings) -> int:
 class Config(uvicorn.Config):
     """uvicorn's configuration, with the broker's limits for the two protocols below."""
 
-    def __init__(self, app: Any, limits: Settings, most: int, **named: Any):
-        self.limits, self.most_sockets = limits, most
-        super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, **named)
+    def __init__(self, app: Any, limits: Settings, most: int, closed: Counter[str], tls: Tls | None, **named: Any):
+        self.limits, self.most_sockets, self.closed, self.tls = limits, most, closed, tls
+        head = limits.max_header_bytes
+        super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, h11_max_incomplete_event_size=head, **named)
+
+    def load(self) -> None:
+        super().load()
+        self.ssl = None if self.tls is None else self.tls.context
 
 
 class _StallTimeout(asyncio.Protocol):
@@ -127,7 +218,11 @@ class _StallTimeout(asyncio.Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._resumed()
-        self._stalled = self.loop.call_later(self.config.limits.stall_seconds, self.transport.abort)
+        self._stalled = self.loop.call_later(self.config.limits.stall_seconds, self._abort)
+
+    def _abort(self) -> None:
+        self.config.closed["stalled"] += 1
+        self.transport.abort()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -143,6 +238,11 @@ class _StallTimeout(asyncio.Protocol):
             self._stalled = None
 
 
+def _read_at_most(transport: Any, size: int) -> None:
+    """Set how much is read at a time. With TLS that is an attribute of asyncio's protocol in between."""
+    getattr(transport, "_ssl_protocol", transport).max_size = size
+
+
 class HttpProtocol(_StallTimeout, H11Protocol):
     """HTTP/1.1 with limits."""
 
@@ -156,8 +256,9 @@ class HttpProtocol(_StallTimeout, H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
+        _read_at_most(transport, READ_BYTES)
         if len(self.connections) > self.config.most_sockets:
+            self.config.closed["sockets"] += 1
             transport.write(CROWDED)
             transport.close()
         else:
@@ -174,7 +275,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._await("")
         self._upgraded = True
-        self.transport.max_size = READ_BYTES_UPGRADED  # type: ignore[attr-defined]
+        _read_at_most(self.transport, READ_BYTES_UPGRADED)
         super().handle_websocket_upgrade(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -207,7 +308,13 @@ class HttpProtocol(_StallTimeout, H11Protocol):
                 limits.body_seconds if what == "body" else limits.request_seconds, self._late
             )
 
+    def send_400_response(self, msg: str) -> None:
+        if len(self.conn.trailing_data[0]) >= self.config.limits.max_header_bytes:
+            self.config.closed["header_bytes"] += 1
+        super().send_400_response(msg)
+
     def _late(self) -> None:
+        self.config.closed[self._awaited] += 1
         started = self._awaited == "body" or bool(self.conn.trailing_data[0])
         if started and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
             self.transport.write(LATE)
@@ -232,4 +339,5 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
+        self.config.closed["silent"] += 1
         self.transport.abort()  # close() would wait until the client has read everything

@@ -29,7 +29,7 @@ PROBLEM = {
 PROBLEMS = {
     "400": "the request is invalid; the message says where",
     "401": "a valid token is required",
-    "403": "the Host or Origin is not allowed",
+    "403": "the Host or Origin is not allowed, or the principal lacks a right",
     "404": "it does not exist",
     "408": "the request took too long to arrive",
     "409": "it conflicts with what is stored",

@@ -12,9 +12,13 @@ import msgspec
 from starlette.requests import Request
 
 from hitbox.broker import admin
+from hitbox.broker.access.principals import Principal, Role, TokenSettings
+from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, OBSERVE_ALL, PUBLISH, READ, USE, Caller, Need
 from hitbox.broker.broker import Broker
+from hitbox.broker.errors import Unknown
 from hitbox.broker.http import request_bodies
-from hitbox.broker.http.auth import AccessControl, RateLimiter
+from hitbox.broker.http.auth import RateLimiter
+from hitbox.broker.http.gate import declared
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name
@@ -33,16 +37,33 @@ class Call:
     """One request, and the objects that its handler may use."""
 
     broker: Broker
-    access: AccessControl
     rate_limiter: RateLimiter
     lookups: Lookups
     request: Request
-    principal: str
+    caller: Caller
+    need: Need
     body: Any = None
     query: Any = None
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
+
+    async def read(self) -> bytes:
+        """The body. It may have taken long, so the caller is asked for its rights again."""
+        data = await request_bodies.read(self.request, self.broker.settings.max_body_bytes)
+        self.caller.check(self.need)
+        return data
+
+    def shown_subscriber(self) -> str:
+        """The subscriber in the path, which the caller may look at."""
+        name = self.path("subscriber")
+        self.caller.shown_subscriber(name)
+        return name
+
+    def used_subscriber(self) -> tuple[str, str]:
+        """The subscriber in the path, which the caller may use, and its owner."""
+        name = self.path("subscriber")
+        return name, self.caller.owner(name)
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +117,20 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Number
 
 
+class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    owner: Annotated[str, msgspec.Meta(max_length=100)] = ""
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    roles: list[Role] | None = None
+    expires: float | None = None
+    note: str = ""
+
+
+class NewToken(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    principal: str
+
+
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: Annotated[list[Number], msgspec.Meta(max_length=10_000)]
 
@@ -108,6 +143,7 @@ class Attributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Route:
     method: str
     path: str
+    need: Need
     run: Callable[[Call], Awaitable[Any]]
     says: str
     body: type[msgspec.Struct] | None = None
@@ -115,6 +151,15 @@ class Route:
     status: int = 200
     raw: bool = False
     """The handler reads the body itself, because it has several forms; `body` is the type of one value."""
+
+    def __post_init__(self) -> None:
+        declared(self.need, f"{self.method} {self.path}")
+
+
+def figures(broker: Broker, caller: Caller) -> dict[str, Any]:
+    """Counters and sizes. What is set aside names subscribers, so only those who may see all of them are told."""
+    found = dict(broker.describe())
+    return found if not caller.rights().is_limited else {**found, "set_aside": []}
 
 
 async def get_schema(call: Call) -> Any:
@@ -127,81 +172,97 @@ async def put_schema(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    return {**call.broker.describe(), "history": list(call.broker.statistics.history)}
+    return {**figures(call.broker, call.caller), "history": list(call.broker.statistics.history)}
 
 
 async def trace(call: Call) -> Any:
-    rows = [row._asdict() for row in call.broker.statistics.trace if row.seq >= call.query.first]
+    all_shown = call.caller.shown_numbers() is None
+    trace = [row for row in call.broker.statistics.trace if row.seq >= call.query.first]
+    rows = [row._asdict() for row in trace if all_shown or call.caller.shows_id(row.subscriber)]
     return {"rows": rows[: call.query.limit]}
 
 
 async def publish(call: Call) -> Any:
     s = call.broker.settings
-    data = await request_bodies.read(call.request, s.max_body_bytes)
+    data = await call.read()
     given = data, request_bodies.kind_of(call.request), s, call.broker.registry.schema.names
     large = len(data) > LARGE
     items = await asyncio.to_thread(request_bodies.items, *given) if large else request_bodies.items(*given)
-    call.rate_limiter.take(call.principal, len(items))
+    call.rate_limiter.take(call.caller.name, len(items))
+    await call.caller.check_publish(items)
     first = await call.broker.publish(items)
     return {"first": first, "count": len(items)}
 
 
 async def list_events(call: Call) -> Any:
-    return {"events": await admin.events(call.broker, call.query.first, call.query.limit)}
+    """Some events may be hidden from the caller, so the answer says where the next request begins."""
+    found = await admin.events(call.broker, call.query.first, call.query.limit)
+    following = found[-1]["seq"] + 1 if found else call.query.first
+    shown = await asyncio.to_thread(call.caller.shown_events, found)
+    return {"events": shown, "next": following}
 
 
 async def list_subscribers(call: Call) -> Any:
     q, mailboxes = call.query, call.broker.mailboxes
+    shown = [m for m in mailboxes.values() if call.caller.shows(m.subscriber)]
     search = q.q.lower()
-    found = [
-        m for m in mailboxes.values() if search in m.subscriber.name.lower() and q.subscriber in ("", m.subscriber.name)
-    ]
+    found = [m for m in shown if search in m.subscriber.name.lower() and q.subscriber in ("", m.subscriber.name)]
     first = heapq.nsmallest(q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
-    return {"count": len(mailboxes), "subscribers": [m.describe() for m in first]}
+    return {"count": len(shown), "subscribers": [m.describe() for m in first]}
 
 
 async def get_subscriber(call: Call) -> Any:
-    return call.broker.mailbox(call.path("subscriber")).describe()
+    return call.broker.mailbox(call.shown_subscriber()).describe()
 
 
 async def put_subscriber(call: Call) -> Any:
-    name = check_name(call.path("subscriber"), "subscriber")
-    await call.broker.put_subscriber(name, call.body)
+    name, owner = call.used_subscriber()
+    check_name(name, "subscriber")
+    given = call.query.owner
+    if given:
+        call.caller.check(MANAGE_ALL)
+        if given not in call.broker.directory.principals:
+            raise Unknown(f"there is no principal {given!r:.100}")
+    await call.broker.put_subscriber(name, call.body, given or owner, hand_over=bool(given))
     return call.broker.mailbox(name).describe()
 
 
 async def delete_subscriber(call: Call) -> Any:
-    await call.broker.remove_subscriber(call.path("subscriber"))
+    await call.broker.remove_subscriber(call.used_subscriber()[0])
 
 
 async def list_subscriptions(call: Call) -> Any:
     q = call.query
-    found = await admin.subscriptions(call.broker, q.q, q.subscriber, q.limit)
-    return {"count": call.broker.describe()["subscriptions"], "subscriptions": found}
+    found = await admin.subscriptions(call.broker, call.caller, q.q, q.subscriber, q.limit)
+    numbers, known = call.caller.shown_numbers(), call.broker.registry.by_number
+    if numbers is None:
+        return {"count": call.broker.describe()["subscriptions"], "subscriptions": found}
+    return {"count": sum(known[number].subscriptions for number in numbers), "subscriptions": found}
 
 
 async def put_subscription(call: Call) -> Any:
-    owner, name, wanted = call.path("subscriber"), call.path("name"), call.body
-    one = Subscription(name, wanted.where, wanted.priority, wanted.about)
-    return {"warnings": await call.broker.subscribe(owner, [one])}
+    (subscriber, owner), wanted = call.used_subscriber(), call.body
+    one = Subscription(call.path("name"), wanted.where, wanted.priority, wanted.about)
+    return {"warnings": await call.broker.subscribe(subscriber, [one], owner=owner)}
 
 
 async def post_subscriptions(call: Call) -> Any:
     s = call.broker.settings
-    data = await request_bodies.read(call.request, s.max_body_bytes)
+    data = await call.read()
     found = await asyncio.to_thread(request_bodies.subscriptions, data, request_bodies.kind_of(call.request), s)
-    warnings = await call.broker.subscribe(call.path("subscriber"), found)
+    subscriber, owner = call.used_subscriber()
+    warnings = await call.broker.subscribe(subscriber, found, owner=owner)
     return {"count": len(found), "warnings": warnings}
 
 
 async def delete_subscription(call: Call) -> Any:
-    owner = call.path("subscriber")
-    call.broker.subscriber(owner)
-    await call.broker.subscribe(owner, [], [call.path("name")], strict=True)
+    subscriber, _ = call.used_subscriber()
+    call.broker.subscriber(subscriber)
+    await call.broker.subscribe(subscriber, [], [call.path("name")], strict=True)
 
 
 async def post_replay(call: Call) -> Any:
-    return {"count": await admin.replay(call.broker, call.path("subscriber"), call.body.first)}
+    return {"count": await admin.replay(call.broker, call.used_subscriber()[0], call.body.first)}
 
 
 async def check(call: Call) -> Any:
@@ -212,13 +273,13 @@ async def check(call: Call) -> Any:
 
 async def attempt(call: Call) -> Any:
     b = call.body
-    return await call.lookups.run(admin.try_event, call.broker, PublishedEvent(b.event, b.where), b.limit, b.misses)
+    item = PublishedEvent(b.event, b.where)
+    return await call.lookups.run(admin.try_event, call.broker, call.caller, item, b.limit, b.misses)
 
 
 async def explain(call: Call) -> Any:
-    return await call.lookups.run(
-        admin.explain, call.broker, PublishedEvent(call.body.event, call.body.where), call.body.id
-    )
+    item = PublishedEvent(call.body.event, call.body.where)
+    return await call.lookups.run(admin.explain, call.broker, call.caller, item, call.body.id)
 
 
 async def unseen(call: Call) -> Any:
@@ -227,56 +288,129 @@ async def unseen(call: Call) -> Any:
 
 
 async def dead(call: Call) -> Any:
-    found = await admin.dead_letters(call.broker, call.query.subscriber, call.query.limit)
-    return {"count": call.broker.store.dead.rows(), "letters": found}
+    count, found = await admin.dead_letters(call.broker, call.caller, call.query.subscriber, call.query.limit)
+    return {"count": count, "letters": found}
 
 
 async def revive(call: Call) -> Any:
-    return {"count": await admin.replay_dead_letters(call.broker, call.body.numbers)}
+    numbers = await admin.usable_letters(call.broker, call.caller, call.body.numbers)
+    return {"count": await admin.replay_dead_letters(call.broker, numbers)}
 
 
 async def snapshot(call: Call) -> Any:
     return await call.broker.snapshot()
 
 
+async def whoami(call: Call) -> Any:
+    return {"name": call.caller.name, "token": call.caller.token, **msgspec.to_builtins(call.caller.rights())}
+
+
+async def list_principals(call: Call) -> Any:
+    return {"principals": call.broker.directory.describe_principals()}
+
+
+async def put_principal(call: Call) -> Any:
+    await call.broker.directory.put_principal(call.broker.writer, call.path("principal"), call.body)
+    return msgspec.to_builtins(call.body)
+
+
+async def delete_principal(call: Call) -> Any:
+    await call.broker.directory.remove_principal(call.broker.writer, call.path("principal"))
+
+
+async def list_tokens(call: Call) -> Any:
+    tokens = call.broker.directory.tokens.values()
+    return {"tokens": [one.describe() for one in sorted(tokens, key=lambda one: (one.principal, one.id))]}
+
+
+async def create_token(call: Call) -> Any:
+    b = call.body
+    settings = TokenSettings(b.roles, b.expires, b.note)
+    token, text = await call.broker.directory.create_token(call.broker.writer, b.principal, settings)
+    return {**token.describe(), "token": text}
+
+
+async def limit_token(call: Call) -> Any:
+    b = call.body
+    settings = TokenSettings(b.roles, b.expires, b.note)
+    return (await call.broker.directory.limit_token(call.broker.writer, call.path("token"), settings)).describe()
+
+
+async def revoke_token(call: Call) -> Any:
+    await call.broker.directory.revoke_token(call.broker.writer, call.path("token"))
+
+
 OWNER = "/v1/subscribers/{subscriber}"
+PRINCIPAL, TOKEN = "/v1/principals/{principal}", "/v1/tokens/{token}"
 ROUTES = [
-    Route("GET", "/v1/schema", get_schema, "The attributes that events and subscriptions may use"),
-    Route("PUT", "/v1/schema", put_schema, "Change the schema; refused if subscriptions contradict it", Attributes),
-    Route("GET", "/v1/stats", stats, "Counters, sizes, and one line per second of rates and latencies"),
-    Route("GET", "/v1/trace", trace, "The latest deliveries: event, level, determined, sent", query=Tail),
+    Route("GET", "/v1/schema", ANYONE, get_schema, "The attributes that events and subscriptions may use"),
+    Route("PUT", "/v1/schema", MANAGE_ALL, put_schema, "Change the schema, if nothing contradicts it", Attributes),
+    Route("GET", "/v1/stats", OBSERVE, stats, "Counters, sizes, and one line per second of rates and latencies"),
+    Route("GET", "/v1/trace", OBSERVE, trace, "The latest deliveries: event, level, determined, sent", query=Tail),
     Route(
         "POST",
         "/v1/events",
+        PUBLISH,
         publish,
         "Publish events; they are durable when the answer arrives",
         PublishedEvent,
         status=201,
         raw=True,
     ),
-    Route("GET", "/v1/events", list_events, "Stored events", query=From),
+    Route("GET", "/v1/events", OBSERVE, list_events, "Stored events", query=From),
     Route(
         "GET",
         "/v1/subscribers",
+        READ,
         list_subscribers,
         "Subscribers with their pending deliveries and options",
         query=Search,
     ),
-    Route("GET", OWNER, get_subscriber, "One subscriber"),
-    Route("PUT", OWNER, put_subscriber, "Create a durable subscriber, or change its options", Options),
-    Route("DELETE", OWNER, delete_subscriber, "Remove a subscriber with its subscriptions and deliveries", status=204),
-    Route("GET", "/v1/subscriptions", list_subscriptions, "Search subscriptions", query=Search),
-    Route("PUT", OWNER + "/subscriptions/{name}", put_subscription, "Add or replace a subscription", Wanted),
-    Route("DELETE", OWNER + "/subscriptions/{name}", delete_subscription, "Remove a subscription", status=204),
+    Route("GET", OWNER, READ, get_subscriber, "One subscriber"),
     Route(
-        "POST", OWNER + "/subscriptions", post_subscriptions, "Add or replace many, all or none", Subscription, raw=True
+        "PUT", OWNER, USE, put_subscriber, "Create a durable subscriber, or change its options", Options, query=Owner
     ),
-    Route("POST", OWNER + "/replay", post_replay, "Deliver stored events again, starting at a number", Replay),
-    Route("POST", "/v1/check", check, "Check a predicate", Text),
-    Route("POST", "/v1/try", attempt, "Which subscriptions an event would match, without publishing it", Trial),
-    Route("POST", "/v1/explain", explain, "Why a subscription matches an event, or why not", Why),
-    Route("GET", "/v1/unseen", unseen, "Attributes of subscriptions that none of the latest events had", query=Latest),
-    Route("GET", "/v1/dead", dead, "Dead letters, newest first", query=Search),
-    Route("POST", "/v1/dead/replay", revive, "Deliver dead letters again", Numbers),
-    Route("POST", "/v1/snapshot", snapshot, "Save the index now"),
+    Route(
+        "DELETE",
+        OWNER,
+        USE,
+        delete_subscriber,
+        "Remove a subscriber with its subscriptions and deliveries",
+        status=204,
+    ),
+    Route("GET", "/v1/subscriptions", READ, list_subscriptions, "Search subscriptions", query=Search),
+    Route("PUT", OWNER + "/subscriptions/{name}", USE, put_subscription, "Add or replace a subscription", Wanted),
+    Route("DELETE", OWNER + "/subscriptions/{name}", USE, delete_subscription, "Remove a subscription", status=204),
+    Route(
+        "POST",
+        OWNER + "/subscriptions",
+        USE,
+        post_subscriptions,
+        "Add or replace many, all or none",
+        Subscription,
+        raw=True,
+    ),
+    Route("POST", OWNER + "/replay", USE, post_replay, "Deliver stored events again, starting at a number", Replay),
+    Route("POST", "/v1/check", ANYONE, check, "Check a predicate", Text),
+    Route("POST", "/v1/try", READ, attempt, "Which subscriptions an event would match, without publishing it", Trial),
+    Route("POST", "/v1/explain", READ, explain, "Why a subscription matches an event, or why not", Why),
+    Route(
+        "GET",
+        "/v1/unseen",
+        OBSERVE_ALL,
+        unseen,
+        "Attributes of subscriptions that none of the latest events had",
+        query=Latest,
+    ),
+    Route("GET", "/v1/dead", READ, dead, "Dead letters, newest first", query=Search),
+    Route("POST", "/v1/dead/replay", USE, revive, "Deliver dead letters again", Numbers),
+    Route("POST", "/v1/snapshot", MANAGE_ALL, snapshot, "Save the index now"),
+    Route("GET", "/v1/whoami", ANYONE, whoami, "The principal of this token, and its rights"),
+    Route("GET", "/v1/principals", MANAGE_ALL, list_principals, "All principals with their rights"),
+    Route("PUT", PRINCIPAL, MANAGE_ALL, put_principal, "Create a principal, or change its rights", Principal),
+    Route("DELETE", PRINCIPAL, MANAGE_ALL, delete_principal, "Remove a principal and its tokens", status=204),
+    Route("GET", "/v1/tokens", MANAGE_ALL, list_tokens, "All tokens, without their secrets"),
+    Route("POST", "/v1/tokens", MANAGE_ALL, create_token, "Create a token, and show it once", NewToken, status=201),
+    Route("PUT", TOKEN, MANAGE_ALL, limit_token, "Give a token fewer roles or an earlier expiry", Limit),
+    Route("DELETE", TOKEN, MANAGE_ALL, revoke_token, "Revoke a token, and close its connections", status=204),
 ]

@@ -33,6 +33,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from hitbox.broker.access.rights import PUBLISH, SUBSCRIBE, Caller, Need
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
@@ -92,13 +93,23 @@ class SetWindow(_Message, tag="window"):
 
 
 Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
+FRAMES: dict[type[_Message], Need] = {
+    Hello: SUBSCRIBE,
+    Subscribe: SUBSCRIBE,
+    Publish: PUBLISH,
+    Ack: SUBSCRIBE,
+    Nack: SUBSCRIBE,
+    Extend: SUBSCRIBE,
+    SetWindow: SUBSCRIBE,
+}
+"""What each message needs. One that is not listed here is not taken."""
 
 
 class Session:
     """One connection of a subscriber."""
 
-    def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, principal: str):
-        self.socket, self.broker, self.rate_limiter, self.principal = socket, broker, rate_limiter, principal
+    def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, caller: Caller):
+        self.socket, self.broker, self.rate_limiter, self.caller = socket, broker, rate_limiter, caller
         self._close_with: tuple[int, str] | None = None
         self._ended = asyncio.Event()
 
@@ -137,7 +148,7 @@ class Session:
         seconds = self.broker.settings.hello_seconds
         try:
             async with asyncio.timeout(seconds):
-                hello = _decode(await self._text())
+                hello = self._message(await self._text())
         except TimeoutError:
             raise BadRequest(f"no hello arrived within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
@@ -146,17 +157,19 @@ class Session:
         warnings: list[str] = []
         if hello.ephemeral:
             name = check_name(hello.subscriber or f"live-{secrets.token_hex(8)}", "subscriber")
-            mailbox = self.broker.attach_ephemeral(name, self, hello.options or Options("drop_oldest", 10_000))
+            owner = self.caller.receiver(name) if hello.subscriber else self.caller.own_name()
+            mailbox = self.broker.attach_ephemeral(name, self, hello.options or Options("drop_oldest", 10_000), owner)
         else:
             name = check_name(hello.subscriber, "subscriber")
+            owner = self.caller.receiver(name)
             if hello.options is not None:
                 check_options(hello.options, False)  # check first: storing the subscriptions creates the subscriber
             if hello.put:
-                warnings = await self.broker.subscribe(name, hello.put)
-            mailbox = await self.broker.attach(name, self, hello.window, hello.options)
+                warnings = await self.broker.subscribe(name, hello.put, owner=owner)
+            mailbox = await self.broker.attach(name, self, hello.window, hello.options, owner)
         try:
             if hello.ephemeral and hello.put:
-                warnings = await self.broker.subscribe(name, hello.put)
+                warnings = await self.broker.subscribe(name, hello.put, owner=owner)
             await self._send_message({"type": "welcome", **mailbox.describe(), "warnings": warnings})
         except BaseException:
             await self.broker.detach(mailbox, self)
@@ -169,13 +182,21 @@ class Session:
             raise WebSocketDisconnect(message.get("code", 1005))
         return message.get("text") or message.get("bytes") or b""
 
+    def _message(self, text: str | bytes) -> Any:
+        """A message that the caller may send now. A publish is answered, also if it is not allowed."""
+        message = request_bodies.decode(text, Message)  # type: ignore[arg-type, var-annotated]
+        need = FRAMES[type(message)]
+        if need is not PUBLISH:
+            self.caller.check(need)
+        return message
+
     async def _receive(self, mailbox: Mailbox) -> None:
         acts: dict[type, Callable[[Mailbox, Any], Any]] = {
             Subscribe: self._subscribe,
             Publish: self._publish,
         }
         while True:
-            message: Any = _decode(await self._text())
+            message = self._message(await self._text())
             match message:
                 case Ack() | Nack() | Extend():
                     await self._handle_delivery_message(mailbox, message)
@@ -211,11 +232,14 @@ class Session:
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
         self._batch(len(message.put) + len(message.remove))
         name = mailbox.subscriber.name
-        return {"warnings": await self.broker.subscribe(name, message.put, message.remove, strict=True)}
+        owner = self.caller.receiver(name)
+        return {"warnings": await self.broker.subscribe(name, message.put, message.remove, strict=True, owner=owner)}
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         self._batch(len(message.items))
-        self.rate_limiter.take(self.principal, len(message.items))
+        self.caller.check(PUBLISH)
+        self.rate_limiter.take(self.caller.name, len(message.items))
+        await self.caller.check_publish(message.items)
         return {"first": await self.broker.publish(message.items), "count": len(message.items)}
 
     def _batch(self, count: int) -> None:
@@ -224,8 +248,24 @@ class Session:
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.broker.tracker.next(mailbox, self):
-            await self.socket.send_text(frame(deliveries))
-            self.broker.tracker.sent(mailbox, deliveries)
+            deliveries = self._seen(mailbox, deliveries)
+            if deliveries:
+                await self.socket.send_text(frame(deliveries))
+                self.broker.tracker.sent(mailbox, deliveries)
+
+    def _seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those that the caller may see now; the others are removed. Most were left out when they were matched, but
+        what waited on disk, was replayed or revived may be older than the caller's rights."""
+        self.caller.check(SUBSCRIBE)
+        self.caller.receiver(mailbox.subscriber.name)
+        if self.caller.sees_all():
+            return deliveries
+        seen = [d for d in deliveries if self.caller.sees_body(d.body)]
+        if len(seen) < len(deliveries):
+            kept = {d.seq for d in seen}
+            self.broker.tracker.acknowledge(mailbox, [d.seq for d in deliveries if d.seq not in kept])
+            self.broker.statistics.counts["hidden"] += len(deliveries) - len(seen)
+        return seen
 
     async def _send_message(self, message: dict[str, Any]) -> None:
         await self.socket.send_text(msgspec.json.encode(message).decode())
@@ -244,10 +284,6 @@ class Session:
         code, reason = self._close_with or (1000, "")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
             await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
-
-
-def _decode(text: str | bytes) -> Any:
-    return request_bodies.decode(text, Message)  # type: ignore[arg-type]
 
 
 def frame(deliveries: list[Delivery]) -> str:

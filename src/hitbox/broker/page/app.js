@@ -231,7 +231,8 @@ async function watch() {
   try {
     const response = await fetch(`/v1/live?where=${encodeURIComponent(tail.where)}`, { headers: headers(), signal });
     if (!response.ok) {
-      if (response.status === 401) $("token-form").hidden = false;
+      if (response.status === 401 || response.status === 403) $("token-form").hidden = false;
+      if (response.status === 403) message("state", "this token lacks the role observe");
       if (tail.where && response.status === 400) { message("tail-error", "the schema has changed: check the filter"); tail.where = ""; }
       throw new Error(response.statusText);
     }

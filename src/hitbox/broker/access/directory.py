@@ -1,0 +1,451 @@
+"""All principals and tokens: in memory, and in the store, where every change is durable before it is confirmed.
+
+As long as there is no principal, everybody who can reach the broker may do everything, as the principal "local". From
+the first principal on, every request needs a token, for good: if all tokens are lost or revoked, nobody gets in until
+`hitbox admin tokens create` makes one in the folder of the stopped broker.
+
+The predicates `see` of all principals are one index, and so are those of `publish`: one match of an event tells which
+principals may see it. A predicate that does not fit the schema allows nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from hitbox.broker.access.principals import (
+    EVERYTHING,
+    LOCAL,
+    TOKEN,
+    Principal,
+    Token,
+    TokenSettings,
+    check_principal,
+    check_token,
+    hash_of,
+    new_token,
+)  # fmt: skip
+from hitbox.broker.access.rights import SUBSCRIBE, Caller, Need
+from hitbox.broker.clock import time
+from hitbox.broker.errors import BadRequest, Conflict, NotAllowed, Unknown
+from hitbox.broker.settings import check_name
+from hitbox.broker.store.group_commit import Writer
+from hitbox.broker.store.store import Store
+from hitbox.broker.subscriptions import SubscriptionRegistry
+from hitbox.encoding.schema import Schema
+from hitbox.errors import HitboxError
+from hitbox.index.index import Index
+
+LONGEST_WAIT = 3600.0
+MOST_PRINCIPALS, MOST_TOKENS = 10_000, 100_000
+NEEDED = "a valid token is needed: Authorization: Bearer ..."
+NO_HASH = hash_of("")
+log = logging.getLogger("hitbox.broker")
+
+
+class Watched:
+    """A connection that is closed as soon as its caller loses the right to have it."""
+
+    def __init__(self, caller: Caller, need: Need, close: Callable[[int, str], None]):
+        self.caller, self.need, self.close = caller, need, close
+
+
+class Predicates:
+    """The predicates of all principals, for one schema. `problems`: those that do not fit it, by principal."""
+
+    def __init__(self, schema: Schema, principals: Mapping[str, Principal]):
+        self.schema = schema
+        self.problems: dict[str, str] = {}
+        self.publish, self.see = (self._index(principals, which) for which in ("publish", "see"))
+        self.limited = frozenset(name for name, one in principals.items() if one.see)
+
+    def _index(self, principals: Mapping[str, Principal], which: str) -> Index:
+        index = Index(self.schema)
+        for name, one in principals.items():
+            if text := getattr(one, which):
+                try:
+                    index.subscribe(name, text)
+                except HitboxError as problem:
+                    self.problems[name] = f"the predicate {which} of {name!r}: {problem}"
+        return index
+
+    def names(self, index: Index, event: Mapping[str, Any]) -> frozenset[str]:
+        """The principals whose predicate holds, for both images if the event has two."""
+        parts = _images(self.schema, event)
+        found = [frozenset(str(name) for name in index.match(part)) for part in parts]
+        return frozenset.intersection(*found)
+
+
+def _images(schema: Schema, event: Mapping[str, Any]) -> list[Any]:
+    """What a predicate has to hold for: the event, or both of its images. An image that is null shows nothing."""
+    given = [event[name] for name in ("new", "old") if name in event]
+    declared = any(name in schema or name in schema.objects for name in ("new", "old") if name in event)
+    plain = declared or (schema.is_open and not event.keys() <= {"old", "new"})
+    if not given or plain or not all(one is None or isinstance(one, Mapping) for one in given):
+        return [event]
+    old = event.get("old")
+    if old is None:
+        return [event]
+    return [old] if event.get("new") is None else [event, old]
+
+
+class Directory:
+    """The principals and tokens of a broker. `problems`: stored ones that cannot be used, which have no rights."""
+
+    def __init__(self, store: Store, registry: SubscriptionRegistry):
+        self.store, self.registry = store, registry
+        self.problems: list[str] = []
+        _migrate(store)
+        self.principals = {name: self._read(name, raw, Principal) for name, raw, _ in store.principals.scan()}
+        self.tokens: dict[str, Token] = {}
+        for id, principal, hash, raw, _ in store.tokens.scan():
+            settings = self._read(f"token {id}", raw, TokenSettings)
+            if settings is not None:
+                self.tokens[id] = Token(id, principal, hash, settings)
+        self.protected = bool(self.principals) or bool(store.get_meta("protected", False))
+        self._watched: set[Watched] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._changing = asyncio.Lock()
+        self.adopt(self.compile(registry.schema))
+        self.problems += self.predicates.problems.values()
+        for problem in self.problems:
+            log.warning("%s: %s; it has no rights", store.path, problem)
+
+    principals: dict[str, Principal | None]
+
+    def _read(self, what: str, raw: bytes, shape: Any) -> Any:
+        try:
+            return msgspec.json.decode(raw, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            self.problems.append(f"the rights of {what!r} cannot be read ({problem})")
+            return None
+
+    # ---- predicates
+
+    def compile(self, schema: Schema, changed: Mapping[str, Principal] | None = None) -> Predicates:
+        known = {name: one for name, one in self.principals.items() if one is not None}
+        return Predicates(schema, {**known, **(changed or {})})
+
+    def adopt(self, predicates: Predicates) -> None:
+        self.predicates = predicates
+        self.registry.visibility = self
+
+    def for_schema(self, schema: Schema) -> Predicates:
+        """The predicates for another schema. Raises Conflict if one contradicts it."""
+        found = self.compile(schema)
+        if found.problems:
+            raise Conflict("principals contradict the new schema:\n" + "\n".join([*found.problems.values()][:5]))
+        return found
+
+    def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]:
+        """The principals that may not see an event."""
+        predicates = self.predicates
+        if not predicates.limited:
+            return frozenset()
+        return predicates.limited - predicates.names(predicates.see, event)
+
+    def may_see(self, name: str, event: Mapping[str, Any]) -> bool:
+        """Whether a principal with a predicate `see` may see an event. What cannot be decided is not seen."""
+        predicates = self.predicates
+        try:
+            return name in predicates.names(predicates.see, event)
+        except HitboxError:  # an event from before a change of the schema
+            return False
+
+    def may_publish(self, name: str, event: Mapping[str, Any]) -> bool:
+        predicates = self.predicates
+        return name in predicates.names(predicates.publish, event)
+
+    # ---- who asks
+
+    def caller(self, text: str) -> Caller:
+        """The caller with this token; an empty text: none was given."""
+        if not self.protected:
+            return Caller(self, self.registry, LOCAL, None)
+        found = TOKEN.fullmatch(text)
+        token = self.tokens.get(found["id"]) if found else None
+        hashed = hash_of(text)
+        good = hmac.compare_digest(token.hash if token else NO_HASH, hashed) and token is not None
+        if not found and text:  # a token of an older version has no id
+            for one in self.tokens.values():
+                if one.id.startswith(OLD) and hmac.compare_digest(one.hash, hashed):
+                    token, good = one, True
+        if token is None or not good:
+            raise NotAllowed(NEEDED)
+        caller = Caller(self, self.registry, token.principal, token.id)
+        caller.rights()
+        return caller
+
+    def rights(self, name: str, id: str | None) -> Principal:
+        """What a principal may do now, with this token."""
+        if id is None:
+            if self.protected:
+                raise NotAllowed(NEEDED)
+            return EVERYTHING
+        token, principal = self.tokens.get(id), self.principals.get(name)
+        if token is None or principal is None or token.principal != name:
+            raise NotAllowed("the token was revoked")
+        limits = token.settings
+        if limits.expires is not None and time.time() >= limits.expires:
+            raise NotAllowed("the token has expired")
+        if limits.roles is None:
+            return principal
+        return msgspec.structs.replace(principal, roles=[role for role in principal.roles if role in limits.roles])
+
+    # ---- connections
+
+    def watch(self, caller: Caller, close: Callable[[int, str], None], need: Need = SUBSCRIBE) -> Watched:
+        found = Watched(caller, need, close)
+        self._watched.add(found)
+        self._schedule()
+        return found
+
+    def unwatch(self, watched: Watched) -> None:
+        self._watched.discard(watched)
+
+    def _recheck(self) -> None:
+        """Close the connections of those who have lost their rights."""
+        for one in list(self._watched):
+            try:
+                one.caller.check(one.need)
+            except NotAllowed as problem:
+                one.close(1008, str(problem))
+                self._watched.discard(one)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Look again when the next token of a connection expires."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        tokens = [self.tokens.get(one.caller.token or "") for one in self._watched]
+        times = [one.settings.expires for one in tokens if one is not None and one.settings.expires is not None]
+        if times:
+            wait = min(max(min(times) - time.time(), 0.0) + 0.001, LONGEST_WAIT)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._recheck)
+
+    # ---- changes
+
+    async def put_principal(self, writer: Writer, name: str, given: Principal) -> None:
+        check_name(name, "principal")
+        given = check_principal(given)
+        async with self._changing:
+            if not self.protected:
+                raise Conflict(
+                    "the first principal comes with its token, or nobody could get in: POST /v1/tokens, or "
+                    "`hitbox admin tokens create NAME`"
+                )
+            if name == LOCAL:
+                raise BadRequest(f"{LOCAL!r} is everybody on this machine, while there are no principals")
+            if name not in self.principals and len(self.principals) >= MOST_PRINCIPALS:
+                raise Conflict(f"{MOST_PRINCIPALS} principals are the most")
+            before = self.principals.get(name)
+            self._keep_a_manager(name, given)
+            compiled = await asyncio.to_thread(_compiled, self, name, given)
+            row = (name, msgspec.json.encode(given))
+            await writer.submit(lambda: self.store.principals.put([row]))
+            self.principals[name] = given
+            if compiled.schema is not self.registry.schema:  # it changed meanwhile
+                compiled = self.compile(self.registry.schema)
+            if before is None or before != given:
+                self.adopt(compiled)
+            self._recheck()
+
+    async def remove_principal(self, writer: Writer, name: str) -> None:
+        """Remove a principal and its tokens."""
+        async with self._changing:
+            if name not in self.principals:
+                raise Unknown(f"there is no principal {name!r:.100}")
+            self._keep_a_manager(name, Principal())
+            owned = [one.name for one in self.registry.by_name.values() if one.owner == name and not one.ephemeral]
+            if owned:
+                raise Conflict(
+                    f"{name!r} owns {len(owned)} subscribers, such as {owned[0]!r}: remove them, or give them to "
+                    "another principal (PUT /v1/subscribers/NAME?owner=...)"
+                )
+            tokens = [id for id, one in self.tokens.items() if one.principal == name]
+            for id in tokens:
+                del self.tokens[id]
+            del self.principals[name]
+            self._recheck()
+            await writer.submit(lambda: _remove(self.store, name, tokens), mandatory=True, frees_space=True)
+            self.adopt(self.compile(self.registry.schema))
+
+    async def create_token(self, writer: Writer, principal: str, given: TokenSettings) -> tuple[Token, str]:
+        """A new token and its text, which is shown only now. The first one comes with a principal with all rights."""
+        check_name(principal, "principal")
+        async with self._changing:
+            token, text = _new(principal, given)
+            first = not self.protected
+            if first and (token.settings.roles is not None or token.settings.expires is not None):
+                raise Conflict("the first token has all roles and does not expire: with it you make the others")
+            _check_can_have_token(principal, first, self.principals, len(self.tokens))
+            await writer.submit(lambda: _add(self.store, token, first))
+            self.tokens[token.id] = token
+            if first:
+                self.principals[principal] = EVERYTHING
+                self.protected = True
+                self._recheck()
+        return token, text
+
+    async def limit_token(self, writer: Writer, id: str, given: TokenSettings) -> Token:
+        """Give a token fewer roles or an earlier expiry: a limit is never lifted."""
+        async with self._changing:
+            token = self._token(id)
+            limited = msgspec.structs.replace(token, settings=_narrowed(token.settings, check_token(given)))
+            self._keep_a_manager(token.principal, None, {id: limited})
+            row = _row(limited)
+            self.tokens[id] = limited
+            self._recheck()
+            await writer.submit(lambda: self.store.tokens.put([row]), mandatory=True, frees_space=True)
+            return limited
+
+    async def revoke_token(self, writer: Writer, id: str) -> None:
+        async with self._changing:
+            token = self._token(id)
+            self._keep_a_manager(token.principal, None, {id: None})
+            del self.tokens[id]
+            self._recheck()
+            await writer.submit(lambda: self.store.tokens.delete([(id,)]), mandatory=True, frees_space=True)
+
+    def _token(self, id: str) -> Token:
+        if id not in self.tokens:
+            raise Unknown(f"there is no token {id!r:.100}")
+        return self.tokens[id]
+
+    def _keep_a_manager(
+        self, name: str, given: Principal | None, tokens: Mapping[str, Token | None] | None = None
+    ) -> None:
+        """Raise if after a change nobody could manage principals any more."""
+        changed = {**self.tokens, **(tokens or {})}
+        for token in changed.values():
+            if token is None or token.settings.expires is not None:
+                continue
+            rights = given if given is not None and token.principal == name else self.principals.get(token.principal)
+            roles = token.settings.roles
+            if rights is not None and "manage" in rights.roles and not rights.is_limited and (
+                roles is None or "manage" in roles
+            ):  # fmt: skip
+                return
+        raise Conflict("this would take the last unlimited manager's rights away, and nobody could give them back")
+
+    def describe_principals(self) -> list[dict[str, Any]]:
+        found = []
+        for name in sorted(self.principals):
+            rights = self.principals[name] or Principal()
+            owned = sum(one.owner == name for one in self.registry.by_name.values())
+            tokens = sum(one.principal == name for one in self.tokens.values())
+            found.append({"name": name, **msgspec.to_builtins(rights), "tokens": tokens, "subscribers": owned})
+        return found
+
+
+def _compiled(directory: Directory, name: str, given: Principal) -> Predicates:
+    """The predicates with a changed principal; raises the error of an invalid one."""
+    schema = directory.registry.schema
+    for which in ("publish", "see"):
+        if text := getattr(given, which):
+            try:
+                Index(schema, matcher="brute").subscribe(name, text)
+            except HitboxError as problem:
+                problem.add_note(f"in the predicate {which}")
+                raise
+    return directory.compile(schema, {name: given})
+
+
+def _narrowed(known: TokenSettings, given: TokenSettings) -> TokenSettings:
+    roles = known.roles
+    if given.roles is not None:
+        roles = given.roles if roles is None else [role for role in roles if role in given.roles]
+    times = [one for one in (known.expires, given.expires) if one is not None]
+    return msgspec.structs.replace(known, roles=roles, expires=min(times, default=None), note=given.note or known.note)
+
+
+# ---- the store: in a transaction, of the writer or of a command
+
+
+OLD = "old."
+"""The ids of tokens that an older version made begin with this."""
+NOBODYS = {"principals": "0" * 64}
+"""What an older version finds as its tokens, so that it lets nobody in instead of everybody."""
+
+
+def _row(token: Token) -> tuple[str, str, str, bytes]:
+    return token.id, token.principal, token.hash, msgspec.json.encode(token.settings)
+
+
+def _new(principal: str, given: TokenSettings) -> tuple[Token, str]:
+    id, text = new_token()
+    settings = msgspec.structs.replace(check_token(given), created=time.time())
+    return Token(id, principal, hash_of(text), settings), text
+
+
+def _check_can_have_token(principal: str, first: bool, known: Collection[str], count: int) -> None:
+    if principal == LOCAL:
+        raise BadRequest(f"{LOCAL!r} is everybody on this machine, while there are no principals; choose another name")
+    if not first and principal not in known:
+        raise Unknown(f"there is no principal {principal!r}: make it first, with PUT /v1/principals/{principal}")
+    if count >= MOST_TOKENS:
+        raise Conflict(f"{MOST_TOKENS} tokens are the most")
+
+
+def _add(store: Store, token: Token, first: bool) -> None:
+    store.tokens.put([_row(token)])
+    if first:
+        store.principals.put([(token.principal, msgspec.json.encode(EVERYTHING))])
+        store.put_meta("protected", True)
+        store.put_meta("tokens", NOBODYS)
+
+
+def _remove(store: Store, principal: str, tokens: list[str]) -> None:
+    store.tokens.delete((id,) for id in tokens)
+    store.principals.delete([(principal,)])
+
+
+def _migrate(store: Store) -> None:
+    """Tokens of an older version, one per name, become principals with all rights."""
+    old: dict[str, str] = store.get_meta("tokens", {})
+    if not old or old == NOBODYS:
+        return
+    with store.transaction():
+        for name, hash in old.items():
+            settings = msgspec.json.encode(TokenSettings())
+            store.principals.put([(name, msgspec.json.encode(EVERYTHING))])
+            store.tokens.put([(f"{OLD}{name}"[:100], name, hash, settings)])
+        store.put_meta("protected", True)
+        store.put_meta("tokens", NOBODYS)
+
+
+# ---- the folder of a stopped broker
+
+
+def create_in_folder(store: Store, principal: str, given: TokenSettings) -> tuple[Token, str]:
+    """Create a token while the broker is stopped. A principal that does not exist gets all rights: whoever may write to
+    the folder has them anyway."""
+    _migrate(store)
+    check_name(principal, "principal")
+    token, text = _new(principal, given)
+    known = {name for name, *_ in store.principals.scan()}
+    _check_can_have_token(principal, True, known, store.tokens.rows())
+    with store.transaction():
+        _add(store, token, principal not in known)
+    return token, text
+
+
+def list_in_folder(store: Store) -> list[Token]:
+    _migrate(store)
+    found = []
+    for id, principal, hash, raw, _ in store.tokens.scan():
+        found.append(Token(id, principal, hash, msgspec.json.decode(raw, type=TokenSettings)))
+    return found
+
+
+def revoke_in_folder(store: Store, id: str) -> None:
+    _migrate(store)
+    with store.transaction():
+        if not store.tokens.delete([(id,)]):
+            raise Unknown(f"there is no token {id!r:.100}")

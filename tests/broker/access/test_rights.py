@@ -1,0 +1,755 @@
+"""The table of rights: every route and every frame, for each role, for names of others, for events outside `see`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from typer.testing import CliRunner
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+import hitbox
+from hitbox import Schema
+from hitbox.broker import cli, metrics
+from hitbox.broker.access.principals import ROLES, Principal, check_principal
+from hitbox.broker.access.rights import Need
+from hitbox.broker.broker import Broker
+from hitbox.broker.client import Client, Refused
+from hitbox.broker.errors import BadRequest, NotAllowed, StoreDamaged
+from hitbox.broker.http import routes, websocket
+from hitbox.broker.http.gate import Gate
+from support.broker_kit import SCHEMA, serving, until
+
+PARIS, ROME = {"price": 1.0, "city": "Paris"}, {"price": 2.0, "city": "Rome"}
+SEE = "city = 'Paris'"
+NAMES = "a.*"
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 180))
+
+
+@dataclass
+class Scene:
+    broker: Broker
+    url: str
+    tokens: dict[str, str]
+
+    def client(self, who: str) -> Client:
+        return Client(self.url, self.tokens[who])
+
+    async def ask(self, who: str, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        given = {"authorization": f"Bearer {self.tokens[who]}"} if who in self.tokens else {}
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            return await http.request(method, path, json=body, headers={**given, **headers})
+
+
+@asynccontextmanager
+async def scene(path: Path, **settings: Any) -> AsyncIterator[Scene]:
+    """A broker with a root, a principal per role with names a.*, one that may see Paris only, and another team."""
+    async with serving(path, **settings) as (broker, url):
+        async with Client(url) as local:
+            root = (await local.create_token("root"))["token"]
+        tokens = {"root": root}
+        async with Client(url, root) as client:
+            for role in ROLES:
+                await client.put_principal(role, [role], names=NAMES)
+            await client.put_principal("nothing", [])
+            await client.put_principal("paris", ROLES, names=NAMES, see=SEE, publish=SEE)
+            await client.put_principal("other", ["subscribe", "publish"], names="b.*")
+            for one in (*ROLES, "nothing", "paris", "other"):
+                tokens[one] = (await client.create_token(one))["token"]
+        yield Scene(broker, url, tokens)
+
+
+# ---- the table: what each role may do with its own names; 403 otherwise
+
+BODIES: dict[tuple[str, str], Any] = {
+    ("PUT", "/v1/schema"): {"attributes": SCHEMA.to_json()},
+    ("POST", "/v1/events"): {"event": PARIS},
+    ("PUT", routes.OWNER): {},
+    ("PUT", routes.OWNER + "/subscriptions/{name}"): {"where": "price > 0"},
+    ("POST", routes.OWNER + "/subscriptions"): [{"name": "s", "where": "price > 0"}],
+    ("POST", routes.OWNER + "/replay"): {"first": 1},
+    ("POST", "/v1/check"): {"where": "price > 0"},
+    ("POST", "/v1/try"): {"event": PARIS},
+    ("POST", "/v1/explain"): {"event": PARIS, "id": "a.own/s"},
+    ("POST", "/v1/dead/replay"): {"numbers": [1]},
+    ("PUT", routes.PRINCIPAL): {"roles": []},
+    ("POST", "/v1/tokens"): {"principal": "publish"},
+    ("PUT", routes.TOKEN): {"roles": []},
+}
+ALLOWED: dict[tuple[str, str], set[str]] = {
+    ("GET", "/v1/schema"): set(ROLES),
+    ("PUT", "/v1/schema"): set(),
+    ("GET", "/v1/stats"): {"observe", "manage"},
+    ("GET", "/v1/trace"): {"observe", "manage"},
+    ("POST", "/v1/events"): {"publish"},
+    ("GET", "/v1/events"): {"observe", "manage"},
+    ("GET", "/v1/subscribers"): {"subscribe", "observe", "manage"},
+    ("GET", routes.OWNER): {"observe", "manage", "subscribe"},
+    ("PUT", routes.OWNER): {"subscribe", "manage"},
+    ("DELETE", routes.OWNER): {"subscribe", "manage"},
+    ("GET", "/v1/subscriptions"): {"subscribe", "observe", "manage"},
+    ("PUT", routes.OWNER + "/subscriptions/{name}"): {"subscribe", "manage"},
+    ("DELETE", routes.OWNER + "/subscriptions/{name}"): {"subscribe", "manage"},
+    ("POST", routes.OWNER + "/subscriptions"): {"subscribe", "manage"},
+    ("POST", routes.OWNER + "/replay"): {"subscribe", "manage"},
+    ("POST", "/v1/check"): set(ROLES),
+    ("POST", "/v1/try"): {"subscribe", "observe", "manage"},
+    ("POST", "/v1/explain"): {"subscribe", "observe", "manage"},
+    ("GET", "/v1/unseen"): set(),
+    ("GET", "/v1/dead"): {"subscribe", "observe", "manage"},
+    ("POST", "/v1/dead/replay"): {"subscribe", "manage"},
+    ("POST", "/v1/snapshot"): set(),
+    ("GET", "/v1/whoami"): set(ROLES),
+    ("GET", "/v1/principals"): set(),
+    ("PUT", routes.PRINCIPAL): set(),
+    ("DELETE", routes.PRINCIPAL): set(),
+    ("GET", "/v1/tokens"): set(),
+    ("POST", "/v1/tokens"): set(),
+    ("PUT", routes.TOKEN): set(),
+    ("DELETE", routes.TOKEN): set(),
+    ("GET", "/v1/live"): {"observe", "manage"},
+    ("GET", "/metrics"): {"observe", "manage"},
+    ("GET", "/openapi.json"): set(ROLES),
+}
+OPEN = {"/healthz", "/", "/page/app.js"}
+
+
+def test_the_table_has_every_route() -> None:
+    declared = {(route.method, route.path) for route in routes.ROUTES}
+    assert declared | {("GET", "/v1/live"), ("GET", "/metrics"), ("GET", "/openapi.json")} == set(ALLOWED)
+
+
+def test_a_route_without_a_need_cannot_be_registered() -> None:
+    with pytest.raises(TypeError, match="does not declare"):
+        routes.Route("GET", "/v1/new", None, routes.stats, "new")  # type: ignore[arg-type]
+    gate = Gate(None, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="does not declare"):
+        gate.http("/v1/new", {"GET": (None, None)})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="does not declare"):
+        gate.socket("/v1/new", None, None)  # type: ignore[arg-type]
+    assert not gate.routes
+
+
+def test_every_frame_has_a_need() -> None:
+    assert set(websocket.FRAMES) == set(websocket.Message.__args__)
+    assert all(isinstance(need, Need) for need in websocket.FRAMES.values())
+
+
+async def _prepared(s: Scene) -> None:
+    """Subscribers that belong to nobody yet, so that each role can try its rights on a.own."""
+    s.broker.directory.protected = False  # as if they were made before the first principal
+    local = s.broker.directory.caller("")
+    s.broker.directory.protected = True
+    assert local.token is None
+    await s.broker.subscribe("a.own", [msgspec.convert({"name": "s", "where": "price > 0"}, websocket.Subscription)])
+
+
+def _path(path: str, name: str) -> str:
+    return path.format(subscriber=name, name="s", principal="nothing", token="0" * 16)
+
+
+@pytest.mark.parametrize("role", [*ROLES, "nothing", ""])
+def test_each_role_may_do_what_the_table_says(tmp_path: Path, role: str) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s:
+            for (method, path), roles in ALLOWED.items():
+                if path == "/v1/live" and role in roles:
+                    continue  # it does not end
+                if "{subscriber}" in path and role in roles:
+                    await _prepared(s)
+                found = await s.ask(role, method, _path(path, "a.own"), BODIES.get((method, path)))
+                if not role:
+                    assert found.status_code == 401, (method, path)
+                elif role in roles:
+                    assert found.status_code < 300, (method, path, found.text)
+                else:
+                    assert found.status_code == 403, (method, path, found.text)
+            for path in OPEN:
+                assert (await s.ask(role, "GET", path)).status_code == 200
+
+    run(scenario())
+
+
+def test_root_may_do_everything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s:
+            for method, path in ALLOWED:
+                if path == "/v1/live" or (method, path) in (("PUT", routes.TOKEN), ("DELETE", routes.TOKEN)):
+                    continue
+                if "{subscriber}" in path or "explain" in path:
+                    await _prepared(s)
+                found = await s.ask("root", method, _path(path, "a.own"), BODIES.get((method, path)))
+                assert found.status_code < 300, (method, path, found.text)
+
+    run(scenario())
+
+
+def test_names_of_another_principal(tmp_path: Path) -> None:
+    """Every route that names a subscriber, for one that exists and for one that does not: the answers are the same."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s:
+            assert (await s.ask("other", "PUT", "/v1/subscribers/b.x", {})).status_code == 200
+            assert (await s.ask("paris", "PUT", "/v1/subscribers/a.paris", {})).status_code == 200
+            for who, names in (("subscribe", ("b.x", "b.none", "a.paris")), ("manage", ("b.x",)), ("paris", ("b.x",))):
+                for (method, path), roles in ALLOWED.items():
+                    if "{subscriber}" in path and ({"subscribe", "manage"} & roles):
+                        for name in names:
+                            body = BODIES.get((method, path))
+                            found = await s.ask(who, method, _path(path, name), body)
+                            assert found.status_code == 403, (who, method, path, name, found.text)
+            body = {"event": PARIS, "id": "b.x/s"}
+            assert (await s.ask("observe", "POST", "/v1/explain", body)).status_code == 403
+            for name in (
+                "%D0%B0.own",
+                "a%2F..%2Fb.x",
+                "..",
+                "A.own",
+                "a",
+                "a.",
+                "%61.own",
+            ):  # the first letter is Cyrillic
+                found = await s.ask("other", "PUT", f"/v1/subscribers/{name}", {})
+                assert found.status_code in (403, 404, 405), (name, found.status_code)
+            shown = (await s.ask("subscribe", "GET", "/v1/subscribers")).json()
+            assert shown == {"count": 0, "subscribers": []}
+            shown = (await s.ask("observe", "GET", "/v1/subscribers")).json()
+            assert [one["name"] for one in shown["subscribers"]] == ["a.paris"]
+            assert "b.x" not in (await s.ask("observe", "GET", "/metrics")).text
+            assert "b.x" in (await s.ask("root", "GET", "/metrics")).text
+            # a handed over subscriber belongs to the new owner
+            given = await s.ask("root", "PUT", "/v1/subscribers/a.paris?owner=subscribe", {})
+            assert given.status_code == 200
+            assert (await s.ask("subscribe", "GET", "/v1/subscribers/a.paris")).status_code == 200
+            assert (await s.ask("manage", "PUT", "/v1/subscribers/a.paris?owner=manage", {})).status_code == 403
+
+    run(scenario())
+
+
+FRAME_BODIES: dict[str, dict[str, Any]] = {
+    "subscribe": {"put": [{"name": "x", "where": "price > 0"}], "request": 1},
+    "publish": {"items": [{"event": PARIS}], "request": 2},
+    "ack": {"seqs": [1]},
+    "nack": {"seqs": [1]},
+    "extend": {"seqs": [1]},
+    "window": {"size": 5},
+}
+
+
+async def _rest(socket: Any) -> AsyncIterator[Any]:
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            yield await socket.recv()
+
+
+async def _hello(s: Scene, who: str, name: str) -> dict[str, Any]:
+    async with connect(
+        "ws" + s.url[4:] + "/v1/connect", additional_headers={"authorization": f"Bearer {s.tokens[who]}"}
+    ) as socket:
+        await socket.send(msgspec.json.encode({"type": "hello", "subscriber": name}).decode())
+        return dict(msgspec.json.decode(await socket.recv()))
+
+
+def test_frames_for_each_role(tmp_path: Path) -> None:
+    """A connection needs subscribe; each frame is asked for again, here after the principal has lost the role."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            for who in (*ROLES, "nothing", "other"):
+                if who in ("subscribe",):
+                    assert (await _hello(s, who, "a.own"))["type"] == "welcome"
+                elif who == "other":
+                    found = await _hello(s, who, "a.own")
+                    assert (found["type"], found["error"]["type"]) == ("error", "Forbidden")
+                else:
+                    with pytest.raises(Exception, match="403"):
+                        await _hello(s, who, "a.own")
+            url, given = "ws" + s.url[4:] + "/v1/connect", {"authorization": f"Bearer {s.tokens['subscribe']}"}
+            for kind, body in FRAME_BODIES.items():
+                async with connect(url, additional_headers=given) as socket:
+                    await socket.send('{"type":"hello","subscriber":"a.own"}')
+                    assert "welcome" in str(await socket.recv())
+                    if kind == "publish":
+                        await socket.send(msgspec.json.encode({"type": kind, **body}).decode())
+                        assert "Forbidden" in str(await socket.recv())  # it lacks that role; the connection stays
+                        continue
+                    await root.put_principal("subscribe", ["publish"], names=NAMES)
+                    with contextlib.suppress(ConnectionClosed):
+                        await socket.send(msgspec.json.encode({"type": kind, **body}).decode())
+                    assert '"done"' not in "".join([str(one) async for one in _rest(socket)])
+                    assert socket.close_code == 1008
+                    await root.put_principal("subscribe", ["subscribe"], names=NAMES)
+
+    run(scenario())
+
+
+# ---- events outside `see`
+
+
+def test_events_outside_see_are_not_delivered_or_shown(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, s.client("paris") as paris:
+            options = {"max_tries": 1, "visibility_seconds": 30}
+            async with paris.subscriber("a.p", auto=False, unmatched=True, **options) as mine:
+                await mine.subscribe("all", "price > 0")
+                await root.publish_many([ROME, PARIS, {"city": "Rome"}, {"city": "Paris"}])
+                first, second = await mine._next(), await mine._next()
+                assert [first.event, second.event] == [PARIS, {"city": "Paris"}]
+                assert second.subscriptions == []
+                assert (await root.request("GET", "/v1/subscribers/a.p"))["pending"] == 2
+                await mine.nack(first)
+                await until(lambda: s.broker.store.dead.rows() == 1)
+                await mine.ack(second)
+            await root.request("POST", "/v1/subscribers/a.p/replay", {"first": 1})
+            assert (await root.request("GET", "/v1/subscribers/a.p"))["pending"] == 2  # both of Paris again
+            events = await paris.request("GET", "/v1/events")
+            assert [one["seq"] for one in events["events"]] == [2, 4]
+            assert events["next"] == 5
+            assert len((await paris.request("GET", "/v1/dead"))["letters"]) == 1
+            for path, body in (
+                ("/v1/try", {"event": ROME}),
+                ("/v1/explain", {"event": ROME, "id": "a.p/all"}),
+            ):
+                with pytest.raises(NotAllowed, match="may see only"):
+                    await paris.request("POST", path, body)
+            why = await root.request("POST", "/v1/explain", {"event": ROME, "id": "a.p/all"})
+            assert not why["matched"]
+            assert "may not see" in why["text"]
+            assert (await root.request("POST", "/v1/try", {"event": ROME}))["count"] == 0
+            assert (await root.request("POST", "/v1/try", {"event": PARIS}))["count"] == 1
+            async with httpx.AsyncClient(base_url=s.url) as http:
+                given = {"authorization": f"Bearer {s.tokens['paris']}"}
+                async with http.stream("GET", "/v1/live", headers=given) as live:
+                    line = await anext(live.aiter_lines())
+                assert "Paris" in line
+                assert "Rome" not in line
+            # what it may see changes: dead letters, replays and what waits follow at once
+            await root.put_principal("paris", ROLES, names=NAMES, see="city = 'Oslo'")
+            assert await paris.request("GET", "/v1/dead") == {"count": 0, "letters": []}
+            assert (await paris.request("POST", "/v1/dead/replay", {"numbers": [1]}))["count"] == 0
+            assert (await root.request("POST", "/v1/dead/replay", {"numbers": [1]}))["count"] == 0  # pending already
+            assert (await paris.request("GET", "/v1/events"))["events"] == []
+            async with paris.subscriber("a.p") as mine:
+                await until(lambda: s.broker.statistics.counts["hidden"] == 2)
+                oslo = {"price": 3.0, "city": "Oslo"}
+                await root.publish_many([PARIS, oslo])
+                assert (await mine._next()).event == oslo
+            assert (await root.request("POST", "/v1/subscribers/a.p/replay", {"first": 1}))["count"] == 0
+
+    run(scenario())
+
+
+def test_publish_outside_its_predicate_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("paris") as paris:
+            assert await paris.publish(PARIS) == 1
+            with pytest.raises(NotAllowed, match="may publish only events with city = 'Paris'"):
+                await paris.publish(ROME)
+            with pytest.raises(NotAllowed, match="event 1 of 2"):
+                await paris.publish_many([PARIS, ROME])
+            with pytest.raises(NotAllowed, match="event 300 of 301"):
+                await paris.publish_many([PARIS] * 300 + [ROME])
+            async with paris.subscriber("a.p") as mine:
+                with pytest.raises(Refused, match="may publish only"):
+                    await mine._request({"type": "publish", "items": [{"event": ROME}]})
+            assert s.broker.store.events.next() == 2
+
+    run(scenario())
+
+
+def test_both_images_must_be_seen(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, s.client("paris") as paris:
+            mine = paris.subscriber("a.p", unmatched=True)
+            async with mine:
+                await mine.subscribe("all", "price > 0 OR OLD.price > 0")
+                shown = [{"old": PARIS, "new": PARIS}, {"old": None, "new": PARIS}, {"old": PARIS, "new": None}]
+                hidden = [{"old": ROME, "new": PARIS}, {"old": PARIS, "new": ROME}, {"old": ROME, "new": None}]
+                await root.publish_many([*hidden, *shown])
+                assert [(await mine._next()).event for _ in shown] == shown
+                with pytest.raises(NotAllowed):
+                    await paris.publish(hidden[0])
+
+    run(scenario())
+
+
+def test_see_and_the_schema(tmp_path: Path) -> None:
+    """A schema that a predicate contradicts is refused; one that is set aside at start hides everything."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            less = {"attributes": Schema({"price": "float", "qty": "int"}).to_json()}
+            with pytest.raises(Refused, match="principals contradict"):
+                await root.request("PUT", "/v1/schema", less)
+            with pytest.raises(Refused, match="in the predicate see"):
+                await root.put_principal("x", [], see="colour = 'red'")
+            with pytest.raises(Refused, match="in the predicate publish"):
+                await root.put_principal("x", [], publish="price >")
+            assert (await root.request("GET", "/v1/schema"))["attributes"] == SCHEMA.to_json()
+        broker = s.broker
+        assert broker.closing
+
+    run(scenario())
+
+    async def damaged() -> None:
+        from hitbox.broker.store.store import Store
+
+        store = Store(tmp_path)
+        with store.transaction():
+            store.principals.put([("paris", msgspec.json.encode(Principal(list(ROLES), NAMES, "", "colour = 'red'")))])
+            store.principals.put([("observe", b"{}}")])
+        store.close()
+        async with serving(tmp_path) as (broker, _):
+            assert len(broker.directory.problems) == 2
+            assert not broker.directory.may_see("paris", PARIS)
+            assert "paris" in broker.directory.hidden_from(PARIS)
+            with pytest.raises(NotAllowed):
+                broker.directory.rights("observe", "x")
+
+    run(damaged())
+
+
+# ---- tokens
+
+
+def test_tokens_while_the_broker_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            made = await root.create_token("paris", note="for the test")
+            text = made["token"]
+            async with Client(s.url, text) as client, client.subscriber("a.p") as mine:
+                assert (await client.whoami())["see"] == SEE
+                await root.revoke_token(made["id"])
+                with pytest.raises(Refused, match="revoked"):
+                    await mine._next()
+                with pytest.raises(NotAllowed, match="valid token"):
+                    await client.whoami()
+            soon = await root.create_token("paris", expires=time.time() + 1)
+            async with Client(s.url, soon["token"]) as client, client.subscriber("a.p") as mine:
+                with pytest.raises(Refused, match="expired"):
+                    await mine._next()
+                with pytest.raises(NotAllowed, match="expired"):
+                    await client.whoami()
+            few = await root.create_token("paris", roles=["observe"])
+            async with Client(s.url, few["token"]) as client:
+                assert (await client.whoami())["roles"] == ["observe"]
+                with pytest.raises(NotAllowed):
+                    await client.publish(PARIS)
+                await root.limit_token(few["id"], roles=["publish"])  # a limit is never lifted
+                with pytest.raises(NotAllowed):
+                    await client.whoami()
+            listed = await root.tokens()
+            everything = str(listed) + str(await root.principals()) + caplog.text
+            for secret in (*s.tokens.values(), text, soon["token"], few["token"]):
+                assert secret[20:] not in everything
+            with pytest.raises(Refused, match="last unlimited manager"):
+                await root.revoke_token((await root.whoami())["token"])
+            with pytest.raises(Refused, match="last unlimited manager"):
+                await root.put_principal("root", ["observe"])
+            with pytest.raises(Refused, match="last unlimited manager"):
+                await root.remove_principal("root")
+            with pytest.raises(Refused, match="owns 1 subscribers"):
+                await root.remove_principal("paris")
+            await root.remove_principal("other")
+            assert (await s.ask("other", "GET", "/v1/whoami")).status_code == 401
+        stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+        for secret in s.tokens.values():
+            assert secret[20:].encode() not in stored
+        async with serving(tmp_path) as (_, url):  # all of it survives a restart
+            async with Client(url, s.tokens["paris"]) as client:
+                assert (await client.whoami())["see"] == SEE
+            async with Client(url, text) as client:
+                with pytest.raises(NotAllowed):
+                    await client.whoami()
+            async with Client(url) as client:
+                with pytest.raises(NotAllowed):
+                    await client.whoami()
+
+    run(scenario())
+
+
+def test_the_first_principal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as local:
+            assert (await local.whoami())["name"] == "local"
+            with pytest.raises(Refused, match="comes with its token"):
+                await local.put_principal("ann", ["publish"])
+            with pytest.raises(Refused, match="does not expire"):
+                await local.create_token("ann", expires=time.time() + 9)
+            with pytest.raises(Refused, match="choose another name"):
+                await local.create_token("local")
+            async with local.subscriber("old") as old:
+                await local.create_token("ann")
+                with pytest.raises(Refused, match="token is needed"):
+                    await old._next()
+            with pytest.raises(NotAllowed):
+                await local.whoami()
+            broker.directory.tokens.clear()
+            with pytest.raises(NotAllowed):  # nothing opens the door again
+                await local.whoami()
+
+    run(scenario())
+
+
+def test_two_tokens_and_tokens_in_addresses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s:
+            token = s.tokens["root"]
+            for query in (f"token={token}", f"Access_Token={token}", f"%74oken={token}"):
+                found = await s.ask("", "GET", f"/v1/whoami?{query}")
+                assert found.status_code == 400
+                assert token not in found.text
+            async with httpx.AsyncClient(base_url=s.url) as http:
+                twice = [("Authorization", f"Bearer {token}"), ("AUTHORIZATION", "Bearer x")]
+                assert (await http.get("/v1/whoami", headers=twice)).status_code == 400
+                for name in ("AUTHORIZATION", "authorization"):
+                    assert (await http.get("/v1/whoami", headers={name: f"bearer {token}"})).status_code == 200
+                for bad in (
+                    token[:-1],
+                    token + "x",
+                    token.upper(),
+                    "hb__",
+                    "é",
+                    "x" * 5000,
+                    token.replace("_", "-"),
+                ):
+                    sent = {"authorization": f"Bearer {bad}".encode()}
+                    assert (await http.get("/v1/whoami", headers=sent)).status_code == 401  # type: ignore[arg-type]
+            url = "ws" + s.url[4:] + "/v1/connect"
+            given = {"authorization": f"Bearer {token}"}
+            with pytest.raises(Exception, match="400"):
+                await connect(url, additional_headers=given, subprotocols=["hitbox.v1", f"bearer.{token}"])  # type: ignore[list-item]
+            with pytest.raises(Exception, match="400"):
+                await connect(url, subprotocols=["bearer.x", f"bearer.{token}"])  # type: ignore[list-item]
+
+    run(scenario())
+
+
+def test_a_token_revoked_during_a_long_request(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            made = await root.create_token("publish")
+            sent = asyncio.Event()
+
+            async def body() -> AsyncIterator[bytes]:
+                yield b'[{"event": {"price": 1.0}}'
+                sent.set()
+                while made["id"] in s.broker.directory.tokens:
+                    await asyncio.sleep(0.01)
+                yield b"]"
+
+            headers = {"authorization": f"Bearer {made['token']}", "content-type": "application/json"}
+            async with httpx.AsyncClient(base_url=s.url) as http:
+                task = asyncio.create_task(http.post("/v1/events", content=body(), headers=headers))
+                await sent.wait()
+                await root.revoke_token(made["id"])
+                assert (await task).status_code == 401
+            assert s.broker.store.events.next() == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "names", ["", "a*b", "**", "/", "a/b", "a/**", "../*", "é*", "a" * 102 + "*", "*" * 50, "a\n", "\u0430*"]
+)
+def test_bad_patterns(names: str) -> None:
+    with pytest.raises(BadRequest, match="the names of a principal"):
+        check_principal(Principal([], names))
+
+
+@pytest.mark.parametrize(
+    ("names", "covered", "not_covered"),
+    [
+        ("*", ["a", "b.c"], []),
+        ("team-a/*", ["team-a"], ["team-a.x", "team-ab", "team", "Team-a"]),
+        ("team-a.*", ["team-a.", "team-a.x"], ["team-a", "team-b.x", "xteam-a.x"]),
+        ("ann", ["ann"], ["anna", "an", "Ann"]),
+    ],
+)
+def test_patterns(names: str, covered: list[str], not_covered: list[str]) -> None:
+    principal = check_principal(Principal([], names))
+    assert all(principal.covers(name) for name in covered)
+    assert not any(principal.covers(name) for name in not_covered)
+
+
+def test_an_older_store_keeps_its_tokens(tmp_path: Path) -> None:
+    from hitbox.broker.access.principals import hash_of
+    from hitbox.broker.store.store import Store
+
+    store = Store(tmp_path)
+    with store.transaction():
+        store.put_meta("tokens", {"ops": hash_of("an-old-token")})
+        store.put_meta("schema", SCHEMA.to_json())
+    store.close()
+
+    async def scenario() -> None:
+        for _ in range(2):
+            async with serving(tmp_path, None) as (_, url):
+                async with Client(url, "an-old-token") as client:
+                    assert (await client.whoami())["roles"] == list(ROLES)
+                async with Client(url, "another") as client:
+                    with pytest.raises(NotAllowed):
+                        await client.whoami()
+
+    run(scenario())
+    store = Store(tmp_path)
+    assert list(store.get_meta("tokens").values()) == ["0" * 64]  # an older version lets nobody in
+    store.close()
+
+
+def test_an_unowned_subscriber_belongs_to_the_first_who_uses_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            async with Client(url) as local:
+                async with local.subscriber("a.p", auto=False) as old:
+                    await old.subscribe("all", "price > 0")
+                await local.publish_many([ROME, PARIS])
+                root = (await local.create_token("root"))["token"]
+            async with Client(url, root) as manager:
+                await manager.put_principal("paris", ["subscribe"], see=SEE)
+                await manager.put_principal("late", ["subscribe"])
+                token = (await manager.create_token("paris"))["token"]
+                late = (await manager.create_token("late"))["token"]
+            async with Client(url, token) as paris, paris.subscriber("a.p") as mine:
+                assert (await mine._next()).event == PARIS
+            async with Client(url, late) as second:
+                with pytest.raises(Refused, match="belongs to another"):
+                    async with second.subscriber("a.p"):
+                        pass
+            assert broker.subscriber("a.p").owner == "paris"
+        async with serving(tmp_path) as (broker, _):
+            assert broker.subscriber("a.p").owner == "paris"
+            assert "a.p" in metrics.exposition(broker, lambda one: True).decode()
+
+    run(scenario())
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "broker.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "give_rights" in block]
+    names: dict[str, Any] = {"hitbox": hitbox, "time": time}
+    exec(code, names)
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, await names["give_rights"](root) as sensors:
+            assert await sensors.publish(PARIS) == 1
+            with pytest.raises(NotAllowed, match="may publish only"):
+                await sensors.publish(ROME)
+            assert (await sensors.whoami())["roles"] == ["publish"]
+
+    run(scenario())
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    """`hitbox admin principals` and `tokens` on a running broker."""
+    runner = CliRunner()
+
+    def hitbox_admin(*args: str, token: str = "") -> list[Any]:
+        found = runner.invoke(cli.app, ["admin", *args], env={"HITBOX_URL": url, "HITBOX_TOKEN": token})
+        assert found.exit_code == 0, found.output
+        return found.output.splitlines()
+
+    async def scenario() -> None:
+        nonlocal url
+        async with serving(tmp_path) as (broker, url):
+            await asyncio.to_thread(steps)
+            assert not [one for one in broker.directory.tokens.values() if one.principal == "ann"]
+
+    def steps() -> None:
+        (root,) = hitbox_admin("tokens", "create", "ops")
+        rights = ("--role", "subscribe", "--role", "publish", "--names", "ann.*", "--see", "price > 1")
+        hitbox_admin("principals", "put", "ann", *rights, token=root)
+        (ann,) = hitbox_admin("tokens", "create", "ann", "--days", "1", "--role", "publish", token=root)
+        listed = [json.loads(line) for line in hitbox_admin("tokens", "list", token=root)]
+        (mine,) = [one for one in listed if one["principal"] == "ann"]
+        assert mine["roles"] == ["publish"]
+        assert ann not in str(listed)
+        (shown,) = [json.loads(x) for x in hitbox_admin("principals", "list", token=root) if "ann" in x]
+        assert (shown["names"], shown["see"], shown["tokens"]) == ("ann.*", "price > 1", 1)
+        assert json.loads(hitbox_admin("tokens", "limit", mine["id"], "--days", "0.5", token=root)[0])["expires"]
+        hitbox_admin("tokens", "revoke", mine["id"], token=root)
+        hitbox_admin("principals", "delete", "ann", token=root)
+        refused = runner.invoke(cli.app, ["admin", "stats"], env={"HITBOX_URL": url, "HITBOX_TOKEN": ann})
+        assert refused.exit_code == 2
+        assert ann not in refused.output
+
+    url = ""
+    run(scenario())
+
+
+def test_repair_keeps_the_door_closed(tmp_path: Path) -> None:
+    """Principals and tokens survive a repair; if they are lost, the broker still asks for a token."""
+    from hitbox.broker import repair
+    from hitbox.broker.store.store import Store
+
+    async def make() -> None:
+        async with scene(tmp_path) as s:
+            tokens.update(s.tokens)
+            assert (await s.ask("paris", "PUT", "/v1/subscribers/a.p", {})).status_code == 200
+
+    tokens: dict[str, str] = {}
+    run(make())
+    assert repair.check(tmp_path) == []
+    kept = repair.repair(tmp_path).kept
+    assert (kept["principals"], kept["tokens"], kept["owners"]) == (8, 8, 1)
+
+    async def look() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url, tokens["paris"]) as client:
+            assert (await client.whoami())["see"] == SEE
+            assert broker.subscriber("a.p").owner == "paris"
+
+    run(look())
+    store = Store(tmp_path)
+    for table in ("principals", "tokens"):
+        store.db.execute(f"UPDATE {table} SET settings = x'00'")
+    store.close()
+    with pytest.raises(StoreDamaged):
+        Broker(tmp_path)
+    done = repair.repair(tmp_path)
+    assert any("check the rights" in note for note in done.notes)
+
+    async def closed() -> None:
+        async with serving(tmp_path) as (_, url), Client(url) as client:
+            with pytest.raises(NotAllowed):
+                await client.whoami()
+
+    run(closed())
+
+
+def test_an_export_has_no_principals(tmp_path: Path) -> None:
+    """A snapshot holds subscriptions only; imported ones belong to nobody until somebody uses them."""
+    from hitbox.broker import import_export
+
+    async def make() -> None:
+        async with scene(tmp_path / "one") as s:
+            assert (
+                await s.ask("paris", "PUT", "/v1/subscribers/a.p/subscriptions/s", {"where": "price > 0"})
+            ).is_success
+
+    run(make())
+    import_export.export(tmp_path / "one", tmp_path / "snapshot")
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "snapshot").rglob("*") if path.is_file())
+    assert SEE.encode() not in stored
+    import_export.load(tmp_path / "two", tmp_path / "snapshot")
+
+    async def look() -> None:
+        async with serving(tmp_path / "two") as (broker, _):
+            assert not broker.directory.protected
+            assert broker.subscriber("a.p").owner == ""
+
+    run(look())
