@@ -57,7 +57,10 @@ class HttpPublisher:
 
     def answer(self) -> int | None:
         """The number of the first event; None while the answer is not complete."""
-        self._data += self.socket.recv(1 << 16)
+        more = self.socket.recv(1 << 16)
+        if not more:
+            raise ConnectionError("the broker closed the connection")
+        self._data += more
         head, separator, body = self._data.partition(b"\r\n\r\n")
         lines = head.lower().split(b"\r\n")
         size = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
@@ -86,24 +89,23 @@ class SocketPublisher(Connection):
 class Load:
     """Publishers and receivers of one broker."""
 
-    def __init__(self, url: str, publishers: int, http: bool):
+    def __init__(self, url: str, http: bool):
         self.got: Counter[tuple[int, str]] = Counter()
-        self.url, self._chosen = url, selectors.DefaultSelector()
+        self.url, self.http, self._chosen = url, http, selectors.DefaultSelector()
         self.receivers = [Connection(url) for _ in range(SUBSCRIBERS)]
         for number, one in enumerate(self.receivers):
             one.hello(f"s{number:02d}")
             self._chosen.register(one.socket, selectors.EVENT_READ, (one, f"s{number:02d}"))
-        self.publishers = [self._publisher(http) for _ in range(publishers)]
-        for publisher in self.publishers:
-            self._chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, ""))
 
-    def _publisher(self, http: bool) -> HttpPublisher | SocketPublisher:
-        try:
-            return HttpPublisher(self.url) if http else SocketPublisher(self.url)
-        except Refused:
-            return HttpPublisher(self.url)
+    def _publisher(self) -> HttpPublisher | SocketPublisher:
+        if not self.http:
+            try:
+                return SocketPublisher(self.url)
+            except Refused:
+                self.http = True
+        return HttpPublisher(self.url)
 
-    def run(self, sent: Events, batch: int, expected: int) -> dict[int, int]:
+    def run(self, sent: Events, publishers: int, batch: int, expected: int) -> dict[int, int]:
         """Publish everything and receive what is expected; returns the number of the first event of each batch."""
         starts = iter(range(0, len(sent), batch))
         asked: dict[Any, int] = {}
@@ -111,11 +113,15 @@ class Load:
 
         def next_batch(publisher: Any) -> None:
             start = next(starts, None)
-            if start is not None:
+            if start is None:  # the broker closes a connection without requests after some seconds
+                self._chosen.unregister(publisher.socket)
+                publisher.socket.close()
+            else:
                 asked[publisher] = start
                 publisher.publish(sent[start : start + batch])
 
-        for publisher in self.publishers:
+        for publisher in [self._publisher() for _ in range(publishers)]:
+            self._chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, ""))
             next_batch(publisher)
         wanted = sum(self.got.values()) + expected
         arrived, last = sum(self.got.values()), time.monotonic()
@@ -134,7 +140,7 @@ class Load:
         return firsts
 
     def close(self) -> None:
-        for one in [*self.receivers, *self.publishers]:
+        for one in self.receivers:
             one.socket.close()
 
 
@@ -150,12 +156,12 @@ async def measure(checkout: Path, data: Path, index: hitbox.Index, way: str, cou
     sent = events(count + 500, seed)
     wanted = wanted_of(index, sent)
     async with Server(data, checkout=checkout) as server:
-        load = Load(server.url, publishers, http)
+        load = Load(server.url, http)
         try:
-            load.run(sent[:500], batch, sum(map(len, wanted[:500])))  # warm up
+            load.run(sent[:500], publishers, batch, sum(map(len, wanted[:500])))  # warm up
             load.got.clear()
             used = server.cpu_seconds()
-            firsts = load.run(sent[500:], batch, sum(map(len, wanted[500:])))
+            firsts = load.run(sent[500:], publishers, batch, sum(map(len, wanted[500:])))
             await asyncio.sleep(0.5)  # the last acknowledgements are work, too
             used = server.cpu_seconds() - used
         finally:
@@ -167,8 +173,7 @@ async def measure(checkout: Path, data: Path, index: hitbox.Index, way: str, cou
         for id in ids
     )
     assert load.got == expected, "deliveries are missing, wrong or came twice"
-    kind = "HTTP" if isinstance(load.publishers[0], HttpPublisher) else "socket"
-    return used / count * 1000, kind, sum(expected.values()) / count
+    return used / count * 1000, "HTTP" if load.http else "socket", sum(expected.values()) / count
 
 
 async def main(options: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
     publish --> store (group commit) --> acknowledged to the publisher
                    |
-                   +--> dispatcher: match by level --> mailboxes --> connections --> acknowledged by the subscriber
+                   +--> dispatcher: match in groups, split by level --> mailboxes --> connections --> acknowledged
                           |
                           +--> store: pending deliveries
 

@@ -233,6 +233,21 @@ class SubscriptionRegistry:
 
     # ---- matching
 
+    def match(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None]) -> list[dict[int, list[str]]]:
+        """{priority: ids} of the matches of each event in both indexes, most urgent first."""
+        found: list[dict[int, list[str]]] = [{} for _ in events]
+        asked = where if any(text is not None for text in where) else None
+        for index in (self.index, self.ephemeral_index):
+            if not len(index):
+                continue
+            matches, priorities = index.match_with_priorities(events, asked, 1)
+            ids, levels = matches.ids.to_pylist(), priorities.tolist()
+            ends = matches.offsets.tolist()
+            for by_level, start, end in zip(found, ends[:-1], ends[1:], strict=True):
+                for at in range(start, end):
+                    by_level.setdefault(levels[at], []).append(ids[at])
+        return found
+
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
         """(priority, ids) of the matches in both indexes, most urgent first, each priority once."""
         durable: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
