@@ -26,6 +26,7 @@ TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 
 class Frame(msgspec.Struct):
     type: str
+    first: int = 0
     deliveries: list[Delivery] = []
 
 
@@ -81,8 +82,11 @@ class Connection:
 
     def deliveries(self) -> list[Delivery]:
         """The deliveries that have come in; acknowledged."""
-        found = [d for body in self.messages() for d in msgspec.json.decode(body, type=Frame).deliveries]
-        if found:
+        frames = [msgspec.json.decode(body, type=Frame) for body in self.messages()]
+        found = [delivery for frame in frames for delivery in frame.deliveries]
+        if found and frames[-1].first:
+            self.say({"type": "ack", "ranges": [[1, frames[-1].first + len(frames[-1].deliveries) - 1]]})
+        elif found:  # a broker before hitbox.json.2
             self.say({"type": "ack", "seqs": [delivery.seq for delivery in found]})
         return found
 

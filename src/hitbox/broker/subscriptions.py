@@ -274,7 +274,7 @@ class SubscriptionRegistry:
     def adopt(self, schema: Schema, index: Index) -> None:
         self.schema, self.index = schema, index
         self.ephemeral_index = Index(schema, matcher=index.matcher)
-        self.event_checker = Index(schema, matcher="brute")  # stays empty: it only validates events
+        self.event_checker = Index(schema)  # stays empty: it only validates events
 
     def with_schema(self, schema: Schema) -> Index:
         """Build the index with another schema. Raises Conflict if a subscription does not fit the schema."""

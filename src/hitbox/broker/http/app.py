@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from hitbox.broker.http import connections, openapi, request_bodies, routes
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.http.websocket import Session
 from hitbox.errors import HitboxError
 
@@ -119,20 +120,24 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
 
         return run
 
-    async def connect(socket: WebSocket) -> None:
-        principal = socket.scope["principal"]
-        if broker.closing:
-            await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
-            return
-        if connected[principal] >= broker.settings.max_connections:
-            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the maximum")
-            await socket.send_denial_response(error_response(problem))
-            return
-        connected[principal] += 1
-        try:
-            await Session(socket, broker, rate_limiter, principal).run()
-        finally:
-            connected[principal] -= 1
+    def connection(session: type[Session] | type[PublishSession]) -> Callable[[WebSocket], Awaitable[None]]:
+        async def connect(socket: WebSocket) -> None:
+            principal = socket.scope["principal"]
+            if broker.closing:
+                await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
+                return
+            if connected[principal] >= broker.settings.max_connections:
+                most = broker.settings.max_connections
+                problem = Overloaded(f"{principal} has {most} connections, which is the maximum")
+                await socket.send_denial_response(error_response(problem))
+                return
+            connected[principal] += 1
+            try:
+                await session(socket, broker, rate_limiter, principal).run()
+            finally:
+                connected[principal] -= 1
+
+        return connect
 
     async def live(request: Request) -> Response:
         return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SECURITY_HEADERS)
@@ -156,7 +161,8 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     return Starlette(
         routes=[
             *(Route(path, endpoint(found), methods=list(found)) for path, found in by_path.items()),
-            WebSocketRoute("/v1/connect", connect),
+            WebSocketRoute("/v1/connect", connection(Session)),
+            WebSocketRoute("/v1/publish", connection(PublishSession)),
             Route("/v1/live", live),
             Route("/healthz", health),
             Route("/metrics", prometheus),
