@@ -528,3 +528,34 @@ def test_settings_that_make_no_sense(tmp_path: Path, wrong: dict[str, Any]) -> N
     for options in (Options(max_backoff_seconds=-1), Options(max_tries=2**70), Options(limit=2**70)):
         with pytest.raises(BadRequest):
             check_options(options, False)
+
+
+def test_housekeeping_looks_at_busy_subscribers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            for n in range(20):
+                await broker.put_subscriber(f"idle{n}")
+            looked: list[str] = []
+            enforce = broker.tracker.enforce_limits
+
+            async def counted(mailbox: Mailbox) -> None:
+                looked.append(mailbox.subscriber.name)
+                await enforce(mailbox)
+
+            monkeypatch.setattr(broker.tracker, "enforce_limits", counted)
+            await broker.publish([item(qty=1)])
+            await until(lambda: len(looked) > 2)
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: ann.mailbox.pending == 0 and not broker._busy)
+            assert set(looked) == {"ann"}
+        async with running(tmp_path) as broker:
+            assert not broker._busy
+            await broker.publish([item(qty=1)])
+            await until(broker.caught_up)
+        async with running(tmp_path) as broker:  # a new start knows who has pending deliveries
+            assert [mailbox.subscriber.name for mailbox in broker._busy.values()] == ["ann"]
+            await broker.remove_subscriber("ann")
+            await until(lambda: not broker._busy)
+
+    run(scenario())

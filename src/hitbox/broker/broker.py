@@ -78,6 +78,7 @@ class Broker:
             raise
         self.statistics = Statistics()
         self.mailboxes: dict[int, Mailbox] = {}
+        self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
         self.waiting = self.waiting_bytes = 0
         self._accepted: deque[AcceptedEvent] = deque()
@@ -115,7 +116,7 @@ class Broker:
         self.change_barrier = ChangeBarrier()
         pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
-            self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
+            self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings)
         if failed := self.store.failed():
@@ -368,7 +369,8 @@ class Broker:
 
     def _add(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
-        self.mailboxes.setdefault(subscriber.number, Mailbox(subscriber))
+        if subscriber.number not in self.mailboxes:
+            self.mailboxes[subscriber.number] = Mailbox(subscriber, busy=self._busy)
 
     def _forget(self, subscriber: Subscriber, reason: str) -> None:
         mailbox = self.mailboxes.pop(subscriber.number, None)
@@ -496,7 +498,10 @@ class Broker:
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.within_limit]:
+            for number, mailbox in list(self._busy.items()):
+                if (not mailbox.pending and mailbox.within_limit) or self.mailboxes.get(number) is not mailbox:
+                    del self._busy[number]
+                    continue
                 try:
                     await self.tracker.enforce_limits(mailbox)
                 except HitboxError as problem:
