@@ -61,13 +61,16 @@ def events(count: int, seed: int) -> list[dict[str, int]]:
 
 
 class Server:
-    def __init__(self, folder: Path, way: str = "concurrent"):
+    """A broker in a process of its own; `checkout`: another checkout of hitbox, with a `.venv`."""
+
+    def __init__(self, folder: Path, way: str = "concurrent", checkout: Path | None = None):
         self.folder, self.way = folder, way
+        self.python = sys.executable if checkout is None else str(checkout.absolute() / ".venv/bin/python")
 
     async def __aenter__(self) -> Server:
         began = time.monotonic()
         command = ["-m", "hitbox.broker.cli", "serve", "--data", str(self.folder), "--port", "0", "--way", self.way]
-        self.process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+        self.process = await asyncio.create_subprocess_exec(self.python, *command, stdout=asyncio.subprocess.PIPE)
         assert self.process.stdout is not None
         line = (await self.process.stdout.readline()).decode()
         self.start_seconds = time.monotonic() - began

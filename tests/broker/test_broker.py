@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -253,26 +254,75 @@ def test_retention_makes_room(tmp_path: Path) -> None:
 
 
 def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event of a group cannot be matched: the others get all, and it gets what is above the failure."""
+
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
-            matched = broker.registry.levels
+            await broker.subscribe("bob", [sub("s", "qty > 0", 9)])
+            levels, match = broker.registry.levels, broker.registry.match
 
-            def levels(event: Any, where: Any) -> Any:
-                return 1 // 0 if event["qty"] == 1 else matched(event, where)
+            def bad_match(events: Any, where: Any) -> Any:
+                return 1 // 0 if any(event["qty"] == 3 for event in events) else match(events, where)
+
+            def bad_levels(event: Any, where: Any) -> Any:
+                found = levels(event, where)
+                yield next(found)
+                raise ZeroDivisionError
 
             with monkeypatch.context() as patch:
-                patch.setattr(broker.registry, "levels", levels)
-                assert await broker.publish([item(qty=1), item(qty=2)]) == 1
+                patch.setattr(broker.registry, "match", bad_match)
+                patch.setattr(broker.registry, "levels", bad_levels)
+                assert await broker.publish([item(qty=quantity) for quantity in range(1, 8)]) == 1
                 await until(lambda: broker.statistics.counts["errors"])
-            ann = await Listener(broker).attach("ann")
-            await until(lambda: ann.seqs() == [2])  # the others get theirs
-            await until(lambda: broker.store.failed() == [1])
+            ann, bob = await Listener(broker).attach("ann"), await Listener(broker).attach("bob")
+            await until(lambda: ann.seqs() == [1, 2, 4, 5, 6, 7] and bob.seqs() == list(range(1, 8)))
+            await until(lambda: broker.store.failed() == [3])
             assert broker.health()[0]["status"] == "degraded"
         async with running(tmp_path) as broker:
             ann = await Listener(broker).attach("ann")
-            await until(lambda: ann.seqs() == [1])
+            await until(lambda: ann.seqs() == [3])
             assert broker.health()[0]["status"] == "ok"
+
+    run(scenario())
+
+
+def test_what_waits_is_matched_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every way: the same deliveries, by level over the whole group; a slow group makes the next ones smaller."""
+
+    async def scenario(way: str) -> None:
+        groups: list[int] = []
+        async with running(tmp_path / way, way=way) as broker:
+            await broker.subscribe("low", [sub("s", "qty > 2", 1)])
+            await broker.subscribe("high", [sub("s", "qty < 9", 8), sub("t", "qty < 4 AND city = 'x'", 3)])
+            low, high = await Listener(broker).attach("low"), await Listener(broker).attach("high")
+            match = broker.registry.match
+
+            def counted(events: Any, where: Any) -> Any:
+                groups.append(len(events))
+                if len(groups) == 1:
+                    time.sleep(0.02)  # more than a turn of the event loop
+                return match(events, where)
+
+            monkeypatch.setattr(broker.registry, "match", counted)
+            await broker.publish([item(qty=quantity, city="x") for quantity in range(1, 12)])
+            await until(lambda: len(low.got) == 9 and len(high.got) == 8)
+            assert (low.seqs(), high.seqs()) == (list(range(3, 12)), list(range(1, 9)))
+            assert [d["subscriptions"] for d in high.got] == [["s", "t"]] * 3 + [["s"]] * 5
+            sent: dict[int, list[int]] = {}
+            for row in broker.statistics.trace:
+                sent.setdefault(row.seq, []).append(row.level)
+            assert all(levels == sorted(levels, reverse=True) for levels in sent.values())
+            await broker.publish([item(qty=0), item(qty=20), item(qty=21)])
+            await until(lambda: len(low.got) == 11)
+            assert groups == [11, 3]
+            assert broker.dispatcher.together == 5
+            await broker.publish([item(qty=20)] * 7)
+            await until(lambda: len(low.got) == 18)
+            assert groups == [11, 3, 5, 2]
+
+    for way in ("serial", "alternate", "concurrent"):
+        run(scenario(way))
 
 
 def test_a_store_that_fails_takes_nothing_more_and_loses_nothing(
@@ -478,3 +528,34 @@ def test_settings_that_make_no_sense(tmp_path: Path, wrong: dict[str, Any]) -> N
     for options in (Options(max_backoff_seconds=-1), Options(max_tries=2**70), Options(limit=2**70)):
         with pytest.raises(BadRequest):
             check_options(options, False)
+
+
+def test_housekeeping_looks_at_busy_subscribers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            for n in range(20):
+                await broker.put_subscriber(f"idle{n}")
+            looked: list[str] = []
+            enforce = broker.tracker.enforce_limits
+
+            async def counted(mailbox: Mailbox) -> None:
+                looked.append(mailbox.subscriber.name)
+                await enforce(mailbox)
+
+            monkeypatch.setattr(broker.tracker, "enforce_limits", counted)
+            await broker.publish([item(qty=1)])
+            await until(lambda: len(looked) > 2)
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: ann.mailbox.pending == 0 and not broker._busy)
+            assert set(looked) == {"ann"}
+        async with running(tmp_path) as broker:
+            assert not broker._busy
+            await broker.publish([item(qty=1)])
+            await until(broker.caught_up)
+        async with running(tmp_path) as broker:  # a new start knows who has pending deliveries
+            assert [mailbox.subscriber.name for mailbox in broker._busy.values()] == ["ann"]
+            await broker.remove_subscriber("ann")
+            await until(lambda: not broker._busy)
+
+    run(scenario())

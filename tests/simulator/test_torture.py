@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -144,14 +143,17 @@ def oldest_first_on_the_disk(right: Any) -> Bug:
     return bad
 
 
-@bug(SubscriptionRegistry, "levels")
-def a_priority_comes_twice(_: Any) -> Bug:
-    def bad(registry: SubscriptionRegistry, event: Any, where: Any) -> Iterator[Any]:  # as it was once
-        durable: Any = registry.index.match_levels(event, where) if len(registry.index) else iter(())
-        live: Any = registry.ephemeral_index.match_levels(event, where) if len(registry.ephemeral_index) else iter(())
-        return heapq.merge(durable, live, key=lambda found: -found[0])
+@bug(SubscriptionRegistry, "match")
+def least_urgent_first(right: Any) -> Bug:
+    def bad(registry: SubscriptionRegistry, events: Any, where: Any) -> Any:
+        return [{9 - level: ids for level, ids in found.items()} for found in right(registry, events, where)]
 
     return bad
+
+
+@bug(SubscriptionRegistry, "match")
+def a_group_is_mixed_up(right: Any) -> Bug:
+    return lambda registry, events, where: right(registry, events, where)[::-1]
 
 
 @bug(Mailbox, "window_left")
@@ -328,9 +330,16 @@ def replay_at_the_wrong_level(right: Any) -> Bug:
     return bad
 
 
-@bug(SubscriptionRegistry, "levels")
-def ephemeral_gets_nothing(_: Any) -> Bug:
-    return lambda registry, event, where: registry.index.match_levels(event, where)
+@bug(SubscriptionRegistry, "match")
+def ephemeral_gets_nothing(right: Any) -> Bug:
+    def bad(registry: SubscriptionRegistry, events: Any, where: Any) -> Any:
+        live, registry.ephemeral_index = registry.ephemeral_index, registry.event_checker
+        try:
+            return right(registry, events, where)
+        finally:
+            registry.ephemeral_index = live
+
+    return bad
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -2,7 +2,7 @@
 
     publish --> store (group commit) --> acknowledged to the publisher
                    |
-                   +--> dispatcher: match by level --> mailboxes --> connections --> acknowledged by the subscriber
+                   +--> dispatcher: match in groups, split by level --> mailboxes --> connections --> acknowledged
                           |
                           +--> store: pending deliveries
 
@@ -17,6 +17,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,6 +44,8 @@ RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
 """Deliveries that may be waiting for the store while the disk is full."""
+Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int]]]
+"""Publishes that are stored together: events, their texts, and the number of the first, once it is known."""
 T = TypeVar("T")
 MANY = 200
 """A batch of more events than this is checked in a thread, so that it does not delay the event loop."""
@@ -71,9 +74,12 @@ class Broker:
             raise
         self.statistics = Statistics()
         self.mailboxes: dict[int, Mailbox] = {}
+        self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
         self.waiting = self.waiting_bytes = 0
         self._accepted: deque[AcceptedEvent] = deque()
+        self._arrived: Group = []
+        self._appending: asyncio.Task[None] | None = None
         self._work = asyncio.Event()
         self._ahead: dict[
             asyncio.Future[None], int
@@ -106,7 +112,7 @@ class Broker:
         self.change_barrier = ChangeBarrier()
         pending = self.store.pending()
         for subscriber in self.registry.by_number.values():
-            self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0))
+            self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings)
         if failed := self.store.failed():
@@ -203,26 +209,25 @@ class Broker:
 
     async def publish(self, items: Sequence[PublishedEvent]) -> int:
         """Accept events; returns the number of the first one, once all are durable."""
+        return await asyncio.shield(await self.accept(items))
+
+    async def accept(self, items: Sequence[PublishedEvent]) -> asyncio.Future[int]:
+        """Check events and add them to the group that is stored next. The future has the number of the first one, once
+        all are durable; they are stored even if nobody waits for it."""
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not items:
-            return self.store.events.next() - 1
+            accepted.set_result(self.store.events.next() - 1)
+            return accepted
         large = len(items) > MANY or any(item.where is not None for item in items)
         bodies = await asyncio.to_thread(self.check, items) if large else self.check(items)
         size = sum(map(len, bodies))
         self._admit(len(items), size)
         self.waiting += len(items)
         self.waiting_bytes += size
-        entered = False
-        try:
-            await self.change_barrier.enter(len(items))
-            entered = True
-            now = time.time_ns() // 1000
-            started = time.perf_counter_ns()
-            first: int = await asyncio.shield(self._append(bodies, items, now, started))
-        except BaseException:
-            if not entered:
-                self._done(len(items), size)
-            raise
-        return first
+        self._arrived.append((items, bodies, accepted))
+        if self._appending is None:  # the others of this turn of the event loop join the group
+            self._appending = asyncio.create_task(self._append())
+        return accepted
 
     def _admit(self, count: int, size: int) -> None:
         s = self.settings
@@ -234,19 +239,37 @@ class Broker:
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
 
-    async def _append(self, bodies: list[bytes], items: Sequence[PublishedEvent], now: int, started: int) -> int:
-        """Store events and queue them for matching. Completes even if the publisher has disconnected."""
-        try:
-            first: int = await self.writer.submit(lambda: self.store.append(bodies, now))
-        except BaseException:
-            self.change_barrier.leave(len(items))
-            self._done(len(items), sum(map(len, bodies)))
-            raise
-        self.statistics.counts["published"] += len(items)
-        for at, (item, body) in enumerate(zip(items, bodies, strict=True)):
-            self._accepted.append(AcceptedEvent(first + at, item.event, item.where, body, now, started))
+    async def _append(self) -> None:
+        """Hand the groups of events that have arrived to the store, one after the other, in their order."""
+        while self._arrived:
+            group, self._arrived = self._arrived, []
+            bodies = [body for _, some, _ in group for body in some]
+            await self.change_barrier.enter(len(bodies))
+            now = time.time_ns() // 1000
+            stored = self.writer.submit(partial(self.store.append, bodies, now))
+            stored.add_done_callback(partial(self._stored, group, now, time.perf_counter_ns()))
+        self._appending = None
+
+    def _stored(self, group: Group, now: int, started: int, stored: asyncio.Future[int]) -> None:
+        """A group of events is durable, or cannot be stored. Queue them for matching, and tell the publishers."""
+        problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
+        if problem is not None:
+            for items, bodies, accepted in group:
+                self.change_barrier.leave(len(items))
+                self._done(len(items), sum(map(len, bodies)))
+                if not accepted.done():
+                    accepted.set_exception(problem)
+                    accepted.exception()  # the publisher may have gone
+            return
+        first = stored.result()
+        for items, bodies, accepted in group:
+            for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
+                self._accepted.append(AcceptedEvent(seq, item.event, item.where, body, now, started))
+            if not accepted.done():
+                accepted.set_result(first)
+            self.statistics.counts["published"] += len(items)
+            first += len(items)
         self._work.set()
-        return first
 
     def _done(self, count: int, size: int) -> None:
         self.waiting -= count
@@ -353,7 +376,8 @@ class Broker:
 
     def _add(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
-        self.mailboxes.setdefault(subscriber.number, Mailbox(subscriber))
+        if subscriber.number not in self.mailboxes:
+            self.mailboxes[subscriber.number] = Mailbox(subscriber, busy=self._busy)
 
     def _forget(self, subscriber: Subscriber, reason: str) -> None:
         mailbox = self.mailboxes.pop(subscriber.number, None)
@@ -496,7 +520,10 @@ class Broker:
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            for mailbox in [m for m in self.mailboxes.values() if m.pending or not m.within_limit]:
+            for number, mailbox in list(self._busy.items()):
+                if (not mailbox.pending and mailbox.within_limit) or self.mailboxes.get(number) is not mailbox:
+                    del self._busy[number]
+                    continue
                 try:
                     await self.tracker.enforce_limits(mailbox)
                 except HitboxError as problem:

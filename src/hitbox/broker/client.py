@@ -52,14 +52,19 @@ import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.typing import Subprotocol
 
 from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Overloaded, StoreFailed
 from hitbox.broker.prefetch import PREFETCH_SECONDS, PrefetchWindow
+from hitbox.broker.publisher import LARGEST, ConnectionLost, PublishSocket
 from hitbox.encoding import inputs
 from hitbox.encoding.values import for_json
 
+PROTOCOL = "hitbox.json.2"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
+NO_SOCKET = (400, 403, 404, 405, 426)
+"""The status with which a server refuses /v1/publish that does not have it, such as an older broker."""
 HEARTBEATS = 4
 """How often the client asks for more time within `visibility_seconds`."""
 SHORTEST_HEARTBEAT = 0.02
@@ -114,6 +119,8 @@ class Client:
         self._tls = _tls_context(ca, client_cert) if self.url.startswith("https:") else None
         self.timeout, self.connect_seconds = timeout, connect_seconds
         headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._publishing = PublishSocket(lambda: self.open_socket("/v1/publish", timeout))
+        self._publish_by_http = False
         self._http = httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=self._tls or False
         )
@@ -125,6 +132,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        await self._publishing.close()
         await self._http.aclose()
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
@@ -152,7 +160,10 @@ class Client:
 
     async def publish_many(self, events: Any, where: Sequence[str | None] | None = None) -> int:
         """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
-        list or a table, as in `Index.match_batch`."""
+        list or a table, as in `Index.match_batch`.
+
+        Many calls may be in progress; they share one connection, and what arrives together is stored together.
+        """
         rows = inputs.rows(events)
         items = [
             {"event": for_json(event)} if text is None else {"event": for_json(event), "where": text}
@@ -160,7 +171,7 @@ class Client:
         ]
         for pause in _pauses():
             try:
-                found = await self.request("POST", "/v1/events", items)
+                found = await self._publish(items)
                 return int(found["first"])
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
@@ -169,6 +180,29 @@ class Client:
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
         raise AssertionError("pauses do not end")
+
+    async def _publish(self, items: list[dict[str, Any]]) -> Any:
+        """Publish over the socket. If there is none, publish by HTTP, which also says what is wrong."""
+        content = _encoded(items)
+        if self._publish_by_http or len(content) > LARGEST:
+            return await self.request("POST", "/v1/events", items)
+        try:
+            async with asyncio.timeout(self.timeout):
+                try:
+                    await self._publishing.open()
+                except (OSError, InvalidHandshake, ConnectionClosed, InvalidURI) as problem:
+                    status = getattr(getattr(problem, "response", None), "status_code", 0)
+                    self._publish_by_http = status in NO_SOCKET
+                    return await self.request("POST", "/v1/events", items)
+                found = await self._publishing.publish(content)
+        except (ConnectionLost, TimeoutError) as problem:
+            reason = str(problem) or f"waited for {self.timeout:g} s"
+            raise StoreFailed(
+                f"no answer from the broker at {self.url}: {reason}. The events may have been accepted"
+            ) from problem
+        if found["type"] == "error":
+            raise _error(found, found["status"])
+        return found
 
     async def whoami(self) -> dict[str, Any]:
         """The principal of this client's token, and its rights."""
@@ -235,17 +269,18 @@ class Client:
             hello["options"] = options
         return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
 
-    def open_socket(self) -> Any:
-        address = "ws" + self.url[len("http") :] + "/v1/connect"
+    def open_socket(self, path: str, seconds: float | None) -> Any:
+        address = "ws" + self.url[len("http") :] + path
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         return connect(
             address,
             additional_headers=headers,
             ssl=self._tls,
+            subprotocols=[Subprotocol(PROTOCOL)],
             max_size=None,
             compression=None,
             proxy=None,
-            open_timeout=self.connect_seconds,
+            open_timeout=seconds,
         )
 
     @classmethod
@@ -279,6 +314,7 @@ class Subscriber:
         self._requests = itertools.count(1)
         self._subscriptions = {one["name"]: one for one in subscriptions}
         self._acks: list[int] = []
+        self._numbers: dict[int, int] = {}  # of deliveries on this connection: {seq: number}
         self._flush: asyncio.TimerHandle | None = None
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -347,6 +383,7 @@ class Subscriber:
         seqs = _numbers(deliveries)
         for seq in seqs:
             self._working.pop(seq, None)
+            self._numbers.pop(seq, None)
         await self._send_numbers("nack", seqs)
 
     async def extend(self, *deliveries: Delivery | int) -> None:
@@ -358,8 +395,19 @@ class Subscriber:
     async def _send_acks(self) -> None:
         self._flush = None
         seqs, self._acks = self._acks, []
-        if seqs and not await self._send_numbers("ack", seqs):
+        numbers: list[int] = []
+        earlier: list[int] = []  # that came on an earlier connection
+        for seq in seqs:
+            number = self._numbers.pop(seq, 0)
+            (numbers if number else earlier).append(number or seq)
+        if not await self._send_ranges(_ranges(numbers)) or not await self._send_numbers("ack", earlier):
             self._acks = seqs + self._acks  # sent again after the next hello
+
+    async def _send_ranges(self, ranges: list[tuple[int, int]]) -> bool:
+        for start in range(0, len(ranges), MOST_NUMBERS):
+            if not await self._send({"type": "ack", "ranges": ranges[start : start + MOST_NUMBERS]}):
+                return False
+        return True
 
     async def _send_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
         for start in range(0, len(seqs), MOST_NUMBERS):
@@ -492,7 +540,7 @@ class Subscriber:
         pauses = _pauses()
         while True:
             try:
-                async with self._client.open_socket() as socket:
+                async with self._client.open_socket("/v1/connect", self._client.connect_seconds) as socket:
                     await self._greet(socket)
                     pauses = _pauses()
                     beat = asyncio.create_task(self._heartbeat())
@@ -538,6 +586,7 @@ class Subscriber:
         visible = welcome["options"]["visibility_seconds"]
         self._heartbeat_seconds = max(visible / HEARTBEATS, SHORTEST_HEARTBEAT)
         self._prefetch.horizon = min(PREFETCH_SECONDS, visible / 2)
+        self._numbers.clear()
         self._acked.clear()  # acknowledgements may have been lost with the old connection
         if not ephemeral:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
@@ -553,8 +602,12 @@ class Subscriber:
         while True:
             message = msgspec.json.decode(await socket.recv())
             if message["type"] == "deliveries":
-                for row in message["deliveries"]:
-                    self._receive_delivery(msgspec.convert(row, Delivery))
+                numbered = "first" in message and not self._hello["ephemeral"]  # an older broker has no numbers
+                for number, row in enumerate(message["deliveries"], message.get("first", 0)):
+                    delivery = msgspec.convert(row, Delivery)
+                    if numbered:
+                        self._numbers[delivery.seq] = number
+                    self._receive_delivery(delivery)
             elif message["request"] in self._answers:
                 answer = self._answers[message["request"]]
                 if not answer.done():
@@ -650,6 +703,21 @@ def _is_temporary(problem: BrokerError) -> bool:
     """Whether to try again: the broker is busy, full or closing, or the name of the lost connection is still taken."""
     kinds = ("Conflict", "StoreFailed", "StoreFull")
     return isinstance(problem, Overloaded) or (isinstance(problem, Refused) and problem.kind in kinds)
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Numbers as ranges, both ends included.
+
+    >>> _ranges([3, 1, 2, 7])
+    [(1, 3), (7, 7)]
+    """
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
 
 
 def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:

@@ -21,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the broker."""
 
     way: Way = "concurrent"
-    """How priority levels are matched and sent: all matched first, in turns, or overlapped."""
+    """How priority levels are determined and sent: all determined first, in turns, or overlapped."""
     max_waiting: int = 20_000
     """Events that are being stored or wait to be matched; above this, publishers are refused."""
     max_waiting_bytes: int = 64 * 2**20

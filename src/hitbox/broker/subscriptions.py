@@ -248,6 +248,24 @@ class SubscriptionRegistry:
 
     # ---- matching
 
+    def match(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None]) -> list[dict[int, list[str]]]:
+        """{priority: ids} of the matches of each event in both indexes, without those whose owner may not see it."""
+        found: list[dict[int, list[str]]] = [{} for _ in events]
+        asked = where if any(text is not None for text in where) else None
+        for index in (self.index, self.ephemeral_index):
+            if not len(index):
+                continue
+            matches, priorities = index.match_with_priorities(events, asked, 1)
+            ids, levels = matches.ids.to_pylist(), priorities.tolist()
+            ends = matches.offsets.tolist()
+            for by_level, start, end in zip(found, ends[:-1], ends[1:], strict=True):
+                for at in range(start, end):
+                    by_level.setdefault(levels[at], []).append(ids[at])
+        for number, event in enumerate(events):
+            if found[number] and (hidden := self.visibility.hidden_from(event)):
+                found[number] = dict(self._visible(iter(found[number].items()), hidden))
+        return found
+
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
         """(priority, ids) of the matches in both indexes, most urgent first, each priority once. Subscriptions whose
         owner may not see the event do not match."""
@@ -293,7 +311,7 @@ class SubscriptionRegistry:
     def adopt(self, schema: Schema, index: Index) -> None:
         self.schema, self.index = schema, index
         self.ephemeral_index = Index(schema, matcher=index.matcher)
-        self.event_checker = Index(schema, matcher="brute")  # stays empty: it only validates events
+        self.event_checker = Index(schema)  # stays empty: it only validates events
 
     def with_schema(self, schema: Schema) -> Index:
         """Build the index with another schema. Raises Conflict if a subscription does not fit the schema."""

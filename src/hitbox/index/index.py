@@ -409,14 +409,15 @@ class Index:
         return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
 
     def match_with_priorities(
-        self, events_: pa.Table, where: Sequence[str | None] | None, threads: int
+        self, events_: pa.Table | Sequence[Event], where: Sequence[str | None] | None, threads: int
     ) -> tuple[Matches, NDArray[np.uint8]]:
-        """The matches of many events, and the priority of each match: for an index that is one part of several."""
-        catalog = self._catalog
+        """The matches of many events, and the priority of each match."""
         offsets, ids, priority = [np.zeros(1, np.int64)], [], []
-        for ends, (some, levels) in self._match_slots(
-            events_, where, threads, lambda slots, ends: (catalog.ids.take(slots, ends), catalog.priority[slots])
-        ):
+
+        def of(slots: I32, ends: I64) -> tuple[pa.Array, NDArray[np.uint8]]:
+            return self._catalog.ids.take(slots, ends), self._catalog.priority[slots]
+
+        for ends, (some, levels) in self._match_slots(events_, where, threads, of):
             offsets.append(ends[1:] + offsets[-1][-1])
             ids.append(some)
             priority.append(levels)

@@ -20,6 +20,8 @@ from hitbox.broker import admin
 from hitbox.broker.client import Client, Delivery
 from hitbox.broker.delivery.mailbox import MEMORY_ROWS, Mailbox
 from hitbox.broker.delivery.mailbox import Delivery as MailboxDelivery
+from hitbox.broker.errors import BadRequest
+from hitbox.broker.http.websocket import DeliveryNumbers
 from hitbox.broker.prefetch import FIRST_WINDOW, PrefetchWindow
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscriber
@@ -367,7 +369,7 @@ def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: 
             deleted: list[int] = []
             delete = broker.store.acknowledge
 
-            def count(keys: Any) -> int:
+            def count(keys: Any) -> dict[int, int]:
                 keys = list(keys)
                 deleted.append(len(keys))
                 return delete(keys)
@@ -378,7 +380,7 @@ def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: 
             looked = Counting(broker.mailbox("ann"))
             await socket.send(json.dumps({"type": "ack", "seqs": numbers}))
             await until(lambda: broker.mailbox("ann").pending == 2997)
-            assert deleted == [3]  # in memory, on the disk, and held: what is pending, and no more
+            assert deleted == [1, 2]  # held; in memory and on the disk: what is pending, and no more
             assert looked.count * 100 < before
             assert broker.statistics.counts["acked"] == 3
             await socket.send(json.dumps({"type": "ack", "seqs": [*range(1, 10_002)]}))
@@ -506,3 +508,106 @@ def test_a_handler_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptur
     assert "event 1" in record.getMessage()
     assert record.exc_info
     assert "the handler's own trouble" in str(record.exc_info[1])
+
+
+# ---- many deliveries per message, acknowledged in ranges
+
+
+def test_ranges_of_numbers() -> None:
+    numbers = DeliveryNumbers()
+    assert (numbers.add([70, 71, 90]), numbers.add([]), numbers.add([71, 95])) == (1, 4, 4)
+    assert numbers.take([]) == []
+    assert numbers.take([(0, 0), (6, 2**53)]) == []  # what was never sent
+    assert numbers.take([(2, 2), (2, 2)]) == [71]
+    assert numbers.take([(2, 3), (1, 2), (3, 3)]) == [70, 90]  # overlapping, one of them acknowledged already
+    assert numbers.take([(0, 2**53), (4, 5)]) == [71, 95]
+    assert numbers.take([(1, 2**53)]) == []
+    with pytest.raises(BadRequest, match=r"\[3, 2\] ends before"):
+        numbers.take([(3, 2)])
+    assert numbers.add([1, 2]) == 6
+
+
+def test_wide_ranges_cost_no_more_than_narrow_ones() -> None:
+    numbers = DeliveryNumbers()
+    numbers.add(range(20_000))
+    wide = [(2**40 + n, 2**52) for n in range(10_000)]
+    assert numbers.take(wide) == []
+    assert numbers.take([*wide, (5, 2**53)]) == list(range(4, 20_000))
+    for _ in range(5):  # sent again and again, never acknowledged: the newest stay
+        numbers.add(range(10_000))
+    assert numbers.take([(1, 2**53)])[-10_000:] == list(range(10_000))
+
+
+def test_acknowledgements_of_many_are_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes before the store gets to it joins; what comes afterwards is another group; nothing is forgotten."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            names = [f"n{n}" for n in range(20)]
+            for name in names:
+                await broker.subscribe(name, [sub("s", "qty > 0")])
+            all_of_them = [await Listener(broker, auto=False).attach(name) for name in names]
+            groups: list[int] = []
+            delete = broker.store.acknowledge
+
+            def count(keys: Any) -> dict[int, int]:
+                groups.append(len(keys))
+                return delete(keys)
+
+            monkeypatch.setattr(broker.store, "acknowledge", count)
+            for turn in range(1, 4):
+                await broker.publish([item(qty=1)] * 2)
+                await until(lambda turn=turn: all(len(one.got) == 2 * turn for one in all_of_them))  # type: ignore[misc]
+                await until(broker.caught_up)
+                for one in all_of_them:
+                    broker.tracker.acknowledge(one.mailbox, one.seqs()[-2:])
+                await until(lambda: all(one.mailbox.pending == 0 for one in all_of_them))
+                assert broker.store.deliveries.rows() == 0
+                assert broker.statistics.counts["acked"] == turn * 40
+            assert sum(groups) == 120
+            assert len(groups) < 60
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_acknowledging_by_range(tmp_path: Path) -> None:
+    """Over a real socket: out of order, twice, what was never sent; only what was sent and named is gone."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            async with connect(f"ws{url[4:]}/v1/connect", subprotocols=["hitbox.json.2"]) as socket:  # type: ignore[list-item]
+                assert socket.subprotocol == "hitbox.json.2"
+
+                async def say(**message: Any) -> None:
+                    await socket.send(json.dumps(message))
+
+                await say(type="hello", subscriber="ann", window=6)
+                assert json.loads(await socket.recv())["type"] == "welcome"
+                await broker.publish([item(qty=n % 2) for n in range(20)])  # the even numbers match
+                got: list[tuple[int, int]] = []
+                while len(got) < 6:
+                    frame = json.loads(await socket.recv())
+                    got += [(frame["first"] + at, d["seq"]) for at, d in enumerate(frame["deliveries"])]
+                assert got == [(n, 2 * n) for n in range(1, 7)]
+                await say(type="ack", ranges=[[5, 6], [2, 2]])
+                await say(type="ack", ranges=[[2, 3], [2, 2], [6, 6]], seqs=[8])
+                await until(lambda: broker.mailbox("ann").pending == 5)
+                while len(got) < 10:
+                    frame = json.loads(await socket.recv())
+                    got += [(frame["first"] + at, d["seq"]) for at, d in enumerate(frame["deliveries"])]
+                assert got[6:] == [(n, 2 * n) for n in range(7, 11)]
+                await say(type="ack", ranges=[[11, 2**53]])  # never sent
+                await say(type="ack", ranges=[[8, 8], [0, 0]])
+                await until(lambda: broker.mailbox("ann").pending == 4)
+                assert list(broker.mailbox("ann").in_flight) == [2, 14, 18, 20]
+                await say(type="ack", ranges=[[1, 10]])
+                await until(lambda: broker.mailbox("ann").pending == 0)
+                await say(type="ack", ranges=[[2, 1]])
+                assert "ends before it begins" in await socket.recv()
+                with pytest.raises(ConnectionClosed):
+                    await socket.recv()
+            assert broker.store.deliveries.rows() == 0
+            assert broker.statistics.counts["acked"] == 10
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))

@@ -231,8 +231,8 @@ def test_tokens_hosts_and_origins(tmp_path: Path) -> None:
                 await connect(socket)
             with pytest.raises(InvalidStatus):
                 await connect(socket, additional_headers=good, origin="http://evil.example")  # type: ignore[arg-type]
-            async with connect(socket, subprotocols=["hitbox.v1", f"bearer.{token}"]) as opened:  # type: ignore[list-item]
-                assert opened.subprotocol == "hitbox.v1"
+            async with connect(socket, subprotocols=["hitbox.json.2", f"bearer.{token}"]) as opened:  # type: ignore[list-item]
+                assert opened.subprotocol == "hitbox.json.2"
             with pytest.raises(NotAllowed):
                 async with Client(url, "wrong") as client, client.subscriber("ann"):
                     pass

@@ -461,20 +461,17 @@ def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: p
         async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
             await broker.subscribe("ann", [sub("s", "city LIKE '%x_y%'"), sub("t", "qty > 0")])
             ann = await Listener(broker).attach("ann")
-            levels = broker.registry.levels
+            match = broker.registry.match
 
-            def stuck(event: Any, where: str | None) -> Any:
-                def look() -> Any:
-                    threads.append(threading.current_thread() is not threading.main_thread())
-                    if len(event.get("city", "")) > 4000:
-                        release.wait(30)
-                    if event["qty"] == 2:
-                        time.sleep(0.02)  # more than a turn of the loop
-                    yield from levels(event, where)
+            def stuck(events: Any, where: Any) -> Any:
+                threads.append(threading.current_thread() is not threading.main_thread())
+                if len(events[0].get("city", "")) > 4000:
+                    release.wait(30)
+                if events[0]["qty"] == 2:
+                    time.sleep(0.02)  # more than a turn of the loop
+                return match(events, where)
 
-                return look()
-
-            monkeypatch.setattr(broker.registry, "levels", stuck)
+            monkeypatch.setattr(broker.registry, "match", stuck)
             await broker.publish([item(qty=1, city="x" * 5000)])
             await until(lambda: threads == [True])
             assert (await http.get("/healthz")).status_code == 200
@@ -489,3 +486,91 @@ def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: p
         run(scenario())
     finally:
         release.set()
+
+
+# ---- frames
+
+
+def frame(data: bytes, kind: int = 0x81) -> bytes:
+    mask = b"\x01\x02\x03\x04"
+    size = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
+    return bytes([kind]) + size + mask + bytes(byte ^ mask[at % 4] for at, byte in enumerate(data))
+
+
+async def upgraded(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = ["GET /v1/connect HTTP/1.1", f"Host: {host}:{port}", "Upgrade: websocket", "Connection: Upgrade",
+             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version: 13", "", ""]  # fmt: skip
+    writer.write("\r\n".join(lines).encode())
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    return reader, writer
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    kind, size = await reader.readexactly(2)
+    if size >= 126:
+        size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
+    return kind & 15, await reader.readexactly(size)
+
+
+def test_frames_however_they_are_cut(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, max_body_bytes=100_000) as (broker, url):
+            hello = b'{"type": "hello", "subscriber": "ann"}'
+            long = b'{"type": "subscribe", "request": 1, "put": [{"name": "s", "where": "qty IN (%b)"}]}'
+            long %= b", ".join(b"%d" % n for n in range(300))
+            reader, writer = await upgraded(url)
+            parts = [frame(hello[:9], 0x01), frame(b"are you there?", 0x89), frame(hello[9:20], 0x00)]
+            parts += [frame(hello[20:], 0x80), frame(long), frame(b'{"type": "window", "size": 5}') * 40]
+            parts += [frame(b'{"type": "window", "size": 7}', 0x82)]
+            for byte in b"".join(parts):
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0)
+            assert await read_frame(reader) == (10, b"are you there?")
+            assert b"welcome" in (await read_frame(reader))[1]
+            assert b"done" in (await read_frame(reader))[1]
+            await until(lambda: broker.mailbox("ann").window == 7)
+            writer.write(frame(b'{"type": "window", "size": 3}') * 1000 + frame(b'{"type": "window", "size": 9}')[:-1])
+            await until(lambda: broker.mailbox("ann").window == 3)
+            writer.close()  # in the middle of a frame
+            await until(lambda: broker.mailbox("ann").connected is None)
+            assert broker.mailbox("ann").window == 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (b"\x81\xff" + (2**40).to_bytes(8, "big"), 1009),  # larger than a message may be
+        (b"\x81\xff" + (100_001).to_bytes(8, "big") + bytes(50_000), 1009),
+        (b"\x81\x02{}", 1002),  # not masked
+        (frame(b"{}", 0x83), 1002),  # an opcode that does not exist
+        (frame(b"{}", 0xC1), 1002),  # compressed, which was not agreed
+        (frame(b"{}", 0x80), 1002),  # the continuation of nothing
+        (frame(b'{"type": "\xff"}'), 1008),
+        (frame(b"{}"), 1008),
+    ],
+)
+def test_bad_frames_end_their_connection_only(tmp_path: Path, bad: bytes, code: int) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, max_body_bytes=100_000) as (broker, url):
+            other_reader, other = await upgraded(url)
+            other.write(frame(b'{"type": "hello", "subscriber": "bob"}'))
+            assert b"welcome" in (await read_frame(other_reader))[1]
+            reader, writer = await upgraded(url)
+            writer.write(frame(b'{"type": "hello", "subscriber": "ann"}'))
+            assert b"welcome" in (await read_frame(reader))[1]
+            writer.write(bad)
+            kind, body = await read_frame(reader)
+            while kind != 8:
+                kind, body = await read_frame(reader)
+            assert int.from_bytes(body[:2], "big") == code
+            writer.close()
+            await until(lambda: broker.mailbox("ann").connected is None)
+            other.write(frame(b'{"type": "subscribe", "request": 1, "put": [{"name": "s", "where": "qty > 1"}]}'))
+            assert b"done" in (await read_frame(other_reader))[1]
+            other.close()
+
+    run(scenario())

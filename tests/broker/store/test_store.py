@@ -78,7 +78,7 @@ def test_deliveries_come_most_urgent_first_and_are_marked_when_fetched(tmp_path:
     again, _ = store.fetch(1, set(), 2)
     assert [(d.seq, d.sent) for d in again] == [(10, False), (20, False)]
     assert store.fetch(1, {10, 20}, 5)[0][0].sent
-    assert store.acknowledge([(1, 9, 30), (1, 9, 30), (1, 8, 9)]) == 2
+    assert store.acknowledge([(1, 9, 30), (1, 9, 30), (1, 8, 9), (2, 9, 30)]) == {1: 2}
     store.commit()
     store.close()
     Store(tmp_path).close()

@@ -7,6 +7,7 @@ such as a quick acknowledgement, is applied to the store right after `record`.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -21,6 +22,32 @@ from hitbox.broker.store.store import Store
 FETCH_ROWS = 1_000
 
 
+class AckGroup:
+    """Acknowledgements that are deleted from the store together. The writer's thread closes it when its turn comes."""
+
+    def __init__(self) -> None:
+        self.mailboxes: dict[int, Mailbox] = {}
+        self._keys: list[tuple[int, int, int]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def add(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> bool:
+        """Add (level, seq) of a subscriber; returns false if the group is closed."""
+        number = mailbox.subscriber.number
+        with self._lock:
+            if self._closed:
+                return False
+            self.mailboxes[number] = mailbox
+            self._keys += [(number, level, seq) for level, seq in keys]
+        return True
+
+    def close(self) -> list[tuple[int, int, int]]:
+        """(subscriber, level, seq) of all; the same again if the store has to repeat it."""
+        with self._lock:
+            self._closed = True
+        return self._keys
+
+
 class DeliveryTracker:
     """Records what happens to deliveries. `recorded`: the deliveries of events up to this number are stored."""
 
@@ -28,10 +55,12 @@ class DeliveryTracker:
         self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
         self.recorded: int = store.get_meta("matched", 0)
         self._after_next_record: list[Callable[[], object]] = []
+        self._acks: AckGroup | None = None  # that waits for the store; more may join it
 
     def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
         done = self.writer.submit(lambda: self.store.record(rows, matched, failed), mandatory=True)
         self.recorded = matched
+        self._acks = None  # what is acknowledged from now on may belong to these rows: not before them
         early, self._after_next_record = self._after_next_record, []
         for step in early:
             step()
@@ -89,30 +118,54 @@ class DeliveryTracker:
         """
         if mailbox.subscriber.ephemeral:
             return None
-        number, last = mailbox.subscriber.number, self.store.events.next() - 1
         known, others = mailbox.acknowledge(seqs)
+        early = [key for key in known if key[1] > self.recorded]
+        self._delete(mailbox, [key for key in known if key[1] <= self.recorded] if early else known)
+        if early:
+            self._after_next_record.append(partial(self._delete, mailbox, early))
+        last = self.store.events.next() - 1
         unknown = [seq for seq in others if 0 < seq <= last]
+        return self._acknowledge_unknown(mailbox, unknown) if unknown else None
+
+    def _delete(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> None:
+        """Delete (level, seq) from the store, together with the acknowledgements of other subscribers that come before
+        the store gets to it."""
+        if not keys:
+            return
+        if self._acks is None or not self._acks.add(mailbox, keys):
+            self._acks = group = AckGroup()
+            group.add(mailbox, keys)
+            done = self.writer.submit(lambda: self.store.acknowledge(group.close()), mandatory=True)
+            done.add_done_callback(partial(self._acknowledged, group))
+
+    def _acknowledged(self, group: AckGroup, done: asyncio.Future[dict[int, int]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            for number, count in done.result().items():
+                group.mailboxes[number].pending -= count
+                self.statistics.counts["acked"] += count
+
+    def _acknowledge_unknown(self, mailbox: Mailbox, unknown: list[int]) -> asyncio.Future[None]:
+        """Delete deliveries that are not in memory. The future is done when they were looked up on disk."""
+        number = mailbox.subscriber.number
         asked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def delete(keys: list[tuple[int, int]], numbers: list[int]) -> int:
-            found = self.store.pending_levels(number, numbers) if numbers else []
-            return self.store.acknowledge((number, level, seq) for level, seq in keys + found)
+        def delete(numbers: list[int]) -> int:
+            found = self.store.pending_levels(number, numbers)
+            return sum(self.store.acknowledge((number, level, seq) for level, seq in found).values())
 
-        def step(keys: list[tuple[int, int]], numbers: list[int], last: bool) -> None:
-            gone = self._count_removed(
-                mailbox, self.writer.submit(lambda: delete(keys, numbers), mandatory=True), "acked"
-            )
+        def step(numbers: list[int], last: bool) -> None:
+            gone = self._count_removed(mailbox, self.writer.submit(lambda: delete(numbers), mandatory=True), "acked")
             if last:
                 gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
 
         # Rows in the store are deleted now, or the next fetch would find them again; the others after `record`.
-        early = {seq for seq in [*(seq for _, seq in known), *unknown] if self.recorded < seq <= mailbox.newest}
-        for later in (False, True):
-            keys = [key for key in known if (key[1] in early) is later]
-            numbers = [seq for seq in unknown if (seq in early) is later]
-            if keys or numbers:
-                self._after_record(max(early) if later else 0, partial(step, keys, numbers, later or not early))
-        return asked_for if unknown else None
+        early = [seq for seq in unknown if self.recorded < seq <= mailbox.newest]
+        now = [seq for seq in unknown if not self.recorded < seq <= mailbox.newest]
+        if now:
+            step(now, not early)
+        if early:
+            self._after_next_record.append(partial(step, early, True))
+        return asked_for
 
     def _count_removed(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
         """Update the counters when the deliveries have been deleted from the store."""
@@ -180,5 +233,7 @@ class DeliveryTracker:
             await self._make_dead_letters(mailbox, keys, 0, "more pending than the subscriber's limit")
         else:
             mailbox.dropped += len(keys)
-            gone = self.writer.submit(lambda: self.store.acknowledge((number, *key) for key in keys), mandatory=True)
+            gone = self.writer.submit(
+                lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()), mandatory=True
+            )
             await self._count_removed(mailbox, gone, "dropped")

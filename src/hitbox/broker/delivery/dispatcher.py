@@ -1,20 +1,26 @@
 """Match accepted events and send the deliveries, one priority level after the other.
 
-    serial       all levels are matched, then all are sent
-    alternate    a level is matched and sent, then the next level is matched
-    concurrent   a level is matched and handed to the connections, which send it while the next level is matched
+All events that have queued up are matched as one group, in one call. The result is then split by priority:
 
-Events that have queued up are processed as a batch: level 9 of all of them, then level 8 and so on, so that a
-connection sends many deliveries in one frame.
+    serial       all levels are determined, then all are sent
+    alternate    a level is determined and sent, then the next level is determined
+    concurrent   a level is determined and handed to the connections, which send it while the next is determined
+
+Level 9 of all events of the group comes first, then level 8 and so on, so that a connection sends many deliveries in
+one frame. An event that comes alone is a group of one: it waits for nobody.
 
 A subscriber gets one delivery per event, which names all of its subscriptions that matched. If its subscriptions have
-several priorities, the delivery has the highest of them, but cannot be sent before the lowest level is matched. Levels
-stay in order, so lower levels wait too. If every subscriber uses one priority, nothing waits.
+several priorities, the delivery has the highest of them, but cannot be sent before the lowest level is determined.
+Levels stay in order, so lower levels wait too. If every subscriber uses one priority, nothing waits.
 
 An event without matches is delivered, with level 0, to the subscribers with the option `unmatched`.
 
-Matching runs on the event loop, because handing an event to a thread takes longer than matching it. Large events, whose
-texts a LIKE has to search, are matched in a thread, and so are smaller ones if events of their size took long.
+Matching runs on the event loop, because handing a group to a thread takes longer than matching it. If a group takes
+long, fewer events are matched together. Large events, whose texts a LIKE has to search, are matched in a thread, and so
+are smaller ones if a single event of their size took long.
+
+If a group cannot be matched, its halves are tried, so an event that fails does not affect the others. Of that event the
+levels above the failure are delivered.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +38,8 @@ from hitbox.broker.settings import Way
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
 
-BATCH = 64
+BATCH = 256
+"""Events that are matched together, at most."""
 TURN_SECONDS = 0.005
 ALTERNATE_SECONDS = 0.05
 log = logging.getLogger("hitbox.broker")
@@ -53,8 +60,6 @@ class AcceptedEvent:
     accepted: int
     again: bool = False
     """It is matched after a restart, so it may have been delivered before."""
-    slowest: float = 0.0
-    """The longest time that matching one of its levels took, in seconds."""
 
 
 @dataclass(slots=True)
@@ -76,6 +81,8 @@ class Dispatcher:
     failed: list[int] = field(default_factory=list)
     """Events of the last run that could not be matched completely."""
     large: int = LARGE
+    together: int = BATCH
+    """How many events are matched in one call; fewer if a call takes long."""
 
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
         """Match and send a batch; returns the rows to store, and the number of matches of each event."""
@@ -107,50 +114,67 @@ class Dispatcher:
     async def _levels(
         self, batch: list[AcceptedEvent], made: dict[int, dict[Subscriber, Delivery]]
     ) -> AsyncIterator[Level]:
-        """The levels of all events of the batch, in descending order; each is matched when the caller asks for it."""
-        heads: list[tuple[AcceptedEvent, Iterator[tuple[int, list[str]]]]] = [(a, self._found(a)) for a in batch]
-        next_of: dict[int, tuple[int, list[str]] | None] = {}
-        turn = time.monotonic()
-        while True:
-            for a, levels in heads:
-                if a.seq not in next_of:
-                    next_of[a.seq] = await self._next(a, levels)
-                    if time.monotonic() - turn > TURN_SECONDS:
-                        await asyncio.sleep(0)
-                        turn = time.monotonic()
-            left = [found[0] for found in next_of.values() if found is not None]
-            level = Level(max(left, default=0), LEVELS)
-            for a, _ in heads:
-                found = next_of[a.seq]
-                if found is None and level.level == 0 and not made[a.seq] and a.seq not in self.failed:
-                    takers = self.registry.takers_of_unmatched(a.event)
-                    self._collect(a, {one: [] for one in takers}, level, made[a.seq])
-                elif found is not None and found[0] == level.level:
-                    self._collect(a, self.registry.by_subscriber(found[1]), level, made[a.seq])
-                    del next_of[a.seq]
-            if left or level.deliveries:
+        """The levels of all events of the batch, in descending order; each is determined when it is asked for."""
+        wanted: list[list[tuple[AcceptedEvent, list[str]]]] = [[] for _ in range(LEVELS)]
+        for a, levels in zip(batch, await self._match(batch), strict=True):
+            for priority, ids in levels.items():
+                wanted[priority].append((a, ids))
+            if 0 not in levels:  # whether nobody wants it is known at level 0
+                wanted[0].append((a, []))
+        for number in range(LEVELS - 1, -1, -1):
+            level = Level(number, LEVELS)
+            for a, ids in wanted[number]:
+                found = self.registry.by_subscriber(ids)
+                if number == 0 and not found and not made[a.seq] and a.seq not in self.failed:
+                    found = {one: [] for one in self.registry.takers_of_unmatched(a.event)}
+                self._collect(a, found, level, made[a.seq])
+            if level.deliveries:
                 yield level
-            if not left:
-                return
 
-    def _found(self, a: AcceptedEvent) -> Iterator[tuple[int, list[str]]]:
-        """The levels of one event. An error is logged and does not affect other events."""
+    async def _match(self, batch: list[AcceptedEvent]) -> list[dict[int, list[str]]]:
+        """{priority: ids} of each event, in as few calls as the event loop can afford."""
+        found: list[dict[int, list[str]]] = []
+        while len(found) < len(batch):
+            part = batch[len(found) : len(found) + self.together]
+            size, started = max(len(a.body) for a in part), time.monotonic()
+            threaded = size >= self.large
+            found += await asyncio.to_thread(self._match_group, part) if threaded else self._match_group(part)
+            self._adapt(len(part), size, threaded, time.monotonic() - started)
+            if len(found) < len(batch):
+                await asyncio.sleep(0)
+        return found
+
+    def _adapt(self, count: int, size: int, threaded: bool, seconds: float) -> None:
+        """Choose how many events are matched together, and which are large, by the time that a call took."""
+        if seconds > TURN_SECONDS:
+            if count > 1:
+                self.together = count // 2
+            else:
+                self.large = min(self.large, size)
+        elif seconds < TURN_SECONDS / 2:
+            if count == self.together:
+                self.together = min(2 * count, BATCH)
+            if threaded and size < LARGE:
+                self.large = size + 1
+
+    def _match_group(self, group: list[AcceptedEvent]) -> list[dict[int, list[str]]]:
+        """{priority: ids} of each event. An event that cannot be matched does not affect the others."""
         try:
-            yield from self.registry.levels(a.event, a.where)
+            return self.registry.match([a.event for a in group], [a.where for a in group])
+        except Exception:
+            if len(group) == 1:
+                return [self._match_alone(group[0])]
+        half = len(group) // 2
+        return self._match_group(group[:half]) + self._match_group(group[half:])
+
+    def _match_alone(self, a: AcceptedEvent) -> dict[int, list[str]]:
+        """The levels of an event that come before the one that cannot be matched."""
+        found: dict[int, list[str]] = {}
+        try:
+            found.update(self.registry.levels(a.event, a.where))  # keeps what comes before an error
         except Exception:
             log.exception("event %d could not be matched; it is kept and tried again at the next start", a.seq)
             self.failed.append(a.seq)
-
-    async def _next(self, a: AcceptedEvent, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:
-        """The next level of an event, matched on the event loop or in a thread. Adjusts `large` to the time it took."""
-        size, started = len(a.body), time.monotonic()
-        threaded = size >= self.large
-        found = await asyncio.to_thread(next, levels, None) if threaded else next(levels, None)
-        a.slowest = max(a.slowest, time.monotonic() - started)
-        if found is None and a.slowest > TURN_SECONDS:
-            self.large = min(self.large, size)
-        elif found is None and threaded and size < LARGE and a.slowest < TURN_SECONDS / 2:
-            self.large = size + 1
         return found
 
     def _collect(

@@ -66,10 +66,14 @@ class Delivery:
 
 
 class Mailbox:
-    """The queue of one subscriber. `window`: how many deliveries may be in flight."""
+    """The queue of one subscriber. `window`: how many deliveries may be in flight. `busy`: where a mailbox with pending
+    deliveries adds itself, by the number of its subscriber, so that nobody has to look at all the idle ones."""
 
-    def __init__(self, subscriber: Subscriber, pending: int = 0):
+    def __init__(self, subscriber: Subscriber, pending: int = 0, busy: dict[int, Mailbox] | None = None):
         self.subscriber = subscriber
+        self._busy = {} if busy is None else busy
+        if pending:
+            self._busy[subscriber.number] = self
         self.pending = pending  # durable subscriber: number of its rows in the store
         self.dropped = self.dead = self.resent = 0
         self.connected: Connection | None = None
@@ -94,6 +98,7 @@ class Mailbox:
     def offer(self, delivery: Delivery) -> bool:
         """Add a delivery; returns whether it will be sent from memory (otherwise from disk, or not at all)."""
         self.pending += 1
+        self._busy[self.subscriber.number] = self
         self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order of number
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
@@ -134,6 +139,7 @@ class Mailbox:
     def rows_added(self, count: int) -> None:
         """Deliveries were added to the store directly (a replay)."""
         self.pending += count
+        self._busy[self.subscriber.number] = self
         self.spilled = self.spilled or count > 0
         self.spills += 1
         self.wake.set()

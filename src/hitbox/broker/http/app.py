@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hitbox.broker import metrics
-from hitbox.broker.access.rights import ANYONE, OBSERVE, SUBSCRIBE, Caller
+from hitbox.broker.access.rights import ANYONE, OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
 from hitbox.broker.http import auth, connections, openapi, request_bodies, routes
@@ -37,6 +37,7 @@ from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.gate import Gate, Handler
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from hitbox.broker.stats import RECENT
@@ -105,23 +106,26 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
 
         return run
 
-    async def connect(socket: WebSocket, caller: Caller) -> None:
-        principal = caller.name
-        if broker.closing:
-            await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
-            return
-        if connected[principal] >= broker.settings.max_connections:
-            problem = Overloaded(f"{principal} has {broker.settings.max_connections} connections, which is the maximum")
-            await socket.send_denial_response(error_response(problem))
-            return
-        connected[principal] += 1
-        session = Session(socket, broker, rate_limiter, caller)
-        watched = broker.directory.watch(caller, session.close)
-        try:
-            await session.run()
-        finally:
-            connected[principal] -= 1
-            broker.directory.unwatch(watched)
+    def connection(session: type[Session] | type[PublishSession]) -> Callable[[WebSocket, Caller], Awaitable[None]]:
+        async def connect(socket: WebSocket, caller: Caller) -> None:
+            principal, most = caller.name, broker.settings.max_connections
+            if broker.closing:
+                await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
+                return
+            if connected[principal] >= most:
+                problem = Overloaded(f"{principal} has {most} connections, which is the maximum")
+                await socket.send_denial_response(error_response(problem))
+                return
+            connected[principal] += 1
+            made = session(socket, broker, rate_limiter, caller)
+            watched = broker.directory.watch(caller, made.close, session.need)
+            try:
+                await made.run()
+            finally:
+                connected[principal] -= 1
+                broker.directory.unwatch(watched)
+
+        return connect
 
     async def live(request: Request, caller: Caller) -> Response:
         where = _query(request, Filter).where
@@ -149,7 +153,8 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
         by_path.setdefault(route.path, {})[route.method] = (route.need, handler(route))
     for path, by_method in by_path.items():
         gate.http(path, by_method)
-    gate.socket("/v1/connect", SUBSCRIBE, connect)
+    gate.socket("/v1/connect", Session.need, connection(Session))
+    gate.socket("/v1/publish", PublishSession.need, connection(PublishSession))
     gate.http("/v1/live", {"GET": (OBSERVE, live)})
     gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
     gate.http("/openapi.json", {"GET": (ANYONE, description)})

@@ -20,7 +20,7 @@ ADDRESS = re.compile(
     r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
 )
 PORTS = {"http": 80, "https": 443}
-PROTOCOL = "hitbox.v1"
+PROTOCOL = "hitbox.json.2"
 BEARER = "bearer."
 
 

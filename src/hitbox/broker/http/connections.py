@@ -13,6 +13,10 @@ or opens more than `address_rate` per second. The TLS handshake must be over wit
 is counted by reason, for /metrics.
 
 A WebSocket that sends no hello is closed by its session (websocket.py); one that answers no ping is closed here.
+
+Text messages, which are nearly all that a WebSocket carries, take a short way: a message in one frame is unmasked and
+queued, and `send_texts` writes bytes that are UTF-8 already. Everything else (control frames, fragments, whatever is
+invalid) goes to the `websockets` library, one whole frame at a time.
 """
 
 from __future__ import annotations
@@ -23,14 +27,18 @@ import ipaddress
 import logging
 import resource
 import socket
+import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import apply_mask  # type: ignore[attr-defined]  # native where there is such code
+from websockets.protocol import State
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import CannotListen
@@ -42,6 +50,10 @@ OTHER_FILES = 100
 READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 256 * 1024
 """Bytes read from a connection at a time. asyncio's default of 256 KB may hold 40,000 one-byte chunks of a body, or as
 many headers, which block the event loop for seconds; WebSocket frames are parsed quickly."""
+QUEUED_MESSAGES, QUEUED_BYTES = 16, 64 * 1024
+"""Messages of a WebSocket that may wait for its session. At this number, or after a message of this size, nothing more
+is read from the connection until they are taken."""
+TEXT_FRAME, CONTINUATION, FINAL, MASKED = 0x81, 0, 0x80, 0x80
 BACKLOG = 2048
 """Connections that may queue until the broker has started."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -322,9 +334,77 @@ class HttpProtocol(_StallTimeout, H11Protocol):
 
 
 class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
-    """A WebSocket with limits."""
+    """A WebSocket with limits, and a short way for text messages. It is `scope["extensions"]["hitbox"]`."""
 
     config: Config
+
+    def __init__(self, config: Config, *args: Any, **named: Any):
+        super().__init__(config, *args, **named)
+        self._partial = bytearray()  # of a frame that is not complete
+        self._fragments = False  # a message in several frames has begun
+        self._early = False  # data came before the handshake was answered: the library may hold a part of a frame
+
+    async def run_asgi(self) -> None:
+        extensions: Any = self.scope["extensions"]
+        extensions["hitbox"] = self
+        await super().run_asgi()
+
+    # ---- in
+
+    def data_received(self, data: bytes) -> None:
+        if self._early or not self.handshake_complete:
+            self._early = self._early or self.handshake_initiated
+            super().data_received(data)
+            return
+        self._partial += data
+        used = self._whole_frames()
+        del self._partial[:used]
+
+    def _whole_frames(self) -> int:
+        """Handle all whole frames; returns the number of bytes that they have."""
+        data, at = self._partial, 0
+        while len(data) - at >= 2:
+            kind, length, start = data[at], data[at + 1] & 127, at + 2
+            if length >= 126:
+                start = at + (4 if length == 126 else 10)
+                if len(data) < start:
+                    break
+                length = int.from_bytes(data[at + 2 : start], "big")
+            if not data[at + 1] & MASKED or length > self.config.ws_max_size:
+                self._early = True  # an error: the library knows how to refuse it
+                super().data_received(bytes(data[at:]))
+                return len(data)
+            end = start + 4 + length
+            if len(data) < end:
+                break
+            if kind == TEXT_FRAME and not self._fragments:
+                self._queue(apply_mask(data[start + 4 : end], data[start : start + 4]))
+            else:
+                if kind & 0x0F in (CONTINUATION, 1, 2):
+                    self._fragments = not kind & FINAL
+                super().data_received(bytes(data[at:end]))
+                if self.transport.is_closing():
+                    return len(data)
+            at = end
+        return at
+
+    def _queue(self, message: bytes) -> None:
+        if self.close_sent:
+            return
+        self.queue.put_nowait({"type": "websocket.receive", "bytes": message})
+        if not self.read_paused and (self.queue.qsize() >= QUEUED_MESSAGES or len(message) > QUEUED_BYTES):
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    # ---- out
+
+    async def send_texts(self, messages: Iterable[bytes]) -> None:
+        """Send messages that are UTF-8 already."""
+        if not self.writable.is_set():
+            await self.writable.wait()
+        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
+            raise ClientDisconnected
+        self.transport.write(b"".join([part for message in messages for part in (_head(len(message)), message)]))
 
     async def send(self, message: Any) -> None:
         await super().send(message)
@@ -341,3 +421,12 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         super().keepalive_timeout()
         self.config.closed["silent"] += 1
         self.transport.abort()  # close() would wait until the client has read everything
+
+
+def _head(length: int) -> bytes:
+    """The head of a text frame."""
+    if length < 126:
+        return bytes((TEXT_FRAME, length))
+    return (
+        struct.pack("!BBH", TEXT_FRAME, 126, length) if length < 2**16 else struct.pack("!BBQ", TEXT_FRAME, 127, length)
+    )

@@ -4,12 +4,18 @@
     {"type": "hello", "subscriber": "ann", "window": 256}      {"type": "welcome", "pending": 3, ...}
     {"type": "subscribe", "request": 1, "put": [...]}          {"type": "done", "request": 1, "warnings": []}
     {"type": "publish", "request": 2, "items": [...]}          {"type": "done", "request": 2, "first": 7}
-                                                               {"type": "deliveries", "deliveries": [...]}
+                                                               {"type": "deliveries", "first": 1, "deliveries": [...]}
+    {"type": "ack", "ranges": [[1, 40], [43, 43]]}
     {"type": "ack", "seqs": [7, 8]}
     {"type": "nack", "seqs": [9]}                              sent again later; after max_tries a dead letter
     {"type": "extend", "seqs": [10, 11]}                       their time-out starts again
     {"type": "window", "size": 1000}
                                                                {"type": "error", "request": 1, "error": {...}}
+
+One message carries many deliveries. They are numbered on each connection, from 1 on: `first` is the number of the first
+one. An "ack" names ranges of these numbers, both ends included; [1, n] is everything up to n. Numbers that were not
+sent, or are acknowledged already, are ignored, so ranges may overlap. `seqs` names events instead, for a delivery that
+came on an earlier connection.
 
 "put" in a hello creates subscriptions together with the subscriber, all or none; the welcome has "warnings" about
 them. Flow control: at most `window` deliveries are sent and not yet acknowledged; a "window" message changes this at
@@ -18,7 +24,7 @@ starts when the delivery is written to the connection, and starts again at each 
 extend as often as needed: deliveries that still wait in the client, and those that it works on. With "ephemeral": true
 the subscriber and its subscriptions exist as long as the connection, get live events only, and acknowledge nothing. An
 ephemeral subscriber without a name is given one. A browser cannot set headers, so it sends its token as the subprotocol
-"bearer.TOKEN" next to "hitbox.v1".
+"bearer.TOKEN" next to "hitbox.json.2".
 """
 
 from __future__ import annotations
@@ -27,11 +33,14 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.utils import ClientDisconnected
 
 from hitbox.broker.access.rights import PUBLISH, SUBSCRIBE, Caller, Need
 from hitbox.broker.broker import Broker
@@ -49,6 +58,7 @@ MOST = 10_000
 MANY = 100
 """After a message with more numbers than this, other connections get a turn."""
 Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Seqs = Annotated[list[int], msgspec.Meta(max_length=MOST)]
 log = logging.getLogger("hitbox.broker")
 
@@ -77,7 +87,8 @@ class Publish(_Message, tag="publish"):
 
 
 class Ack(_Message, tag="ack"):
-    seqs: Seqs
+    ranges: Annotated[list[tuple[Number, Number]], msgspec.Meta(max_length=MOST)] = []
+    seqs: Seqs = []
 
 
 class Nack(_Message, tag="nack"):
@@ -108,10 +119,13 @@ FRAMES: dict[type[_Message], Need] = {
 class Session:
     """One connection of a subscriber."""
 
+    need = SUBSCRIBE
+
     def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, caller: Caller):
         self.socket, self.broker, self.rate_limiter, self.caller = socket, broker, rate_limiter, caller
         self._close_with: tuple[int, str] | None = None
         self._ended = asyncio.Event()
+        self._numbers = DeliveryNumbers()
 
     def close(self, code: int, reason: str) -> None:
         """Ask for the connection to be closed, without waiting; `run` closes it."""
@@ -148,7 +162,7 @@ class Session:
         seconds = self.broker.settings.hello_seconds
         try:
             async with asyncio.timeout(seconds):
-                hello = self._message(await self._text())
+                hello = self._message(await receive(self.socket))
         except TimeoutError:
             raise BadRequest(f"no hello arrived within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
@@ -176,12 +190,6 @@ class Session:
             raise
         return mailbox
 
-    async def _text(self) -> str | bytes:
-        message = await self.socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
-        return message.get("text") or message.get("bytes") or b""
-
     def _message(self, text: str | bytes) -> Any:
         """A message that the caller may send now. A publish is answered, also if it is not allowed."""
         message = request_bodies.decode(text, Message)  # type: ignore[arg-type, var-annotated]
@@ -196,7 +204,7 @@ class Session:
             Publish: self._publish,
         }
         while True:
-            message = self._message(await self._text())
+            message = self._message(await receive(self.socket))
             match message:
                 case Ack() | Nack() | Extend():
                     await self._handle_delivery_message(mailbox, message)
@@ -212,14 +220,14 @@ class Session:
         """Apply an ack, nack or extend. Looking up unknown numbers delays only the connection that sent them."""
         match message:
             case Ack():
-                asked = self.broker.tracker.acknowledge(mailbox, message.seqs)
+                asked = self.broker.tracker.acknowledge(mailbox, self._numbers.take(message.ranges) + message.seqs)
                 if asked is not None:
                     await asked
             case Nack():
                 self.broker.tracker.refuse(mailbox, message.seqs)
             case Extend():
                 mailbox.extend(message.seqs)
-        if len(message.seqs) > MANY:
+        if len(message.seqs) > MANY or (isinstance(message, Ack) and len(message.ranges) > MANY):
             await asyncio.sleep(0)
 
     async def _answer(self, request: int, work: Any) -> None:
@@ -249,9 +257,12 @@ class Session:
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.broker.tracker.next(mailbox, self):
             deliveries = self._seen(mailbox, deliveries)
-            if deliveries:
-                await self.socket.send_text(frame(deliveries))
-                self.broker.tracker.sent(mailbox, deliveries)
+            if not deliveries:
+                continue
+            seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
+            head = b'{"type":"deliveries","first":%d,"deliveries":[' % self._numbers.add(seqs)
+            await self._send_texts([head + b",".join([d.encode() for d in deliveries]) + b"]}"])
+            self.broker.tracker.sent(mailbox, deliveries)
 
     def _seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those that the caller may see now; the others are removed. Most were left out when they were matched, but
@@ -268,7 +279,10 @@ class Session:
         return seen
 
     async def _send_message(self, message: dict[str, Any]) -> None:
-        await self.socket.send_text(msgspec.json.encode(message).decode())
+        await self._send_texts([msgspec.json.encode(message)])
+
+    async def _send_texts(self, messages: list[bytes]) -> None:
+        await send_texts(self.socket, messages)
 
     async def _fail(self, problem: HitboxError) -> None:
         """Send the error, then close: with code 1008 if the client must not try again, otherwise with 1013."""
@@ -286,5 +300,55 @@ class Session:
             await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
 
 
-def frame(deliveries: list[Delivery]) -> str:
-    return '{"type":"deliveries","deliveries":[' + b",".join([d.encode() for d in deliveries]).decode() + "]}"
+async def receive(socket: WebSocket) -> str | bytes:
+    """The next message. Raises WebSocketDisconnect if the client has gone."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1005))
+    return message.get("text") or message.get("bytes") or b""
+
+
+async def send_texts(socket: WebSocket, messages: list[bytes]) -> None:
+    """Send messages that are UTF-8 already. Raises WebSocketDisconnect if the client has gone."""
+    try:
+        await socket.scope["extensions"]["hitbox"].send_texts(messages)
+    except ClientDisconnected:
+        raise WebSocketDisconnect(1006) from None
+
+
+class DeliveryNumbers:
+    """The deliveries that were sent on a connection and not acknowledged: {number: seq}, numbers ascending.
+
+    A delivery that is sent again gets another number; the old one stays valid. So there may be more of them than the
+    window allows, and the oldest are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._seqs: dict[int, int] = {}
+
+    def add(self, seqs: Sequence[int]) -> int:
+        """Number deliveries; returns the first number."""
+        first = self._next
+        self._next += len(seqs)
+        self._seqs.update(enumerate(seqs, first))
+        if len(self._seqs) > 2 * MOST:
+            self._seqs = dict(islice(self._seqs.items(), len(self._seqs) - MOST, None))
+        return first
+
+    def take(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """Remove the numbers in these ranges; returns what they stand for. The cost does not depend on their width."""
+        known, wanted, end = self._seqs, [], 0
+        for first, last in sorted(ranges):
+            if first > last:
+                raise BadRequest(f"the range [{first}, {last}] ends before it begins")
+            first = max(first, end + 1)
+            if first <= last:
+                wanted.append((first, last))
+                end = last
+        if sum(last - first + 1 for first, last in wanted) <= len(known):
+            found = [number for first, last in wanted for number in range(first, last + 1) if number in known]
+        else:
+            firsts = [first for first, _ in wanted]
+            found = [n for n in known if (at := bisect_right(firsts, n)) and n <= wanted[at - 1][1]]
+        return [known.pop(number) for number in found]

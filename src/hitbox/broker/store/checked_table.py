@@ -178,7 +178,7 @@ class CheckedTable:
         parts = [f"value ->> {n}" for n in range(len(names) + 1)]
         chosen = f"({primary}) IN (SELECT {', '.join(parts[:keys])} FROM json_each(?))"
         self._delete_all = f"DELETE FROM {name} WHERE {chosen}"
-        self._count_all = f"SELECT count(*), ifnull(sum(crc), 0) FROM {name} WHERE {chosen}"
+        self._count_all = f"SELECT {names[0]}, count(*), sum(crc) FROM {name} WHERE {chosen} GROUP BY {names[0]}"
         if names[-1] == "body":
             parts[-2] = f"CAST({parts[-2]} AS BLOB)"
         self._insert_all = f"INSERT INTO {name} SELECT {', '.join(parts)} FROM json_each(?)"
@@ -204,12 +204,17 @@ class CheckedTable:
     def delete(self, keys: Iterable[Row]) -> int:
         """Delete rows by key; returns how many existed."""
         if self._bulk:
-            chosen = (_json(list(keys)),)
-            ((count, total),) = self._db.execute(self._count_all, chosen)
-            if count:
-                self._db.execute(self._delete_all, chosen)
-            return self._subtract(count, total)
+            return sum(self.delete_counted(keys).values())
         return self._subtract_crcs([crc for (crc,) in self._db.executemany(self._delete, keys)])
+
+    def delete_counted(self, keys: Iterable[Row]) -> dict[Any, int]:
+        """Delete rows of a bulk table by key; returns how many existed, by the first column of the key."""
+        chosen = (_json(list(keys)),)
+        found = list(self._db.execute(self._count_all, chosen))
+        if found:
+            self._db.execute(self._delete_all, chosen)
+        self._subtract(sum(count for _, count, _ in found), sum(total for _, _, total in found))
+        return {first: count for first, count, _ in found}
 
     def delete_where(self, condition: str, values: Row = ()) -> int:
         return self._subtract_crcs(

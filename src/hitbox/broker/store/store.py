@@ -500,9 +500,9 @@ class Store:
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
         self.put_meta("failed", list(failed))
 
-    def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> int:
-        """Delete deliveries (subscriber, level, seq); returns how many existed."""
-        return self.deliveries.delete((subscriber, TOP - level, seq) for subscriber, level, seq in keys)
+    def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+        """Delete deliveries (subscriber, level, seq); returns how many each subscriber had of them."""
+        return self.deliveries.delete_counted((subscriber, TOP - level, seq) for subscriber, level, seq in keys)
 
     def pending_levels(self, subscriber: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
         """(level, seq) of those of the events that are pending."""

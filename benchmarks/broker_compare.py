@@ -1,0 +1,214 @@
+"""The broker's CPU time per event, for this checkout and, in the same run, for another one.
+
+    python benchmarks/broker_compare.py --before ../hitbox-old --rounds 3
+
+Both checkouts have their own `.venv` (made by `make setup`), and take turns. 100,000 subscriptions of 100 subscribers,
+ten per level of priority; an event matches about ten. Publishers and receivers are plain sockets in this process, which
+do little themselves, so that the broker is the one that has to work:
+
+    single    64 publishers, each sends one event and waits for its answer
+    batch     4 publishers, each sends 100 events and waits for its answer
+
+Events go over a publish socket where the checkout has one, otherwise by HTTP; `--http` uses HTTP for both. Every
+delivery is compared with `Index.match_batch`: each must arrive exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import selectors
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+import hitbox
+from broker_load import SUBSCRIBERS, Server, build, events
+from hitbox.broker import import_export
+from stamped import Connection, Refused
+
+WAYS = {"single": (64, 1), "batch": (4, 100)}
+Events = list[dict[str, int]]
+QUIET_SECONDS = 60.0
+
+
+class HttpPublisher:
+    """Publishes by HTTP on a connection that stays open."""
+
+    def __init__(self, url: str):
+        self._host = urlsplit(url).netloc
+        self._data = b""
+        self.socket = socket.create_connection(self._host.split(":"))  # type: ignore[arg-type]
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def publish(self, items: Events) -> None:
+        body = msgspec.json.encode([{"event": event} for event in items])
+        head = f"POST /v1/events HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def answer(self) -> int | None:
+        """The number of the first event; None while the answer is not complete."""
+        more = self.socket.recv(1 << 16)
+        if not more:
+            raise ConnectionError("the broker closed the connection")
+        self._data += more
+        head, separator, body = self._data.partition(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        size = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
+        if not separator or len(body) < size:
+            return None
+        assert b" 201 " in lines[0], self._data
+        self._data = body[size:]
+        return int(msgspec.json.decode(body[:size])["first"])
+
+
+class SocketPublisher(Connection):
+    """Publishes over a WebSocket."""
+
+    def __init__(self, url: str):
+        super().__init__(url, "/v1/publish")
+
+    def publish(self, items: Events) -> None:
+        self.say({"type": "publish", "request": 1, "items": [{"event": event} for event in items]})
+
+    def answer(self) -> int | None:
+        for body in self.messages():
+            return int(msgspec.json.decode(body)["first"])
+        return None
+
+
+class Load:
+    """Publishers and receivers of one broker."""
+
+    def __init__(self, url: str, http: bool):
+        self.got: Counter[tuple[int, str]] = Counter()
+        self.url, self.http, self._chosen = url, http, selectors.DefaultSelector()
+        self.receivers = [Connection(url) for _ in range(SUBSCRIBERS)]
+        for number, one in enumerate(self.receivers):
+            one.hello(f"s{number:02d}")
+            self._chosen.register(one.socket, selectors.EVENT_READ, (one, f"s{number:02d}"))
+
+    def _publisher(self) -> HttpPublisher | SocketPublisher:
+        if not self.http:
+            try:
+                return SocketPublisher(self.url)
+            except Refused:
+                self.http = True
+        return HttpPublisher(self.url)
+
+    def run(self, sent: Events, publishers: int, batch: int, expected: int) -> dict[int, int]:
+        """Publish everything and receive what is expected; returns the number of the first event of each batch."""
+        starts = iter(range(0, len(sent), batch))
+        asked: dict[Any, int] = {}
+        firsts: dict[int, int] = {}
+
+        def next_batch(publisher: Any) -> None:
+            start = next(starts, None)
+            if start is None:  # the broker closes a connection without requests after some seconds
+                self._chosen.unregister(publisher.socket)
+                publisher.socket.close()
+            else:
+                asked[publisher] = start
+                publisher.publish(sent[start : start + batch])
+
+        for publisher in [self._publisher() for _ in range(publishers)]:
+            self._chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, ""))
+            next_batch(publisher)
+        wanted = sum(self.got.values()) + expected
+        arrived, last = sum(self.got.values()), time.monotonic()
+        while len(firsts) * batch < len(sent) or arrived < wanted:
+            for key, _ in self._chosen.select(1.0):
+                one, name = key.data
+                if name:
+                    for delivery in one.deliveries():
+                        self.got.update((delivery.seq, f"{name}/{id}") for id in delivery.subscriptions)
+                        arrived += len(delivery.subscriptions)
+                elif (first := one.answer()) is not None:
+                    firsts[asked.pop(one)] = first
+                    next_batch(one)
+                last = time.monotonic()
+            assert time.monotonic() - last < QUIET_SECONDS, f"{arrived} of {wanted} matches arrived"
+        return firsts
+
+    def close(self) -> None:
+        for one in self.receivers:
+            one.socket.close()
+
+
+def wanted_of(index: hitbox.Index, sent: Events) -> list[list[str]]:
+    matches = index.match_batch(sent)
+    ids = matches.ids.to_pylist()
+    return [ids[a:b] for a, b in zip(matches.offsets[:-1], matches.offsets[1:], strict=True)]
+
+
+async def measure(checkout: Path, data: Path, index: hitbox.Index, way: str, count: int, http: bool, seed: int) -> Any:
+    """Milliseconds of CPU per event, and how the events were published."""
+    publishers, batch = WAYS[way]
+    sent = events(count + 500, seed)
+    wanted = wanted_of(index, sent)
+    async with Server(data, checkout=checkout) as server:
+        load = Load(server.url, http)
+        try:
+            load.run(sent[:500], publishers, batch, sum(map(len, wanted[:500])))  # warm up
+            load.got.clear()
+            used = server.cpu_seconds()
+            firsts = load.run(sent[500:], publishers, batch, sum(map(len, wanted[500:])))
+            await asyncio.sleep(0.5)  # the last acknowledgements are work, too
+            used = server.cpu_seconds() - used
+        finally:
+            load.close()
+    expected = Counter(
+        (first + at, id)
+        for start, first in firsts.items()
+        for at, ids in enumerate(wanted[500 + start : 500 + start + batch])
+        for id in ids
+    )
+    assert load.got == expected, "deliveries are missing, wrong or came twice"
+    return used / count * 1000, "HTTP" if load.http else "socket", sum(expected.values()) / count
+
+
+async def main(options: argparse.Namespace) -> None:
+    own = Path(__file__).resolve().parents[1]
+    checkouts = {"before": options.before, "after": own} if options.before else {"this": own}
+    with tempfile.TemporaryDirectory(prefix="hitbox-compare-") as folder:
+        place = Path(folder)
+        build(place / "snapshot", options.subscriptions, options.seed)
+        import_export.load(place / "data", place / "snapshot")
+        index = hitbox.Index.open(place / "snapshot")
+        print(f"{len(index)} subscriptions, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start")
+        for way in options.ways.split(","):
+            found: dict[str, list[float]] = {name: [] for name in checkouts}
+            for turn in range(options.rounds):
+                for name, checkout in checkouts.items():
+                    data = place / "run"
+                    shutil.copytree(place / "data", data)
+                    took, kind, matches = await measure(
+                        checkout, data, index, way, options.events, options.http, options.seed + 1 + turn
+                    )
+                    shutil.rmtree(data)
+                    found[name].append(took)
+                    print(f"{way:8}{name:8}{kind:8}{took:8.3f} ms of CPU per event, {matches:.1f} matches", flush=True)
+            if options.before:
+                ratios = [b / a for b, a in zip(found["before"], found["after"], strict=True)]
+                print(f"{way:8}before / after: {statistics.median(ratios):.1f} (median of {len(ratios)})", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, help="another checkout, to compare with")
+    parser.add_argument("--subscriptions", type=int, default=100_000)
+    parser.add_argument("--events", type=int, default=4_000, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", default="single,batch")
+    parser.add_argument("--http", action="store_true", help="publish by HTTP even where there is a publish socket")
+    parser.add_argument("--seed", type=int, default=1)
+    asyncio.run(main(parser.parse_args()))

@@ -1,0 +1,132 @@
+"""Publishing over a WebSocket, /v1/publish: many publishes in flight, answered in their order.
+
+    client                                               broker
+    {"type": "publish", "request": 1, "items": [...]}
+    {"type": "publish", "request": 2, "items": [...]}    {"type": "done", "request": 1, "first": 7, "count": 1}
+                                                         {"type": "error", "request": 2, "status": 429, "error": {...}}
+
+There is no hello. Events are numbered in the order in which they arrive, and "done" comes when they are durable. What
+arrives while the store writes is stored together afterwards. An error concerns its request only; the connection stays
+open. With MOST_UNANSWERED requests in flight nothing more is read until some are answered. If the connection ends, what
+was read is still stored; a client without an answer does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from hitbox.broker.access.rights import PUBLISH, Caller
+from hitbox.broker.broker import Broker
+from hitbox.broker.errors import TooLarge
+from hitbox.broker.http import request_bodies
+from hitbox.broker.http.auth import PROTOCOL, RateLimiter
+from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.websocket import Publish, receive, send_texts
+from hitbox.broker.published_event import PublishedEvent
+from hitbox.errors import HitboxError
+
+MOST_UNANSWERED = 1_000
+LARGE = 64 * 1024
+"""A message of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
+log = logging.getLogger("hitbox.broker")
+
+
+class PublishSession:
+    """One connection of a publisher."""
+
+    need = PUBLISH
+
+    def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, caller: Caller):
+        self.socket, self.broker, self.rate_limiter, self.caller = socket, broker, rate_limiter, caller
+        self._close_with = (1000, "")
+        self._ended = asyncio.Event()
+        self._unanswered: deque[tuple[Publish, asyncio.Future[int] | HitboxError]] = deque()
+        self._more, self._fewer = asyncio.Event(), asyncio.Event()
+
+    def close(self, code: int, reason: str) -> None:
+        """Ask for the connection to be closed, without waiting; `run` closes it."""
+        self._close_with = code, reason
+        self._ended.set()
+
+    async def run(self) -> None:
+        await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
+        tasks = [asyncio.create_task(step) for step in (self._receive(), self._answer(), self._ended.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(result, HitboxError):
+                    self.close(1008, str(result).partition("\n")[0])
+                elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
+                    log.error("a connection of publisher %r failed", self.caller.name, exc_info=result)
+                    self.close(1011, "unexpected error; see the broker's log")
+            code, reason = self._close_with
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
+                await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
+
+    async def _receive(self) -> None:
+        while True:
+            data = await receive(self.socket)
+            large = len(data) > LARGE
+            message = await asyncio.to_thread(_decode, data) if large else _decode(data)
+            try:
+                await self._check(message.items)
+                found: asyncio.Future[int] | HitboxError = await self.broker.accept(message.items)
+            except HitboxError as problem:
+                found = problem
+            self._unanswered.append((message, found))
+            self._more.set()
+            while len(self._unanswered) >= MOST_UNANSWERED:
+                self._fewer.clear()
+                await self._fewer.wait()
+
+    async def _check(self, items: list[PublishedEvent]) -> None:
+        if len(items) > self.broker.settings.max_batch:
+            raise TooLarge(f"a batch may have at most {self.broker.settings.max_batch} values")
+        self.caller.check(PUBLISH)
+        self.rate_limiter.take(self.caller.name, len(items))
+        await self.caller.check_publish(items)
+
+    async def _answer(self) -> None:
+        """Answer in order: wait for the oldest request, then send the answers of all that are ready."""
+        while True:
+            while not self._unanswered:
+                self._more.clear()
+                await self._more.wait()
+            oldest = self._unanswered[0][1]
+            if not isinstance(oldest, HitboxError) and not oldest.done():
+                await asyncio.wait([oldest])
+            answers = []
+            while self._unanswered:
+                message, found = self._unanswered[0]
+                if not isinstance(found, HitboxError) and not found.done():
+                    break
+                self._unanswered.popleft()
+                answers.append(_answer(message, found))
+            self._fewer.set()
+            await send_texts(self.socket, answers)
+
+
+def _decode(data: bytes | str) -> Publish:
+    return request_bodies.decode(data, Publish)
+
+
+def _answer(message: Publish, found: asyncio.Future[int] | HitboxError) -> bytes:
+    problem = found if isinstance(found, HitboxError) else found.exception()
+    if problem is None:
+        assert not isinstance(found, HitboxError)
+        return b'{"type":"done","request":%d,"first":%d,"count":%d}' % (
+            message.request, found.result(), len(message.items),
+        )  # fmt: skip
+    if not isinstance(problem, HitboxError):
+        raise problem
+    error = {"type": "error", "request": message.request, "status": status_of(problem), **describe(problem)}
+    return msgspec.json.encode(error)
