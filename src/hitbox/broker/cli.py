@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from hitbox.broker import configuration
+from hitbox.broker.errors import BadRequest
 from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
@@ -33,22 +36,15 @@ HERE = "http://127.0.0.1:8400"
 
 
 @app.command()
+@configuration.with_flags
 def serve(
-    data: Data,
-    schema: Annotated[
-        str, typer.Option(help="For a new broker: price:float,city:string or a JSON file; - for JSON from stdin.")
-    ] = "",
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Any other than loopback requires a token (hitbox admin token).")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
-    way: Annotated[
-        str, typer.Option(help="How priority levels are matched and sent: serial, alternate or concurrent.")
-    ] = "concurrent",
-    set: Annotated[list[str] | None, typer.Option(help="Another setting, as name=value; may be repeated.")] = None,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(help="Web origin whose pages may call the broker; may be repeated.")
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with settings, such as max_batch = 500.", envvar="HITBOX_CONFIG")
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Print the settings and what is wrong, and exit with 0 or 2; start nothing."),
+    ] = False,
     import_: Annotated[
         Path | None, typer.Option("--import", help="For a new broker: snapshot of subscriptions to start with.")
     ] = None,
@@ -58,22 +54,43 @@ def serve(
             "--as", help="With --import: subscriber for ids that do not have the form subscriber/subscription."
         ),
     ] = "",
+    **flags: Any,
 ) -> None:
-    """Run a broker until it gets an interrupt (Ctrl-C) or a termination signal."""
-    from hitbox.broker import import_export
+    """Run a broker until it gets an interrupt (Ctrl-C) or a termination signal.
+
+    Each setting may come from the file that --config names, from the environment (HITBOX_SERVE_MAX_BATCH) or from a
+    flag (--max-batch); the later of these is the stronger.
+    """
+    from hitbox.broker import import_export, start_check
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
     from hitbox.broker.http.auth import AccessControl, check_origin, is_loopback
-    from hitbox.broker.settings import read_settings
 
+    with plain_errors():
+        if as_ and import_ is None:
+            raise typer.BadParameter("--as is only for --import")
+        found = configuration.read(config, os.environ, flags)
+        serving = found.serving
+        if check:
+            typer.echo(found.describe())
+            wrong = [*found.problems, *start_check.problems(serving)]
+            if import_ is not None:
+                wrong = [one for one in wrong if one != start_check.SCHEMA_MISSING]
+            for one in wrong:
+                typer.echo(f"hitbox: {one}", err=True)
+            raise typer.Exit(2 if wrong else 0)
+        found.raise_problems()
+        if not serving.data:
+            raise BadRequest("name the folder for the broker's data: --data DIR")
+    data, host = Path(serving.data), serving.host
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     async def run() -> None:
-        given = read_schema(schema) if schema else None
+        given = read_schema(serving.schema) if serving.schema else None
         if import_ is not None:
             with progress("reading the snapshot", unit="subscriptions") as step:
                 given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
-        broker = Broker(data, given, settings)
+        broker = Broker(data, given, found.settings)
         access = AccessControl(broker.store.get_meta("tokens", {}), is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
@@ -84,13 +101,10 @@ def serve(
             )
             sys.stdout.flush()
 
-        await serve(broker, access, host, port, ready)
+        await serve(broker, access, host, serving.port, ready)
 
     with plain_errors(), _folder_errors(data):
-        if as_ and import_ is None:
-            raise typer.BadParameter("--as is only for --import")
-        origins = frozenset(check_origin(one) for one in allow_origin or ())
-        settings = read_settings([f"way={way}", *(set or [])])
+        origins = frozenset(check_origin(one) for one in serving.allow_origin)
         asyncio.run(run())
 
 

@@ -21,12 +21,12 @@ from websockets.asyncio.client import connect
 from hitbox.broker import admin
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
-from hitbox.broker.errors import BadRequest, CannotListen, Forbidden, Overloaded, StoreFailed
+from hitbox.broker.errors import CannotListen, Forbidden, Overloaded, StoreFailed
 from hitbox.broker.http import connections
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.lookups import Lookups
-from hitbox.broker.settings import Settings, read_settings
+from hitbox.broker.settings import Settings
 from support.broker_kit import SCHEMA, Listener, item, serving, sub, until
 
 SHORT: dict[str, Any] = {"request_seconds": 0.3, "body_seconds": 0.4, "hello_seconds": 0.3, "stall_seconds": 0.5}
@@ -322,29 +322,6 @@ def test_a_bad_predicate_makes_no_subscriber(tmp_path: Path) -> None:
                 assert (await anext(ann.__aiter__())).subscriptions == ["s"]
 
     run(scenario())
-
-
-# ---- settings
-
-
-def test_settings_are_checked() -> None:
-    assert read_settings(["way=serial", "max_batch = 7", "max_store_bytes=100", "publish_rate=0"]).max_batch == 7
-    for given, message in (
-        ("nonsense", "no setting 'nonsense' .settings: way, max_waiting,"),
-        ("nonsense=1", "no setting 'nonsense'"),
-        ("max_bach=1", "did you mean 'max_batch'"),
-        ("max_batch", "needs a value"),
-        ("max_batch=many", "max_batch cannot be 'many'"),
-        ("max_batch=1.5", "max_batch cannot be '1.5'"),
-        ("max_batch=0", "above 0"),
-        ("keep_seconds=-1", "from 0"),
-        ("publish_rate=nan", "publish_rate"),
-        ("body_seconds=inf", "body_seconds"),
-        ("way=fast", "way cannot be 'fast'"),
-        ("=", "no setting ''"),
-    ):
-        with pytest.raises(BadRequest, match=message):
-            read_settings([given])
 
 
 # ---- looks
