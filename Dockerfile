@@ -12,6 +12,6 @@ RUN pip install --no-cache-dir --no-index --find-links /wheels 'hitbox[broker,cl
 USER hitbox
 VOLUME /var/lib/hitbox
 EXPOSE 8400
-HEALTHCHECK --interval=10s --timeout=3s CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8400/healthz', timeout=2)"]
+HEALTHCHECK --interval=10s --timeout=3s CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8400/readyz', timeout=2)"]
 ENTRYPOINT ["hitbox"]
 CMD ["serve", "--data", "/var/lib/hitbox"]

@@ -85,7 +85,7 @@ class Broker:
         self._changing: set[asyncio.Future[None]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self.closing = False
+        self.started = self.closing = False
         self.failed: BaseException | None = None
 
     def _schema(self, given: Schema | None) -> Schema:
@@ -127,6 +127,7 @@ class Broker:
         self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._housekeeping())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
+        self.started = True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task failed: accept nothing more. Accepted events are in the store and are matched after a restart."""
@@ -515,7 +516,7 @@ class Broker:
         return [*self.store.problems, *self.registry.problems, *failed, *maintenance_errors]
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """For /healthz: the state of the broker, and the HTTP status for it.
+        """For /readyz: the state of the broker, and the HTTP status for it.
 
         It needs no token, so it names no subscriber: the log and /v1/stats do.
         """

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -61,7 +60,7 @@ def serve(
     Each setting may come from the file that --config names, from the environment (HITBOX_SERVE_MAX_BATCH) or from a
     flag (--max-batch); the later of these is the stronger.
     """
-    from hitbox.broker import import_export, start_check
+    from hitbox.broker import import_export, logs, start_check
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
     from hitbox.broker.http.auth import AccessControl, check_origin, is_loopback
@@ -83,7 +82,7 @@ def serve(
         if not serving.data:
             raise BadRequest("name the folder for the broker's data: --data DIR")
     data, host = Path(serving.data), serving.host
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(serving.log_level, serving.log_format)
 
     async def run() -> None:
         given = read_schema(serving.schema) if serving.schema else None

@@ -22,6 +22,7 @@ import msgspec
 import typer
 
 from hitbox.broker.errors import BadRequest
+from hitbox.broker.logs import LogFormat, LogLevel
 from hitbox.broker.settings import MOST, Settings
 from hitbox.errors import nearest
 
@@ -45,6 +46,12 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_origin: Annotated[
         list[str], msgspec.Meta(description="web origins whose pages may call the broker; several are a list")
     ] = []
+    log_level: Annotated[
+        LogLevel, msgspec.Meta(description="messages below this are not logged; info includes the access log")
+    ] = "warning"
+    log_format: Annotated[LogFormat, msgspec.Meta(description="one line of text or one JSON object per message")] = (
+        "text"
+    )
 
 
 TABLES = (Serving, Settings)

@@ -68,7 +68,7 @@ async def until_closed(connection: socket.socket) -> bytes:
 
 
 HEAD = b"POST /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
-GET = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+GET = b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_who_does_not_send_is_closed(tmp_path: Path, start: bytes, drop: bytes, 
                 assert answer.count(b"HTTP/1.1 408") == 1
             assert broker.store.events.rows() == 0
             async with httpx.AsyncClient(base_url=url) as http:  # an honest one is served, also slowly
-                assert (await http.get("/healthz")).status_code == 200
+                assert (await http.get("/readyz")).status_code == 200
                 await asyncio.sleep(0.5)
                 assert (await http.post("/v1/events", json={"event": {"qty": 1}})).status_code == 201
 
@@ -155,7 +155,7 @@ def test_connections_are_limited(tmp_path: Path) -> None:
                 assert await reader.read() == b""
                 writer.close()
             async with httpx.AsyncClient(base_url=url) as http:
-                assert (await http.get("/healthz")).status_code == 200
+                assert (await http.get("/readyz")).status_code == 200
 
     run(scenario())
 
@@ -416,7 +416,7 @@ def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: p
             monkeypatch.setattr(broker.registry, "levels", stuck)
             await broker.publish([item(qty=1, city="x" * 5000)])
             await until(lambda: threads == [True])
-            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.get("/readyz")).status_code == 200
             release.set()
             await until(lambda: ann.seqs() == [1])
             for quantity in (2, 2, 3):

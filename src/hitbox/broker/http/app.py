@@ -33,7 +33,8 @@ from starlette.websockets import WebSocket
 from hitbox.broker import metrics
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
-from hitbox.broker.http import connections, openapi, request_bodies, routes
+from hitbox.broker.http import connections, health, openapi, request_bodies, routes
+from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.lookups import Lookups
@@ -41,7 +42,7 @@ from hitbox.broker.http.websocket import Session
 from hitbox.errors import HitboxError
 
 PAGE = Path(__file__).parent.parent / "page"
-PUBLIC_PATHS = ("/", "/healthz")
+PUBLIC_PATHS = ("/", "/livez", "/readyz")
 LIVE_SECONDS = 1.0
 LATEST = 20
 """Number of events that the page lists."""
@@ -137,9 +138,11 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     async def live(request: Request) -> Response:
         return StreamingResponse(_live(broker), media_type="text/event-stream", headers=SECURITY_HEADERS)
 
-    async def health(request: Request) -> Response:
-        found, status = broker.health()
-        return json_response(found, status)
+    async def livez(request: Request) -> Response:
+        return json_response(*health.liveness(broker))
+
+    async def readyz(request: Request) -> Response:
+        return json_response(*health.readiness(broker))
 
     async def prometheus(request: Request) -> Response:
         return Response(metrics.exposition(broker), media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
@@ -158,13 +161,14 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             *(Route(path, endpoint(found), methods=list(found)) for path, found in by_path.items()),
             WebSocketRoute("/v1/connect", connect),
             Route("/v1/live", live),
-            Route("/healthz", health),
+            Route("/livez", livez),
+            Route("/readyz", readyz),
             Route("/metrics", prometheus),
             Route("/openapi.json", description),
             Route("/", page),
             Mount("/page", StaticFiles(directory=PAGE)),
         ],
-        middleware=[Middleware(AccessMiddleware, access=access)],
+        middleware=[Middleware(AccessLog), Middleware(AccessMiddleware, access=access)],
         exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _unexpected_error},  # type: ignore[dict-item]
     )
 
@@ -238,6 +242,7 @@ async def serve(
         most,
         ws_max_size=broker.settings.max_body_bytes,
         ws_per_message_deflate=False,
+        log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -2,7 +2,7 @@
 
 A token is 256 random bits; the store keeps only its SHA-256 (a random token needs no slow hash). A broker on the
 loopback address without tokens accepts everyone on this machine as the principal "local". Any other address requires a
-token. Once there is a token, every request needs one, except for /healthz and the files of the page.
+token. Once there is a token, every request needs one, except for /livez, /readyz and the files of the page.
 
 A browser sends the page's Origin with every request that a foreign page makes, and as Host the name it resolved. A
 loopback broker therefore accepts loopback names only as Host, and an Origin must be the broker's own or an allowed one.
