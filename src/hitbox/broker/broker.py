@@ -242,8 +242,12 @@ class Broker:
             self._done(len(items), sum(map(len, bodies)))
             raise
         self.statistics.counts["published"] += len(items)
+        committed = time.perf_counter_ns()
+        self.statistics.publish_to_commit.observe((committed - started) / 1e9, len(items))
         for at, (item, body) in enumerate(zip(items, bodies, strict=True)):
-            self._accepted.append(AcceptedEvent(first + at, item.event, item.where, body, now, started))
+            self._accepted.append(
+                AcceptedEvent(first + at, item.event, item.where, body, now, started, committed=committed)
+            )
         self._work.set()
         return first
 
@@ -264,6 +268,7 @@ class Broker:
     async def _match(self, batch: list[AcceptedEvent]) -> None:
         try:
             rows, matched = await self.dispatcher.run(batch)
+            self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
             failed = self.dispatcher.failed
             await self._wait_for_store()

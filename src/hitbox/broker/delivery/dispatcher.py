@@ -55,6 +55,8 @@ class AcceptedEvent:
     """It is matched after a restart, so it may have been delivered before."""
     slowest: float = 0.0
     """The longest time that matching one of its levels took, in seconds."""
+    committed: int = 0
+    """When it was in the store, in nanoseconds of the clock of `accepted`; 0: before a restart."""
 
 
 @dataclass(slots=True)
@@ -76,11 +78,14 @@ class Dispatcher:
     failed: list[int] = field(default_factory=list)
     """Events of the last run that could not be matched completely."""
     large: int = LARGE
+    match_seconds: float = 0.0
+    """Time that matching took in the last run."""
 
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
         """Match and send a batch; returns the rows to store, and the number of matches of each event."""
         rows: list[Row] = []
         self.failed = []
+        self.match_seconds = 0.0
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
         levels = self._levels(batch, made)
         send: Callable[[Level], Any] = self._send_and_wait if self.way == "alternate" else self._send
@@ -145,7 +150,9 @@ class Dispatcher:
         size, started = len(a.body), time.monotonic()
         threaded = size >= self.large
         found = await asyncio.to_thread(next, levels, None) if threaded else next(levels, None)
-        a.slowest = max(a.slowest, time.monotonic() - started)
+        took = time.monotonic() - started
+        self.match_seconds += took
+        a.slowest = max(a.slowest, took)
         if found is None and a.slowest > TURN_SECONDS:
             self.large = min(self.large, size)
         elif found is None and threaded and size < LARGE and a.slowest < TURN_SECONDS / 2:
@@ -162,8 +169,9 @@ class Dispatcher:
                 delivery.ids += names
                 continue
             delivery = made[subscriber] = Delivery(
-                a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again
-            )
+                a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again,
+                committed=a.committed,
+            )  # fmt: skip
             level.deliveries.append((subscriber, delivery))
             level.lowest = min(level.lowest, subscriber.lowest)
 

@@ -1,4 +1,7 @@
-"""The access log: one line per request and per WebSocket, at level info. It holds no token, query or content."""
+"""The access log: one line per request and per WebSocket, at level info. It holds no token, query or content.
+
+Refused requests are counted here too, at every level.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hitbox.broker.clock import time
 from hitbox.broker.logs import ACCESS
+from hitbox.broker.stats import Statistics
 
 MOST_CHARACTERS = 500
 """Of a path."""
@@ -19,11 +23,11 @@ log = logging.getLogger(ACCESS)
 class AccessLog:
     """Writes the line when the answer is complete, or the WebSocket closed. Its status is the close code then."""
 
-    def __init__(self, app: ASGIApp):
-        self.app = app
+    def __init__(self, app: ASGIApp, statistics: Statistics):
+        self.app, self.statistics = app, statistics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or not log.isEnabledFor(logging.INFO):
+        if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
         started, status, size = time.perf_counter_ns(), 0, 0
@@ -33,6 +37,7 @@ class AccessLog:
             match message["type"]:
                 case "http.response.start" | "websocket.http.response.start":
                     status = message["status"]
+                    self.statistics.count_refusal(status)
                 case "http.response.body" | "websocket.http.response.body":
                     size += len(message.get("body", b""))
                 case "websocket.send":
@@ -57,7 +62,8 @@ class AccessLog:
             status = 500
             raise
         finally:
-            _write(scope, status, size, (time.perf_counter_ns() - started) / 1e6)
+            if log.isEnabledFor(logging.INFO):
+                _write(scope, status, size, (time.perf_counter_ns() - started) / 1e6)
 
 
 def _write(scope: Scope, status: int, size: int, milliseconds: float) -> None:

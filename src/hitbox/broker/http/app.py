@@ -168,7 +168,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             Route("/", page),
             Mount("/page", StaticFiles(directory=PAGE)),
         ],
-        middleware=[Middleware(AccessLog), Middleware(AccessMiddleware, access=access)],
+        middleware=[Middleware(AccessLog, statistics=broker.statistics), Middleware(AccessMiddleware, access=access)],
         exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _unexpected_error},  # type: ignore[dict-item]
     )
 
@@ -240,6 +240,7 @@ async def serve(
         application(broker, access),
         broker.settings,
         most,
+        broker.statistics,
         ws_max_size=broker.settings.max_body_bytes,
         ws_per_message_deflate=False,
         log_config=None,

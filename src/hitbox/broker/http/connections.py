@@ -26,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from hitbox.broker.errors import CannotListen
 from hitbox.broker.settings import Settings
+from hitbox.broker.stats import Statistics
 
 OTHER_FILES = 100
 """Open files other than connections: the store, snapshots, libraries."""
@@ -111,8 +112,8 @@ def most_sockets(settings: Settings) -> int:
 class Config(uvicorn.Config):
     """uvicorn's configuration, with the broker's limits for the two protocols below."""
 
-    def __init__(self, app: Any, limits: Settings, most: int, **named: Any):
-        self.limits, self.most_sockets = limits, most
+    def __init__(self, app: Any, limits: Settings, most: int, statistics: Statistics, **named: Any):
+        self.limits, self.most_sockets, self.statistics = limits, most, statistics
         super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, **named)
 
 
@@ -158,6 +159,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         super().connection_made(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         if len(self.connections) > self.config.most_sockets:
+            self.config.statistics.count_refusal(503)
             transport.write(CROWDED)
             transport.close()
         else:
@@ -210,6 +212,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
     def _late(self) -> None:
         started = self._awaited == "body" or bool(self.conn.trailing_data[0])
         if started and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
+            self.config.statistics.count_refusal(408)
             self.transport.write(LATE)
         self.transport.close()
 

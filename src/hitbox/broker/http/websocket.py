@@ -206,6 +206,7 @@ class Session:
         try:
             await self._send_message({"type": "done", "request": request, **await work})
         except HitboxError as problem:
+            self.broker.statistics.count_refusal(status_of(problem))
             await self._send_message({"type": "error", "request": request, **describe(problem)})
 
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
@@ -232,11 +233,12 @@ class Session:
 
     async def _fail(self, problem: HitboxError) -> None:
         """Send the error, then close: with code 1008 if the client must not try again, otherwise with 1013."""
+        status = status_of(problem)
+        self.broker.statistics.count_refusal(status)
         try:
             await self._send_message({"type": "error", "request": 0, **describe(problem)})
         except (WebSocketDisconnect, RuntimeError):
             return
-        status = status_of(problem)
         self.close(1013 if status == 429 or status >= 500 else 1008, str(problem).partition("\n")[0])
         await self._close()
 

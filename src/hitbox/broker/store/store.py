@@ -401,6 +401,12 @@ class Store:
         pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
         return int(pages * self.db.pragma("page_size"))
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the store's files, and free space of the disk, from any thread."""
+        files = {"store_database": "hitbox.db", "store_log": "hitbox.db-wal", "store_reserve": "reserve"}
+        found = {name: max(self.disk.size(self.folder / file), 0) for name, file in files.items()}
+        return {**found, "disk_free": self.disk.space(self.folder)[1]}
+
     # ---- table meta
 
     def failed(self) -> list[int]:
