@@ -276,6 +276,44 @@ def check(folder: Folder) -> None:
         raise typer.Exit(1)
 
 
+@admin.command()
+def backup(
+    source: Annotated[str, typer.Argument(help="Address of a running broker, or the data folder of any.")],
+    target: Annotated[Path, typer.Argument(help="New folder for the backup.")],
+    token: Token = "",
+) -> None:
+    """Copy a broker's store as of one moment, while it runs, and check the copy."""
+    from hitbox.broker import backup
+    from hitbox.broker.client import Client
+
+    with plain_errors(), progress("copying the store", unit="") as step:
+        if "://" in source:
+            with Client.sync(source, token or None) as client:
+                found = backup.receive(lambda file: client.download("POST", "/v1/backup", file, step.reach), target)
+        else:
+            found = backup.backup(Path(source), target, step.reach)
+    _report_copy(found, f"backup in {target}")
+
+
+@admin.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="Folder that `hitbox admin backup` made.")],
+    folder: Annotated[Path, typer.Argument(help="New data folder for a broker.")],
+) -> None:
+    """Make a broker's data folder from a backup and check it; nothing is overwritten."""
+    from hitbox.broker import backup
+
+    with plain_errors(), progress("restoring the store", unit="") as step:
+        found = backup.restore(source, folder, step.reach)
+    _report_copy(found, f"restored to {folder}; start it with: hitbox serve --data {folder}")
+
+
+def _report_copy(problems: list[str], done: str) -> None:
+    for problem in problems:
+        typer.echo(f"hitbox: warning: copied as it is: {problem}", err=True)
+    typer.echo(done)
+
+
 @admin.command("repair")
 def repair_(folder: Folder) -> None:
     """Back up a damaged store and build a new one from what can be read; reports what was left out."""

@@ -30,7 +30,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from hitbox.broker import metrics
+from hitbox.broker import backup, metrics
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
 from hitbox.broker.http import connections, health, openapi, request_bodies, routes
@@ -150,6 +150,12 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     async def description(request: Request) -> Response:
         return json_response(openapi.describe(version))
 
+    async def send_backup(request: Request) -> Response:
+        """A copy of the store as of one moment: a SQLite database."""
+        sender = await asyncio.to_thread(backup.Sender, broker.store.folder)
+        headers = {**SECURITY_HEADERS, "content-length": str(sender.size)}
+        return StreamingResponse(sender.chunks(), headers=headers, media_type="application/vnd.sqlite3")
+
     async def page(request: Request) -> Response:
         return FileResponse(PAGE / "index.html", headers=SECURITY_HEADERS)
 
@@ -164,6 +170,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", prometheus),
+            Route("/v1/backup", send_backup, methods=["POST"]),
             Route("/openapi.json", description),
             Route("/", page),
             Mount("/page", StaticFiles(directory=PAGE)),
@@ -228,6 +235,7 @@ async def serve(
     try:
         access.check_address()
         most = connections.most_sockets(broker.settings)
+        backup.remove_remains(broker.store.folder)
         listening = connections.listen(host, port)
         sys.setswitchinterval(SWITCH_SECONDS)
         await broker.start()
