@@ -16,7 +16,8 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from hitbox.broker import configuration
+from hitbox.broker import admin_cli, configuration
+from hitbox.broker.admin_cli import HERE, Token, Url, ask
 from hitbox.broker.errors import BadRequest
 from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
@@ -27,11 +28,11 @@ from hitbox.errors import HitboxError, counted
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
 app.add_typer(admin, name="admin")
+admin.add_typer(admin_cli.subscribers, name="subscribers")
+admin.add_typer(admin_cli.dead, name="dead")
+admin.add_typer(admin_cli.schema, name="schema")
 
-Url = Annotated[str, typer.Option(help="Address of the broker.", envvar="HITBOX_URL")]
-Token = Annotated[str, typer.Option(help="Token, if the broker requires one.", envvar="HITBOX_TOKEN")]
 Data = Annotated[Path, typer.Option(help="Folder in which the broker keeps its data.")]
-HERE = "http://127.0.0.1:8400"
 
 
 @app.command()
@@ -191,7 +192,7 @@ def subscribe(
 @admin.command()
 def stats(url: Url = HERE, token: Token = "") -> None:
     """Print counters and sizes as JSON."""
-    found = _ask(url, token, "GET", "/v1/stats")
+    found = ask(url, token, "GET", "/v1/stats")
     typer.echo(json.dumps({key: value for key, value in found.items() if key != "history"}, indent=2))
 
 
@@ -200,13 +201,13 @@ def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> N
     """Deliver stored events to a subscriber again, starting at sequence number FIRST; prints how many."""
     with plain_errors():
         path = f"/v1/subscribers/{quote(check_name(subscriber, 'subscriber'))}/replay"
-    typer.echo(_ask(url, token, "POST", path, {"first": first})["count"])
+    typer.echo(ask(url, token, "POST", path, {"first": first})["count"])
 
 
 @admin.command()
 def snapshot(url: Url = HERE, token: Token = "") -> None:
     """Save a snapshot of the index now."""
-    typer.echo(json.dumps(_ask(url, token, "POST", "/v1/snapshot")))
+    typer.echo(json.dumps(ask(url, token, "POST", "/v1/snapshot")))
 
 
 @admin.command()
@@ -217,7 +218,7 @@ def unseen(
     token: Token = "",
 ) -> None:
     """List attributes of subscriptions that none of the latest events had: they may be misspelt."""
-    found = _ask(url, token, "GET", "/v1/unseen", events=events)
+    found = ask(url, token, "GET", "/v1/unseen", events=events)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -331,13 +332,6 @@ def repair_(folder: Folder) -> None:
         typer.echo(f"{len(done.left_out)} rows were left out; all of them are in {done.damaged}")
     else:
         typer.echo("nothing was left out")
-
-
-def _ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
-    from hitbox.broker.client import Client
-
-    with plain_errors(), Client.sync(url, token or None) as client:
-        return client.request(method, path, body, **query)
 
 
 if __name__ == "__main__":

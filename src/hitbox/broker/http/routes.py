@@ -232,6 +232,10 @@ async def revive(call: Call) -> Any:
     return {"count": await admin.replay_dead_letters(call.broker, call.body.numbers)}
 
 
+async def drop_dead(call: Call) -> Any:
+    return {"count": await admin.drop_dead_letters(call.broker, call.body.numbers)}
+
+
 async def snapshot(call: Call) -> Any:
     return await call.broker.snapshot()
 
@@ -275,5 +279,6 @@ ROUTES = [
     Route("GET", "/v1/unseen", unseen, "Attributes of subscriptions that none of the latest events had", query=Latest),
     Route("GET", "/v1/dead", dead, "Dead letters, newest first", query=Search),
     Route("POST", "/v1/dead/replay", revive, "Deliver dead letters again", Numbers),
+    Route("POST", "/v1/dead/drop", drop_dead, "Delete dead letters for good", Numbers),
     Route("POST", "/v1/snapshot", snapshot, "Save the index now"),
 ]

@@ -553,6 +553,12 @@ class Store:
                 revived.append((number, subscriber, seq))
         return revived
 
+    def drop_dead_letters(self, numbers: Sequence[int]) -> int:
+        """Delete dead letters; returns how many there were."""
+        known = [(number,) for number in dict.fromkeys(numbers) if list(self.dead.scan("number = ?", (number,)))]
+        self.dead.delete(known)
+        return len(known)
+
     def add_replayed(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
         """Add deliveries (level, seq, ids) of old events, except those pending already and those whose event has been
         removed; returns how many were added."""
