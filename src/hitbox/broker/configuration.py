@@ -248,7 +248,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     option = typer.Option(
         setting.flag,
         help=f"{setting.help} ({setting.limits}; default: {_shown(setting.default)})",
-        metavar="",
+        metavar="VALUE",
         show_default=False,
         rich_help_panel="Settings",
     )

@@ -84,7 +84,8 @@ def check_settings(settings: Settings) -> Settings:
     try:
         return msgspec.convert(msgspec.structs.asdict(settings), Settings)
     except msgspec.ValidationError as problem:
-        raise BadRequest(f"invalid setting: {problem}") from None
+        wrong, _, place = str(problem).partition(" - at `$.")
+        raise BadRequest(f"the setting {place.rstrip('`')} is invalid: {wrong.lower()}") from None
 
 
 def check_name(name: object, what: str) -> str:
