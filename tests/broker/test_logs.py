@@ -150,6 +150,26 @@ def test_access_log(tmp_path: Path) -> None:
     assert token not in stream.getvalue()
 
 
+def test_an_error_does_not_quote_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("secret")
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            monkeypatch.setattr(broker.registry, "levels", fail)
+            assert (await http.post("/v1/events", json={"event": {"city": "secret"}})).status_code == 201
+            await until(broker.caught_up)
+            monkeypatch.setattr(broker, "check", fail)
+            assert (await http.post("/v1/events", json={"event": {"city": "secret"}})).status_code == 500
+
+    with captured("info", "text") as stream:
+        asyncio.run(scenario())
+    assert "event 1 could not be matched" in stream.getvalue()
+    assert "unexpected error in a request" in stream.getvalue()
+    assert stream.getvalue().count("MessageWithheld: KeyError") >= 2
+    assert "secret" not in stream.getvalue().replace('raise KeyError("secret")', "")
+
+
 def test_no_access_log_below_info(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as (_, url), httpx.AsyncClient(base_url=url) as http:

@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from hitbox.broker.clock import time
@@ -27,6 +28,7 @@ def configure(level: LogLevel, format: LogFormat, stream: TextIO | None = None) 
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     handler.addFilter(RepeatLimit())
+    handler.addFilter(_withhold)
     root = logging.getLogger()
     for one in root.handlers[:]:
         root.removeHandler(one)
@@ -34,6 +36,22 @@ def configure(level: LogLevel, format: LogFormat, stream: TextIO | None = None) 
     wanted = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(max(wanted, logging.WARNING))
     logging.getLogger("hitbox").setLevel(wanted)
+
+
+class MessageWithheld(Exception):
+    """Stands in the log for an exception whose message may quote an event."""
+
+
+def without_message(problem: BaseException) -> tuple[type[Exception], Exception, TracebackType | None]:
+    """For `exc_info`: the traceback and the type of an exception."""
+    return MessageWithheld, MessageWithheld(type(problem).__name__), problem.__traceback__
+
+
+def _withhold(record: logging.LogRecord) -> bool:
+    """The web server logs the errors of requests too."""
+    if record.name.startswith("uvicorn") and record.exc_info and record.exc_info[1] is not None:
+        record.exc_info, record.exc_text = without_message(record.exc_info[1]), None
+    return True
 
 
 class RepeatLimit(logging.Filter):

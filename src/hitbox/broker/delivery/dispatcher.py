@@ -28,6 +28,7 @@ from typing import Any
 
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
+from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Way
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
@@ -141,8 +142,9 @@ class Dispatcher:
         """The levels of one event. An error is logged and does not affect other events."""
         try:
             yield from self.registry.levels(a.event, a.where)
-        except Exception:
-            log.exception("event %d could not be matched; it is kept and tried again at the next start", a.seq)
+        except Exception as problem:
+            text = "event %d could not be matched; it is kept and tried again at the next start"
+            log.error(text, a.seq, exc_info=without_message(problem))
             self.failed.append(a.seq)
 
     async def _next(self, a: AcceptedEvent, levels: Iterator[tuple[int, list[str]]]) -> tuple[int, list[str]] | None:

@@ -39,6 +39,7 @@ from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.websocket import Session
+from hitbox.broker.logs import without_message
 from hitbox.errors import HitboxError
 
 PAGE = Path(__file__).parent.parent / "page"
@@ -197,7 +198,7 @@ async def _http_problem(request: Request, problem: HTTPException) -> Response:
 
 
 async def _unexpected_error(request: Request, problem: Exception) -> Response:
-    log.error("unexpected error in a request", exc_info=problem)
+    log.error("unexpected error in a request", exc_info=without_message(problem))
     return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
 
 

@@ -39,6 +39,7 @@ from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.logs import without_message
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
@@ -129,7 +130,8 @@ class Session:
                 if isinstance(result, HitboxError):
                     await self._fail(result)
                 elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
-                    log.error("a connection of subscriber %r failed", mailbox.subscriber.name, exc_info=result)
+                    text = "a connection of subscriber %r failed"
+                    log.error(text, mailbox.subscriber.name, exc_info=without_message(result))
                     self.close(1011, "unexpected error; see the broker's log")
             await self._close()
 
