@@ -49,7 +49,11 @@ ELSEWHERE = {  # name: module, extra, summary
     "serve": (BROKER, "broker", "Start a broker: HTTP, WebSocket and a web page."),
     "publish": (BROKER, "broker", "Send events to a broker."),
     "subscribe": (BROKER, "broker", "Subscribe to events of a broker and print them."),
-    "admin": (BROKER, "broker", "Operate a broker: stats, tokens, replay, snapshots, check and repair."),
+    "admin": (
+        BROKER,
+        "broker",
+        "Operate a broker: subscribers, dead letters, schema, tokens, backup, repair.",
+    ),
     "torture": (SIMULATOR, "broker", "Test the broker under simulated crashes, full disks and other faults."),
 }
 

@@ -140,6 +140,13 @@ async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
     return len(replayed)
 
 
+async def drop_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
+    """Delete dead letters for good; returns how many there were."""
+    done = broker.writer.submit(lambda: broker.store.drop_dead_letters(numbers), mandatory=True, frees_space=True)
+    dropped: int = await done
+    return dropped
+
+
 async def replay(broker: Broker, name: str, first: int) -> int:
     """Deliver stored events again, from number `first` on, if the subscriber's current subscriptions match them."""
     subscriber = broker.subscriber(name)

@@ -87,7 +87,7 @@ class Broker:
         self._changing: set[asyncio.Future[None]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self.closing = False
+        self.started = self.closing = False
         self.failed: BaseException | None = None
 
     def _schema(self, given: Schema | None) -> Schema:
@@ -129,6 +129,7 @@ class Broker:
         self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._housekeeping())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
+        self.started = True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task failed: accept nothing more. Accepted events are in the store and are matched after a restart."""
@@ -261,10 +262,13 @@ class Broker:
                     accepted.set_exception(problem)
                     accepted.exception()  # the publisher may have gone
             return
-        first = stored.result()
+        first, committed = stored.result(), time.perf_counter_ns()
+        self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, _, _ in group))
         for items, bodies, accepted in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
-                self._accepted.append(AcceptedEvent(seq, item.event, item.where, body, now, started))
+                self._accepted.append(
+                    AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
+                )
             if not accepted.done():
                 accepted.set_result(first)
             self.statistics.counts["published"] += len(items)
@@ -288,6 +292,7 @@ class Broker:
     async def _match(self, batch: list[AcceptedEvent]) -> None:
         try:
             rows, matched = await self.dispatcher.run(batch)
+            self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
             failed = self.dispatcher.failed
             await self._wait_for_store()
@@ -564,7 +569,7 @@ class Broker:
         return [*self.store.problems, *self.registry.problems, *self.directory.problems, *failed, *maintenance_errors]
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """For /healthz: the state of the broker, and the HTTP status for it.
+        """For /readyz: the state of the broker, and the HTTP status for it.
 
         It needs no token, so it names no subscriber: the log and /v1/stats do.
         """

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,9 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from hitbox.broker import admin_cli, configuration
+from hitbox.broker.admin_cli import HERE, Token, Url, ask, tls_files
+from hitbox.broker.errors import BadRequest
 from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
@@ -26,37 +28,22 @@ from hitbox.errors import HitboxError, counted
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
 app.add_typer(admin, name="admin")
+admin.add_typer(admin_cli.subscribers, name="subscribers")
+admin.add_typer(admin_cli.dead, name="dead")
+admin.add_typer(admin_cli.schema, name="schema")
 
-Url = Annotated[str, typer.Option(help="Address of the broker.", envvar="HITBOX_URL")]
-Token = Annotated[str, typer.Option(help="Token, if the broker requires one.", envvar="HITBOX_TOKEN")]
 Data = Annotated[Path, typer.Option(help="Folder in which the broker keeps its data.")]
-HERE = "http://127.0.0.1:8400"
 
 
 @app.command()
+@configuration.with_flags
 def serve(
-    data: Data,
-    schema: Annotated[
-        str, typer.Option(help="For a new broker: price:float,city:string or a JSON file; - for JSON from stdin.")
-    ] = "",
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Any other than loopback requires a token (hitbox admin tokens).")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
-    way: Annotated[
-        str, typer.Option(help="How priority levels are matched and sent: serial, alternate or concurrent.")
-    ] = "concurrent",
-    set: Annotated[list[str] | None, typer.Option(help="Another setting, as name=value; may be repeated.")] = None,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(help="Web origin whose pages may call the broker; may be repeated.")
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with settings, such as max_batch = 500.", envvar="HITBOX_CONFIG")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM), read again on SIGHUP.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
-    tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Only clients with a certificate of this authority (PEM) may connect.")
-    ] = None,
-    allow_plain_text: Annotated[
-        bool, typer.Option("--allow-plain-text", help="Serve another address than loopback without TLS.")
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Print the settings and what is wrong, and exit with 0 or 2; start nothing."),
     ] = False,
     import_: Annotated[
         Path | None, typer.Option("--import", help="For a new broker: snapshot of subscriptions to start with.")
@@ -67,23 +54,44 @@ def serve(
             "--as", help="With --import: subscriber for ids that do not have the form subscriber/subscription."
         ),
     ] = "",
+    **flags: Any,
 ) -> None:
-    """Run a broker until it gets an interrupt (Ctrl-C) or a termination signal."""
-    from hitbox.broker import import_export
+    """Run a broker until it gets an interrupt (Ctrl-C) or a termination signal.
+
+    Each setting may come from the file that --config names, from the environment (HITBOX_SERVE_MAX_BATCH) or from a
+    flag (--max-batch); the later of these is the stronger.
+    """
+    from hitbox.broker import import_export, logs, start_check
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
     from hitbox.broker.http.auth import AccessControl, check_origin, is_loopback
     from hitbox.broker.http.tls import Tls
-    from hitbox.broker.settings import read_settings
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    with plain_errors():
+        if as_ and import_ is None:
+            raise typer.BadParameter("--as is only for --import")
+        found = configuration.read(config, os.environ, flags)
+        serving = found.serving
+        if check:
+            typer.echo(found.describe())
+            wrong = [*found.problems, *start_check.problems(serving)]
+            if import_ is not None:
+                wrong = [one for one in wrong if one != start_check.SCHEMA_MISSING]
+            for one in wrong:
+                typer.echo(f"hitbox: {one}", err=True)
+            raise typer.Exit(2 if wrong else 0)
+        found.raise_problems()
+        if not serving.data:
+            raise BadRequest("name the folder for the broker's data: --data DIR")
+    data, host = Path(serving.data), serving.host
+    logs.configure(serving.log_level, serving.log_format)
 
     async def run() -> None:
-        given = read_schema(schema) if schema else None
+        given = read_schema(serving.schema) if serving.schema else None
         if import_ is not None:
             with progress("reading the snapshot", unit="subscriptions") as step:
                 given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
-        broker = Broker(data, given, settings)
+        broker = Broker(data, given, found.settings)
         access = AccessControl(is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
@@ -93,16 +101,11 @@ def serve(
             typer.echo(f"hitbox broker on {address} ({count} subscriptions, from {broker.registry.restored_from})")
             sys.stdout.flush()
 
-        await serve(broker, access, host, port, ready, tls=tls, allow_plain_text=allow_plain_text)
+        await serve(broker, access, host, serving.port, ready, tls=tls, allow_plain_text=serving.allow_plain_text)
 
     with plain_errors(), _folder_errors(data):
-        if as_ and import_ is None:
-            raise typer.BadParameter("--as is only for --import")
-        origins = frozenset(check_origin(one) for one in allow_origin or ())
-        settings = read_settings([f"way={way}", *(set or [])])
-        if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
-            raise typer.BadParameter("TLS needs --tls-cert and --tls-key")
-        tls = Tls(tls_cert, tls_key, tls_client_ca) if tls_cert is not None and tls_key is not None else None
+        origins = frozenset(check_origin(one) for one in serving.allow_origin)
+        tls = Tls.of(serving.tls_cert, serving.tls_key, serving.tls_client_ca)
         asyncio.run(run())
 
 
@@ -136,7 +139,7 @@ def publish(
     """Publish one event, or many from standard input; prints their sequence numbers."""
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None, **_tls()) as client:
+    with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
         if event != "-":
             typer.echo(client.publish(_json(event), where or None))
             return
@@ -178,7 +181,7 @@ def subscribe(
 
     with (
         plain_errors(),
-        Client.sync(url, token or None, connect_seconds=wait, **_tls()) as client,
+        Client.sync(url, token or None, connect_seconds=wait, **tls_files()) as client,
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
@@ -190,7 +193,7 @@ def subscribe(
 @admin.command()
 def stats(url: Url = HERE, token: Token = "") -> None:
     """Print counters and sizes as JSON."""
-    found = _ask(url, token, "GET", "/v1/stats")
+    found = ask(url, token, "GET", "/v1/stats")
     typer.echo(json.dumps({key: value for key, value in found.items() if key != "history"}, indent=2))
 
 
@@ -199,13 +202,13 @@ def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> N
     """Deliver stored events to a subscriber again, starting at sequence number FIRST; prints how many."""
     with plain_errors():
         path = f"/v1/subscribers/{quote(check_name(subscriber, 'subscriber'))}/replay"
-    typer.echo(_ask(url, token, "POST", path, {"first": first})["count"])
+    typer.echo(ask(url, token, "POST", path, {"first": first})["count"])
 
 
 @admin.command()
 def snapshot(url: Url = HERE, token: Token = "") -> None:
     """Save a snapshot of the index now."""
-    typer.echo(json.dumps(_ask(url, token, "POST", "/v1/snapshot")))
+    typer.echo(json.dumps(ask(url, token, "POST", "/v1/snapshot")))
 
 
 @admin.command()
@@ -216,7 +219,7 @@ def unseen(
     token: Token = "",
 ) -> None:
     """List attributes of subscriptions that none of the latest events had: they may be misspelt."""
-    found = _ask(url, token, "GET", "/v1/unseen", events=events)
+    found = ask(url, token, "GET", "/v1/unseen", events=events)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -254,7 +257,7 @@ def create_token(
 
     body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None, "note": note}
     if data is None:
-        typer.echo(_ask(url, token, "POST", "/v1/tokens", {"principal": principal, **body})["token"])
+        typer.echo(ask(url, token, "POST", "/v1/tokens", {"principal": principal, **body})["token"])
         return
     from hitbox.broker.access import directory
     from hitbox.broker.access.principals import TokenSettings
@@ -271,7 +274,7 @@ def list_tokens(data: Stopped = None, url: Url = HERE, token: Token = "") -> Non
     from hitbox.broker.access import directory
 
     if data is None:
-        found = _ask(url, token, "GET", "/v1/tokens")["tokens"]
+        found = ask(url, token, "GET", "/v1/tokens")["tokens"]
     else:
         with _stopped(data) as store:
             found = [one.describe() for one in directory.list_in_folder(store)]
@@ -291,7 +294,7 @@ def limit_token(
     import time
 
     body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None}
-    typer.echo(json.dumps(_ask(url, token, "PUT", f"/v1/tokens/{quote(id, safe='')}", body)))
+    typer.echo(json.dumps(ask(url, token, "PUT", f"/v1/tokens/{quote(id, safe='')}", body)))
 
 
 @tokens.command("revoke")
@@ -305,7 +308,7 @@ def revoke_token(
     from hitbox.broker.access import directory
 
     if data is None:
-        _ask(url, token, "DELETE", f"/v1/tokens/{quote(id, safe='')}")
+        ask(url, token, "DELETE", f"/v1/tokens/{quote(id, safe='')}")
         return
     with _stopped(data) as store:
         directory.revoke_in_folder(store, id)
@@ -332,20 +335,20 @@ def put_principal(
 ) -> None:
     """Create a principal, or replace its rights."""
     body = {"roles": role or [], "names": names, "publish": publish, "see": see}
-    _ask(url, token, "PUT", f"/v1/principals/{quote(name, safe='')}", body)
+    ask(url, token, "PUT", f"/v1/principals/{quote(name, safe='')}", body)
 
 
 @principals.command("list")
 def list_principals(url: Url = HERE, token: Token = "") -> None:
     """Print all principals as JSON, one per line."""
-    for one in _ask(url, token, "GET", "/v1/principals")["principals"]:
+    for one in ask(url, token, "GET", "/v1/principals")["principals"]:
         typer.echo(json.dumps(one))
 
 
 @principals.command("delete")
 def delete_principal(name: str, url: Url = HERE, token: Token = "") -> None:
     """Remove a principal and its tokens."""
-    _ask(url, token, "DELETE", f"/v1/principals/{quote(name, safe='')}")
+    ask(url, token, "DELETE", f"/v1/principals/{quote(name, safe='')}")
 
 
 @admin.command()
@@ -376,6 +379,44 @@ def check(folder: Folder) -> None:
         raise typer.Exit(1)
 
 
+@admin.command()
+def backup(
+    source: Annotated[str, typer.Argument(help="Address of a running broker, or the data folder of any.")],
+    target: Annotated[Path, typer.Argument(help="New folder for the backup.")],
+    token: Token = "",
+) -> None:
+    """Copy a broker's store as of one moment, while it runs, and check the copy."""
+    from hitbox.broker import backup
+    from hitbox.broker.client import Client
+
+    with plain_errors(), progress("copying the store", unit="") as step:
+        if "://" in source:
+            with Client.sync(source, token or None) as client:
+                found = backup.receive(lambda file: client.download("POST", "/v1/backup", file, step.reach), target)
+        else:
+            found = backup.backup(Path(source), target, step.reach)
+    _report_copy(found, f"backup in {target}")
+
+
+@admin.command()
+def restore(
+    source: Annotated[Path, typer.Argument(help="Folder that `hitbox admin backup` made.")],
+    folder: Annotated[Path, typer.Argument(help="New data folder for a broker.")],
+) -> None:
+    """Make a broker's data folder from a backup and check it; nothing is overwritten."""
+    from hitbox.broker import backup
+
+    with plain_errors(), progress("restoring the store", unit="") as step:
+        found = backup.restore(source, folder, step.reach)
+    _report_copy(found, f"restored to {folder}; start it with: hitbox serve --data {folder}")
+
+
+def _report_copy(problems: list[str], done: str) -> None:
+    for problem in problems:
+        typer.echo(f"hitbox: warning: copied as it is: {problem}", err=True)
+    typer.echo(done)
+
+
 @admin.command("repair")
 def repair_(folder: Folder) -> None:
     """Back up a damaged store and build a new one from what can be read; reports what was left out."""
@@ -393,18 +434,6 @@ def repair_(folder: Folder) -> None:
         typer.echo(f"{len(done.left_out)} rows were left out; all of them are in {done.damaged}")
     else:
         typer.echo("nothing was left out")
-
-
-def _tls() -> dict[str, str | None]:
-    """Files for an https address, from the environment."""
-    return {"ca": os.environ.get("HITBOX_CA"), "client_cert": os.environ.get("HITBOX_CLIENT_CERT")}
-
-
-def _ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
-    from hitbox.broker.client import Client
-
-    with plain_errors(), Client.sync(url, token or None, **_tls()) as client:
-        return client.request(method, path, body, **query)
 
 
 if __name__ == "__main__":

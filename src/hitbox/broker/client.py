@@ -45,7 +45,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -153,6 +153,28 @@ class Client:
         if status >= 400:
             raise _error(found, status)
         return found
+
+    async def download(
+        self, method: str, path: str, file: IO[bytes], progress: Callable[[int, int], object] = lambda done, total: None
+    ) -> None:
+        """Write the answer to a file. `progress` gets (done, total), in bytes."""
+        done = total = 0
+        try:
+            timeout = httpx.Timeout(self.timeout, read=None)  # the broker may need long to prepare the answer
+            async with self._http.stream(method, path, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    raise _error(_decoded(await response.aread()), response.status_code)
+                total = int(response.headers.get("content-length", 0))
+                async for chunk in response.aiter_bytes():
+                    file.write(chunk)
+                    done += len(chunk)
+                    progress(done, total)
+        except httpx.HTTPError as problem:
+            raise StoreFailed(
+                f"no complete answer from the broker at {self.url}: {problem or type(problem).__name__}"
+            ) from problem
+        if done != total:
+            raise StoreFailed(f"the answer of the broker at {self.url} ended after {done} of {total} bytes")
 
     async def publish(self, event: Any, where: str | None = None) -> int:
         """Publish one event; returns its number once it is durable."""
@@ -777,6 +799,11 @@ class SyncClient:
 
     def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         return self._do(self._client.request(method, path, body, **query))
+
+    def download(
+        self, method: str, path: str, file: IO[bytes], progress: Callable[[int, int], object] = lambda done, total: None
+    ) -> None:
+        self._do(self._client.download(method, path, file, progress))
 
     def publish(self, event: Any, where: str | None = None) -> int:
         return self._do(self._client.publish(event, where))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -22,7 +22,20 @@ GAUGES = {
     "store_full": "1 while the store has no space left",
     "problems": "Problems found at start or later; the log and /v1/stats list them",
 }
+HISTOGRAMS = {
+    "publish_to_commit": "Seconds from accepting an event until it was on disk",
+    "commit_to_sent": "Seconds from there until a live delivery was written to its connection",
+    "sent_to_acked": "Seconds from there until it was acknowledged",
+    "match_time": "Seconds to match one event, the mean of the events that were matched together",
+}
+STORE_SIZES = {
+    "store_database": "Size of the database file",
+    "store_log": "Size of the write-ahead log",
+    "store_reserve": "Disk space reserved for deletes",
+    "disk_free": "Free space of the disk that holds the store",
+}
 MOST_SUBSCRIBERS = 1_000
+"""Series of the subscribers with the most pending deliveries; the others have none."""
 REASONS = ("sockets", "address", "rate", "head", "body", "header_bytes", "stalled", "silent")
 """Why a connection is refused or closed (http/connections.py)."""
 
@@ -44,6 +57,19 @@ class _BrokerCollector(Collector):
         for reason in REASONS:
             closed.add_metric([reason], watch.closed[reason])
         yield closed
+        for name, says in HISTOGRAMS.items():
+            one = getattr(watch, name)
+            family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)
+            family.add_metric([], buckets=one.buckets(), sum_value=one.sum)
+            yield family
+        for name, size in self.broker.store.sizes().items():
+            yield GaugeMetricFamily(f"hitbox_{name}_bytes", STORE_SIZES[name], size)
+        refusals = CounterMetricFamily(
+            "hitbox_refused_requests", "Requests and messages that were refused", labels=["reason"]
+        )
+        for reason, count in watch.refusals.items():
+            refusals.add_metric([reason], count)
+        yield refusals
         latency = GaugeMetricFamily(
             "hitbox_latency_ms",
             "Milliseconds from accepted to sent, over the latest live deliveries",

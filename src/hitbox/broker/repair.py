@@ -78,6 +78,12 @@ def _problems(copy: Path, folder: Path) -> Iterator[str]:
     except StoreDamaged as problem:
         yield str(problem.__cause__ or problem)
         return
+    with contextlib.closing(store):
+        yield from store_problems(store)
+
+
+def store_problems(store: Store) -> Iterator[str]:
+    """What is wrong with a store that could be opened."""
     try:
         yield from store.problems
         schema = store.get_meta("schema")
@@ -88,8 +94,6 @@ def _problems(copy: Path, folder: Path) -> Iterator[str]:
         yield from (f"event {seq} could not be matched" for seq in store.failed())
     except HitboxError as problem:
         yield str(problem)
-    finally:
-        store.close()
 
 
 def repair(folder: Path) -> Repair:
@@ -113,7 +117,7 @@ def repair(folder: Path) -> Repair:
             (folder / name).unlink(missing_ok=True)
         for name in (commit_marker.FILE_NAME, "hitbox.db"):
             os.replace(draft / name, folder / name)
-        _sync(folder)
+        sync_folder(folder)
         return done
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -133,7 +137,7 @@ def _copy(folder: Path, to: Path) -> None:
             shutil.copy2(folder / name, to / name)
             with (to / name).open("rb") as file:
                 os.fsync(file.fileno())
-    _sync(to)
+    sync_folder(to)
 
 
 def _write(path: Path, text: str) -> None:
@@ -144,7 +148,7 @@ def _write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)

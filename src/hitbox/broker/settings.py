@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from hitbox.broker.errors import BadRequest
-from hitbox.errors import nearest
 
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
@@ -17,47 +15,64 @@ MOST = 2**53
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]{0,99}")
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the broker."""
+def _about(help: str, **limits: Any) -> msgspec.Meta:
+    made: msgspec.Meta = msgspec.Meta(description=help, **limits)
+    return made
 
-    way: Way = "concurrent"
-    """How priority levels are determined and sent: all determined first, in turns, or overlapped."""
-    max_waiting: int = 20_000
-    """Events that are being stored or wait to be matched; above this, publishers are refused."""
-    max_waiting_bytes: int = 64 * 2**20
-    max_event_bytes: int = 64 * 2**10
-    max_body_bytes: int = 16 * 2**20
-    max_batch: int = 10_000
-    max_subscribers: int = 100_000
-    max_subscriptions: int = 10_000_000
-    max_connections: int = 10_000
-    """WebSockets per principal."""
-    max_sockets: int = 10_000
-    """Connections of all kinds; limited by the number of files that the process may open."""
-    max_address_sockets: int = 5_000
-    """Connections of one address."""
-    address_rate: float = 1_000.0
-    """New connections per second of one address; 0 means no limit."""
-    max_header_bytes: int = 64 * 2**10
-    """All headers of a request together."""
-    request_seconds: float = 10.0
-    """Time for the head of a request, from opening the connection, or from the first byte on a kept connection."""
-    body_seconds: float = 60.0
-    """Time for the body of a request, from the end of its head."""
-    hello_seconds: float = 10.0
-    """Time for the first message on a WebSocket."""
-    stall_seconds: float = 60.0
-    """Time within which a client must read something of what is sent to it."""
-    max_lookups: int = 20
-    """Requests to try or explain an event that may be running or waiting; two run at a time."""
-    publish_rate: float = 0.0
-    """Events per second and principal; 0 means no limit."""
-    keep_seconds: float = 7 * 86_400.0
-    keep_bytes: int = 2**30
-    max_store_bytes: int | None = None
-    max_dead_letters: int = 100_000
-    snapshot_changes: int = 100_000
-    """Number of changes of subscriptions after which the index is saved."""
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the broker. Flags, environment, configuration file, --help and the docs are made from these lines."""
+
+    way: Annotated[Way, _about("how priority levels are matched and sent: all matched first, in turns, overlapped")] = (
+        "concurrent"
+    )
+    max_waiting: Annotated[
+        int, _about("events that are being stored or wait to be matched; beyond: 429", ge=1, le=MOST)
+    ] = 20_000
+    max_waiting_bytes: Annotated[int, _about("bytes of these events; beyond: 429", ge=1, le=MOST)] = 64 * 2**20
+    max_event_bytes: Annotated[int, _about("bytes of one event; beyond: 413", ge=1, le=MOST)] = 64 * 2**10
+    max_body_bytes: Annotated[int, _about("bytes of one request; beyond: 413", ge=1, le=MOST)] = 16 * 2**20
+    max_batch: Annotated[int, _about("events or subscriptions in one request; beyond: 413", ge=1, le=MOST)] = 10_000
+    max_subscribers: Annotated[int, _about("subscribers; beyond: 429", ge=1, le=MOST)] = 100_000
+    max_subscriptions: Annotated[int, _about("subscriptions; beyond: 429", ge=1, le=MOST)] = 10_000_000
+    max_connections: Annotated[int, _about("WebSockets per principal", ge=1, le=MOST)] = 10_000
+    max_sockets: Annotated[
+        int, _about("connections of all kinds, if the process may open so many files; beyond: 503", ge=1, le=MOST)
+    ] = 10_000
+    max_address_sockets: Annotated[
+        int, _about("connections of one address; beyond: closed at once, before TLS", ge=1, le=MOST)
+    ] = 5_000
+    address_rate: Annotated[
+        float, _about("new connections per second of one address; 0: no limit; beyond: closed at once", ge=0, le=MOST)
+    ] = 1_000.0
+    max_header_bytes: Annotated[int, _about("all headers of a request; beyond: 400", ge=1, le=MOST)] = 64 * 2**10
+    request_seconds: Annotated[
+        float,
+        _about("time for the head of a request, from its first byte; beyond: 408, or it is closed", gt=0, le=MOST),
+    ] = 10.0
+    body_seconds: Annotated[
+        float, _about("time for the body of a request, from the end of its head; beyond: 408", gt=0, le=MOST)
+    ] = 60.0
+    hello_seconds: Annotated[float, _about("time for the first message of a WebSocket", gt=0, le=MOST)] = 10.0
+    stall_seconds: Annotated[
+        float, _about("time within which a client must read something of what is sent to it", gt=0, le=MOST)
+    ] = 60.0
+    max_lookups: Annotated[
+        int, _about("waiting requests to check, try or explain, of which two run at a time; beyond: 429", ge=1, le=MOST)
+    ] = 20
+    publish_rate: Annotated[
+        float, _about("events per second and principal; 0: no limit; beyond: 429", ge=0, le=MOST)
+    ] = 0.0
+    keep_seconds: Annotated[float, _about("how long events are kept", ge=0, le=MOST)] = 7 * 86_400.0
+    keep_bytes: Annotated[int, _about("size of the store above which old events are removed", ge=0, le=MOST)] = 2**30
+    max_store_bytes: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None,
+        _about("size of the store; beyond: 507; retention keeps it under three quarters if possible"),
+    ] = None
+    max_dead_letters: Annotated[int, _about("dead letters; beyond: the oldest are removed", ge=0, le=MOST)] = 100_000
+    snapshot_changes: Annotated[
+        int, _about("changes of subscriptions after which the index is saved; also at a normal exit", ge=1, le=MOST)
+    ] = 100_000
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,41 +88,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
 
 
-MAY_BE_ZERO = ("publish_rate", "address_rate", "keep_seconds", "keep_bytes", "max_dead_letters")
-
-
-def read_settings(given: Iterable[str]) -> Settings:
-    """Settings from texts like "max_batch=500"; unknown names and invalid values are refused.
-
-    >>> read_settings(["max_batch=500"]).max_batch
-    500
-    """
-    known = Settings.__struct_fields__
-    values: dict[str, str] = {}
-    for one in given:
-        name, equals, value = (part.strip() for part in one.partition("="))
-        if name not in known:
-            raise BadRequest(f"there is no setting {name!r:.80}{nearest(name, known)} (settings: {', '.join(known)})")
-        if not equals:
-            raise BadRequest(f"the setting {name} needs a value: {name}=...")
-        try:
-            msgspec.convert({name: value}, Settings, strict=False)
-        except msgspec.ValidationError as problem:
-            raise BadRequest(f"the setting {name} cannot be {value!r:.80}: {problem}") from None
-        values[name] = value
-    return check_settings(msgspec.convert(values, Settings, strict=False))
-
-
 def check_settings(settings: Settings) -> Settings:
-    """Returns the settings; numbers out of range are refused."""
-    for name in settings.__struct_fields__:
-        value: Any = getattr(settings, name)
-        if isinstance(value, (int, float)):
-            zero = name in MAY_BE_ZERO
-            if not 0 <= value <= MOST or (value == 0 and not zero):  # nan fails the first test
-                least = "from 0" if zero else "above 0"
-                raise BadRequest(f"the setting {name} must be a number {least}, up to {MOST}, not {value}")
-    return settings
+    """Returns the settings; values out of range are refused."""
+    try:
+        return msgspec.convert(msgspec.structs.asdict(settings), Settings)
+    except msgspec.ValidationError as problem:
+        wrong, _, place = str(problem).partition(" - at `$.")
+        raise BadRequest(f"the setting {place.rstrip('`')} is invalid: {wrong.lower()}") from None
 
 
 def check_name(name: object, what: str) -> str:

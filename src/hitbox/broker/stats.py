@@ -7,6 +7,7 @@ delivery that was sent again or came from the spool. Live deliveries of one even
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -28,6 +29,31 @@ class TraceRow(NamedTuple):
     live: bool
 
 
+class Histogram:
+    """How often a time in seconds was up to each of BOUNDS. Times of a group are observed together."""
+
+    BOUNDS = tuple(float(f"{digit}e{power}") for power in range(-5, 3) for digit in (1, 2.5, 5))
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.BOUNDS, seconds)] += count
+        self.sum += seconds * count
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """(bound, how many were up to it), the last bound is infinite."""
+        total, found = 0, []
+        for bound, count in zip([*map(str, self.BOUNDS), "+Inf"], self.counts, strict=True):
+            total += count
+            found.append((bound, total))
+        return found
+
+
+REFUSALS = {401: "token", 403: "forbidden", 408: "late", 413: "size", 429: "busy", 503: "unavailable", 507: "full"}
+
+
 class Statistics:
     def __init__(self, trace: int = 10_000) -> None:
         self.counts: Counter[str] = Counter()
@@ -38,9 +64,17 @@ class Statistics:
         self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.event_count = 0
+        self.publish_to_commit, self.commit_to_sent = Histogram(), Histogram()
+        self.sent_to_acked, self.match_time = Histogram(), Histogram()
+        self.refusals = dict.fromkeys(REFUSALS.values(), 0)
         self._before: Counter[str] = Counter()
         self._last = time.monotonic()
         self.started = time.time()
+
+    def count_refusal(self, status: int) -> None:
+        """A request or a message was answered with this status."""
+        if status in REFUSALS:
+            self.refusals[REFUSALS[status]] += 1
 
     def add_events(self, events: Iterable[dict[str, Any]]) -> None:
         """Add events to the page's list of the latest events; `event_count` counts them."""

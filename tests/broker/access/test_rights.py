@@ -126,7 +126,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("GET", "/metrics"): {"observe", "manage"},
     ("GET", "/openapi.json"): set(ROLES),
 }
-OPEN = {"/healthz", "/", "/page/app.js"}
+OPEN = {"/livez", "/readyz", "/", "/page/app.js"}
 
 
 def test_the_table_has_every_route() -> None:

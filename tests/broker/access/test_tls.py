@@ -88,7 +88,7 @@ def test_publish_and_subscribe_over_tls(tmp_path: Path) -> None:
                     await stranger.whoami()
             async with httpx.AsyncClient() as plain:
                 with pytest.raises(httpx.HTTPError):
-                    await plain.get(url.replace("https", "http") + "/healthz")
+                    await plain.get(url.replace("https", "http") + "/livez")
 
     run(scenario())
 

@@ -217,7 +217,7 @@ def test_tokens_hosts_and_origins(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with serving(tmp_path, tokens=tokens) as (_, url), httpx.AsyncClient(base_url=url) as http:
-            assert (await http.get("/healthz")).json()["status"] == "ok"
+            assert (await http.get("/readyz")).json()["status"] == "ok"
             assert (await http.get("/")).status_code == 200
             for path in ("/v1/stats", "/metrics", "/openapi.json", "/v1/live"):
                 assert (await http.get(path)).status_code == 401

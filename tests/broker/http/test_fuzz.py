@@ -118,7 +118,7 @@ def test_frames(broker: tuple[str, int]) -> None:
                 sizes.append(memory(pid))
         assert sizes[-1] - sizes[1] < 30 * 2**20
         async with httpx.AsyncClient(base_url=url) as http:
-            assert (await http.get("/healthz")).json()["ok"]
+            assert (await http.get("/readyz")).json()["ok"]
 
     asyncio.run(scenario())
 
@@ -153,7 +153,7 @@ def test_bodies_and_predicates(broker: tuple[str, int]) -> None:
             if turn % 300 == 299:
                 sizes.append(memory(pid))
         assert sizes[-1] - sizes[1] < 30 * 2**20
-        assert http.get("/healthz").json()["ok"]
+        assert http.get("/readyz").json()["ok"]
 
 
 def test_the_description_holds(broker: tuple[str, int], tmp_path: Path) -> None:

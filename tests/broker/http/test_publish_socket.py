@@ -268,7 +268,7 @@ def test_connections_count_and_end_with_the_broker(tmp_path: Path) -> None:
                 await socket.send(publish(1, {"qty": 1}))
                 assert json.loads(await socket.recv())["status"] == 503
                 broker.closing = False
-            assert (await http.get("/healthz")).status_code == 200
+            assert (await http.get("/livez")).status_code == 200
             last = await publishing(url)
         with pytest.raises(ConnectionClosed):
             await last.recv()

@@ -104,13 +104,24 @@ class DeliveryTracker:
             mailbox.extend([d.seq for d in deliveries])
         now = time.perf_counter_ns()
         name = mailbox.subscriber.name
-        count = 0
+        count = same = committed = 0
         for d in deliveries:
             count += 1
+            d.sent_at = now
+            if not d.live or d.committed != committed:
+                self._observe_sent(now, committed, same)
+                same, committed = 0, d.committed if d.live else 0
+            same += 1
             self.statistics.trace.append(TraceRow(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
             if d.live and d.accepted:
                 self.statistics.latencies.append((d.level, (now - d.accepted) / 1e6))
+        self._observe_sent(now, committed, same)
         self.statistics.counts["delivered"] += count
+
+    def _observe_sent(self, now: int, committed: int, count: int) -> None:
+        """`count` live deliveries of events that were committed together were sent."""
+        if committed:
+            self.statistics.commit_to_sent.observe((now - committed) / 1e9, count)
 
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
         """Delete acknowledged deliveries. An acknowledgement may come late, on another connection; then its number is
@@ -118,7 +129,10 @@ class DeliveryTracker:
         """
         if mailbox.subscriber.ephemeral:
             return None
+        first = next((d for seq in seqs if (d := mailbox.in_flight.get(seq)) is not None), None)
         known, others = mailbox.acknowledge(seqs)
+        if first is not None and first.sent_at:  # those of one message were sent at about the same time
+            self.statistics.sent_to_acked.observe((time.perf_counter_ns() - first.sent_at) / 1e9, len(known))
         early = [key for key in known if key[1] > self.recorded]
         self._delete(mailbox, [key for key in known if key[1] <= self.recorded] if early else known)
         if early:

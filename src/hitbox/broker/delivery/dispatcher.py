@@ -34,6 +34,7 @@ from typing import Any
 
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
+from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Way
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
@@ -60,6 +61,8 @@ class AcceptedEvent:
     accepted: int
     again: bool = False
     """It is matched after a restart, so it may have been delivered before."""
+    committed: int = 0
+    """When it was in the store, in nanoseconds of the clock of `accepted`; 0: before a restart."""
 
 
 @dataclass(slots=True)
@@ -83,11 +86,14 @@ class Dispatcher:
     large: int = LARGE
     together: int = BATCH
     """How many events are matched in one call; fewer if a call takes long."""
+    match_seconds: float = 0.0
+    """Time that matching took in the last run."""
 
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
         """Match and send a batch; returns the rows to store, and the number of matches of each event."""
         rows: list[Row] = []
         self.failed = []
+        self.match_seconds = 0.0
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
         levels = self._levels(batch, made)
         send: Callable[[Level], Any] = self._send_and_wait if self.way == "alternate" else self._send
@@ -139,7 +145,9 @@ class Dispatcher:
             size, started = max(len(a.body) for a in part), time.monotonic()
             threaded = size >= self.large
             found += await asyncio.to_thread(self._match_group, part) if threaded else self._match_group(part)
-            self._adapt(len(part), size, threaded, time.monotonic() - started)
+            took = time.monotonic() - started
+            self.match_seconds += took
+            self._adapt(len(part), size, threaded, took)
             if len(found) < len(batch):
                 await asyncio.sleep(0)
         return found
@@ -172,8 +180,9 @@ class Dispatcher:
         found: dict[int, list[str]] = {}
         try:
             found.update(self.registry.levels(a.event, a.where))  # keeps what comes before an error
-        except Exception:
-            log.exception("event %d could not be matched; it is kept and tried again at the next start", a.seq)
+        except Exception as problem:
+            text = "event %d could not be matched; it is kept and tried again at the next start"
+            log.error(text, a.seq, exc_info=without_message(problem))
             self.failed.append(a.seq)
         return found
 
@@ -187,8 +196,9 @@ class Dispatcher:
                 delivery.ids += names
                 continue
             delivery = made[subscriber] = Delivery(
-                a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again
-            )
+                a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again,
+                committed=a.committed,
+            )  # fmt: skip
             level.deliveries.append((subscriber, delivery))
             level.lowest = min(level.lowest, subscriber.lowest)
 

@@ -56,6 +56,9 @@ class Delivery:
     live: bool = True
     deadline: float = 0.0
     retry_at: float = 0.0
+    committed: int = 0
+    sent_at: int = 0
+    """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
 
     def encode(self) -> bytes:
         """As JSON; the event's text is copied unchanged."""

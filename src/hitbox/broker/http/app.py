@@ -28,11 +28,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from hitbox.broker import metrics
-from hitbox.broker.access.rights import ANYONE, OBSERVE, Caller
+from hitbox.broker import backup, metrics
+from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
-from hitbox.broker.http import auth, connections, openapi, request_bodies, routes
+from hitbox.broker.http import auth, connections, health, openapi, request_bodies, routes
+from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.gate import Gate, Handler
@@ -40,6 +41,7 @@ from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
+from hitbox.broker.logs import without_message
 from hitbox.broker.stats import RECENT
 from hitbox.errors import HitboxError
 from hitbox.language import Predicate, evaluate
@@ -140,9 +142,17 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     async def description(request: Request, caller: Caller) -> Response:
         return json_response(openapi.describe(version))
 
-    async def health() -> Response:
-        found, status = broker.health()
-        return json_response(found, status)
+    async def send_backup(request: Request, caller: Caller) -> Response:
+        """A copy of the store as of one moment: a SQLite database."""
+        sender = await asyncio.to_thread(backup.Sender, broker.store.folder)
+        headers = {**SECURITY_HEADERS, "content-length": str(sender.size)}
+        return StreamingResponse(sender.chunks(), headers=headers, media_type="application/vnd.sqlite3")
+
+    async def livez() -> Response:
+        return json_response(*health.liveness(broker))
+
+    async def readyz() -> Response:
+        return json_response(*health.readiness(broker))
 
     async def page() -> Response:
         return FileResponse(PAGE / "index.html", headers=SECURITY_HEADERS)
@@ -158,12 +168,14 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     gate.http("/v1/live", {"GET": (OBSERVE, live)})
     gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
     gate.http("/openapi.json", {"GET": (ANYONE, description)})
-    gate.public("/healthz", health)
+    gate.http("/v1/backup", {"POST": (MANAGE_ALL, send_backup)})
+    gate.public("/livez", livez)
+    gate.public("/readyz", readyz)
     gate.public("/", page)
     gate.public_files("/page", PAGE)
     return Starlette(
         routes=gate.routes,
-        middleware=[Middleware(OriginMiddleware, access=access)],
+        middleware=[Middleware(AccessLog, statistics=broker.statistics), Middleware(OriginMiddleware, access=access)],
         exception_handlers={HitboxError: _problem, HTTPException: _http_problem, Exception: _unexpected_error},  # type: ignore[dict-item]
     )
 
@@ -185,7 +197,7 @@ async def _http_problem(request: Request, problem: HTTPException) -> Response:
 
 
 async def _unexpected_error(request: Request, problem: Exception) -> Response:
-    log.error("unexpected error in a request", exc_info=problem)
+    log.error("unexpected error in a request", exc_info=without_message(problem))
     return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
 
 
@@ -263,18 +275,12 @@ async def serve(
     address other than loopback needs `tls`, or `allow_plain_text`."""
     listening: list[socket.socket] = []
     try:
-        if not access.loopback and not broker.directory.protected:
-            raise NotAllowed(
-                "an address other than loopback needs a token: `hitbox admin tokens create NAME --data DIR`"
-            )
-        if not access.loopback and tls is None and not allow_plain_text:
-            raise NotAllowed(
-                "an address other than loopback needs TLS (--tls-cert and --tls-key), or --allow-plain-text if a proxy "
-                "does it or the network is trusted: tokens and events would be sent as plain text"
-            )
+        if not access.loopback:
+            auth.check_open_address(broker.directory.protected, tls is not None or allow_plain_text)
         most = connections.most_sockets(broker.settings)
         doorman = connections.Doorman(broker.settings, broker.statistics.closed)
         listening = connections.listen(host, port, doorman)
+        backup.remove_remains(broker.store.folder)
         sys.setswitchinterval(SWITCH_SECONDS)
         await broker.start()
     except BaseException:
@@ -286,10 +292,11 @@ async def serve(
         application(broker, access),
         broker.settings,
         most,
-        broker.statistics.closed,
+        broker.statistics,
         tls,
         ws_max_size=broker.settings.max_body_bytes,
         ws_per_message_deflate=False,
+        log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
-from hitbox.broker.errors import BadRequest, Forbidden, Overloaded
+from hitbox.broker.errors import BadRequest, Forbidden, NotAllowed, Overloaded
 
 ADDRESS = re.compile(
     r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
@@ -51,6 +51,17 @@ def check_origin(text: str) -> str:
             f"an origin must be like http://name or https://name:8443 (no path, lower case), not {text!r:.100}"
         )
     return text
+
+
+def check_open_address(has_token: bool, is_private: bool) -> None:
+    """Raise unless an address other than loopback may be served. `is_private`: with TLS, or explicitly without."""
+    if not has_token:
+        raise NotAllowed("an address other than loopback needs a token: `hitbox admin tokens create NAME --data DIR`")
+    if not is_private:
+        raise NotAllowed(
+            "an address other than loopback needs TLS (--tls-cert and --tls-key), or --allow-plain-text if a proxy "
+            "does it or the network is trusted: tokens and events would be sent as plain text"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -44,6 +44,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.errors import CannotListen
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.settings import Settings
+from hitbox.broker.stats import Statistics
 
 OTHER_FILES = 100
 """Open files other than connections: the store, snapshots, libraries."""
@@ -209,8 +210,9 @@ def most_sockets(settings: Settings) -> int:
 class Config(uvicorn.Config):
     """uvicorn's configuration, with the broker's limits for the two protocols below."""
 
-    def __init__(self, app: Any, limits: Settings, most: int, closed: Counter[str], tls: Tls | None, **named: Any):
-        self.limits, self.most_sockets, self.closed, self.tls = limits, most, closed, tls
+    def __init__(self, app: Any, limits: Settings, most: int, statistics: Statistics, tls: Tls | None, **named: Any):
+        self.limits, self.most_sockets, self.tls = limits, most, tls
+        self.statistics, self.closed = statistics, statistics.closed
         head = limits.max_header_bytes
         super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, h11_max_incomplete_event_size=head, **named)
 
@@ -271,6 +273,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         _read_at_most(transport, READ_BYTES)
         if len(self.connections) > self.config.most_sockets:
             self.config.closed["sockets"] += 1
+            self.config.statistics.count_refusal(503)
             transport.write(CROWDED)
             transport.close()
         else:
@@ -329,6 +332,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         self.config.closed[self._awaited] += 1
         started = self._awaited == "body" or bool(self.conn.trailing_data[0])
         if started and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
+            self.config.statistics.count_refusal(408)
             self.transport.write(LATE)
         self.transport.close()
 

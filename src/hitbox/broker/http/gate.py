@@ -40,6 +40,7 @@ class Gate:
     def _admit(self, scope: Scope, need: Need) -> Caller:
         headers = auth.headers_of(scope["headers"])
         caller = self._directory.caller(auth.token_in(headers, scope.get("subprotocols", ())))
+        scope["principal"] = caller.name  # for the access log
         caller.check(need)
         return caller
 

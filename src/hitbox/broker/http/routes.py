@@ -297,6 +297,11 @@ async def revive(call: Call) -> Any:
     return {"count": await admin.replay_dead_letters(call.broker, numbers)}
 
 
+async def drop_dead(call: Call) -> Any:
+    numbers = await admin.usable_letters(call.broker, call.caller, call.body.numbers)
+    return {"count": await admin.drop_dead_letters(call.broker, numbers)}
+
+
 async def snapshot(call: Call) -> Any:
     return await call.broker.snapshot()
 
@@ -404,6 +409,7 @@ ROUTES = [
     ),
     Route("GET", "/v1/dead", READ, dead, "Dead letters, newest first", query=Search),
     Route("POST", "/v1/dead/replay", USE, revive, "Deliver dead letters again", Numbers),
+    Route("POST", "/v1/dead/drop", USE, drop_dead, "Delete dead letters for good", Numbers),
     Route("POST", "/v1/snapshot", MANAGE_ALL, snapshot, "Save the index now"),
     Route("GET", "/v1/whoami", ANYONE, whoami, "The principal of this token, and its rights"),
     Route("GET", "/v1/principals", MANAGE_ALL, list_principals, "All principals with their rights"),

@@ -22,6 +22,13 @@ class Tls:
     client_ca: Path | None = None
     context: ssl.SSLContext = field(init=False)
 
+    @classmethod
+    def of(cls, cert: str, key: str, client_ca: str) -> Tls | None:
+        """TLS with these files; None where none is named."""
+        if bool(cert) != bool(key) or (client_ca and not cert):
+            raise CannotListen("TLS needs both --tls-cert and --tls-key")
+        return cls(Path(cert), Path(key), Path(client_ca) if client_ca else None) if cert else None
+
     def __post_init__(self) -> None:
         self.context = self._read()
 

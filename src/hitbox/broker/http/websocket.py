@@ -49,6 +49,7 @@ from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.logs import without_message
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
@@ -154,7 +155,8 @@ class Session:
                 if isinstance(result, HitboxError):
                     await self._fail(result)
                 elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
-                    log.error("a connection of subscriber %r failed", mailbox.subscriber.name, exc_info=result)
+                    text = "a connection of subscriber %r failed"
+                    log.error(text, mailbox.subscriber.name, exc_info=without_message(result))
                     self.close(1011, "unexpected error; see the broker's log")
             await self._close()
 
@@ -235,6 +237,7 @@ class Session:
         try:
             await self._send_message({"type": "done", "request": request, **await work})
         except HitboxError as problem:
+            self.broker.statistics.count_refusal(status_of(problem))
             await self._send_message({"type": "error", "request": request, **describe(problem)})
 
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
@@ -286,11 +289,12 @@ class Session:
 
     async def _fail(self, problem: HitboxError) -> None:
         """Send the error, then close: with code 1008 if the client must not try again, otherwise with 1013."""
+        status = status_of(problem)
+        self.broker.statistics.count_refusal(status)
         try:
             await self._send_message({"type": "error", "request": 0, **describe(problem)})
         except (WebSocketDisconnect, RuntimeError):
             return
-        status = status_of(problem)
         self.close(1013 if status == 429 or status >= 500 else 1008, str(problem).partition("\n")[0])
         await self._close()
 

@@ -414,6 +414,12 @@ class Store:
         pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
         return int(pages * self.db.pragma("page_size"))
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the store's files, and free space of the disk, from any thread."""
+        files = {"store_database": "hitbox.db", "store_log": "hitbox.db-wal", "store_reserve": "reserve"}
+        found = {name: max(self.disk.size(self.folder / file), 0) for name, file in files.items()}
+        return {**found, "disk_free": self.disk.space(self.folder)[1]}
+
     # ---- table meta
 
     def failed(self) -> list[int]:
@@ -563,6 +569,12 @@ class Store:
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
+
+    def drop_dead_letters(self, numbers: Sequence[int]) -> int:
+        """Delete dead letters; returns how many there were."""
+        known = [(number,) for number in dict.fromkeys(numbers) if list(self.dead.scan("number = ?", (number,)))]
+        self.dead.delete(known)
+        return len(known)
 
     def add_replayed(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
         """Add deliveries (level, seq, ids) of old events, except those pending already and those whose event has been

@@ -1,0 +1,234 @@
+"""`hitbox admin subscribers`, `dead` and `schema`: commands that ask a running broker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from hitbox.broker.errors import BadRequest
+from hitbox.broker.settings import check_name
+from hitbox.console.errors import plain_errors
+from hitbox.console.table_files import read_schema
+from hitbox.errors import counted
+
+HERE = "http://127.0.0.1:8400"
+MOST = 1_000
+Url = Annotated[str, typer.Option(help="Address of the broker.", envvar="HITBOX_URL")]
+Token = Annotated[str, typer.Option(help="Token, if the broker requires one.", envvar="HITBOX_TOKEN")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Limit = Annotated[int, typer.Option(min=1, max=MOST, help="Show at most this many.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Name = Annotated[str, typer.Argument(help="Name of the subscriber.")]
+Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of dead letters, as `list` shows them.")]
+Every = Annotated[bool, typer.Option("--all", help="All of them, or all of --subscriber.")]
+Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
+
+subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, remove.")
+dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
+schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
+
+
+def ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
+    """The answer of the broker to one request."""
+    from hitbox.broker.client import Client
+
+    with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
+        return client.request(method, path, body, **query)
+
+
+def tls_files() -> dict[str, str | None]:
+    """Files for an https address, from the environment."""
+    return {"ca": os.environ.get("HITBOX_CA"), "client_cert": os.environ.get("HITBOX_CLIENT_CERT")}
+
+
+def _print(found: Any, as_json: bool, lines: Callable[[], Iterable[str]]) -> None:
+    for line in [json.dumps(found, indent=2)] if as_json else lines():
+        typer.echo(line)
+
+
+def _table(head: list[str], rows: list[list[Any]]) -> Iterable[str]:
+    """Columns aligned by spaces; what a terminal would interpret is escaped."""
+    texts = [head, *([_plain(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    return ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in texts)
+
+
+def _plain(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _path(subscriber: str) -> str:
+    with plain_errors():
+        return f"/v1/subscribers/{quote(check_name(subscriber, 'subscriber'))}"
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
+# ---- subscribers
+
+
+@subscribers.command("list")
+def list_subscribers(
+    search: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    limit: Limit = 100,
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """List subscribers, those with the most pending deliveries first."""
+    found = ask(url, token, "GET", "/v1/subscribers", q=search, limit=limit)
+    columns = ["name", "connected", "subscriptions", "pending", "dead", "dropped"]
+
+    def lines() -> Iterable[str]:
+        yield from _table(columns, [[one[name] for name in columns] for one in found["subscribers"]])
+        total = counted(found["count"], "subscriber", "subscribers")
+        yield f"{len(found['subscribers'])} shown; the broker has {total}"
+
+    _print(found, as_json, lines)
+
+
+@subscribers.command("show")
+def show_subscriber(
+    name: Name, limit: Limit = 100, as_json: AsJson = False, url: Url = HERE, token: Token = ""
+) -> None:
+    """Show the state, the options and the subscriptions of a subscriber."""
+    found = ask(url, token, "GET", _path(name))
+    wanted = ask(url, token, "GET", "/v1/subscriptions", subscriber=name, limit=limit)["subscriptions"]
+
+    def lines() -> Iterable[str]:
+        options = found["options"]
+        state = [[key, value] for key, value in found.items() if key not in ("options", "subscriptions")]
+        yield from _table(["subscriber", _plain(name)], [*state, *([key, value] for key, value in options.items())])
+        yield f"{counted(found['subscriptions'], 'subscription', 'subscriptions')}; {len(wanted)} shown:"
+        columns = ["name", "priority", "where"]
+        yield from _table(columns, [[one[column] for column in columns] for one in wanted])
+
+    _print({**found, "subscriptions": wanted}, as_json, lines)
+
+
+@subscribers.command("remove")
+def remove_subscriber(
+    name: Name, yes: Yes = False, as_json: AsJson = False, url: Url = HERE, token: Token = ""
+) -> None:
+    """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
+    found = ask(url, token, "GET", _path(name))
+    losses = f"{found['subscriptions']} subscriptions and {found['pending']} pending deliveries"
+    _confirm(f"Remove {name} with {losses}?", yes)
+    ask(url, token, "DELETE", _path(name))
+    _print({"removed": name}, as_json, lambda: [f"removed {name} with {losses}"])
+
+
+# ---- dead letters
+
+
+@dead.command("list")
+def list_dead(
+    subscriber: Owner = "", limit: Limit = 100, as_json: AsJson = False, url: Url = HERE, token: Token = ""
+) -> None:
+    """List dead letters, the newest first."""
+    found = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=limit)
+
+    def lines() -> Iterable[str]:
+        columns = ["number", "subscriber", "seq", "level", "tries", "time", "reason", "event"]
+        rows = [
+            [*(one[name] for name in columns[:5]), _when(one["time"]), one["reason"], one.get("event", {})]
+            for one in found["letters"]
+        ]
+        yield from _table(columns, rows)
+        yield f"{len(found['letters'])} shown; the broker has {counted(found['count'], 'dead letter', 'dead letters')}"
+
+    _print(found, as_json, lines)
+
+
+def _when(microseconds: int) -> str:
+    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+@dead.command("retry")
+def retry_dead(
+    numbers: Numbers = None,
+    every: Every = False,
+    subscriber: Owner = "",
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Deliver dead letters again. One whose event is pending for its subscriber already stays a dead letter."""
+    count = _for_each(numbers, every, subscriber, "/v1/dead/replay", url, token)
+    _print(
+        {"count": count}, as_json, lambda: [f"{counted(count, 'dead letter is', 'dead letters are')} delivered again"]
+    )
+
+
+@dead.command("drop")
+def drop_dead(
+    numbers: Numbers = None,
+    every: Every = False,
+    subscriber: Owner = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Delete dead letters for good."""
+    _confirm(f"Delete {'all' if every else len(numbers or [])} dead letters?", yes or not (every or numbers))
+    count = _for_each(numbers, every, subscriber, "/v1/dead/drop", url, token)
+    _print({"count": count}, as_json, lambda: [f"{counted(count, 'dead letter was', 'dead letters were')} deleted"])
+
+
+def _for_each(numbers: list[int] | None, every: bool, subscriber: str, path: str, url: str, token: str) -> int:
+    """Ask for the given letters, or for all that are there now, in parts; returns how many the broker changed."""
+    with plain_errors():
+        if bool(numbers) == every:
+            raise BadRequest("name the numbers of dead letters, or --all")
+        if subscriber and not every:
+            raise BadRequest("--subscriber is for --all")
+    if numbers:
+        return int(ask(url, token, "POST", path, {"numbers": numbers})["count"])
+    total, seen = 0, set[int]()
+    while True:
+        letters = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=MOST)["letters"]
+        fresh = [one["number"] for one in letters if one["number"] not in seen]
+        if not fresh:  # what stays, stays for a reason
+            return total
+        seen.update(fresh)
+        total += int(ask(url, token, "POST", path, {"numbers": fresh})["count"])
+
+
+# ---- schema
+
+
+@schema.command("show")
+def show_schema(as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Show the attributes that events and subscriptions may use."""
+    found = ask(url, token, "GET", "/v1/schema")
+    names = list(dict.fromkeys(key for one in found["attributes"] for key in one))
+    _print(
+        found, as_json, lambda: _table(names, [[one.get(name, "") for name in names] for one in found["attributes"]])
+    )
+
+
+@schema.command("change")
+def change_schema(
+    new: Annotated[str, typer.Argument(help="price:float,city:string or a JSON file; - for JSON from stdin.")],
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Replace the schema. It is refused if subscriptions contradict the new one, which are then listed."""
+    with plain_errors():
+        wanted = read_schema(new)
+    found = ask(url, token, "PUT", "/v1/schema", {"attributes": wanted.to_json()})
+    _print(
+        found, as_json, lambda: [f"the schema has {counted(len(found['attributes']), 'attribute', 'attributes')} now"]
+    )

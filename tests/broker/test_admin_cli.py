@@ -1,0 +1,119 @@
+"""`hitbox admin subscribers`, `dead` and `schema`, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hitbox.broker.cli import app
+from hitbox.broker.client import Client
+from support.served import served
+
+SCHEMA = "price:float,city:string"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(Path(tmp_path_factory.mktemp("broker")), "--schema", SCHEMA) as address:
+        yield address
+
+
+def run(url: str, *arguments: str, status: int = 0, text: str = "") -> str:
+    done = CliRunner().invoke(app, ["admin", *arguments], input=text, env={"HITBOX_URL": url})
+    assert done.exit_code == status, done.output
+    return done.stdout if status == 0 else done.stderr
+
+
+def answer(url: str, *arguments: str) -> Any:
+    return json.loads(run(url, *arguments, "--json"))
+
+
+def fill(url: str, name: str, events: int, dead: int) -> None:
+    """A subscriber with `events` events, `dead` of which are beyond its limit, so they become dead letters."""
+    with Client.sync(url) as client:
+        path = f"/v1/subscribers/{name}"
+        client.request("PUT", path, {"limit": events - dead})
+        client.request("PUT", f"{path}/subscriptions/s", {"where": f"city = '{name}'", "priority": 7})
+        client.publish_many([{"price": n, "city": name} for n in range(events)])
+        until = time.monotonic() + 30
+        while client.request("GET", path)["dead"] < dead and time.monotonic() < until:
+            time.sleep(0.05)
+        client.request("PUT", path, {"limit": 1_000_000})
+
+
+def test_subscribers(url: str) -> None:
+    fill(url, "ann", 3, 0)
+    fill(url, "bob", 1, 0)
+    head, first, second, total = run(url, "subscribers", "list").splitlines()
+    assert head.split() == ["name", "connected", "subscriptions", "pending", "dead", "dropped"]
+    assert first.split() == ["ann", "false", "1", "3", "0", "0"]
+    assert second.split()[:1] == ["bob"]
+    assert total == "2 shown; the broker has 2 subscribers"
+    assert [one["name"] for one in answer(url, "subscribers", "list", "o")["subscribers"]] == ["bob"]
+    assert [one["name"] for one in answer(url, "subscribers", "list", "--limit", "1")["subscribers"]] == ["ann"]
+    shown = run(url, "subscribers", "show", "ann")
+    assert "1 subscription; 1 shown:" in shown
+    assert shown.splitlines()[-1].split(maxsplit=2) == ["s", "7", "city = 'ann'"]
+    found = answer(url, "subscribers", "show", "ann")
+    assert (found["pending"], found["subscriptions"][0]["where"]) == (3, "city = 'ann'")
+    assert "Aborted" in run(url, "subscribers", "remove", "ann", text="n\n", status=1)
+    assert run(url, "subscribers", "remove", "ann", text="y\n").endswith("1 subscriptions and 3 pending deliveries\n")
+    assert answer(url, "subscribers", "remove", "bob", "--yes") == {"removed": "bob"}
+    assert answer(url, "subscribers", "list")["count"] == 0
+    for command in ("show", "remove"):
+        assert "no subscriber 'ann'" in run(url, "subscribers", command, "ann", status=2)
+        assert "the name of a subscriber" in run(url, "subscribers", command, "a/b", status=2)
+
+
+def test_dead_letters(url: str) -> None:
+    fill(url, "cid", 6, 4)
+    fill(url, "dan", 3, 2)
+    head, newest, *_, total = run(url, "dead", "list").splitlines()
+    assert head.split() == ["number", "subscriber", "seq", "level", "tries", "time", "reason", "event"]
+    assert newest.split()[1] == "dan"
+    assert "more pending than the subscriber's limit" in newest
+    assert total == "6 shown; the broker has 6 dead letters"
+    letters = answer(url, "dead", "list", "--subscriber", "cid")["letters"]
+    assert [one["event"]["price"] for one in letters] == [3, 2, 1, 0]
+    numbers = [str(one["number"]) for one in letters]
+    assert run(url, "dead", "retry", numbers[0]) == "1 dead letter is delivered again\n"
+    assert answer(url, "dead", "retry", numbers[0]) == {"count": 0}
+    assert "Aborted" in run(url, "dead", "drop", numbers[1], text="n\n", status=1)
+    assert run(url, "dead", "drop", numbers[1], numbers[1], "--yes") == "1 dead letter was deleted\n"
+    assert answer(url, "dead", "drop", numbers[1], "999999", "--yes") == {"count": 0}
+    assert answer(url, "dead", "retry", "--all", "--subscriber", "cid") == {"count": 2}
+    assert answer(url, "dead", "drop", "--all", "--yes") == {"count": 2}
+    assert answer(url, "dead", "list") == {"count": 0, "letters": []}
+    assert answer(url, "subscribers", "show", "cid")["pending"] == 5
+    for command in (["retry"], ["drop", "--yes"]):
+        assert "name the numbers" in run(url, "dead", *command, status=2)
+        assert "name the numbers" in run(url, "dead", *command, "1", "--all", status=2)
+        assert "--subscriber is for --all" in run(url, "dead", *command, "1", "--subscriber", "x", status=2)
+
+
+def test_schema(url: str, tmp_path: Path) -> None:
+    fill(url, "eve", 1, 0)
+    head, *rows = run(url, "schema", "show").splitlines()
+    assert head.split()[:2] == ["name", "type"]
+    assert [row.split()[:2] for row in rows] == [["price", "float"], ["city", "string"]]
+    assert "eve/s" in run(url, "schema", "change", "price:float", status=2)
+    assert "unknown type" in run(url, "schema", "change", "price:money", status=2)
+    assert run(url, "schema", "change", f"{SCHEMA},qty:int") == "the schema has 3 attributes now\n"
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"price": "float", "city": "string"}))
+    assert len(answer(url, "schema", "change", str(path))["attributes"]) == 2
+    assert answer(url, "schema", "show") == answer(url, "schema", "change", SCHEMA)
+
+
+def test_what_a_terminal_would_interpret_is_escaped(url: str) -> None:
+    with Client.sync(url) as client:
+        where = "city = 'a\x1b[31m\nb'"
+        client.request("PUT", "/v1/subscribers/zoe/subscriptions/s", {"where": where})
+    assert "city = 'a\\x1b[31m\\nb'" in run(url, "subscribers", "show", "zoe")
+    assert answer(url, "subscribers", "show", "zoe")["subscriptions"][0]["where"] == where
