@@ -43,6 +43,7 @@ from hitbox.spark.column_names import numbered_columns, report_ignored, subscrip
 from hitbox.spark.columns import check_subscriptions, empty_table, field_of, require_frame, schema_of_bounds, without
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
+from hitbox.spark.task_errors import raised_again
 from hitbox.spark.task_progress import job_description, show_progress
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
@@ -236,7 +237,8 @@ def _each(
         done = numbered_columns(table, names).mapInArrow(named, result)
     else:
         done = table.each(spark, named, result)
-    return list(done.collect())
+    with raised_again():
+        return list(done.collect())
 
 
 def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
@@ -245,7 +247,8 @@ def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.write(batches)
 
-    rows = spark.range(0, task.parts, numPartitions=task.parts).mapInArrow(write, "done string").collect()
+    with raised_again():
+        rows = spark.range(0, task.parts, numPartitions=task.parts).mapInArrow(write, "done string").collect()
     return sorted((json.loads(row.done) for row in rows), key=lambda done: int(done["part"]))
 
 
