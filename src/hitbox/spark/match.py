@@ -12,6 +12,7 @@ import atexit
 import tempfile
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -28,6 +29,7 @@ from hitbox.spark.columns import (
     event_columns,
     event_id_field,
     field_of,
+    objects_of,
     require_frame,
     require_names,
     schema_of_bounds,
@@ -85,7 +87,7 @@ def match(
     require_frame(events, "events")
     require_names(keep, "keep")
     _require_columns(events)
-    events = with_nested_fields(events, [event_id, *keep, where])
+    events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     on_the_fly = isinstance(subscriptions, DataFrame)
     if on_the_fly:
         others = [name for name in (event_id, *keep, where) if name]
@@ -154,6 +156,7 @@ def prepare(
     check_events(events, schema)
     attributes = event_columns(events, schema, allow_missing)
     job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
+    job = replace(job, objects=tuple(objects_of(attributes, events.columns)))
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
     return job, T.StructType([*fields, T.StructField(result, kind)])
@@ -172,7 +175,7 @@ def run(events: DataFrame, job: Job, schema: T.StructType, name: str = TABLE_MAT
 
 def _read(job: Job) -> list[str]:
     """The columns of the events that a job reads."""
-    return list(dict.fromkeys([*job.kept, *job.attributes, *([job.where] if job.where else [])]))
+    return list(dict.fromkeys([*job.kept, *job.attributes, *job.objects, *([job.where] if job.where else [])]))
 
 
 def _parts_and_ids(job: Job) -> tuple[int, str]:

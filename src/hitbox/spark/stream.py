@@ -76,7 +76,7 @@ def match_stream(
     if not events.isStreaming:
         raise TableError("match_stream takes a streaming DataFrame (spark.readStream); for a table use match")
     path = resolve(path)
-    events = with_nested_fields(events, [event_id, *keep, where])
+    events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     output = Output.checked(events.sparkSession, out, sink, checkpoint)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
