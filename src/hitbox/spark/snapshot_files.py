@@ -339,12 +339,14 @@ def publish(
         try:
             lease.check()
             objects.write(join(path, "CURRENT"), snapshot.current_text(number), tag)
-        except WriterConflict:
-            remove(join(home, "manifest.json"))
-            raise
-        except Overtaken:
-            remove(join(home, "manifest.json"))
-            raise snapshot.changed_since(without_passwords(path), before or 0, _current_if_any(path)) from None
+        except SnapshotError as problem:
+            now = _current_if_any(path)
+            if now != number:
+                remove(join(home, "manifest.json"))
+                if isinstance(problem, Overtaken):
+                    raise snapshot.changed_since(without_passwords(path), before or 0, now) from None
+            if now != number or isinstance(problem, WriterConflict):  # otherwise only the store's answer was lost
+                raise
         _retire(path, number, before, retention.in_force(last, keep))
         _sweep(path)
     return number
@@ -370,7 +372,7 @@ def _current_and_tag(path: str, objects: SmallObjects) -> tuple[int | None, str]
 def _claimed(path: str, objects: SmallObjects, number: int) -> int:
     """The number of the next version, which no other writer can get: its files are copied into that folder."""
     while objects.conditional:
-        claim = json.dumps(writer_lock.owner("publish a version"))
+        claim = json.dumps({"token": uuid.uuid4().hex, **writer_lock.owner("publish a version")})
         try:
             objects.write(join(path, "versions", f"{number:08d}", "claim.json"), claim, ABSENT)
             break
