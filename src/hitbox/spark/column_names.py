@@ -109,6 +109,8 @@ def check_case(frame: DataFrame, what: str) -> None:
     """Raise an error for names that Spark does not tell apart."""
     seen: dict[str, str] = {}
     for name in frame.columns:
+        if frame.columns.count(name) > 1:
+            raise TableError(f"{what} have two columns {name!r}: rename or drop one")
         other = seen.setdefault(name.lower(), name)
         if other != name and frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") != "true":
             raise TableError(

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from hitbox.encoding.events import from_table
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, SchemaError, TableError, nearest
+from hitbox.errors import HitboxError, SchemaError, TableError, ValueProblem, nearest
 from hitbox.index import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark.parquet_table import ParquetTable
@@ -206,9 +206,26 @@ def require_frame(table: Any, what: str, otherwise: str = "") -> None:
 
 
 def require_names(names: Any, option: str) -> None:
-    """Raise an error for a text where a list of columns belongs: its letters would be taken for columns."""
+    """Raise an error for what is no list of columns. The letters of a text would be taken for columns."""
     if isinstance(names, str):
         raise TableError(f"{option} is a list of columns: {option}=[{names!r}]")
+    if not isinstance(names, Iterable):
+        raise TableError(f"{option} is a list of columns, such as {option}=['user'], not {names!r}")
+
+
+def require_name(name: Any, option: str) -> None:
+    """Raise an error for what is neither the name of a column nor None."""
+    if name is not None and not isinstance(name, str):
+        raise TableError(f"{option} is the name of a column, not {name!r}")
+
+
+def require_whole(number: Any, what: str, least: int, most: int = 2**63 - 1) -> None:
+    """Raise an error for what is no whole number of this range; None stands for the default."""
+    if number is None:
+        return
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        above = f" and at most {most}" if isinstance(number, int) and number > most else ""
+        raise ValueProblem(f"{what} is a whole number of at least {least}{above}, not {number!r}")
 
 
 def field_of(table: DataFrame | ParquetTable, name: str, what: str) -> Any:

@@ -31,7 +31,9 @@ from hitbox.spark.columns import (
     field_of,
     objects_of,
     require_frame,
+    require_name,
     require_names,
+    require_whole,
     schema_of_bounds,
     schema_of_events,
 )
@@ -86,6 +88,8 @@ def match(
     """
     require_frame(events, "events")
     require_names(keep, "keep")
+    require_name(event_id, "event_id")
+    require_name(where, "where")
     _require_columns(events)
     events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     on_the_fly = isinstance(subscriptions, DataFrame)
@@ -141,8 +145,7 @@ def prepare(
     """The job and the schema of its result; everything that can be wrong is found here, before work starts."""
     if form not in FORMS:
         raise ValueProblem(f"form is one of {', '.join(FORMS)}, not {form!r}{nearest(str(form), FORMS)}")
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
-        raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
+    require_whole(limit, "limit", 0)
     facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
     fields = [event_id_field(events, name) if name == event_id else field_of(events, name, "keep") for name in kept]

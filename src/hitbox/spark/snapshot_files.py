@@ -540,7 +540,9 @@ def require_writable(path: str, what: str) -> None:
     place = Path(path)
     while not place.exists():
         place = place.parent
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+    if not place.is_dir():
+        raise SnapshotError(f"cannot write {what} to {path}: {place} is a file, not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
         raise SnapshotError(f"cannot write {what} to {path}: no permission to write in {place}")
 
 
