@@ -149,3 +149,15 @@ def test_what_stands_beside_images() -> None:
     ignoring.subscribe(1, "a = 1 AND OLD.a = 2")
     assert ignoring.match(event | {"op": "u"}) == [1]
     assert matched(ignoring, pa.Table.from_pylist([event | {"op": "u"}])) == [[1]]
+
+
+def test_the_fields_of_a_null_image_are_missing() -> None:
+    index = Index({"price": "float"})
+    index.subscribe("missing", "OLD.price IS MISSING")
+    index.subscribe("null", "OLD.price IS NULL")
+    image = pa.struct([("price", pa.float64())])
+    old = pa.array([None, {"price": None}, {"price": 2.0}], image)
+    table = pa.table({"old": old, "new": pa.array([{"price": 1.0}] * 3, image)})
+    found = matched(index, table)
+    assert found == [["missing", "null"], ["null"], []]
+    assert found == [sorted(map(str, index.match(row))) for row in table.to_pylist()]

@@ -281,3 +281,19 @@ def test_a_stream_of_changes(spark: Any, path: str, tmp_path: Path) -> None:
         assert query.exception() is None
     assert Index.open(path).match({"price": 7}) == ["n", "s7"]
     assert snapshot.current(path) == 2
+
+
+def test_an_error_of_a_task_is_an_error_of_hitbox(spark: Any, path: str) -> None:
+    """Not Spark's with a stack trace of the worker: the message says by itself what is wrong."""
+    parts = sorted(Path(path, "versions", "00000001").glob("part-*"))
+    for part in parts:
+        file = part / "catalog.priority.npy"
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(SnapshotError, match=r"^(?s:.*)catalog\.priority\.npy(?s:.*)$") as caught:
+        hs.apply_changes(log(spark, (1, "unsubscribe", "s1")), path)
+    assert "Traceback" not in str(caught.value)
+    assert snapshot.current(path) == 1
+    mine = spark.range(3).selectExpr("id", "if(id = 2, raise_error('mine'), 'price > 1') AS where")
+    with pytest.raises(Exception, match="mine") as other:
+        hs.build(mine, path, SCHEMA)
+    assert not isinstance(other.value, SnapshotError), "errors of the user's own query stay as they are"

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -347,3 +347,42 @@ def test_nothing_is_drawn_into_a_log(monkeypatch: pytest.MonkeyPatch, spark: Any
         task_progress.show_matches(spark)
     assert out.getvalue() == ""
     assert task_progress._watcher is None
+
+
+def test_arguments_of_the_wrong_kind(spark: Any, path: str, tmp_path: Path) -> None:
+    """Each is an error that names the argument, before any job runs."""
+    subscriptions = spark.createDataFrame([(1, "a > 3")], "id long, where string")
+    schema = {"a": "int"}
+    hs.build(subscriptions, path, schema)
+    events = spark.createDataFrame([(1, 5)], "event_id long, a int")
+    stream = spark.readStream.format("rate").load().selectExpr("value AS event_id", "int(value) AS a")
+    log = subscriptions.selectExpr("id AS sequence", "'subscribe' AS op", "*")
+    twice = subscriptions.select("id", "where", "where")
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("parts is a whole number of at least 1, not True", lambda: hs.build(subscriptions, path, schema, parts=True)),
+        ("sequence is .* not '5'", lambda: hs.build(subscriptions, path, schema, sequence="5")),  # type: ignore[arg-type]
+        ("sequence is .* at most", lambda: hs.build(subscriptions, path, schema, sequence=2**70)),
+        ("the subscriptions have two columns 'where'", lambda: hs.build(twice, path, schema)),
+        ("is a file, not a folder", lambda: hs.build(subscriptions, __file__, schema)),
+        (r"event_id is the name of a column, not \['event_id'\]", lambda: hs.match(events, path, ["event_id"])),  # type: ignore[arg-type]
+        ("where is the name of a column, not 5", lambda: hs.match(events, path, where=5)),  # type: ignore[arg-type]
+        (r"keep is a list of columns, such as keep=\['user'\], not None", lambda: hs.match(events, path, keep=None)),  # type: ignore[arg-type]
+        ("limit is .* not True", lambda: hs.match(events, path, limit=True)),
+        ("limit is .* at most", lambda: hs.match(events, path, limit=2**70)),
+        ("was current at 0001-01-01", lambda: hs.match(events, path, as_of="0001-01-01T00:00:00+12:00")),
+        ("remember is .* not 'x'", lambda: hs.apply_changes(log, path, remember="x")),  # type: ignore[arg-type]
+        ("progress takes the checkpoint", lambda: hs.progress(5)),  # type: ignore[arg-type]
+        ("sink is a function", lambda: hs.match_stream(stream, path, sink=5, checkpoint=str(tmp_path / "c"))),  # type: ignore[arg-type]
+        ("partitions is a whole number of at least 1, not 0", lambda: hs.generate("w1", partitions=0, spark=spark)),
+        ("subscriptions is .* not '5'", lambda: hs.generate("w1", subscriptions="5", spark=spark)),  # type: ignore[arg-type]
+        ("first_event is .* not -3", lambda: hs.generate("w1", first_event=-3, spark=spark)),
+    ]
+    for message, call in wrong:
+        with pytest.raises(HitboxError, match=message):
+            call()
+    assert [one.version for one in hs.versions(path)] == [1]
+    assert hs.match(events, path, as_of="9999-12-31T23:59:59-12:00").columns == [
+        "event_id",
+        "subscriptions",
+        "snapshot_version",
+    ]

@@ -14,10 +14,12 @@ import pytest
 
 from hitbox import Index
 from hitbox import spark as hs
+from hitbox.errors import SnapshotError
 from hitbox.spark import small_objects, snapshot_files, writer_lease
 from hitbox.spark.store_settings import s3a_settings
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
+from support.object_store import ObjectStore
 from support.s3_server import S3Server
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -97,6 +99,48 @@ def test_the_first_pin_of_a_batch_wins(server: S3Server, tmp_path: Path, monkeyp
     for batch in (0, 1):
         snapshot_files.remove(join(address, "pins", f"query-q-{batch}.json"))
     assert snapshot_files.pinned_versions(address) == set(), "the last one has expired"
+
+
+@pytest.mark.parametrize("lost", ["CURRENT", "writer.json", "claim.json"])
+def test_an_answer_that_is_lost(s3: ObjectStore, lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has written the object, and the client repeats the put: then the object is not the one that it was to
+    replace, but what the client wrote itself."""
+    pytest.importorskip("boto3")
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path))
+    address = resolve(s3.address("ads/x"))
+    assert publish(address, 1) == 1
+    assert small_objects.of(address).conditional
+    s3.unanswered.append(lost)
+    assert publish(address, 2) == 2
+    assert s3.unanswered == []
+    assert matched(address) == {1: [1], 2: [2]}
+    assert snapshot_files.current(address) == 2
+    assert {name.split("/")[2] for name in s3.names("ads/x/")} == {"CURRENT", "versions"}
+
+
+def test_current_that_cannot_be_written(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not published is no version, not even by its number."""
+    monkeypatch.setenv("HITBOX_CACHE", str(tmp_path))
+    address = resolve(s3.address("ads/x"))
+    publish(address, 1)
+    s3.refused.append("CURRENT")
+    with pytest.raises(SnapshotError, match=r"cannot write .*CURRENT"):
+        publish(address, 2)
+    with pytest.raises(SnapshotError, match="it is gone"):
+        snapshot_files.facts(address, 2)
+    s3.refused.clear()
+    number = publish(address, 3)
+    assert matched(address) == {1: [1], number: [3]}
+
+
+def matched(address: str) -> dict[int, list[object]]:
+    """What each version matches."""
+    found = {}
+    for one in hs.versions(address):
+        identity = snapshot_files.identity(snapshot_files.facts(address, one.version))
+        index = Index.open(snapshot_files.local(address, one.version, identity), one.version)
+        found[one.version] = list(index.match({"a": 1}))
+    return found
 
 
 def test_settings_of_spark() -> None:

@@ -414,3 +414,23 @@ def test_a_process_that_ended_is_known() -> None:
     assert writer_lock.ended(me | {"started": "0"}) == (sys.platform == "linux")
     assert not writer_lock.ended(me | {"host": "elsewhere", "pid": 2**22 + random.randrange(9)})
     assert "process" in writer_lock.describe_writer(me)
+
+
+def test_a_full_disk_can_be_vacuumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the name of the holder of a lock can be written, and what dead writers left has to go all the same."""
+    for _ in range(3):
+        index().save(tmp_path, keep=3)
+    dead = tmp_path / ".draft-dead"
+    dead.mkdir()
+    (dead / "large.npy").write_bytes(b"x" * 10_000)
+    dead.with_suffix(".owner").touch()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    found = snapshot.vacuum(tmp_path, keep=1)
+    assert found.versions == [1, 2]
+    assert found.bytes > 10_000
+    assert leftovers(tmp_path) == []
+    assert snapshot.vacuum(tmp_path, keep=1) == ([], 0, 0)

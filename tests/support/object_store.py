@@ -22,6 +22,10 @@ class ObjectStore:
     def __init__(self, conditional: bool = True) -> None:
         self.conditional = conditional
         """Whether If-Match and If-None-Match are heeded, as S3 does, or ignored, as some imitations do."""
+        self.unanswered: list[str] = []
+        """Ends of names: the next object of such a name is written, and the answer is an error."""
+        self.refused: list[str] = []
+        """Ends of names of which no object can be written."""
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
@@ -165,6 +169,9 @@ class S3(BaseHTTPRequestHandler):
         name, query = self.asked
         body = self.body()
         source = self.headers.get("x-amz-copy-source")
+        if any(map(name.endswith, self.shared.refused)):
+            self.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+            return
         with self.shared.lock:
             there = self.shared.objects.get(name)
             wanted, unwanted = (self.headers.get(header) for header in ("If-Match", "If-None-Match"))
@@ -180,6 +187,10 @@ class S3(BaseHTTPRequestHandler):
                 self.shared.uploads[query["uploadId"]][int(query["partNumber"])] = body
             elif "/" in name:
                 self.shared.objects[name] = body
+            for end in filter(name.endswith, list(self.shared.unanswered)):
+                self.shared.unanswered.remove(end)
+                self.answer(500, b"<Error><Code>InternalError</Code></Error>")
+                return
         if source:
             xml = b"<CopyObjectResult><ETag>x</ETag></CopyObjectResult>"
             self.answer(*((200, xml) if found is not None else (404, b"<Error><Code>NoSuchKey</Code></Error>")))

@@ -96,9 +96,11 @@ def _interval(codec: Codec, low: Any, high: Any) -> tuple[Any, Any]:
 
 class Columns(dict[str, Any]):
     """The columns of an event table by attribute: the fields of structs by their dotted names. `parents` are the
-    structs around a column: if one of them is null, its fields are missing. `old` are those of the old image."""
+    structs around a column: if one of them is null, its fields are missing. `old` are those of the old image.
 
-    def __init__(self, keys: Keys, table: pa.Table, is_image: bool = False):
+    image: the struct that the table is made of, where it is one of two images"""
+
+    def __init__(self, keys: Keys, table: pa.Table, image: Any = None):
         super().__init__()
         self.parents: dict[str, list[Any]] = {}
         self.old: Columns | None = None
@@ -111,7 +113,7 @@ class Columns(dict[str, Any]):
         beside = schema.is_open and len(two) < len(given)
         if two and not beside and not any(name in schema or name in schema.objects for name in two):
             if "old" in two:
-                self.old = Columns(keys, _struct_table(given["old"]), is_image=True)
+                self.old = Columns(keys, _struct_table(given["old"]), given["old"])
             for name in given:
                 declared = name in schema or name in schema.objects
                 if name not in two and (declared or schema.extra == "error"):
@@ -119,8 +121,8 @@ class Columns(dict[str, Any]):
             if "new" in two:
                 self._add(schema, _fields(given["new"]), "", [given["new"]])
         else:
-            self._add(schema, given, "", [])
-        check_columns(keys, list(self), is_image or self.old is not None)
+            self._add(schema, given, "", [] if image is None else [image])
+        check_columns(keys, list(self), image is not None or self.old is not None)
 
     def _add(self, schema: Schema, columns: Mapping[str, Any], above: str, parents: list[Any]) -> None:
         for name, column in columns.items():

@@ -40,9 +40,18 @@ from hitbox.language.derived import derived_from_json
 from hitbox.matchers import make, resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
 from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns, without_columns
-from hitbox.spark.columns import check_subscriptions, empty_table, field_of, require_frame, schema_of_bounds, without
+from hitbox.spark.columns import (
+    check_subscriptions,
+    empty_table,
+    field_of,
+    require_frame,
+    require_whole,
+    schema_of_bounds,
+    without,
+)
 from hitbox.spark.parquet_table import ParquetTable
 from hitbox.spark.session import session
+from hitbox.spark.task_errors import raised_again
 from hitbox.spark.task_progress import job_description, show_progress
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
@@ -108,6 +117,7 @@ def build(
     """
     path = resolve(path)
     check_keep(keep)
+    require_whole(sequence, "sequence", -1)
     options = {"compact": compact} if compact is not False else {}
     make(matcher, Space.of(1), **options)  # refuses what it does not have before anything is read
     report = resolve(report) if report else report
@@ -166,8 +176,7 @@ def _checked(
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
     if (on_error == "return") != (report is not None):
         raise ValueProblem("on_error='return' and report=, the path of the table for bad rows, go together")
-    if parts is not None and (not isinstance(parts, int) or parts < 1):
-        raise ValueProblem(f"parts is a whole number of at least 1, not {parts!r}")
+    require_whole(parts, "parts", 1)
     if latest_by and pa.types.is_nested(_type_of(table, latest_by)):
         raise TableError(f"latest_by: the values of column {latest_by!r} have no order; give a number or a time")
     if schema is None:
@@ -236,7 +245,8 @@ def _each(
         done = numbered_columns(table, names).mapInArrow(named, result)
     else:
         done = table.each(spark, named, result)
-    return list(done.collect())
+    with raised_again():
+        return list(done.collect())
 
 
 def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
@@ -245,7 +255,8 @@ def _written(spark: SparkSession, task: Task) -> list[dict[str, Any]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.write(batches)
 
-    rows = spark.range(0, task.parts, numPartitions=task.parts).mapInArrow(write, "done string").collect()
+    with raised_again():
+        rows = spark.range(0, task.parts, numPartitions=task.parts).mapInArrow(write, "done string").collect()
     return sorted((json.loads(row.done) for row in rows), key=lambda done: int(done["part"]))
 
 

@@ -50,8 +50,9 @@ from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files, change_feeds, snapshot_files
 from hitbox.spark.column_names import quoted, report_ignored, subscription_columns
-from hitbox.spark.columns import check_subscriptions, require_frame, without
+from hitbox.spark.columns import check_subscriptions, require_frame, require_whole, without
 from hitbox.spark.store_settings import spark_address
+from hitbox.spark.task_errors import raised_again
 from hitbox.spark.task_progress import job_description
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve, without_passwords
@@ -110,6 +111,7 @@ def apply_changes(
     if on_error not in ("raise", "return"):
         raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
     require_frame(changes, "changes")
+    require_whole(remember, "remember", 0)
     feed = change_feeds.is_feed(changes)
     changes = change_feeds.as_log(subscription_columns(changes, id_column, where_column, "the changes"), commits)
     changes = changes.drop(*_check(changes, snapshot_files.facts(path)))
@@ -231,7 +233,8 @@ def _changed(spark: SparkSession, task: Task, parts: list[int]) -> dict[int, dic
             for at in batch.column(0).to_pylist():
                 yield pa.RecordBatch.from_pydict({"done": [json.dumps({"part": parts[at], **task(parts[at])})]})
 
-    rows = spark.range(0, len(parts), numPartitions=len(parts)).mapInArrow(change, "done string").collect()
+    with raised_again():
+        rows = spark.range(0, len(parts), numPartitions=len(parts)).mapInArrow(change, "done string").collect()
     return {done["part"]: done for done in (json.loads(row.done) for row in rows)}
 
 

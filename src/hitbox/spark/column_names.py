@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from hitbox.encoding.schema import Schema
 from hitbox.errors import TableError, warn
-from hitbox.spark.columns import field_of
+from hitbox.spark.columns import PRESENT, field_of
 from hitbox.spark.parquet_table import ParquetTable, leaves, nested
 
 MAX_LISTED = 10
@@ -109,6 +109,8 @@ def check_case(frame: DataFrame, what: str) -> None:
     """Raise an error for names that Spark does not tell apart."""
     seen: dict[str, str] = {}
     for name in frame.columns:
+        if frame.columns.count(name) > 1:
+            raise TableError(f"{what} have two columns {name!r}: rename or drop one")
         other = seen.setdefault(name.lower(), name)
         if other != name and frame.sparkSession.conf.get("spark.sql.caseSensitive", "false") != "true":
             raise TableError(
@@ -131,10 +133,11 @@ def check_events(events: DataFrame, schema: Schema) -> None:
                 )
 
 
-def with_nested_fields(table: DataFrame, kept: Collection[str | None]) -> DataFrame:
+def with_nested_fields(table: DataFrame, kept: Collection[str | None], objects: bool = False) -> DataFrame:
     """The table with the fields of nested columns as columns of their own, named by their path: `order.city`.
 
     A nested column itself stays only if it is among `kept`. An interval ({low, high}) is a value, not nested.
+    objects: also say in which rows each object is there, in columns that begin with PRESENT
     """
     if not any(nested(field.dataType) for field in table.schema.fields):
         return table
@@ -144,7 +147,18 @@ def with_nested_fields(table: DataFrame, kept: Collection[str | None]) -> DataFr
             columns.append(quoted(field.name))
         if nested(field.dataType):
             columns += [_at(path).alias(".".join(path)) for path, _ in leaves(T.StructType([field]))]
+            if objects:
+                columns += [_at(path).isNotNull().alias(PRESENT + ".".join(path)) for path in _objects(field)]
     return table.select(*columns)
+
+
+def _objects(field: T.StructField, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of a nested column and of those inside it."""
+    if nested(field.dataType):
+        path = (*above, field.name)
+        yield path
+        for inner in field.dataType.fields:
+            yield from _objects(inner, path)
 
 
 def _at(path: Sequence[str]) -> Any:

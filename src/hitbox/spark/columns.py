@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
@@ -15,13 +16,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from hitbox.encoding.events import from_table
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, SchemaError, TableError, nearest
+from hitbox.errors import HitboxError, SchemaError, TableError, ValueProblem, nearest
 from hitbox.index import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark.parquet_table import ParquetTable
 
 # older versions of Spark have no such argument and always mean UTC
 UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+PRESENT = "_hitbox_present."
+"""Before the path of an object: the column that says in which rows it is there."""
+IMAGES = ("new", "old")
 ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()}
 
 
@@ -45,7 +49,7 @@ def schema_of_events(events: DataFrame, others: Iterable[str]) -> Schema:
     found: dict[str, str] = {}
     for field in events.schema.fields:
         name = field.name
-        if name in skipped:
+        if name in skipped or name.startswith(PRESENT):
             continue
         ends = (f"{name[:-4]}_low", f"{name[:-4]}_high")
         if name == ends[0] and ends[1] in events.columns:
@@ -102,7 +106,7 @@ def columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], lis
     """Which of these columns of events a match reads, and the attributes that have none. Without a declared schema any
     column may be meant."""
     if schema.is_open:
-        return list(columns), []
+        return [name for name in columns if not name.startswith(PRESENT)], []
     wanted: list[str] = []
     absent = []
     for name in schema.with_role("criteria"):
@@ -116,14 +120,50 @@ def columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], lis
     return wanted, absent
 
 
+def event_columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The same of events, whose attributes may all be fields of the two images `new` and `old`."""
+    wanted, absent = columns_read(schema, columns)
+    if wanted or any(image in schema or image in schema.objects for image in IMAGES):
+        return wanted, absent
+    fields = {image: [name[4:] for name in columns if name.startswith(f"{image}.")] for image in IMAGES}
+    read = {image: columns_read(schema, names) for image, names in fields.items()}
+    return [f"{image}.{name}" for image in IMAGES for name in read[image][0]], read["new"][1]
+
+
+def objects_of(attributes: Iterable[str], columns: Sequence[str]) -> list[str]:
+    """The columns that say where the objects around these attributes are there."""
+    names = list(attributes)
+    objects = [name for name in columns if name.startswith(PRESENT)]
+    return [one for one in objects if any(name.startswith(f"{one.removeprefix(PRESENT)}.") for name in names)]
+
+
+def documents(table: pa.Table, attributes: Sequence[str], objects: Sequence[str]) -> pa.Table:
+    """These columns, with the fields of an object in a struct: without the object they are missing, not null."""
+    columns = {name: _whole(table[name]) for name in attributes}
+    for name in sorted(objects, key=len, reverse=True):  # those inside others first
+        path = name.removeprefix(PRESENT)
+        fields = [field for field in columns if field.startswith(f"{path}.")]
+        if fields:
+            arrays = [columns.pop(field) for field in fields]
+            names = [field[len(path) + 1 :] for field in fields]
+            columns[path] = pa.StructArray.from_arrays(arrays, names, mask=pc.invert(_whole(table[name])))
+    return pa.table(columns)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> list[str]:
     """The columns of an event table that a match reads; an error where they do not fit the snapshot."""
-    wanted, absent = columns_read(schema, events.columns)
+    wanted, absent = event_columns_read(schema, events.columns)
     if absent and not allow_missing:
-        raise no_column(absent, [name for name in events.columns if name not in wanted])
-    fields = [field for field in events.schema.fields if field.name in wanted]
+        others = [name for name in events.columns if name not in wanted and not name.startswith(PRESENT)]
+        raise no_column(absent, others)
+    objects = objects_of(wanted, events.columns)
+    fields = [field for field in events.schema.fields if field.name in {*wanted, *objects}]
     try:
-        from_table(Keys(schema), empty_table(fields))
+        from_table(Keys(schema), documents(empty_table(fields), wanted, objects))
     except HitboxError as problem:
         raise TableError(f"events: {problem}") from None
     return wanted
@@ -166,9 +206,26 @@ def require_frame(table: Any, what: str, otherwise: str = "") -> None:
 
 
 def require_names(names: Any, option: str) -> None:
-    """Raise an error for a text where a list of columns belongs: its letters would be taken for columns."""
+    """Raise an error for what is no list of columns. The letters of a text would be taken for columns."""
     if isinstance(names, str):
         raise TableError(f"{option} is a list of columns: {option}=[{names!r}]")
+    if not isinstance(names, Iterable):
+        raise TableError(f"{option} is a list of columns, such as {option}=['user'], not {names!r}")
+
+
+def require_name(name: Any, option: str) -> None:
+    """Raise an error for what is neither the name of a column nor None."""
+    if name is not None and not isinstance(name, str):
+        raise TableError(f"{option} is the name of a column, not {name!r}")
+
+
+def require_whole(number: Any, what: str, least: int, most: int = 2**63 - 1) -> None:
+    """Raise an error for what is no whole number of this range; None stands for the default."""
+    if number is None:
+        return
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        above = f" and at most {most}" if isinstance(number, int) and number > most else ""
+        raise ValueProblem(f"{what} is a whole number of at least {least}{above}, not {number!r}")
 
 
 def field_of(table: DataFrame | ParquetTable, name: str, what: str) -> Any:

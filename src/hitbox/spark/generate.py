@@ -23,6 +23,7 @@ from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Boxes
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import WorkloadError
 from hitbox.spark import parquet_table, snapshot_files
+from hitbox.spark.columns import require_whole
 from hitbox.spark.parquet_table import NewTable
 from hitbox.spark.session import session
 from hitbox.spark.worker_check import require_hitbox
@@ -59,6 +60,10 @@ def generate(
     """
     if layout not in LAYOUTS:
         raise WorkloadError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}")
+    require_whole(partitions, "partitions", 1)
+    numbers = {"events": events, "first_subscription": first_subscription, "first_event": first_event}
+    for name, number in {"subscriptions": subscriptions, **numbers}.items():
+        require_whole(number, name, 0)
     made = workloads.get(workload, n=subscriptions, **parameters)
     spark = spark or session()
     require_hitbox(spark)

@@ -12,6 +12,7 @@ import atexit
 import tempfile
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -28,8 +29,11 @@ from hitbox.spark.columns import (
     event_columns,
     event_id_field,
     field_of,
+    objects_of,
     require_frame,
+    require_name,
     require_names,
+    require_whole,
     schema_of_bounds,
     schema_of_events,
 )
@@ -84,8 +88,10 @@ def match(
     """
     require_frame(events, "events")
     require_names(keep, "keep")
+    require_name(event_id, "event_id")
+    require_name(where, "where")
     _require_columns(events)
-    events = with_nested_fields(events, [event_id, *keep, where])
+    events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     on_the_fly = isinstance(subscriptions, DataFrame)
     if on_the_fly:
         others = [name for name in (event_id, *keep, where) if name]
@@ -139,8 +145,7 @@ def prepare(
     """The job and the schema of its result; everything that can be wrong is found here, before work starts."""
     if form not in FORMS:
         raise ValueProblem(f"form is one of {', '.join(FORMS)}, not {form!r}{nearest(str(form), FORMS)}")
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
-        raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
+    require_whole(limit, "limit", 0)
     facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
     fields = [event_id_field(events, name) if name == event_id else field_of(events, name, "keep") for name in kept]
@@ -154,6 +159,7 @@ def prepare(
     check_events(events, schema)
     attributes = event_columns(events, schema, allow_missing)
     job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
+    job = replace(job, objects=tuple(objects_of(attributes, events.columns)))
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
     return job, T.StructType([*fields, T.StructField(result, kind)])
@@ -172,7 +178,7 @@ def run(events: DataFrame, job: Job, schema: T.StructType, name: str = TABLE_MAT
 
 def _read(job: Job) -> list[str]:
     """The columns of the events that a job reads."""
-    return list(dict.fromkeys([*job.kept, *job.attributes, *([job.where] if job.where else [])]))
+    return list(dict.fromkeys([*job.kept, *job.attributes, *job.objects, *([job.where] if job.where else [])]))
 
 
 def _parts_and_ids(job: Job) -> tuple[int, str]:

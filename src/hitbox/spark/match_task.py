@@ -31,6 +31,7 @@ from hitbox.errors import SnapshotError, TableError
 from hitbox.index.matches import Matches
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
+from hitbox.spark.columns import documents
 from hitbox.storage.addresses import is_remote, join
 
 MAX_BATCH_IDS, MAX_BATCH_BYTES = 4_000_000, 2**27
@@ -112,6 +113,8 @@ class Job:
     where: str | None = None
     counts: str | None = None
     """Where each task leaves a small file with what passed through it (see `passed`)."""
+    objects: tuple[str, ...] = ()
+    """The columns that say where the objects around attributes are there."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = Counted()
@@ -132,7 +135,7 @@ class Job:
     def match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
         try:
             where = None if self.where is None else _texts(piece[self.where])
-            matches, priority = index.match_batch(piece.select(list(self.attributes)), where)
+            matches, priority = index.match_batch(documents(piece, self.attributes, self.objects), where)
         except TableError as problem:
             raise TableError(f"{problem}{self._which(piece, problem)}") from None
         return (matches, priority) if self.limit is None else first_of_each(matches, priority, self.limit)

@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from hitbox.errors import TableError
 from hitbox.spark import snapshot_files
+from hitbox.spark.task_errors import raised_again
 from hitbox.storage.addresses import connect, is_remote, join, resolve, without_passwords
 
 TASK_ROWS = 250_000
@@ -148,7 +149,8 @@ def write(spark: SparkSession, tables: Sequence[NewTable], files: int | None) ->
                     _write_rows(out, start, end, make)
             yield batch
 
-    spark.range(0, len(pieces), numPartitions=len(pieces)).mapInArrow(task, "id long").collect()
+    with raised_again():
+        spark.range(0, len(pieces), numPartitions=len(pieces)).mapInArrow(task, "id long").collect()
 
 
 def remove_files(folder: str) -> None:

@@ -1,7 +1,8 @@
 """Small objects of a store that several writers may write: whole, and where the store allows it, only if unchanged.
 
     read(address)                 text and tag; (None, ABSENT) where there is no such object
-    write(address, text, tag)     only if the object is still the one that was read; otherwise Overtaken
+    write(address, text, tag)     only if the object is still the one that was read; otherwise Overtaken. Writers must
+                                  not write the same text, unless it does not matter which of them wrote it
 
 S3 has conditional puts (If-Match, If-None-Match), pyarrow does not use them. So for s3:// addresses the objects are
 written through boto3, if it is installed. Some stores that imitate S3 ignore the condition. That is tried out once per
@@ -108,6 +109,9 @@ class S3Objects:
         except Exception as problem:
             # an object that was to be replaced and is gone is missing, not changed
             if condition and _code(problem) in OVERTAKEN | MISSING:
+                found, written = self.read(address)
+                if found == text:  # the answer to a first attempt was lost, and the client repeated it
+                    return written
                 raise Overtaken(f"another writer wrote {without_passwords(address)} first") from None
             raise _failed("write", address, problem) from None
 

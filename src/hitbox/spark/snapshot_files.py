@@ -257,11 +257,10 @@ def new_file(address: str) -> Iterator[pa.NativeFile]:
     if not is_remote(address):
         beside = Path(address).with_name(f".{Path(address).name}-{uuid.uuid4().hex}")
         try:
-            with pa.OSFile(str(beside), "wb") as out:
-                yield out
-            os.replace(beside, address)
-        except OSError as problem:
-            raise SnapshotError(f"cannot write {address}: {problem.strerror or problem}") from None
+            with _naming("write", address):
+                with pa.OSFile(str(beside), "wb") as out:
+                    yield out
+                os.replace(beside, address)
         finally:
             beside.unlink(missing_ok=True)
         return
@@ -284,7 +283,8 @@ def open_file(address: str) -> pa.NativeFile:
 def make_folder(place: str) -> None:
     """An empty folder, if the filesystem has folders."""
     if not is_remote(place):
-        os.makedirs(place, exist_ok=True)
+        with _naming("write to", place):
+            os.makedirs(place, exist_ok=True)
 
 
 def take_over(path: str, version: int, place: str, files: Iterable[str]) -> None:
@@ -295,13 +295,14 @@ def take_over(path: str, version: int, place: str, files: Iterable[str]) -> None
             _move(join(path, "versions", f"{version:08d}"), place, names)
         return
     source = snapshot.folder_of(path, version)
-    for name in names:
-        target = Path(place, name)
-        target.parent.mkdir(exist_ok=True)
-        try:
-            os.link(source / name, target)
-        except OSError:  # not every filesystem has links
-            shutil.copyfile(source / name, target)
+    with _naming("write to", place):
+        for name in names:
+            target = Path(place, name)
+            target.parent.mkdir(exist_ok=True)
+            try:
+                os.link(source / name, target)
+            except OSError:  # not every filesystem has links
+                shutil.copyfile(source / name, target)
 
 
 def publish(
@@ -338,12 +339,14 @@ def publish(
         try:
             lease.check()
             objects.write(join(path, "CURRENT"), snapshot.current_text(number), tag)
-        except WriterConflict:
-            remove(join(home, "manifest.json"))
-            raise
-        except Overtaken:
-            remove(join(home, "manifest.json"))
-            raise snapshot.changed_since(without_passwords(path), before or 0, _current_if_any(path)) from None
+        except SnapshotError as problem:
+            now = _current_if_any(path)
+            if now != number:
+                remove(join(home, "manifest.json"))
+                if isinstance(problem, Overtaken):
+                    raise snapshot.changed_since(without_passwords(path), before or 0, now) from None
+            if now != number or isinstance(problem, WriterConflict):  # otherwise only the store's answer was lost
+                raise
         _retire(path, number, before, retention.in_force(last, keep))
         _sweep(path)
     return number
@@ -369,7 +372,7 @@ def _current_and_tag(path: str, objects: SmallObjects) -> tuple[int | None, str]
 def _claimed(path: str, objects: SmallObjects, number: int) -> int:
     """The number of the next version, which no other writer can get: its files are copied into that folder."""
     while objects.conditional:
-        claim = json.dumps(writer_lock.owner("publish a version"))
+        claim = json.dumps({"token": uuid.uuid4().hex, **writer_lock.owner("publish a version")})
         try:
             objects.write(join(path, "versions", f"{number:08d}", "claim.json"), claim, ABSENT)
             break
@@ -537,7 +540,9 @@ def require_writable(path: str, what: str) -> None:
     place = Path(path)
     while not place.exists():
         place = place.parent
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+    if not place.is_dir():
+        raise SnapshotError(f"cannot write {what} to {path}: {place} is a file, not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
         raise SnapshotError(f"cannot write {what} to {path}: no permission to write in {place}")
 
 
@@ -545,8 +550,9 @@ def write_text(address: str, text: str) -> None:
     """A small file, whole or not at all."""
     if not is_remote(address):
         file = Path(address)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        snapshot.replace(file, text)
+        with _naming("write", address):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            snapshot.replace(file, text)
         return
     PlainObjects().write(address, text, ANY)
 
@@ -569,6 +575,15 @@ def _pin(address: str) -> dict[str, Any] | None:
     """The content of a pin; None if there is none, an error if it is damaged."""
     text = _read_text(address)
     return None if text is None else snapshot.parse_pin(without_passwords(address), text)
+
+
+@contextlib.contextmanager
+def _naming(what: str, address: str) -> Iterator[None]:
+    """Turn an error of the local filesystem into one that says what failed where."""
+    try:
+        yield
+    except OSError as problem:
+        raise SnapshotError(f"cannot {what} {address}: {problem.strerror or problem}") from None
 
 
 def names(folder: str) -> list[str]:
@@ -622,5 +637,6 @@ def texts(folder: str) -> list[str]:
     """The small files of a folder, by name."""
     found = sorted(name for name in names(folder) if not name.startswith("."))
     if not is_remote(folder):
-        return [Path(folder, name).read_text() for name in found]
+        with _naming("read", folder):
+            return [Path(folder, name).read_text() for name in found]
     return [text for name in found if (text := _read_text(join(folder, name))) is not None]

@@ -29,7 +29,7 @@ from pyspark.sql.streaming import StreamingQuery
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.spark import snapshot_files
 from hitbox.spark.column_names import with_nested_fields
-from hitbox.spark.columns import require_frame, require_names
+from hitbox.spark.columns import require_frame, require_name, require_names
 from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
 from hitbox.spark.store_settings import spark_address
@@ -73,10 +73,12 @@ def match_stream(
     """
     require_frame(events, "events")
     require_names(keep, "keep")
+    require_name(event_id, "event_id")
+    require_name(where, "where")
     if not events.isStreaming:
         raise TableError("match_stream takes a streaming DataFrame (spark.readStream); for a table use match")
     path = resolve(path)
-    events = with_nested_fields(events, [event_id, *keep, where])
+    events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     output = Output.checked(events.sparkSession, out, sink, checkpoint)
     asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
     asked.prepare(events, None)
@@ -112,6 +114,8 @@ def progress(stream: str | StreamingQuery, metrics: str = "hitbox") -> list[dict
     """
     if isinstance(stream, str | os.PathLike):
         return [json.loads(text) for text in snapshot_files.texts(join(resolve(stream), "hitbox", "batches"))]
+    if not hasattr(stream, "recentProgress"):
+        raise ValueProblem(f"progress takes the checkpoint of a match_stream, or a query, not {stream!r:.80}")
     figures = [_figures(one, metrics) for one in stream.recentProgress if metrics in one.observedMetrics]
     return [one for one in figures if one["events"] is not None]  # a batch without events has none
 
@@ -173,6 +177,8 @@ class Output:
     @classmethod
     def checked(cls, spark: SparkSession, out: str | None, sink: Sink | None, checkpoint: str) -> Output:
         """What is wrong with these places is found here, before work starts."""
+        if sink is not None and not callable(sink):
+            raise ValueProblem(f"sink is a function of (matches, batch_id), not {sink!r:.80}")
         if (out is None) == (sink is None):
             raise ValueProblem("give either out=, a path for Parquet, or sink=, a function of (matches, batch_id)")
         if not checkpoint:

@@ -24,7 +24,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.errors import SnapshotError
 from hitbox.spark import snapshot_files
 from hitbox.spark.batch_version import Version, chosen, held
-from hitbox.spark.columns import columns_read, no_column
+from hitbox.spark.columns import event_columns_read, no_column
 from hitbox.spark.match_task import RESULTS, Counted, Job
 from hitbox.storage.addresses import without_passwords
 
@@ -102,7 +102,7 @@ class StreamTask:
     def _fitted(self, version: Version) -> dict[str, Any]:
         """The job's settings for this version; an error if the query must be planned again for it."""
         schema = Schema.from_json(version.facts["schema"])
-        read, absent = columns_read(schema, (*self.job.kept, *self.job.attributes))
+        read, absent = event_columns_read(schema, (*self.job.kept, *self.job.attributes))
         added = [name for name in absent if {name, *schema.end_columns(name)} & set(self.others)]
         which = f"version {version.number} of the snapshot at {without_passwords(self.job.path)}"
         again = "start the query again with the same checkpoint, and it continues with this batch"

@@ -135,7 +135,12 @@ def moment(when: Moment) -> datetime:
         raise SnapshotError(
             f"{when!r:.80} is not a point in time; write it as '2026-01-31 12:00:00' (UTC) or give a datetime"
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    if found.tzinfo is None:
+        return found.replace(tzinfo=UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:  # its time zone takes it beyond the years 1 to 9999
+        return (datetime.min if found.year == 1 else datetime.max).replace(tzinfo=UTC)
 
 
 def check_choice(version: int | None, as_of: Moment | None) -> None:

@@ -461,10 +461,12 @@ def _retire(root: Path, number: int, before: int | None, keep: int | timedelta) 
 
 
 def _usage(root: Path) -> tuple[int, int]:
-    """How many files there are, and their bytes; a file that several versions share counts once."""
+    """How many files there are, and their bytes, but for locks; a file that several versions share counts once."""
     found = {}
     for folder, _, names in os.walk(root):
         for name in names:
+            if name.endswith(".lock"):
+                continue
             with contextlib.suppress(OSError):  # a draft of a writer that is at work
                 state = os.stat(os.path.join(folder, name), follow_symlinks=False)
                 found[state.st_dev, state.st_ino] = state.st_size

@@ -57,9 +57,7 @@ def exclusive(file: Path, what: str, wait: float) -> Iterator[None]:
         try:
             if _taken(opened, file):
                 _open.add(opened)
-                opened.truncate()
-                opened.write(json.dumps(owner(what)) + "\n")
-                opened.flush()
+                _name(opened, what)
                 yield
                 return
         finally:
@@ -72,6 +70,13 @@ def exclusive(file: Path, what: str, wait: float) -> Iterator[None]:
             )
         time.sleep(min(pause, max(0.0, until - time.monotonic())))
         pause = min(pause * 1.5, 0.1)
+
+
+def _name(opened: IO[str], what: str) -> None:
+    """Say who holds the lock. On a full disk it holds without that: what frees space needs it, too."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(opened.fileno(), 0)
+        os.pwrite(opened.fileno(), (json.dumps(owner(what)) + "\n").encode(), 0)
 
 
 def _taken(opened: IO[str], file: Path) -> bool:
