@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -753,3 +755,32 @@ def test_an_export_has_no_principals(tmp_path: Path) -> None:
             assert broker.subscriber("a.p").owner == ""
 
     run(look())
+
+
+def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
+    """A token that was created works after `kill -9`, and one that was revoked does not."""
+    tokens: list[str] = []
+    for turn in range(2):
+        command = ["serve", "--data", str(tmp_path), "--port", "0", *(["--schema", "price:float"] if not turn else [])]
+        process = subprocess.Popen([sys.executable, "-m", "hitbox", *command], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found
+        try:
+            if not turn:
+                with Client.sync(found[0]) as first:
+                    tokens.append(first.create_token("root")["token"])
+            with Client.sync(found[0], tokens[0]) as root:
+                for old in tokens[1:]:
+                    with Client.sync(found[0], old) as client, pytest.raises(NotAllowed):
+                        client.whoami()
+                root.put_principal("ann", ["publish"], publish=f"price > {turn}")
+                made = root.create_token("ann")
+                with Client.sync(found[0], made["token"]) as client:
+                    assert client.whoami()["publish"] == f"price > {turn}"
+                root.revoke_token(made["id"])
+                tokens.append(made["token"])
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
