@@ -47,6 +47,7 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
+from hitbox.broker.http.access_log import SENT_BYTES
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.logs import without_message
@@ -316,6 +317,7 @@ async def send_texts(socket: WebSocket, messages: list[bytes]) -> None:
     """Send messages that are UTF-8 already. Raises WebSocketDisconnect if the client has gone."""
     try:
         await socket.scope["extensions"]["hitbox"].send_texts(messages)
+        socket.scope[SENT_BYTES] = socket.scope.get(SENT_BYTES, 0) + sum(map(len, messages))
     except ClientDisconnected:
         raise WebSocketDisconnect(1006) from None
 
