@@ -233,7 +233,7 @@ def test_keyboard_and_phone(browser: playwright.Browser, url: str) -> None:
     show(page, "Subscribers")
     lines = "Math.max(...[...document.querySelectorAll('#who-title ~ * th')].map(e => e.offsetHeight))"
     assert page.evaluate(lines) < 40  # tables scroll sideways, words are not broken
-    for view in ("Overview", "Events", "Subscriptions", "Subscribers", "Dead letters", "Schema"):
+    for view in ("Overview", "Events", "Subscriptions", "Subscribers", "Dead letters", "Schema", "Access"):
         show(page, view)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.evaluate("document.documentElement.scrollHeight") < 2500, view
@@ -290,6 +290,44 @@ def test_subscribers_are_changed_replayed_and_deleted(page: playwright.Page, url
     expect(page.locator("#dialog-text")).to_contain_text("1 subscription and 1 pending delivery")
     agree(page)
     expect(page.locator("#who tr")).to_have_count(0)
+
+
+def test_principals_and_tokens(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url:
+        page = browser.new_page()
+        page.goto(url)
+        show(page, "Access")
+        expect(page.locator("#whoami")).to_contain_text("no principal yet")
+        page.get_by_role("button", name="Add a principal").click()
+        page.get_by_label("Name", exact=True).fill("ops")
+        for role in ("publish", "subscribe", "observe", "manage"):
+            page.get_by_label(role, exact=True).check()
+        agree(page)
+        page.get_by_role("button", name="New token ops").click()
+        agree(page)
+        token = page.locator("#token-new code").inner_text()
+        page.locator("#token").fill(token)  # from now on the page needs it, too
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#whoami")).to_contain_text("You are ops")
+        page.get_by_role("button", name="Add a principal").click()
+        page.get_by_label("Name", exact=True).fill("ann")
+        page.get_by_label("subscribe", exact=True).check()
+        page.get_by_label("what it may see").fill("price <")
+        page.locator("#dialog-yes").click()
+        expect(page.locator("#dialog-error")).not_to_be_empty()
+        page.get_by_label("what it may see").fill("price < 20")
+        agree(page)
+        expect(page.locator("#principals tr")).to_have_count(2)
+        page.get_by_role("button", name="New token ann").click()
+        agree(page)
+        expect(page.locator("#tokens tr")).to_have_count(2)
+        with Client.sync(url, token) as client:
+            (of_ann,) = [one for one in client.request("GET", "/v1/tokens")["tokens"] if one["principal"] == "ann"]
+            assert client.request("GET", "/v1/whoami")["name"] == "ops"
+        page.get_by_role("button", name=f"Revoke {of_ann['id']}").click()
+        agree(page)
+        expect(page.locator("#tokens tr")).to_have_count(1)
+        page.close()
 
 
 def test_first_steps_then_the_schema(browser: playwright.Browser, tmp_path: Path) -> None:

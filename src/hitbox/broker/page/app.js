@@ -69,7 +69,7 @@ function showError(place, error) {
 // ---- views and the dialog
 
 const VIEWS = [...document.querySelectorAll(".view")];
-const LISTS = { subscriptions: () => listSubscriptions(), subscribers: () => listSubscribers(), "dead-letters": () => listDead(), schema: () => listSchema() };
+const LISTS = { subscriptions: () => listSubscriptions(), subscribers: () => listSubscribers(), "dead-letters": () => listDead(), schema: () => listSchema(), access: () => listAccess() };
 let view = "overview";
 
 function showView() {
@@ -464,7 +464,7 @@ const listDead = () => listed("dead-error", async () => {
   const found = await ask("GET", `/v1/dead?limit=${LISTED}`);
   const chosen = new Set(chosenLetters());
   message("dead-count", `${found.letters.length} of ${found.count} shown`);
-  $("revive").disabled = $("dead-all").disabled = !found.letters.length;
+  $("revive").disabled = $("drop").disabled = $("dead-all").disabled = !found.letters.length;
   $("dead").replaceChildren(...found.letters.map((letter) => {
     const box = make("input");
     box.type = "checkbox";
@@ -491,6 +491,17 @@ $("revive").addEventListener("click", async () => {
   } catch (error) { message("dead-error", error.message); }
 });
 
+$("drop").addEventListener("click", () => {
+  const numbers = chosenLetters().map(Number);
+  if (!numbers.length) { message("dead-done", "Select at least one first"); return; }
+  confirmThen(`Delete ${counted(numbers.length, "dead letter", "dead letters")}?`, "This cannot be undone.", "Delete", async () => {
+    const found = await ask("POST", "/v1/dead/drop", { numbers });
+    message("dead-done", `${found.count} deleted`);
+    $("dead-all").checked = false;
+    await listDead();
+  });
+});
+
 // ---- schema
 
 const STATED = { criteria: "events", information: "subscriptions" };
@@ -514,6 +525,64 @@ $("schema-form").addEventListener("submit", (event) => {
     message("schema-done", "The schema is changed");
     await Promise.all([listSchema(), example()]);
   });
+});
+
+// ---- principals and tokens
+
+const ROLES = ["publish", "subscribe", "observe", "manage"];
+const principalPath = (name) => `/v1/principals/${encodeURIComponent(name)}`;
+
+function principalFields({ name = "", roles = [], names = "*", publish = "", see = "" } = {}) {
+  return [
+    ...(name ? [] : [{ name: "name", label: "Name", type: "text", value: "" }]),
+    ...ROLES.map((role) => ({ name: role, label: role, type: "checkbox", value: roles.includes(role) })),
+    { name: "names", label: "Subscribers that it may use, such as team-a.*", type: "text", value: names },
+    { name: "may_publish", label: "Predicate: what it may publish (empty: everything)", type: "text", value: publish },
+    { name: "may_see", label: "Predicate: what it may see (empty: everything)", type: "text", value: see },
+  ];
+}
+
+async function putPrincipal(name, values) {
+  const roles = ROLES.filter((role) => values[role]);
+  await ask("PUT", principalPath(name), { roles, names: values.names, publish: values.may_publish, see: values.may_see });
+  message("principals-done", `${name} is saved`);
+  await listAccess();
+}
+
+$("add-principal").addEventListener("click", () => confirmThen("Add a principal", "", "Add", (values) => putPrincipal(values.name, values), principalFields()));
+
+function principalActions(one) {
+  const both = make("span", undefined, "actions");
+  both.append(
+    action("Change", one.name, () => confirmThen(`Rights of ${one.name}`, "They hold at once, also for what already waits.", "Save", (values) => putPrincipal(one.name, values), principalFields(one))),
+    action("New token", one.name, () => confirmThen(`A token of ${one.name}`, "It is shown once.", "Create", async ({ days, note }) => {
+      const expires = days > 0 ? Date.now() / 1000 + days * 86400 : null;
+      const found = await ask("POST", "/v1/tokens", { principal: one.name, expires, note });
+      $("token-new").replaceChildren(`The token of ${one.name}, shown only now: `, make("code", found.token));
+      await listAccess();
+    }, [{ name: "days", label: "Days until it expires (0: never)", type: "number", value: 30 }, { name: "note", label: "Note", type: "text", value: "" }])),
+    action("Delete", one.name, () => confirmThen(`Delete ${one.name}?`, `With it go ${counted(one.tokens, "token", "tokens")}.`, "Delete", async () => {
+      await ask("DELETE", principalPath(one.name));
+      message("principals-done", `${one.name} is deleted`);
+      await listAccess();
+      return "add-principal";
+    })),
+  );
+  return both;
+}
+
+const listAccess = () => listed("principals-error", async () => {
+  const me = await ask("GET", "/v1/whoami");
+  message("whoami", me.token ? `You are ${me.name}, with the token ${me.token}.` : "There is no principal yet: everyone on this machine may do everything. The first token needs a principal with all roles.");
+  const [{ principals }, { tokens }] = await Promise.all([ask("GET", "/v1/principals"), ask("GET", "/v1/tokens")]);
+  $("principals").replaceChildren(...principals.map((one) =>
+    cells(one.name, one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), principalActions(one))));
+  $("tokens").replaceChildren(...tokens.map((one) => cells(make("code", one.id), one.principal, one.roles ? one.roles.join(", ") : "all of the principal's",
+    one.expires ? new Date(one.expires * 1000).toLocaleString() : "never", one.note, action("Revoke", one.id, () => confirmThen(`Revoke ${one.id}?`, "Its connections are closed at once.", "Revoke", async () => {
+      await ask("DELETE", `/v1/tokens/${encodeURIComponent(one.id)}`);
+      await listAccess();
+      return "add-principal";
+    })))));
 });
 
 // ---- start
