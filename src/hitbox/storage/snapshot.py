@@ -42,6 +42,7 @@ from hitbox.storage.array_files import damaged
 from hitbox.storage.retention import Keep, Moment
 
 FORMAT = 6
+ID_TYPES = ("int", "string")
 MAX_DIGITS = 18
 """The number of a version has at most this many digits."""
 MAX_ATTEMPTS = 100
@@ -590,9 +591,16 @@ def _wrong_with(manifest: Mapping[str, Any]) -> str | None:
         return "a part has a name that hitbox does not write"
     if len(set(parts)) < len(parts):
         return "it lists a part twice"
-    for key in ("id_type", "matcher"):
-        if not isinstance(manifest.get(key), str):
-            return f"it does not say {key}"
+    if manifest.get("id_type") not in ID_TYPES or not isinstance(manifest.get("matcher"), str):
+        return "it names a type of ids or a matcher that does not exist"
+    if not isinstance(manifest.get("schema"), dict | list):
+        return "it does not say the schema"
+    changes = manifest.get("changes", {"last": 0, "faded": 0})
+    if not isinstance(changes, dict):
+        return "it does not say which changes were applied"
+    said = [manifest.get("subscriptions"), manifest.get("sequence", 0), changes.get("last"), changes.get("faded")]
+    if not all(isinstance(number, int) for number in said):
+        return "a count or a sequence number is none"
     return None
 
 
