@@ -214,8 +214,9 @@ class Client:
                     await self._publishing.open()
                 except (OSError, InvalidHandshake, ConnectionClosed, InvalidURI) as problem:
                     status = getattr(getattr(problem, "response", None), "status_code", 0)
-                    self._publish_by_http = status in NO_SOCKET
-                    return await self.request("POST", "/v1/events", items)
+                    found = await self.request("POST", "/v1/events", items)
+                    self._publish_by_http = status in NO_SOCKET  # it has no sockets; the client's rights were enough
+                    return found
                 found = await self._publishing.publish(content)
         except (ConnectionLost, TimeoutError) as problem:
             reason = str(problem) or f"waited for {self.timeout:g} s"

@@ -262,7 +262,7 @@ class SubscriptionRegistry:
                 for at in range(start, end):
                     by_level.setdefault(levels[at], []).append(ids[at])
         for number, event in enumerate(events):
-            if found[number] and (hidden := self.visibility.hidden_from(event)):
+            if hidden := self.visibility.hidden_from(event):  # asked for all: who gets it unmatched depends on it too
                 found[number] = dict(self._visible(iter(found[number].items()), hidden))
         return found
 

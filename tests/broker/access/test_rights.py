@@ -18,9 +18,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from starlette.routing import WebSocketRoute
 from typer.testing import CliRunner
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import hitbox
 from hitbox import Schema
@@ -29,9 +30,13 @@ from hitbox.broker.access.principals import ROLES, Principal, check_principal
 from hitbox.broker.access.rights import Need
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
+from hitbox.broker.delivery.dispatcher import AcceptedEvent
 from hitbox.broker.errors import BadRequest, NotAllowed, StoreDamaged
 from hitbox.broker.http import routes, websocket
+from hitbox.broker.http.app import application
+from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.gate import Gate
+from hitbox.broker.subscriptions import SubscriptionRegistry
 from support.broker_kit import SCHEMA, serving, until
 
 PARIS, ROME = {"price": 1.0, "city": "Paris"}, {"price": 2.0, "city": "Rome"}
@@ -129,11 +134,37 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("GET", "/openapi.json"): set(ROLES),
 }
 OPEN = {"/livez", "/readyz", "/", "/page/app.js"}
+SOCKETS = {"/v1/connect": {"subscribe"}, "/v1/publish": {"publish"}}
 
 
 def test_the_table_has_every_route() -> None:
     declared = {(route.method, route.path) for route in routes.ROUTES}
     assert declared | {("GET", "/v1/live"), ("GET", "/metrics"), ("GET", "/openapi.json")} == set(ALLOWED)
+
+
+def test_the_table_has_every_socket(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, _):
+            found = application(broker, AccessControl(True)).routes
+            assert {route.path for route in found if isinstance(route, WebSocketRoute)} == set(SOCKETS)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", SOCKETS)
+def test_each_role_may_open_the_sockets_that_the_table_says(tmp_path: Path, path: str) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s:
+            for who in (*ROLES, "nothing", "", "root"):
+                if who == "root" or who in SOCKETS[path]:
+                    async with _socket(s, who, path):
+                        pass
+                else:
+                    with pytest.raises(InvalidStatus) as refused:
+                        await _socket(s, who, path)
+                    assert refused.value.response.status_code == (403 if who else 401), who
+
+    run(scenario())
 
 
 def test_a_route_without_a_need_cannot_be_registered() -> None:
@@ -253,6 +284,11 @@ FRAME_BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+def _socket(s: Scene, who: str, path: str) -> connect:
+    given = {"authorization": f"Bearer {s.tokens[who]}"} if who else {}
+    return connect("ws" + s.url[4:] + path, additional_headers=given)
+
+
 async def _rest(socket: Any) -> AsyncIterator[Any]:
     with contextlib.suppress(ConnectionClosed):
         while True:
@@ -260,9 +296,7 @@ async def _rest(socket: Any) -> AsyncIterator[Any]:
 
 
 async def _hello(s: Scene, who: str, name: str) -> dict[str, Any]:
-    async with connect(
-        "ws" + s.url[4:] + "/v1/connect", additional_headers={"authorization": f"Bearer {s.tokens[who]}"}
-    ) as socket:
+    async with _socket(s, who, "/v1/connect") as socket:
         await socket.send(msgspec.json.encode({"type": "hello", "subscriber": name}).decode())
         return dict(msgspec.json.decode(await socket.recv()))
 
@@ -370,6 +404,139 @@ def test_publish_outside_its_predicate_is_refused(tmp_path: Path) -> None:
                 with pytest.raises(Refused, match="may publish only"):
                     await mine._request({"type": "publish", "items": [{"event": ROME}]})
             assert s.broker.store.events.next() == 2
+
+    run(scenario())
+
+
+async def _publish(socket: Any, request: int, *events: dict[str, Any]) -> dict[str, Any]:
+    items = [{"event": event} for event in events]
+    await socket.send(msgspec.json.encode({"type": "publish", "request": request, "items": items}).decode())
+    return dict(msgspec.json.decode(await socket.recv()))
+
+
+def test_rights_on_a_publish_socket(tmp_path: Path) -> None:
+    """Each message is asked for, with the rights of that moment; who loses the role or the token is disconnected."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            made = await root.create_token("paris")
+            s.tokens["mine"] = made["token"]
+            async with _socket(s, "mine", "/v1/publish") as socket:
+                assert (await _publish(socket, 1, PARIS))["first"] == 1
+                for request, events in enumerate(([ROME], [PARIS, ROME], [PARIS] * 300 + [ROME]), 2):
+                    found = await _publish(socket, request, *events)
+                    assert (found["request"], found["status"]) == (request, 403)
+                    assert "may publish only events with city = 'Paris'" in found["error"]["message"]
+                await root.put_principal("paris", ROLES, names=NAMES, publish="city = 'Rome'")
+                assert (await _publish(socket, 5, PARIS))["status"] == 403
+                assert (await _publish(socket, 6, ROME))["first"] == 2
+                await root.revoke_token(made["id"])
+                with contextlib.suppress(ConnectionClosed):
+                    await socket.send('{"type":"publish","items":[{"event":{"city":"Rome"}}]}')
+                assert '"done"' not in "".join([str(one) async for one in _rest(socket)])
+                assert (socket.close_code, socket.close_reason) == (1008, "the token was revoked")
+            async with _socket(s, "paris", "/v1/publish") as socket:
+                await root.put_principal("paris", ["subscribe"], names=NAMES)
+                assert [one async for one in _rest(socket)] == []
+                assert socket.close_code == 1008
+            short = await root.create_token("publish", expires=time.time() + 1)
+            s.tokens["short"] = short["token"]
+            async with _socket(s, "short", "/v1/publish") as socket:
+                assert [one async for one in _rest(socket)] == []
+                assert (socket.close_code, socket.close_reason) == (1008, "the token has expired")
+            assert s.broker.store.events.next() == 3
+
+    run(scenario())
+
+
+def test_a_client_whose_rights_change_uses_the_socket_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, s.client("nothing") as client:
+            with pytest.raises(NotAllowed, match="lacks the role"):
+                await client.publish(PARIS)
+            await root.put_principal("nothing", ["publish"])
+            assert await client.publish(PARIS) == 1
+            assert client._publishing._socket is not None
+
+    run(scenario())
+
+
+# ---- matching in groups
+
+
+def test_see_in_a_group_of_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durable and ephemeral subscribers and several priorities, all matched in one call."""
+    groups: list[int] = []
+    match = SubscriptionRegistry.match
+
+    def counted(registry: SubscriptionRegistry, events: Any, where: Any) -> Any:
+        groups.append(len(events))
+        return match(registry, events, where)
+
+    monkeypatch.setattr(SubscriptionRegistry, "match", counted)
+    events = [{"price": n + 0.5, "city": ("Paris", "Rome")[n % 2]} for n in range(10)]
+    nobodys = [{"price": -1.0, "city": "Rome"}, {"price": -2.0, "city": "Paris"}]
+    of_paris = [event for event in events if event["city"] == "Paris"]
+
+    async def scenario() -> None:
+        async with (
+            scene(tmp_path) as s,
+            s.client("root") as root,
+            s.client("paris") as paris,
+            paris.subscriber("a.p", unmatched=True) as mine,
+            paris.subscriber("a.live", ephemeral=True) as live,
+            root.subscriber("z") as everything,
+        ):
+            for one in (mine, live, everything):
+                await one.subscribe("high", "price > 5", priority=9)
+                await one.subscribe("low", "price > 0", priority=1)
+            await root.publish_many([*events, *nobodys])
+            for one, wanted in ((mine, [*of_paris, nobodys[1]]), (live, of_paris), (everything, events)):
+                got = [await one._next() for _ in wanted]
+                assert sorted((d.event for d in got), key=str) == sorted(wanted, key=str)
+                for d in got:
+                    expected = ["high"] * (d.event["price"] > 5) + ["low"] * (d.event["price"] > 0)
+                    assert d.subscriptions == expected
+            assert groups == [12]
+            await root.publish_many([PARIS, {"price": 9.0, "city": "Rome"}, PARIS])  # and nothing else waits
+            assert [(await mine._next()).event, (await live._next()).event] == [PARIS, PARIS]
+
+    run(scenario())
+
+
+def test_an_event_that_see_cannot_decide_is_not_delivered(tmp_path: Path) -> None:
+    """It fails alone, also if there is no subscription that could fail before: the broker goes on."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("paris") as paris, paris.subscriber("a.p", unmatched=True):
+            events = [{"city": "Paris"}, {"city": 5}, {"city": "Rome"}]  # the second is older than the schema
+            batch = [AcceptedEvent(7 + n, event, None, b"{}", 0, 0) for n, event in enumerate(events)]
+            rows, _ = await s.broker.dispatcher.run(batch)
+            assert [row[2] for row in rows] == [7]
+            assert s.broker.dispatcher.failed == [8]
+
+    run(scenario())
+
+
+def test_the_live_filter_under_see(tmp_path: Path) -> None:
+    """The filter chooses among what the caller may see; what it may not see takes no place among the latest."""
+
+    async def first_line(s: Scene, **query: str) -> list[Any]:
+        given = {"authorization": f"Bearer {s.tokens['paris']}"}
+        async with (
+            httpx.AsyncClient(base_url=s.url, headers=given) as http,
+            http.stream("GET", "/v1/live", params=query) as live,
+        ):
+            line = await anext(live.aiter_lines())
+        return [one["event"] for one in json.loads(line.removeprefix("data: "))["events"]]
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            await root.publish_many([PARIS, {"price": 5.0, "city": "Paris"}, *[ROME] * 50])
+            await until(lambda: s.broker.statistics.event_count == 52)
+            assert await first_line(s) == [PARIS, {"price": 5.0, "city": "Paris"}]
+            assert await first_line(s, where="price < 3") == [PARIS]
+            assert await first_line(s, where="city = 'Rome'") == []
 
     run(scenario())
 

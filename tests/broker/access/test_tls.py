@@ -80,7 +80,11 @@ def test_publish_and_subscribe_over_tls(tmp_path: Path) -> None:
                 await ann.subscribe("s", "qty > 0")
                 await client.publish({"qty": 1})
                 assert (await ann._next()).event == {"qty": 1}
+                assert client._publishing._socket is not None  # it was published over the socket, not by HTTP
+                assert client._publishing._socket.transport.get_extra_info("ssl_object") is not None
             async with Client(url, ca=other.cert) as stranger:
+                with pytest.raises(StoreFailed, match="certificate verify failed"):
+                    await stranger.publish({"qty": 1})
                 with pytest.raises(StoreFailed, match="certificate verify failed"):
                     await stranger.whoami()
             async with Client(url) as stranger:

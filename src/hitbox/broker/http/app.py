@@ -209,15 +209,15 @@ async def _live(broker: Broker, caller: Caller, wanted: Predicate | None) -> Asy
     """Server-Sent Events for the page: once per second the figures and the latest events, or those that are wanted."""
     seen = 0
     while not broker.closing:
+        fresh, seen = broker.statistics.events_after(seen, RECENT), broker.statistics.event_count
+        if wanted is not None:
+            fresh = await asyncio.to_thread(_that_fit, wanted, fresh)
         try:
             caller.check(OBSERVE)
         except NotAllowed:
             return  # the page asks again, and is told why
+        fresh = caller.shown_events(fresh)[-LATEST:]
         line = broker.statistics.history[-1] if broker.statistics.history else {}
-        fresh = caller.shown_events(broker.statistics.events_after(seen, LATEST if wanted is None else RECENT))
-        if wanted is not None:
-            fresh = (await asyncio.to_thread(_that_fit, wanted, fresh))[-LATEST:]
-        seen = broker.statistics.event_count
         state = routes.figures(broker, caller)
         data = msgspec.json.encode(
             {"stats": {**state, **line, "pending": state["pending"]}, "events": fresh, "arrived": seen}
