@@ -239,7 +239,7 @@ static inline void check_test(const u32* code, u32 attributes, Needs& needs) {
   needs.literals = std::max(needs.literals, place + used);
 }
 
-static inline void check_shape(const u32* code, size_t size, u32 attributes, Needs& needs, bool inside_each = false) {
+static inline void check_tree(const u32* code, size_t size, u32 attributes, bool inside_each, Needs& needs) {
   const char* name = "program_code";
   std::vector<size_t> ends;  // of the branches around
   size_t at = 0;
@@ -270,7 +270,7 @@ static inline void check_shape(const u32* code, size_t size, u32 attributes, Nee
       if (is_each(word)) {
         require(!inside_each, name, "lists are nested");
         require(code[at + 1] > 2 && code[at + 1] <= limit - at, name, "a condition on elements is empty or too long");
-        check_shape(code + at + 2, code[at + 1] - 2, attributes, needs, true);
+        check_tree(code + at + 2, code[at + 1] - 2, attributes, true, needs);
       } else if (kind_of(word) == LIKE) {
         require(code[at + 1] < 1u << 31, name, "a literal is out of range");
         needs.patterns.push_back(code[at + 1]);
@@ -290,6 +290,12 @@ static inline void check_shape(const u32* code, size_t size, u32 attributes, Nee
     }
   } while (!ends.empty());
   require(at == size, name, "a shape has more than one tree");
+}
+
+static inline Needs check_shape(const u32* code, size_t size, u32 attributes) {
+  Needs needs;
+  check_tree(code, size, attributes, false, needs);
+  return needs;
 }
 
 }  // namespace program
@@ -334,8 +340,7 @@ struct ProgramView {
             "it does not go with the code");
     for (size_t i = 0; i < shape_count; ++i) {
       require(shapes[i] < shapes[i + 1] && size_t(shapes[i + 1]) <= code_size, "program_shapes", "it does not ascend");
-      needs.emplace_back();
-      program::check_shape(code + shapes[i], size_t(shapes[i + 1] - shapes[i]), attributes, needs.back());
+      needs.push_back(program::check_shape(code + shapes[i], size_t(shapes[i + 1] - shapes[i]), attributes));
     }
     for (size_t slot = 0; slot < slots; ++slot) {
       if (!place[slot]) continue;

@@ -73,7 +73,7 @@ struct Made {
   std::vector<i64> literals;
 };
 
-// How many boxes a row may have: `most` by row, or `few` of a list that is left out (NOT IN) and of several lists.
+// How many boxes a row may have: `most` by row, or `few` where a list is left out (NOT IN), and of several lists.
 struct BoxLimits {
   const i64* most;
   size_t few;
@@ -241,12 +241,14 @@ class Maker {
   // Whether the boxes are few enough to be exact.
   bool fits(size_t most) const {
     size_t count = 1;
+    bool left_out = false;
     if (!plain_)
       for (const Part& part : parts_) {
         if (part.set == NO_SET) continue;
         const Set& set = sets_[part.set];
         count *= set.size();
-        if (count > most || (set.size() > limits_.few && leaves_keys_out(set))) return false;
+        left_out |= leaves_keys_out(set);
+        if (count > most || (count > limits_.few && left_out)) return false;
       }
     return count <= most;
   }

@@ -95,7 +95,8 @@ class Resolver:
 
     def holding(self, points: Points, event: Any, slots: Sequence[int]) -> list[bool]:
         """Whether the predicates of some slots are true of one event."""
-        return self._holding(points.low[0], self._values([event], 0), np.array(slots, np.int32), None).tolist()
+        held = self._holding(points.low[0], self._values([event], 0), np.array(slots, np.int32), None)
+        return [bool(one) for one in held]
 
     def _match(self, points: Points, starts: I64, chunk: Any, threads: int) -> Hits:
         """The boxes that each point meets; those of event i are the points from `starts[i]` to `starts[i + 1]`."""
@@ -194,8 +195,9 @@ class Resolver:
         holds: NDArray[np.bool_] = truths == TRUE
         for place in np.flatnonzero((truths & TRUE) > holds).tolist():  # it may be true
             holds[place] = language.evaluate(self.predicate(int(slots[place])), values, self.now) is True
-        for place in np.flatnonzero(holds).tolist() if asked is not None else ():
-            holds[place] = language.evaluate(asked, self.about(int(slots[place])), self.now) is True
+        if asked is not None:
+            for place in np.flatnonzero(holds).tolist():
+                holds[place] = language.evaluate(asked, self.about(int(slots[place])), self.now) is True
         return holds
 
     def _second_look(self, low: I64, values: Document, slots: I32) -> U8:

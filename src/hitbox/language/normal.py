@@ -167,13 +167,15 @@ def most_boxes(length: int, limits: Limits) -> int:
 
 
 def _bounded(several: list[Term], most: int, bound: int) -> list[tuple[Term, bool]]:
-    """The terms, and whether each is exact. If they have more boxes than the bound, or a NOT IN has a long list, sets
-    are widened to one interval, until a term has `most` boxes, or those of one list of literals."""
+    """The terms, and whether each is exact. If they have more boxes than the bound, or a term has more than `most` with
+    a set of nearly everything, sets are widened to one interval, until a term has `most` boxes, or those of one list of
+    literals."""
     sizes = [prod(map(len, term.sets.values())) for term in several]
-    long = max(sizes, default=0) > most and any(
-        len(one) > most and _leaves_keys_out(one) for term in several for one in term.sets.values()
+    wasteful = any(
+        size > most and any(map(_leaves_keys_out, term.sets.values()))
+        for size, term in zip(sizes, several, strict=True)
     )
-    if sum(sizes) <= bound and not long:
+    if sum(sizes) <= bound and not wasteful:
         return [(term, not term.rest) for term in several]
     found: dict[int, tuple[Term, bool]] = {}
     for done, (size, at) in enumerate(sorted((size, at) for at, size in enumerate(sizes))):

@@ -173,7 +173,7 @@ bool hostile() {
       const size_t literals = size_t(made.literal_offsets[i + 1] - made.literal_offsets[i]);
       const auto needs = program::check_shape(code, size_t(made.code_offsets[i + 1] - made.code_offsets[i]), 10);
       if (needs.literals > literals) return false;
-      const Truth truth = program::run(code, made.literals.data() + made.literal_offsets[i], key.data());
+      const Truth truth = program::run(code, made.literals.data() + made.literal_offsets[i], {key.data(), nullptr});
       if (truth != IS_TRUE && truth != IS_FALSE) return false;
     }
     size_t boxes = 0;
