@@ -240,3 +240,85 @@ def test_long_lists_and_many_candidates(monkeypatch: pytest.MonkeyPatch) -> None
     assert made.match({"n": list(range(0, 50, 2)) * 100}) == list(range(1, 50, 2))
     offsets = made.match_batch([{"n": [1]}, {"n": None}, {"n": []}]).offsets
     assert np.diff(offsets).tolist() == [49, 0, 50]
+
+
+JOINED: dict[str, Any] = {
+    "x": "int",
+    "text": "string",
+    "at": "timestamp",
+    "tags": "string[]",
+    "scores": "int[]",
+    "items": [{"sku": "string", "price": "float"}],
+}
+JOINED_TYPES = JOINED | {"items": {"sku": "string", "price": "float"}}
+
+
+def joined(rng: random.Random) -> str:
+    """What anchors, boxes and a second look decide, in one predicate."""
+
+    def one() -> str:
+        word, number, negated = rng.choice(WORDS[1:]), rng.randint(-1, 5), rng.choice(["", "NOT "])
+        of = rng.choice(["ANY", "ALL"])
+        return rng.choice(
+            [
+                f"ANY(tags) = '{word}'",
+                f"{of}(tags) {negated}IN ('{word}', 'xx')",
+                f"{of}(tags) LIKE '{word[0]}%'",
+                f"{of}(scores) {rng.choice(['=', '<>', '<', '>='])} {number}",
+                f"x {rng.choice(['<', '=', '>'])} {number}",
+                f"{rng.choice(['x', 'text', 'tags', 'at', 'items'])} IS {negated}{rng.choice(['MISSING', 'NULL'])}",
+                f"text {negated}LIKE '%{word}%'",
+                f"text {negated}ILIKE '{rng.choice(['_', '%', 'A%'])}{word[-1].upper()}%'",
+                f"at {rng.choice(['<', '>='])} NOW() {rng.choice('+-')} INTERVAL '{rng.randint(0, 4)} days'",
+                f"{negated}EXISTS(items WHERE sku = '{word}' {rng.choice(['AND', 'OR'])} price > {number})",
+            ]
+        )
+
+    parts = [one() if rng.random() < 0.7 else f"NOT ({one()} {rng.choice(['AND', 'OR'])} {one()})" for _ in range(3)]
+    return rng.choice([" AND ", " AND ", " OR ", " XOR "]).join(f"({part})" for part in parts[: rng.randint(1, 3)])
+
+
+def joined_event(rng: random.Random, now: datetime) -> dict[str, Any]:
+    items = [{"sku": rng.choice([*WORDS, None]), "price": rng.choice([-1.5, 0.5, 3.0])}, {"sku": "ab"}, {}]
+    event = {
+        "x": rng.choice([-1, 0, 2, 5, None]),
+        "text": rng.choice([*WORDS, "xAbcx", None]),
+        "at": rng.choice([None, now + timedelta(hours=24 * rng.randint(-5, 5) + 12)]),
+        "tags": some(rng, WORDS),
+        "scores": some(rng, list(range(-1, 6))),
+        "items": some(rng, items),
+    }
+    return {name: value for name, value in event.items() if rng.random() < 0.8}
+
+
+@pytest.mark.filterwarnings("ignore::hitbox.HitboxWarning")
+@pytest.mark.parametrize("seed", range(4))
+def test_with_and_without_a_schema(seed: int, asked: list[str], tmp_path: Path) -> None:
+    """Loaded, subscribed, saved and opened: as the second evaluator says, and natively."""
+    rng = random.Random(100 + seed)
+    texts = {id: joined(rng) for id in range(120)}
+    texts[0] = "ANY(tags) = 'ab' AND ALL(scores) > 3 AND x IS MISSING AND text NOT LIKE '%y%' AND at < NOW()"
+    now = datetime.now(UTC)
+    events = [joined_event(rng, now) for _ in range(14)]
+    events.append({"tags": ["ab", None], "scores": [4, 5], "text": "abc", "at": now - timedelta(days=9)})
+    micros = timedelta(microseconds=1)
+    wanted = []
+    for event in events:
+        means: dict[str, Any] = dict(event)
+        if event.get("at"):
+            means["at"] = (event["at"] - datetime(1970, 1, 1, tzinfo=UTC)) // micros
+        world = World(means, None, (now - datetime(1970, 1, 1, tzinfo=UTC)) // micros)
+        wanted.append({id for id, text in texts.items() if truth(parse(text, JOINED_TYPES), JOINED_TYPES, world)})
+    assert 0 in wanted[-1]
+    for name, schema in (("declared", JOINED), ("open", None)):
+        made = subscribed({id: text for id, text in texts.items() if id % 3}, schema)
+        for id in range(0, 120, 3):
+            made.subscribe(id, texts[id])
+        made.save(tmp_path / name)
+        for index in (made, Index.open(tmp_path / name)):
+            batch = index.match_batch(events)
+            for number, event in enumerate(events):
+                found = set(index.match(event))
+                assert found == wanted[number], [(texts[id], event) for id in found ^ wanted[number]]
+                assert set(batch[number]) == found
+        assert not asked, name
