@@ -43,6 +43,6 @@ def test_health(tmp_path: Path, fault: str, status: int, check: str, alive: bool
                 assert one["ok"] is (name != check)
                 assert bool(one["reason"]) is (name == check)
             assert live.json() == {"ok": alive, "reason": "" if alive else found["reason"]}
-            assert (await http.get("/healthz")).status_code == 401
+            assert (await http.get("/healthz")).status_code == 404
 
     asyncio.run(scenario())
