@@ -215,6 +215,21 @@ def test_patterns_are_those_of_the_language(asked: list[str]) -> None:
     assert not asked
 
 
+@pytest.mark.parametrize("schema", [{"s": "string"}, None])
+def test_fragments_that_no_anchor_decides(schema: dict[str, Any] | None, asked: list[str]) -> None:
+    long = "abcdefghij" * 3
+    made = Index(schema) if schema else Index()
+    made.subscribe("anchor", "s LIKE '%abc%'")
+    assert not any(one.is_detail for one in made._keys.derived)
+    made.subscribe("long", f"s LIKE '%{long}%'")
+    made.subscribe("old", "OLD.s LIKE '%abc%'")
+    assert set(made.match({"s": f"x{long}x"})) == {"anchor", "long"}
+    assert made.match({"s": f"x{long[:-1]}x"}) == ["anchor"]
+    assert made.match({"new": {"s": "ab"}, "old": {"s": "xabc"}}) == ["old"]
+    assert made.match({"new": {"s": "ab"}, "old": {"s": "ab"}}) == []
+    assert not asked
+
+
 def test_a_search_that_would_take_long_is_left_to_the_tree(asked: list[str]) -> None:
     made = Index({"s": "string"})
     made.subscribe(1, f"NOT s LIKE '%{'a' * 300}_b{'a' * 300}%'")

@@ -17,6 +17,7 @@ from typing import Any
 from hitbox.encoding.codecs import DurationCodec, TimestampCodec
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
+from hitbox.language.anchors import covering
 from hitbox.language.derived import (
     EXACT,
     MIRRORED,
@@ -67,15 +68,15 @@ def conditions(root: Node, schema: Schema) -> Iterator[Condition]:
             if moment is not None:
                 yield Condition(moment, "IS NOT NULL", exact=False)
             of = text_attribute(node, schema)
-            if of is not None and not (node is root and not schema.is_open and _is_fragment(node)):
+            if of is not None and not (node is root and _has_exact_anchor(node)):
                 yield Condition(of, node.op)
         else:
             stack.extend(reversed(node.children))
 
 
-def _is_fragment(node: Leaf | Test) -> bool:
-    """Whether an anchor decides a condition."""
-    return not node.op.startswith("NOT") and _pattern(node).is_fragment
+def _has_exact_anchor(node: Leaf | Test) -> bool:
+    found = covering(node)
+    return found is not None and found.exact
 
 
 def _pattern(node: Leaf | Test) -> Pattern:
