@@ -73,7 +73,7 @@ class Torture:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.client = Client(f"http://127.0.0.1:{self.port}", timeout=10)
+        self.client = Client(f"http://127.0.0.1:{self.port}", timeout=10, connect_seconds=60)
 
     async def start(self) -> None:
         began = time.monotonic()
