@@ -253,20 +253,23 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
+    is_switch = isinstance(setting.default, bool)
     option = typer.Option(
-        setting.flag,
+        f"{setting.flag}/--no-{setting.flag[2:]}" if is_switch else setting.flag,
         help=f"{setting.help} ({setting.limits}; default: {_shown(setting.default)})",
-        metavar="VALUE",
+        metavar=None if is_switch else "VALUE",
         show_default=False,
         rich_help_panel="Settings",
     )
-    kind: Any = list[str] | None if setting.is_list else str | None
+    kind: Any = bool | None if is_switch else list[str] | None if setting.is_list else str | None
     return inspect.Parameter(
         setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )
 
 
 def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
     return "none" if default in (None, "", []) else f"{default:g}" if isinstance(default, float) else str(default)
 
 

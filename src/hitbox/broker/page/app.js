@@ -551,14 +551,25 @@ async function putPrincipal(name, values) {
 
 $("add-principal").addEventListener("click", () => confirmThen("Add a principal", "", "Add", (values) => putPrincipal(values.name, values), principalFields()));
 
+async function createToken(body) {
+  const found = await ask("POST", "/v1/tokens", body);
+  $("token-new").replaceChildren(`The token of ${body.principal}, shown only now: `, make("code", found.token));
+}
+
+$("first-token").addEventListener("click", () => confirmThen("Create the first token",
+  "It makes a principal with all rights. From then on every request needs a token; sign in here with this one.", "Create", async ({ name }) => {
+    await createToken({ principal: name });
+    $("token-form").hidden = false;
+    return "token";
+  }, [{ name: "name", label: "Name of the principal", type: "text", value: "ops" }]));
+
 function principalActions(one) {
   const both = make("span", undefined, "actions");
   both.append(
     action("Change", one.name, () => confirmThen(`Rights of ${one.name}`, "They hold at once, also for what already waits.", "Save", (values) => putPrincipal(one.name, values), principalFields(one))),
     action("New token", one.name, () => confirmThen(`A token of ${one.name}`, "It is shown once.", "Create", async ({ days, note }) => {
       const expires = days > 0 ? Date.now() / 1000 + days * 86400 : null;
-      const found = await ask("POST", "/v1/tokens", { principal: one.name, expires, note });
-      $("token-new").replaceChildren(`The token of ${one.name}, shown only now: `, make("code", found.token));
+      await createToken({ principal: one.name, expires, note });
       await listAccess();
     }, [{ name: "days", label: "Days until it expires (0: never)", type: "number", value: 30 }, { name: "note", label: "Note", type: "text", value: "" }])),
     action("Delete", one.name, () => confirmThen(`Delete ${one.name}?`, `With it go ${counted(one.tokens, "token", "tokens")}.`, "Delete", async () => {
@@ -573,7 +584,9 @@ function principalActions(one) {
 
 const listAccess = () => listed("principals-error", async () => {
   const me = await ask("GET", "/v1/whoami");
-  message("whoami", me.token ? `You are ${me.name}, with the token ${me.token}.` : "There is no principal yet: everyone on this machine may do everything. The first token needs a principal with all roles.");
+  message("whoami", me.token ? `You are ${me.name}, with the token ${me.token}.` : "There is no principal yet: everyone on this machine may do everything.");
+  $("add-principal").hidden = !me.token;
+  $("first-token").hidden = Boolean(me.token);
   const [{ principals }, { tokens }] = await Promise.all([ask("GET", "/v1/principals"), ask("GET", "/v1/tokens")]);
   $("principals").replaceChildren(...principals.map((one) =>
     cells(one.name, one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), principalActions(one))));
