@@ -147,7 +147,7 @@ def documents(table: pa.Table, attributes: Sequence[str], objects: Sequence[str]
             arrays = [columns.pop(field) for field in fields]
             names = [field[len(path) + 1 :] for field in fields]
             columns[path] = pa.StructArray.from_arrays(arrays, names, mask=pc.invert(_whole(table[name])))
-    return pa.table(columns)
+    return pa.table(columns) if columns else table.select([])  # which keeps the number of rows
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
