@@ -537,7 +537,8 @@ class Broker:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             if turn % 10 == 0:
-                self.statistics.tick(self._pending(), self.store.file_bytes())
+                sizes = self.store.sizes()
+                self.statistics.tick(self._pending(), sizes["store_database"] + sizes["store_log"])
             if turn % 50 == 0:
                 await self._trim()
 

@@ -23,12 +23,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import TooLarge
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
-from hitbox.broker.http.websocket import Publish, receive, send_texts
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.http.websocket import Publish, check_publish, receive, send_texts
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
@@ -78,7 +76,7 @@ class PublishSession:
             large = len(data) > LARGE
             message = await asyncio.to_thread(_decode, data) if large else _decode(data)
             try:
-                await self._check(message.items)
+                await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
                 found: asyncio.Future[int] | HitboxError = await self.broker.accept(message.items)
             except HitboxError as problem:
                 found = problem
@@ -87,13 +85,6 @@ class PublishSession:
             while len(self._unanswered) >= MOST_UNANSWERED:
                 self._fewer.clear()
                 await self._fewer.wait()
-
-    async def _check(self, items: list[PublishedEvent]) -> None:
-        if len(items) > self.broker.settings.max_batch:
-            raise TooLarge(f"a batch may have at most {self.broker.settings.max_batch} values")
-        self.caller.check(PUBLISH)
-        self.rate_limiter.take(self.caller.name, len(items))
-        await self.caller.check_publish(items)
 
     async def _answer(self) -> None:
         """Answer in order: wait for the oldest request, then send the answers of all that are ready."""

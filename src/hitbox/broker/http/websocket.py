@@ -170,7 +170,7 @@ class Session:
             raise BadRequest(f"no hello arrived within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
             raise BadRequest('the first message must be {"type": "hello", "subscriber": ...}')
-        self._batch(len(hello.put))
+        check_batch(self.broker, len(hello.put))
         warnings: list[str] = []
         if hello.ephemeral:
             name = check_name(hello.subscriber or f"live-{secrets.token_hex(8)}", "subscriber")
@@ -242,21 +242,14 @@ class Session:
             await self._send_message({"type": "error", "request": request, **describe(problem)})
 
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
-        self._batch(len(message.put) + len(message.remove))
+        check_batch(self.broker, len(message.put) + len(message.remove))
         name = mailbox.subscriber.name
         owner = self.caller.receiver(name)
         return {"warnings": await self.broker.subscribe(name, message.put, message.remove, strict=True, owner=owner)}
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
-        self._batch(len(message.items))
-        self.caller.check(PUBLISH)
-        self.rate_limiter.take(self.caller.name, len(message.items))
-        await self.caller.check_publish(message.items)
+        await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
         return {"first": await self.broker.publish(message.items), "count": len(message.items)}
-
-    def _batch(self, count: int) -> None:
-        if count > self.broker.settings.max_batch:
-            raise TooLarge(f"a batch may have at most {self.broker.settings.max_batch} values")
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.broker.tracker.next(mailbox, self):
@@ -303,6 +296,21 @@ class Session:
         code, reason = self._close_with or (1000, "")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
             await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
+
+
+def check_batch(broker: Broker, count: int) -> None:
+    if count > broker.settings.max_batch:
+        raise TooLarge(f"a batch may have at most {broker.settings.max_batch} values")
+
+
+async def check_publish(
+    broker: Broker, rate_limiter: RateLimiter, caller: Caller, items: Sequence[PublishedEvent]
+) -> None:
+    """Raise unless the caller may publish these events now, in one message."""
+    check_batch(broker, len(items))
+    caller.check(PUBLISH)
+    rate_limiter.take(caller.name, len(items))
+    await caller.check_publish(items)
 
 
 async def receive(socket: WebSocket) -> str | bytes:

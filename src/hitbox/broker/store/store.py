@@ -404,11 +404,6 @@ class Store:
                     part.close()
         self._release_lock()
 
-    def file_bytes(self) -> int:
-        """Bytes on disk of the database and its log; from any thread."""
-        log = self.path.with_name(f"{self.path.name}-wal")
-        return sum(max(self.disk.size(path), 0) for path in (self.path, log))
-
     def used_bytes(self) -> int:
         """Bytes of the database that are in use."""
         pages = self.db.pragma("page_count") - self.db.pragma("freelist_count")
