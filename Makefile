@@ -14,6 +14,7 @@ demo: setup      ## set up, then run the main job on Spark end to end
 	@$(PY) -m hitbox demo
 
 test: setup lint docs ## set up, then format check, lint, types, docs, all tests, two minutes of fault injection
+	@tools/need disk
 	@tools/need java
 	@tools/need chromium
 	@tools/need kafka
