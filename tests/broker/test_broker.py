@@ -150,7 +150,7 @@ def test_ephemeral_subscribers_are_live_only(tmp_path: Path) -> None:
             await eve.leave()
             assert len(broker.registry.ephemeral_index) == 0
             await broker.publish([item(qty=2)])
-            assert broker.store.deliveries.rows() == 0
+            assert broker.store.unacknowledged() == 0
         async with running(tmp_path) as broker:
             with pytest.raises(Unknown):
                 broker.subscriber("eve")
@@ -356,7 +356,7 @@ def test_an_acknowledgement_may_overtake_the_record(tmp_path: Path) -> None:
                 await broker.publish([item(qty=n + 1)])
             await until(lambda: all(len(listener.got) == 20 for listener in listeners))
             await until(lambda: broker.describe()["pending"] == 0)
-            assert broker.store.deliveries.rows() == 0
+            assert broker.store.unacknowledged() == 0
 
     run(scenario())
 
@@ -379,7 +379,7 @@ def test_an_acknowledgement_may_overtake_the_record_also_of_an_older_event(tmp_p
             for block in blocks:
                 block.set_result(None)
             await until(lambda: ann.mailbox.pending == 0)
-            assert not list(broker.store.db.execute("SELECT * FROM deliveries"))
+            assert broker.store.unacknowledged() == 0
 
     run(scenario())
 
@@ -454,7 +454,7 @@ def test_the_store_itself_refuses_a_subscription_of_nobody(tmp_path: Path) -> No
             assert await broker.writer.submit(lambda: broker.store.change([change])) == {7}
             assert broker.store.subscriptions.rows() == 0
             await broker.writer.submit(lambda: broker.store.record([(7, 4, 1, "s", 0)], 0))
-            assert broker.store.deliveries.rows() == 0
+            assert broker.store.unacknowledged() == 0
 
     run(scenario())
 
@@ -494,7 +494,7 @@ def test_many_tries(tmp_path: Path) -> None:
             options = Options(max_tries=10_000, backoff_seconds=0.01, max_backoff_seconds=0.01, visibility_seconds=0.02)
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             await broker.publish([item(qty=1)])
-            await until(lambda: broker.store.deliveries.rows() == 1)
+            await until(lambda: broker.store.unacknowledged() == 1)
             await broker.writer.submit(lambda: broker.store.retry(1, 4, 1, 1_500))
             ann = await Listener(broker, auto=False).attach("ann", options=options)
             await until(lambda: len(ann.got) >= 3)

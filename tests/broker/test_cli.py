@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -189,3 +191,27 @@ def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) ->
         assert {m["name"] for m in tried["matches"]} == {"1", "2"}
         found = client.request("GET", "/v1/subscriptions")["subscriptions"]
         assert {one["name"]: one["about"] for one in found}["2"] == {"age": 20}
+
+
+def test_a_serving_broker_still_frees_cycles() -> None:
+    """Garbage is collected rarely, not never: of many abandoned cycles only some exist at a time."""
+    program = """
+import gc, weakref
+from hitbox.broker import cli
+
+class Node:
+    pass
+
+cli._collect_rarely()
+assert gc.get_freeze_count() > 1000
+alive = weakref.WeakSet()
+most = 0
+for _ in range(4 * cli.COLLECT_AFTER):
+    node = Node()
+    node.own = node
+    alive.add(node)
+    most = max(most, len(alive))
+assert cli.COLLECT_AFTER // 10 < most < 2 * cli.COLLECT_AFTER, most
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

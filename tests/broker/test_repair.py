@@ -17,7 +17,7 @@ from hitbox.broker import admin as admin_commands
 from hitbox.broker.cli import app
 from hitbox.broker.errors import StoreDamaged, StoreFailed
 from hitbox.broker.store.store import Store
-from support.broker_kit import Listener, item, running, sub, until
+from support.broker_kit import SCHEMA, Listener, item, running, sub, until
 
 
 def fill(folder: Path, events: int = 40) -> None:
@@ -212,6 +212,8 @@ FORGED: dict[str, Callable[[Any], Any]] = {
     "tries text": lambda store: forge_delivery(store, "tries", "x"),
     "sent 7": lambda store: forge_delivery(store, "sent", 7),
     "body no JSON": lambda store: forge_delivery(store, "body", b"no json"),
+    "a log that is none": lambda store: store.log.insert([(store.log.next(), b"no steps")]),
+    "a delivery of the log in the future": lambda store: store.recent.record([(1, 4, 99, "s", 0)]),
 }
 ONLY_COUNTED_WRONG = ("matched too low", "matched too high", "a dead letter's number")
 
@@ -259,20 +261,53 @@ def test_a_lost_schema_and_lost_tokens_are_asked_for(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_repair_keeps_the_deliveries_of_the_log(tmp_path: Path) -> None:
+    """As a kill leaves them: nothing is settled. One record is damaged, and only its deliveries are lost."""
+    store = Store(tmp_path)
+    store.begin()
+    store.put_meta("schema", SCHEMA.to_json())
+    for number, name in ((1, "ann"), (2, "bob")):
+        store.put_subscriber(number, name, b"{}")
+    store.commit()
+    for seq in range(1, 31):
+        store.begin()
+        store.append([b'{"event":{"qty":1}}'], 0)
+        store.record([(number, 4, seq, "s", 0) for number in (1, 2)], seq)
+        store.commit()
+    store.begin()
+    store.acknowledge((1, 4, seq) for seq in range(1, 21))
+    store.retry(2, 4, 9, 3)
+    store.commit()
+    assert store.deliveries.rows() == 1
+    store.close()
+    change(tmp_path, "update log set steps = x'00' where seq = 5")
+    with pytest.raises(StoreDamaged, match="hitbox admin repair"):
+        Store(tmp_path)
+    done = admin("repair", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "1 rows were left out" in done.output
+    store = Store(tmp_path)
+    assert [(row[2], row[5]) for row in sorted(store.deliveries_of(2))] == [
+        (seq, 3 if seq == 9 else 0) for seq in range(1, 31) if seq != 5
+    ]
+    assert sorted(row[2] for row in store.deliveries_of(1)) == list(range(21, 31))
+    store.close()
+
+
 @pytest.mark.parametrize("command", ["open", "check", "repair"])
 def test_a_store_of_a_newer_format_is_left_as_it_is(tmp_path: Path, command: str) -> None:
     """Also where it looks damaged to this version: another format has other tables."""
     fill(tmp_path)
-    inside(tmp_path, lambda store: store.put_meta("format", 2))
+    inside(tmp_path, lambda store: store.put_meta("format", 3))
     change(tmp_path, "update deliveries set tries = 7", "alter table events add column place")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     if command == "open":
-        with pytest.raises(StoreFailed, match=r"has format 2.* use the version that wrote it"):
+        with pytest.raises(StoreFailed, match=r"has format 3.* use the version that wrote it"):
             Store(tmp_path)
     else:
         done = admin(command, str(tmp_path))
         assert done.exit_code == 2
-        assert "has format 2" in done.output
+        assert "has format 3" in done.output
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
     assert not list(tmp_path.glob("backup-*"))
 

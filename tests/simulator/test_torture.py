@@ -18,6 +18,7 @@ from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.settings import Options
 from hitbox.broker.store.commit_marker import CommitMarker
+from hitbox.broker.store.recent import RecentDeliveries, Removed
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.simulator.torture import torture
@@ -118,6 +119,51 @@ def acknowledgements_are_lost(_: Any) -> Bug:
     return lambda store, keys: len(list(keys))
 
 
+# recent deliveries
+
+
+@bug(RecentDeliveries, "rollback")
+def recent_deliveries_are_not_rolled_back(_: Any) -> Bug:
+    return lambda recent: recent._clear()
+
+
+@bug(RecentDeliveries, "_add_step")
+def acknowledgements_are_only_in_memory(right: Any) -> Bug:
+    return lambda recent, step: None if isinstance(step, Removed) else right(recent, step)
+
+
+@bug(RecentDeliveries, "mark_sent")
+def fetched_deliveries_are_not_marked(_: Any) -> Bug:
+    return lambda recent, keys: None
+
+
+@bug(RecentDeliveries, "settle")
+def settling_loses_a_delivery(right: Any) -> Bug:
+    return lambda recent, *rest: right(recent, *rest)[1:]
+
+
+@bug(RecentDeliveries, "settle")
+def settling_forgets_what_was_acknowledged(right: Any) -> Bug:
+    def bad(recent: RecentDeliveries, *rest: Any) -> Any:
+        removed, recent._log.delete_through = recent._log.delete_through, lambda last: 0  # type: ignore[method-assign]
+        try:
+            return right(recent, *rest)
+        finally:
+            recent._log.delete_through = removed  # type: ignore[method-assign]
+
+    return bad
+
+
+@bug(RecentDeliveries, "oldest_event")
+def retention_ignores_recent_deliveries(_: Any) -> Bug:
+    return lambda recent, first: None
+
+
+@bug(RecentDeliveries, "next_of")
+def recent_deliveries_are_not_fetched(_: Any) -> Bug:
+    return lambda recent, *rest: []
+
+
 # order, window
 
 
@@ -177,8 +223,8 @@ def retries_are_lost(_: Any) -> Bug:
 @bug(Store, "retry")
 def retries_look_new(_: Any) -> Bug:
     def bad(store: Store, subscriber: int, level: int, seq: int, tries: int) -> None:
-        key = (subscriber, 9 - level, seq)
-        for *row, _ in list(store.deliveries.scan("subscriber = ? AND urgency = ? AND seq = ?", key)):
+        row = store._delivery(subscriber, level, seq)
+        if row is not None:
             store.deliveries.put([(*row[:4], 0, tries, row[6])])
 
     return bad

@@ -179,6 +179,8 @@ class Broker:
         if self.store.changes.rows():
             with contextlib.suppress(HitboxError, OSError):
                 await self.snapshot()
+        with contextlib.suppress(HitboxError):
+            await self.writer.submit(partial(self.store.settle, self.store.recent.count))
         await self.writer.close()
         self.store.close()
 
@@ -581,6 +583,8 @@ class Broker:
 
     async def _housekeeping(self) -> None:
         turn = 0
+        self._settling: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._settling.set_result(0)
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
@@ -595,6 +599,9 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
+            if self.store.recent.overdue() and not self.writer.full and self._settling.done():
+                self._settling = self.writer.submit(self.store.settle_overdue)
+                self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again
             if turn % 10 == 0:
                 sizes = self.store.sizes()
                 self.statistics.tick(self._pending(), sizes["store_database"] + sizes["store_log"])
@@ -605,6 +612,7 @@ class Broker:
         """Remove old events; if the store's size is limited, early enough to stay below the limit."""
         s = self.settings
         most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
+        self.store.settle(0)
         gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most)
         self.statistics.counts["trimmed"] += gone
         return gone

@@ -30,7 +30,8 @@ from hitbox.broker.settings import Options, read_options
 from hitbox.broker.store import commit_marker
 from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
-from hitbox.broker.store.store import TABLES, Level, Store, check_format, meta_fault
+from hitbox.broker.store.recent import PendingDeliveries, read, row_of
+from hitbox.broker.store.store import TABLES, Level, Store, check_format, meta_fault, sync_folder
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
@@ -41,7 +42,7 @@ ASK_FOR = {
     "tokens": "the tokens cannot be read: create one with `hitbox admin tokens create NAME --data DIR`",
     "protected": "the broker requires tokens: create one with `hitbox admin tokens create NAME --data DIR`",
 }
-ADDED_LATER = ("principals", "tokens", "owners")
+ADDED_LATER = ("principals", "tokens", "owners", "log")
 """Tables that an older version did not have."""
 CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
 """The columns that a subscription must have to be usable."""
@@ -148,14 +149,6 @@ def _write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         with contextlib.suppress(UnicodeDecodeError):
@@ -182,6 +175,7 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
                     continue
                 found[name] = list(_rows(db, name, done))
             found["ledger"] = list(_rows(db, "ledger", done))
+            found["deliveries"] += _recent(found, done)
             return found
         finally:
             db.close()
@@ -189,6 +183,25 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
         raise StoreDamaged(f"{folder.parent / 'hitbox.db'} cannot be read at all: restore it from a backup") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _recent(rows: dict[str, list[Row]], done: Repair) -> list[Row]:
+    """The pending deliveries of the log, as rows of table `deliveries`."""
+    pending = PendingDeliveries()
+    expected = None
+    for number, data in sorted(rows["log"]):
+        if expected not in (None, number):
+            done.notes.append(
+                f"table log: records {expected} to {number - 1} are missing, with deliveries that they held"
+            )
+        expected = number + 1
+        try:
+            for step in read(number, data):
+                pending.apply(step)
+        except StoreDamaged as problem:
+            done.left_out.append({"table": "log", "why": str(problem), "row": (number, data)})
+    settled = {(row[0], row[2]) for row in rows["deliveries"]}
+    return [row for row in map(row_of, pending.all()) if (row[0], row[2]) not in settled]
 
 
 def _rows(db: apsw.Connection, name: str, done: Repair) -> Iterator[Row]:
@@ -293,7 +306,7 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.dead.insert(dead)
         store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)
         store.commit()
-        done.kept = {name: table.rows() for name, table in store.tables.items() if name != "changes"}
+        done.kept = {name: table.rows() for name, table in store.tables.items() if name not in ("changes", "log")}
         problems = store.inconsistencies()
     finally:
         store.rollback()

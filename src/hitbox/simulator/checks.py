@@ -238,7 +238,7 @@ class Checks:
         With `settle`, right after a start: the model takes over what the store says.
         """
         store, number = self.environment.broker.store, self.environment.broker.subscriber(subscriber.name).number
-        tries = {row[2]: row[5] for row in store.deliveries.scan("subscriber = ?", (number,))}
+        tries = {row[2]: row[5] for row in store.deliveries_of(number)}
         letters = {row[3] for row in store.dead.scan("subscriber = ?", (number,))}
         for row in store.dead.scan("subscriber = ?", (number,)):
             self.letter(subscriber, row[3], row[5], row[6])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery import delivery, mailbox
 from hitbox.broker.settings import Settings
+from hitbox.broker.store import recent
 from hitbox.simulator.disk import Faults, SimulatedDisk
 from hitbox.simulator.runtime import SimulatedClock
 
@@ -30,6 +31,8 @@ class Environment:
         self.slow = rng.choice([0.0005, 0.02, 0.02, 3.0])
         self.capacity = rng.choice([ROOMY, ROOMY, 300_000, 600_000])
         self.memory = rng.choice([5, 1_000])
+        self.recent = rng.choice([20, 50_000])
+        self.settle_seconds = rng.choice([0.2, 2.0, 20.0])
         self.settings = Settings(
             way=rng.choice(["serial", "alternate", "concurrent"]),
             snapshot_changes=rng.choice([5, 100_000, 100_000]),
@@ -55,10 +58,13 @@ class Environment:
 
     @contextlib.contextmanager
     def small_memory(self) -> Iterator[None]:
-        """Keep and fetch few deliveries at a time, so that the order on disk matters."""
+        """Keep and fetch few deliveries at a time, so that the order on disk matters, and settle early or late."""
         before = mailbox.MEMORY_ROWS, delivery.FETCH_ROWS
+        settling = recent.MOST_RECENT, recent.SETTLE_SECONDS
         mailbox.MEMORY_ROWS = delivery.FETCH_ROWS = self.memory
+        recent.MOST_RECENT, recent.SETTLE_SECONDS = self.recent, self.settle_seconds
         try:
             yield
         finally:
             mailbox.MEMORY_ROWS, delivery.FETCH_ROWS = before
+            recent.MOST_RECENT, recent.SETTLE_SECONDS = settling

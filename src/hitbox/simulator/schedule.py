@@ -224,7 +224,7 @@ class Schedule:
             mailbox = await broker.attach(name, client, client.window, None)
             tasks.append(asyncio.create_task(self.actors.drain(subscriber, mailbox, client)))
         until = clock.now + DRAIN_SECONDS
-        while broker.store.deliveries.rows() or broker.waiting or broker.writer.full:
+        while broker.store.unacknowledged() or broker.waiting or broker.writer.full:
             await asyncio.sleep(0.5)
             for task in tasks:
                 if task.done():
@@ -232,7 +232,7 @@ class Schedule:
             if self.problem is not None:
                 raise self.problem
             if clock.now > until:
-                rows = list(broker.store.deliveries.scan())[:5]
+                rows = [*broker.store.recent.all(), *broker.store.deliveries.scan()][:5]
                 raise BrokenPromise(f"deliveries stay pending: {rows}, {broker.health()}")
         await asyncio.sleep(10 * self.environment.slow)
         self.checks.drained()

@@ -16,6 +16,7 @@ import pytest
 from hitbox import Index, Schema
 from hitbox.broker import import_export
 from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
+from hitbox.broker.store import recent
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store, StoredChange
 
@@ -58,6 +59,113 @@ def test_a_replay_skips_events_that_were_let_go_meanwhile(tmp_path: Path) -> Non
     store.commit()
     assert [one.body for one in store.fetch(1, set(), 10)[0]] == [b'{"event":{"price":10}}']
     store.close()
+
+
+def pending(store: Store, subscriber: int = 1) -> list[tuple[object, ...]]:
+    return sorted(store.deliveries_of(subscriber))
+
+
+def test_recent_deliveries_come_back_after_a_kill_and_become_rows_later(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a")
+    fill(store, 30)
+    with store.transaction():
+        assert store.acknowledge((1, n % 10, n + 1) for n in range(0, 30, 2)) == {1: 15}
+        store.retry(1, 3, 4, 2)
+        assert store.add_dead_letters(1, [(5, 6)], 5, "too many tries", 100) == 1
+        assert [d.seq for d in store.fetch(1, set(), 2)[0]] == [10, 20]
+    before = pending(store)
+    assert [row[2] for row in before if row[4]] == [10, 20, 4]
+    assert (store.deliveries.rows(), store.unacknowledged()) == (1, 14)
+    shutil.copytree(tmp_path / "a", tmp_path / "killed")
+    again = Store(tmp_path / "killed")
+    assert pending(again) == before
+    with again.transaction():
+        assert again.settle(5) == 5
+    assert (again.log.rows(), again.deliveries.rows(), pending(again)) == (16, 6, before)
+    with again.transaction():
+        assert again.settle(100) == 8
+        assert again.settle(0) == 0
+    assert (again.log.rows(), again.recent.count, pending(again)) == (0, 0, before)
+    assert again.pending() == {1: 14}
+    again.close()
+    store.close()
+
+
+def test_a_rollback_takes_recent_deliveries_back_too(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 30)
+    before = pending(store)
+    store.begin()
+    store.acknowledge([(1, 0, 1), (1, 1, 2)])
+    store.settle(10)
+    store.acknowledge([(1, 2, 3)])
+    store.fetch(1, set(), 30)
+    store.retry(1, 9, 20, 3)
+    seq = store.append([b'{"event":{}}'], 0)
+    store.record([(1, 4, seq, "s", 0)], seq)
+    store.remove_subscriber(1, "ann")
+    assert store.unacknowledged() == 0
+    store.rollback()
+    assert (pending(store), store.unacknowledged()) == (before, 30)
+    with store.transaction():
+        store.acknowledge([(1, 0, 1)])
+    store.close()
+    again = Store(tmp_path)
+    assert pending(again) == [row for row in before if row[2] != 1]
+    again.close()
+
+
+def test_the_number_of_a_removed_subscriber_can_be_used_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 5)
+    with store.transaction():
+        store.remove_subscriber(1, "ann")
+        store.put_subscriber(1, "bob", b"{}")
+        seq = store.append([b'{"event":{}}'], 0)
+        store.record([(1, 4, seq, "s", 0), (7, 4, seq, "s", 0)], seq)
+    store.close()
+    again = Store(tmp_path)
+    assert [row[2] for row in again.deliveries_of(1)] == [6]
+    assert not again.problems
+    again.close()
+
+
+def test_many_recent_deliveries_become_rows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "MOST_RECENT", 20)
+    store = Store(tmp_path)
+    fill(store, 100)
+    assert store.recent.count <= 21
+    assert [row[2] for row in pending(store)] == [n + 1 for level in range(9, -1, -1) for n in range(level, 100, 10)]
+    store.close()
+
+
+def test_a_store_of_format_1_is_converted_and_a_copy_is_kept(tmp_path: Path) -> None:
+    """Also after a conversion that was interrupted."""
+    store = Store(tmp_path)
+    fill(store, 20)
+    with store.transaction():
+        store.settle(100)
+        store.put_meta("format", 1)
+        store.db.execute("DROP TABLE log")
+        store.db.execute("DELETE FROM ledger WHERE name = 'log'")
+        store.ledger._entries.pop("log")
+        store.ledger._changed.pop("log")
+    before = list(store.deliveries.scan())
+    store.close()
+    for folder in ("format-1", "format-1.partial"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "hitbox.db").write_bytes(b"of a conversion that was interrupted")
+    again = Store(tmp_path)
+    assert again.get_meta("format") == 2
+    assert list(again.deliveries.scan()) == before
+    again.close()
+    assert not (tmp_path / "format-1.partial").exists()
+    with sqlite3.connect(tmp_path / "format-1" / "hitbox.db") as copy:
+        assert copy.execute("select value from meta where key = 'format'").fetchone() == (b"1",)
+    copy.close()
+    old = Store(tmp_path / "format-1")  # whole: it can be opened, and is converted itself
+    assert list(old.deliveries.scan()) == before
+    old.close()
 
 
 def test_one_broker_a_folder(tmp_path: Path) -> None:
@@ -112,10 +220,19 @@ def test_retention_keeps_what_is_pending(tmp_path: Path) -> None:
     Store(tmp_path).close()
 
 
-@pytest.mark.parametrize("lost", ["delete from events where seq = 50", "update deliveries set tries = 3 where seq = 9"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "delete from events where seq = 50",
+        "update deliveries set tries = 3 where seq = 9",
+        "delete from log where seq = 150",
+    ],
+)
 def test_rows_changed_behind_its_back(tmp_path: Path, lost: str) -> None:
     store = Store(tmp_path)
     fill(store)
+    with store.transaction():
+        store.settle(100)
     store.close()
     with sqlite3.connect(tmp_path / "hitbox.db") as other:
         other.execute(lost)

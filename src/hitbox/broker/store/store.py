@@ -10,6 +10,7 @@
     subscriptions  subscriber, name                       where, priority, about
     changes        seq                                    subscriber's name, name: changed since the last snapshot
     events         seq                                    time, body
+    log            seq                                    steps: what happened to recent deliveries (see recent.py)
     deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only if the event is gone)
     dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
     principals     name                                   settings: roles, names, predicates
@@ -17,16 +18,21 @@
     owners         subscriber                             principal
 
 An event is stored first and matched afterwards. `matched` in meta is the number of the last matched event; it is
-written together with the deliveries, so after a crash the rest is matched again. A delivery is deleted when it is
-acknowledged. Deliveries are read in the order of their key: the most urgent first, then by age.
+written together with the deliveries, so after a crash the rest is matched again. Deliveries are written to the log
+first. Those that are not acknowledged soon become rows of their table. An acknowledgement is written to the log, or
+deletes the row. Deliveries are read in order: the most urgent first, then by age.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
+import math
 import os
+import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -40,11 +46,16 @@ from hitbox.broker.settings import NAME
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
+from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, row_of
 from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
-FORMAT = 1
+FORMAT = 2
+OLD_FORMAT = 1
+"""What an older version wrote: it had no log. Such a store is converted when it is opened."""
+OLD_COPY = f"format-{OLD_FORMAT}"
+"""In the store's folder: a copy from before the conversion."""
 CHECKPOINT_BYTES = 16 * 2**20
 SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
@@ -73,6 +84,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
     "principals": Columns({"name": Name, "settings": bytes}),
     "tokens": Columns({"id": Name, "principal": Name, "hash": str, "settings": bytes}),
     "owners": Columns({"subscriber": Number, "principal": Name}),
+    "log": Columns({"seq": Number, "steps": bytes}),
 }  # fmt: skip
 READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
@@ -197,7 +209,8 @@ class Store:
         self.tables = {name: CheckedTable(self.db, self.ledger, name, columns) for name, columns in TABLES.items()}
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:7])
-        self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:])
+        self.principals, self.tokens, self.owners, self.log = (self.tables[n] for n in list(TABLES)[7:])
+        self.recent = RecentDeliveries(self.log)
         self.db.execute("COMMIT")
         self._pages = 0
         self._page = int(self.db.pragma("page_size"))
@@ -223,9 +236,34 @@ class Store:
         if not existed or not self.ledger.entry("commits").rows:
             with self.transaction():
                 self.put_meta("format", FORMAT)
+        elif self.get_meta("format") == OLD_FORMAT:
+            self._convert()
         self.problems += self.inconsistencies()
         for text in self.problems:
             log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
+
+    def _convert(self) -> None:
+        """Convert a store of the old format, in one transaction, after a copy of it was made. If this is interrupted,
+        the next start does it again."""
+        copy, draft = self.folder / OLD_COPY, self.folder / f"{OLD_COPY}.partial"
+        for old in (copy, draft):
+            shutil.rmtree(old, ignore_errors=True)
+        try:
+            copy_store(self.db, self.folder, draft)
+            os.rename(draft, copy)
+            sync_folder(self.folder)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        with self.transaction():
+            self.put_meta("format", FORMAT)
+        log.warning(
+            "%s: converted from format %d to %d; a copy of the old store is in %s",
+            self.folder,
+            OLD_FORMAT,
+            FORMAT,
+            copy,
+        )
 
     def check(self) -> Iterator[str]:
         """Read everything; yields what is damaged or lost."""
@@ -235,6 +273,7 @@ class Store:
         for key, value, _ in self.meta.scan():
             if fault := meta_fault(key, value):
                 yield f"table meta: the value of {key!r} cannot be read ({fault})"
+        self.recent.load()
         yield from self._check_numbers()
 
     def _check_numbers(self) -> Iterator[str]:
@@ -242,8 +281,9 @@ class Store:
         matched, last = self.get_meta("matched", 0), self.events.next() - 1
         if matched > last:
             yield f"events are matched up to {matched}, but the last event is {last}"
-        ((newest,),) = self.db.execute("SELECT max(seq) FROM deliveries")
-        if newest is not None and newest > matched:
+        ((settled,),) = self.db.execute("SELECT max(seq) FROM deliveries")
+        newest = max([settled or 0, *(row[2] for row in self.recent.all())])
+        if newest > matched:
             yield f"events are matched up to {matched}, but there is a delivery of event {newest}"
         ((highest,),) = self.db.execute("SELECT max(number) FROM dead")
         if highest is not None and highest >= self.dead.next():
@@ -273,17 +313,20 @@ class Store:
     def inconsistencies(self) -> list[str]:
         """Rows that are not damaged, but belong to no subscriber or event, or cannot be used."""
         found = []
+        known, first = {number for number, *_ in self.subscribers.scan()}, self.events.first()
         for name in ("subscriptions", "deliveries", "dead"):
-            query = (
-                f"SELECT count(*), min(subscriber) FROM {name} WHERE subscriber NOT IN (SELECT number FROM subscribers)"
-            )
-            for count, number in self.db.execute(query):
-                if count:
-                    found.append(f"{count} {NOUNS[name]} of subscribers that do not exist (such as number {number})")
-        query = "SELECT count(*), min(seq) FROM deliveries WHERE body IS NULL AND seq < ?"
-        for count, seq in self.db.execute(query, (self.events.first(),)):
-            if count:
-                found.append(f"{count} pending deliveries of events that are gone (such as event {seq})")
+            query = f"SELECT subscriber FROM {name} WHERE subscriber NOT IN (SELECT number FROM subscribers)"
+            strangers = [number for (number,) in self.db.execute(query)]
+            if name == "deliveries":
+                strangers += [row[0] for row in self.recent.all() if row[0] not in known]
+            if strangers:
+                such = f"such as number {min(strangers)}"
+                found.append(f"{len(strangers)} {NOUNS[name]} of subscribers that do not exist ({such})")
+        query = "SELECT seq FROM deliveries WHERE body IS NULL AND seq < ?"
+        gone = [seq for (seq,) in self.db.execute(query, (first,))]
+        gone += [row[2] for row in self.recent.all() if row[2] < first]
+        if gone:
+            found.append(f"{len(gone)} pending deliveries of events that are gone (such as event {min(gone)})")
         for count, name in self.db.execute(f"SELECT count(*), min(name) FROM subscriptions WHERE NOT ({READABLE})"):
             if count:
                 found.append(f"{count} subscriptions with a value of the wrong kind (such as {name!r})")
@@ -297,8 +340,10 @@ class Store:
 
     def commit(self) -> None:
         """Make durable what was done since `begin`, or raise. Failures after that go to `maintenance_errors`."""
+        self.recent.flush()
         commits = self.ledger.flush()
         self.db.execute("COMMIT")
+        self.recent.committed()
         with self._maintenance("commit marker"):
             if self.commit_marker is not None:
                 self.commit_marker.write(commits)
@@ -345,6 +390,7 @@ class Store:
 
     def rollback(self) -> None:
         """Undo what was not committed."""
+        self.recent.rollback()
         try:
             if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
                 self.db.execute("ROLLBACK")
@@ -461,6 +507,7 @@ class Store:
             return
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
         self.change([StoredChange(number, owner, [], names)])
+        self.recent.forget(number)
         self.deliveries.delete_where("subscriber = ?", (number,))
         self.dead.delete_where("subscriber = ?", (number,))
         self.owners.delete([(number,)])
@@ -498,14 +545,11 @@ class Store:
     def record(self, rows: Sequence[tuple[int, int, int, str, int]], matched: int, failed: Sequence[int] = ()) -> None:
         """Store the deliveries (subscriber, level, seq, ids, sent) of the events up to `matched`. `failed` lists events
         that could not be matched completely."""
-        known = self.existing_subscribers(
-            {row[0] for row in rows}
-        )  # while the disk was full, one may have been removed
-        self.deliveries.insert(
-            (subscriber, TOP - level, seq, ids, sent, 0, None)
-            for subscriber, level, seq, ids, sent in rows
-            if subscriber in known
-        )
+        wanted = {row[0] for row in rows}
+        known = self.existing_subscribers(wanted)  # while the disk was full, one may have been removed
+        self.recent.record([row for row in rows if row[0] in known] if known != wanted else list(rows))
+        if self.recent.crowded():
+            self.settle(max(len(rows), SETTLE_ROWS))
         self.put_meta("matched", matched)
         if failed:
             self.put_meta("failed", [*self.get_meta("failed", []), *failed])
@@ -517,16 +561,42 @@ class Store:
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
         self.put_meta("failed", list(failed))
 
+    def settle(self, limit: int = SETTLE_ROWS, before: float = math.inf) -> int:
+        """Turn about `limit` deliveries of the oldest records of the log, those written before the time `before`, into
+        rows; returns how many. With the limit 0 only records are deleted of which nothing is pending."""
+        found = self.recent.settle(limit, before)
+        if found:
+            self.deliveries.insert(map(row_of, found))
+        return len(found)
+
+    def settle_overdue(self) -> int:
+        """The same with the records that are not new any more."""
+        return self.settle(before=self.recent.due())
+
     def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-        """Delete deliveries (subscriber, level, seq); returns how many each subscriber had of them."""
-        return self.deliveries.delete_counted((subscriber, TOP - level, seq) for subscriber, level, seq in keys)
+        """Remove deliveries (subscriber, level, seq); returns how many each subscriber had of them."""
+        counts, others = self.recent.remove(keys)
+        if others:
+            settled = self.deliveries.delete_counted(
+                (subscriber, TOP - level, seq) for subscriber, level, seq in others
+            )
+            for subscriber, count in settled.items():
+                counts[subscriber] = counts.get(subscriber, 0) + count
+        return counts
 
     def pending_levels(self, subscriber: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
         """(level, seq) of those of the events that are pending."""
+        recent = [(row[1], seq) for seq in seqs if (row := self.recent.get(subscriber, seq)) is not None]
         query = """SELECT urgency, seq FROM deliveries WHERE subscriber = ?1
                    AND seq IN (SELECT value FROM json_each(?2)) AND urgency IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"""
         rows = self.db.execute(query, (subscriber, msgspec.json.encode(seqs).decode()))
-        return [(TOP - urgency, seq) for urgency, seq in rows]
+        return recent + [(TOP - urgency, seq) for urgency, seq in rows]
+
+    def deliveries_of(self, subscriber: int) -> Iterator[Row]:
+        """The pending deliveries of a subscriber: the columns of table `deliveries`."""
+        yield from map(row_of, self.recent.of(subscriber))
+        for *row, _ in self.deliveries.scan("subscriber = ?", (subscriber,)):
+            yield tuple(row)
 
     def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[StoredDelivery], bool]:
         """The next deliveries in order, which are marked as sent, and whether there are more."""
@@ -534,17 +604,45 @@ class Store:
                    WHERE d.subscriber = ? AND (d.body IS NOT NULL OR e.seq IS NOT NULL)
                    ORDER BY d.urgency, d.seq LIMIT ?"""
         rows = list(self.db.execute(query, (subscriber, limit + len(skip) + 1)))
-        fresh = [row for row in rows if row[2] not in skip]
-        more, fresh = len(fresh) > limit, fresh[:limit]
-        self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in fresh if not row[4]])
+        settled = [row for row in rows if row[2] not in skip]
+        recent = self.recent.next_of(subscriber, skip, self.events.first(), limit + 1)
+        order = sorted([(row[1], row[2]) for row in settled] + [(TOP - row[1], row[2]) for row in recent])
+        chosen = set(order[:limit])
+        settled = [row for row in settled if (row[1], row[2]) in chosen]
+        recent = [row for row in recent if (TOP - row[1], row[2]) in chosen]
+        self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in settled if not row[4]])
+        self.recent.mark_sent([(subscriber, row[2]) for row in recent if not row[4]])
         found = [
             StoredDelivery(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body)
-            for _, urgency, seq, ids, sent, tries, own, _, when, body in fresh
+            for _, urgency, seq, ids, sent, tries, own, _, when, body in settled
         ]
-        return found, more
+        events = self._events([row[2] for row in recent])
+        found += [
+            StoredDelivery(seq, level, ids.splitlines(), bool(sent), 0, *events[seq])
+            for _, level, seq, ids, sent in recent
+        ]
+        found.sort(key=lambda one: (-one.level, one.seq))
+        return found, len(order) > limit
+
+    def _events(self, seqs: Sequence[int]) -> dict[int, tuple[int, bytes]]:
+        """{seq: (time, body)} of events."""
+        if not seqs:
+            return {}
+        query = "SELECT seq, time, body FROM events WHERE seq IN (SELECT value FROM json_each(?))"
+        rows = self.db.execute(query, (msgspec.json.encode(seqs).decode(),))
+        return {seq: (when, body) for seq, when, body in rows}
+
+    def _delivery(self, subscriber: int, level: int, seq: int) -> Row | None:
+        """A pending delivery as a row of table `deliveries`; if it is in the log, it becomes one."""
+        if (recent := self.recent.take(subscriber, level, seq)) is not None:
+            self.deliveries.insert([row_of(recent)])
+        for *row, _ in self.deliveries.scan(*_delivery_key(subscriber, level, seq)):
+            return tuple(row)
+        return None
 
     def retry(self, subscriber: int, level: int, seq: int, tries: int) -> None:
-        for *row, _ in list(self.deliveries.scan(*_delivery_key(subscriber, level, seq))):
+        row = self._delivery(subscriber, level, seq)
+        if row is not None:
             self.deliveries.put([(*row[:4], 1, tries, row[6])])
 
     def add_dead_letters(
@@ -554,12 +652,13 @@ class Store:
         entry = self.ledger.changed_entry("dead")
         before = entry.last
         for level, seq in keys:
-            for *row, _ in list(self.deliveries.scan(*_delivery_key(subscriber, level, seq))):
+            row = self._delivery(subscriber, level, seq)
+            if row is not None:
                 body = row[6] if row[6] is not None else self.body(seq)
                 entry.last += 1
                 kept = (entry.last, subscriber, level, seq, row[3], tries, reason, time.time_ns() // 1000, body)
                 self.dead.insert([kept])
-                self.deliveries.delete([tuple(row[:3])])
+                self.deliveries.delete([row[:3]])
         over = self.dead.rows() - most
         self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
         return entry.last - before
@@ -592,7 +691,7 @@ class Store:
         removed; returns how many were added."""
         if not self.existing_subscribers([subscriber]):
             return 0
-        pending = {seq for _, _, seq, *_ in self.deliveries.scan("subscriber = ?", (subscriber,))}
+        pending = {seq for _, _, seq, *_ in self.deliveries_of(subscriber)}
         wanted = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
         fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in wanted]
         self.deliveries.insert(fresh)
@@ -610,12 +709,20 @@ class Store:
     def pending(self) -> dict[int, int]:
         """The number of pending deliveries of each subscriber; called before the writer runs."""
         query = "SELECT subscriber, count(*) FROM deliveries WHERE body IS NOT NULL OR seq >= ? GROUP BY subscriber"
-        return dict(self.db.execute(query, (self.events.first(),)))
+        counts = Counter(dict(self.db.execute(query, (self.events.first(),))))
+        counts.update(row[0] for row in self.recent.all() if row[2] >= self.events.first())
+        return counts
+
+    def unacknowledged(self) -> int:
+        """The number of pending deliveries, from any thread."""
+        return self.deliveries.rows() + self.recent.count
 
     def oldest(self, subscriber: int, count: int) -> list[tuple[int, int]]:
         """(level, seq) of the `count` oldest pending deliveries."""
         query = "SELECT urgency, seq FROM deliveries WHERE subscriber = ? ORDER BY seq LIMIT ?"
-        return [(TOP - urgency, seq) for urgency, seq in self.db.execute(query, (subscriber, count))]
+        settled = [(TOP - urgency, seq) for urgency, seq in self.db.execute(query, (subscriber, count))]
+        recent = [(row[1], row[2]) for row in self.recent.of(subscriber)]
+        return heapq.nsmallest(count, settled + recent, key=lambda key: key[1])
 
     # ---- retention
 
@@ -632,7 +739,8 @@ class Store:
             gone, excess = seq, excess - size - 32
         if gone:  # usually there is nothing to remove, and the query is not needed
             ((pinned,),) = self.db.execute(_OLDEST_NEEDED, (self.events.first(),))
-            gone = gone if pinned is None else min(gone, pinned - 1)
+            needed = [pinned, self.recent.oldest_event(self.events.first())]
+            gone = min([gone, *(seq - 1 for seq in needed if seq is not None)])
         return self.events.delete_through(gone) if gone >= self.events.first() else 0
 
 
@@ -656,12 +764,35 @@ def check_format(db: apsw.Connection, folder: Path) -> None:
     for *row, crc in rows:
         if len(row) == 2 and crc == crc_of(row) and not meta_fault(*row):
             version = msgspec.json.decode(row[1])
-            if version != FORMAT:
+            if version not in (OLD_FORMAT, FORMAT):
                 db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 raise StoreFailed(
                     f"the store in {folder} has format {version}, and this version of hitbox reads format {FORMAT}: "
                     "use the version that wrote it, or a newer one. Nothing was changed"
                 )
+
+
+def copy_store(db: apsw.Connection, folder: Path, to: Path) -> None:
+    """Copy an open store to a new folder: the database as `db` sees it now, and the commit marker."""
+    to.mkdir(mode=0o700)
+    os.close(os.open(to / "hitbox.db", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with contextlib.closing(apsw.Connection(str(to / "hitbox.db"))) as new:
+        new.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF")  # synced below
+        with new.backup("main", db, "main") as copy:
+            copy.step(-1)
+    shutil.copy2(folder / FILE_NAME, to / FILE_NAME)
+    for name in ("hitbox.db", FILE_NAME):
+        with (to / name).open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(to)
+
+
+def sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def meta_fault(key: str, value: bytes) -> str:
