@@ -196,6 +196,7 @@ class Broker:
         for at, item in enumerate(items):
             try:
                 self.registry.event_checker.match(item.event, item.where)
+                item.check_payload()
                 body = msgspec.json.encode(item)
             except (HitboxError, UnicodeEncodeError) as problem:
                 if not isinstance(problem, HitboxError):
@@ -204,7 +205,11 @@ class Broker:
                     problem.add_note(f"event {at} of {len(items)}; none was accepted")
                 raise
             if len(body) > self.settings.max_event_bytes:
-                raise TooLarge(f"event {at} has {len(body)} bytes; the most is {self.settings.max_event_bytes}")
+                with_payload = " with its payload" if item.payload is not None else ""
+                raise TooLarge(
+                    f"event {at} has {len(body)} bytes{with_payload}; the most is {self.settings.max_event_bytes} "
+                    "(max_event_bytes)"
+                )
             bodies.append(body)
         return bodies
 
@@ -300,7 +305,8 @@ class Broker:
             for a in batch:
                 self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
             self.statistics.add_events(
-                {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
+                {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
+                for a in batch
             )
         finally:
             self.change_barrier.leave(len(batch))

@@ -3,7 +3,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const SECONDS = 300, LATEST = 20, TRIED = 50, SETTLED = 100;
+const SECONDS = 300, LATEST = 20, TRIED = 50, SETTLED = 100, PAYLOAD_SHOWN = 200;
 
 function make(tag, text, className) {
   const node = document.createElement(tag);
@@ -198,6 +198,7 @@ function showArrivals(events, total) {
   for (const one of [...tail.kept.splice(0), ...events]) {
     const row = make("li", `#${one.seq} ${print(one.event)} `);
     if (one.where) row.append(make("code", `where ${one.where}`), " ");
+    if (one.payload) row.append(make("code", `payload ${one.payload}`), " ");
     row.append(make("span", counted(one.matches, "match", "matches"), one.matches ? "true" : "unknown"));
     $("arrivals").prepend(row);
   }
@@ -460,6 +461,13 @@ $("who-form").addEventListener("submit", (event) => { event.preventDefault(); li
 
 const chosenLetters = () => [...document.querySelectorAll("#dead input:checked")].map((box) => box.value);
 
+// Whole payloads may be large: the page shows how they begin.
+function shownPayload({ payload, content_type: kind }) {
+  if (payload === undefined) return "";
+  const text = print(payload);
+  return ` payload ${kind ? `${kind} ` : ""}${text.length > PAYLOAD_SHOWN ? `${text.slice(0, PAYLOAD_SHOWN)}…` : text}`;
+}
+
 const listDead = () => listed("dead-error", async () => {
   const found = await ask("GET", `/v1/dead?limit=${LISTED}`);
   const chosen = new Set(chosenLetters());
@@ -472,7 +480,7 @@ const listDead = () => listed("dead-error", async () => {
     box.checked = chosen.has(String(letter.number));
     box.setAttribute("aria-label", `event ${letter.seq} for ${letter.subscriber}`);
     const since = new Date(letter.time / 1000).toLocaleString();
-    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}`), letter.reason, String(letter.tries), since);
+    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}${shownPayload(letter)}`), letter.reason, String(letter.tries), since);
   }));
 });
 

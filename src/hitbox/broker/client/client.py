@@ -1,0 +1,271 @@
+"""A connection to a broker: publish, manage, and make subscribers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any
+from urllib.parse import quote
+
+import httpx
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.typing import Subprotocol
+
+from hitbox.broker.client.errors import error_of
+from hitbox.broker.client.payload import payload_fields
+from hitbox.broker.client.publish_socket import LARGEST, ConnectionLost, PublishSocket
+from hitbox.broker.client.subscriber import Subscriber
+from hitbox.broker.client.sync import SyncClient
+from hitbox.broker.client.wire import (
+    LONGEST_PAUSE,
+    PROTOCOL,
+    checked_token,
+    checked_url,
+    decoded,
+    encoded,
+    pauses,
+    tls_context,
+)
+from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
+from hitbox.encoding import inputs
+from hitbox.encoding.values import for_json
+
+NO_SOCKET = (400, 403, 404, 405, 426)
+"""The status with which a server refuses /v1/publish that does not have it, such as an older broker."""
+
+
+class Client:
+    """A connection to the broker at `url`; `token` if the broker requires one.
+
+    `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
+    None means forever. For an https address, `ca` is a file with the certificates (PEM) to trust instead of the
+    system's, and `client_cert` a file with the client's own certificate and key, or a pair of files.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8400",
+        token: str | None = None,
+        timeout: float = 30.0,
+        connect_seconds: float | None = 5.0,
+        ca: str | os.PathLike[str] | None = None,
+        client_cert: str | os.PathLike[str] | tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+    ):
+        self.url, self._token = checked_url(url), checked_token(token)
+        self._tls = tls_context(ca, client_cert) if self.url.startswith("https:") else None
+        self.timeout, self.connect_seconds = timeout, connect_seconds
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._publishing = PublishSocket(lambda: self.open_socket("/v1/publish", timeout))
+        self._publish_by_http = False
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=self._tls or False
+        )
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._publishing.close()
+        await self._http.aclose()
+
+    async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """Send any request of the HTTP API; an error of the broker becomes an exception."""
+        content = None if body is None else encoded(body)
+        headers = {"content-type": "application/json"} if body is not None else {}
+        try:
+            response = await self._http.request(method, path, content=content, headers=headers, params=query)
+        except httpx.HTTPError as problem:
+            raise StoreFailed(
+                f"no answer from the broker at {self.url}: {problem or type(problem).__name__}"
+            ) from problem
+        found, status = decoded(response.content), response.status_code
+        if found is None and response.content:
+            raise StoreFailed(
+                f"the server at {self.url} is not a broker: {method} {path} returned no JSON (status {status})"
+            )
+        if status >= 400:
+            raise error_of(found, status)
+        return found
+
+    async def download(
+        self, method: str, path: str, file: IO[bytes], progress: Callable[[int, int], object] = lambda done, total: None
+    ) -> None:
+        """Write the answer to a file. `progress` gets (done, total), in bytes."""
+        done = total = 0
+        try:
+            timeout = httpx.Timeout(self.timeout, read=None)  # the broker may need long to prepare the answer
+            async with self._http.stream(method, path, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    raise error_of(decoded(await response.aread()), response.status_code)
+                total = int(response.headers.get("content-length", 0))
+                async for chunk in response.aiter_bytes():
+                    file.write(chunk)
+                    done += len(chunk)
+                    progress(done, total)
+        except httpx.HTTPError as problem:
+            raise StoreFailed(
+                f"no complete answer from the broker at {self.url}: {problem or type(problem).__name__}"
+            ) from problem
+        if done != total:
+            raise StoreFailed(f"the answer of the broker at {self.url} ended after {done} of {total} bytes")
+
+    async def publish(
+        self, event: Any, where: str | None = None, *, payload: Any = None, content_type: str | None = None
+    ) -> int:
+        """Publish one event; returns its number once it is durable. `payload` is delivered with it, but not matched:
+        anything that JSON can hold, or bytes with a `content_type`."""
+        return await self.publish_many([event], [where], payloads=[payload], content_types=[content_type])
+
+    async def publish_many(
+        self,
+        events: Any,
+        where: Sequence[str | None] | None = None,
+        *,
+        payloads: Sequence[Any] | None = None,
+        content_types: Sequence[str | None] | None = None,
+    ) -> int:
+        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
+        list or a table, as in `Index.match_batch`. `where`, `payloads` and `content_types` have one entry per event.
+
+        Many calls may be in progress; they share one connection, and what arrives together is stored together.
+        """
+        rows = inputs.rows(events)
+        columns = [_column(name, given, len(rows)) for name, given in (("where", where), ("payloads", payloads))]
+        kinds = _column("content_types", content_types, len(rows))
+        items = [
+            {"event": for_json(event), **({} if text is None else {"where": text}), **payload_fields(payload, kind)}
+            for event, text, payload, kind in zip(rows, *columns, kinds, strict=True)
+        ]
+        for pause in pauses():
+            try:
+                found = await self._publish(items)
+                return int(found["first"])
+            except (KeyError, TypeError, ValueError):
+                raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
+            except Overloaded as problem:
+                if pause >= LONGEST_PAUSE / 2:
+                    raise
+                await asyncio.sleep(max(pause, problem.retry_after))
+        raise AssertionError("pauses do not end")
+
+    async def _publish(self, items: list[dict[str, Any]]) -> Any:
+        """Publish over the socket. If there is none, publish by HTTP, which also says what is wrong."""
+        content = encoded(items)
+        if self._publish_by_http or len(content) > LARGEST:
+            return await self.request("POST", "/v1/events", items)
+        try:
+            async with asyncio.timeout(self.timeout):
+                try:
+                    await self._publishing.open()
+                except (OSError, InvalidHandshake, ConnectionClosed, InvalidURI) as problem:
+                    status = getattr(getattr(problem, "response", None), "status_code", 0)
+                    found = await self.request("POST", "/v1/events", items)
+                    self._publish_by_http = status in NO_SOCKET  # it has no sockets; the client's rights were enough
+                    return found
+                found = await self._publishing.publish(content)
+        except (ConnectionLost, TimeoutError) as problem:
+            reason = str(problem) or f"waited for {self.timeout:g} s"
+            raise StoreFailed(
+                f"no answer from the broker at {self.url}: {reason}. The events may have been accepted"
+            ) from problem
+        if found["type"] == "error":
+            raise error_of(found, found["status"])
+        return found
+
+    async def whoami(self) -> dict[str, Any]:
+        """The principal of this client's token, and its rights."""
+        return dict(await self.request("GET", "/v1/whoami"))
+
+    async def principals(self) -> list[dict[str, Any]]:
+        """All principals with their rights."""
+        return list((await self.request("GET", "/v1/principals"))["principals"])
+
+    async def put_principal(
+        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+    ) -> None:
+        """Create a principal, or replace its rights. `names`: the subscribers that it may use, such as "team-a.*";
+        `publish` and `see`: predicates, what it may publish and see (empty: everything)."""
+        body = {"roles": list(roles), "names": names, "publish": publish, "see": see}
+        await self.request("PUT", f"/v1/principals/{quote(name, safe='')}", body)
+
+    async def remove_principal(self, name: str) -> None:
+        """Remove a principal and its tokens."""
+        await self.request("DELETE", f"/v1/principals/{quote(name, safe='')}")
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """All tokens, without their secrets."""
+        return list((await self.request("GET", "/v1/tokens"))["tokens"])
+
+    async def create_token(
+        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
+    ) -> dict[str, Any]:
+        """Create a token; its text is in "token", and is shown only now. `roles`: fewer than the principal has;
+        `expires`: seconds since 1970."""
+        limits = {"roles": None if roles is None else list(roles), "expires": expires, "note": note}
+        return dict(await self.request("POST", "/v1/tokens", {"principal": principal, **limits}))
+
+    async def limit_token(
+        self, id: str, roles: Iterable[str] | None = None, expires: float | None = None
+    ) -> dict[str, Any]:
+        """Give a token fewer roles, or an earlier expiry."""
+        body = {"roles": None if roles is None else list(roles), "expires": expires}
+        return dict(await self.request("PUT", f"/v1/tokens/{quote(id, safe='')}", body))
+
+    async def revoke_token(self, id: str) -> None:
+        """Revoke a token; its connections are closed."""
+        await self.request("DELETE", f"/v1/tokens/{quote(id, safe='')}")
+
+    def subscriber(
+        self,
+        name: str = "",
+        *,
+        ephemeral: bool = False,
+        auto: bool = True,
+        window: int = 256,
+        handler_seconds: float = 600.0,
+        subscriptions: Iterable[Mapping[str, Any]] = (),
+        **options: Any,
+    ) -> Subscriber:
+        """A subscriber; `async with` connects it. `options`: its options (policy, limit, visibility_seconds, ...).
+
+        `window`: how many unacknowledged deliveries the client may have. `handler_seconds`: how long the client asks
+        for more time for a delivery in the handler. `subscriptions` (name, where, priority, about) are created together
+        with the subscriber, all or none.
+        """
+        hello: dict[str, Any] = {"type": "hello", "subscriber": name, "ephemeral": ephemeral}
+        if options:
+            hello["options"] = options
+        return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
+
+    def open_socket(self, path: str, seconds: float | None) -> Any:
+        address = "ws" + self.url[len("http") :] + path
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        return connect(
+            address,
+            additional_headers=headers,
+            ssl=self._tls,
+            subprotocols=[Subprotocol(PROTOCOL)],
+            max_size=None,
+            compression=None,
+            proxy=None,
+            open_timeout=seconds,
+        )
+
+    @classmethod
+    def sync(cls, *args: Any, **named: Any) -> SyncClient:
+        """A client for programs without an event loop."""
+        return SyncClient(lambda: cls(*args, **named))
+
+
+def _column(name: str, given: Sequence[Any] | None, count: int) -> Sequence[Any]:
+    """One value per event; None for each if nothing is given."""
+    if given is None:
+        return [None] * count
+    if len(given) != count:
+        raise BadRequest(f"{name} has {len(given)} entries for {count} events")
+    return given

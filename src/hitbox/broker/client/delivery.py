@@ -1,0 +1,35 @@
+"""A delivery, as the client hands it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hitbox.broker.client.payload import received_payload
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """An event for this subscriber, with all its subscriptions that matched; `redelivered`: possibly sent before.
+
+    `payload` is what was published with the event: JSON, or bytes with their `content_type`.
+    """
+
+    seq: int
+    level: int
+    time: int
+    subscriptions: list[str]
+    event: dict[str, Any]
+    where: str | None = None
+    payload: Any = None
+    content_type: str | None = None
+    attempt: int = 1
+    redelivered: bool = False
+
+
+def delivery_of(row: Any) -> Delivery:
+    """A delivery from a message of the broker."""
+    found = msgspec.convert(row, Delivery)
+    if found.content_type is None:
+        return found
+    return msgspec.structs.replace(found, payload=received_payload(found.payload, found.content_type))
