@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from websockets.asyncio.client import connect
 
+import hitbox
 from hitbox.broker.client import Client, Delivery
 from hitbox.broker.errors import BadRequest, BrokerError
 from hitbox.broker.http.request_bodies import decode
@@ -262,3 +264,20 @@ def test_a_surrogate_pair_is_no_lone_surrogate() -> None:
         decode(b'{"event": {}, "payload": "\\ud83d\\ude00", }', PublishedEvent)
     assert "surrogate" not in str(caught.value)
     assert decode(b'{"event": {}, "payload": "\\ud83d\\ude00"}', PublishedEvent).payload == "😀"
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "publish_a_picture" in block]
+    names: dict[str, Any] = {"hitbox": hitbox}
+    exec(code, names)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url), Client(url) as client, client.subscriber("ann") as ann:
+            await ann.subscribe("cheap", "price < 20")
+            await names["publish_a_picture"](client, b"a picture")
+            got = await take(ann, 2)
+            assert [d.payload for d in got] == [{"seller": "ann", "tags": ["new"]}, b"a picture"]
+            assert got[1].content_type == "image/png"
+
+    run(scenario())

@@ -24,6 +24,7 @@ import msgspec
 
 from hitbox.broker.access.directory import Directory
 from hitbox.broker.clock import time
+from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
@@ -197,6 +198,8 @@ class Broker:
             try:
                 self.registry.event_checker.match(item.event, item.where)
                 item.check_payload()
+                if item.cloudevent is not None:
+                    check_context(item.cloudevent)
                 body = msgspec.json.encode(item)
             except (HitboxError, UnicodeEncodeError) as problem:
                 if not isinstance(problem, HitboxError):

@@ -35,6 +35,8 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     where: str | None = None
     payload: Any = None
     content_type: str | None = None
+    cloudevent: dict[str, Any] | None = None
+    """The context attributes, if it was published as a CloudEvent (see cloudevents.py)."""
 
     def check_payload(self) -> None:
         """Raise BadRequest if the payload cannot be stored and delivered."""

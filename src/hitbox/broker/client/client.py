@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Subprotocol
 
 from hitbox.broker.client.errors import error_of
-from hitbox.broker.client.payload import payload_fields
+from hitbox.broker.client.payload import cloudevent_fields, payload_fields
 from hitbox.broker.client.publish_socket import LARGEST, ConnectionLost, PublishSocket
 from hitbox.broker.client.subscriber import Subscriber
 from hitbox.broker.client.sync import SyncClient
@@ -28,6 +28,7 @@ from hitbox.broker.client.wire import (
     pauses,
     tls_context,
 )
+from hitbox.broker.cloudevents import BATCHED
 from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
 from hitbox.encoding import inputs
 from hitbox.encoding.values import for_json
@@ -75,8 +76,10 @@ class Client:
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Send any request of the HTTP API; an error of the broker becomes an exception."""
-        content = None if body is None else encoded(body)
-        headers = {"content-type": "application/json"} if body is not None else {}
+        return await self._send(method, path, None if body is None else encoded(body), "application/json", **query)
+
+    async def _send(self, method: str, path: str, content: bytes | None, kind: str, **query: Any) -> Any:
+        headers = {"content-type": kind} if content is not None else {}
         try:
             response = await self._http.request(method, path, content=content, headers=headers, params=query)
         except httpx.HTTPError as problem:
@@ -141,9 +144,19 @@ class Client:
             {"event": for_json(event), **({} if text is None else {"where": text}), **payload_fields(payload, kind)}
             for event, text, payload, kind in zip(rows, *columns, kinds, strict=True)
         ]
+        return await self._publish_until_accepted(lambda: self._publish(items))
+
+    async def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
+        """Publish CloudEvents in JSON format, all or none; returns the number of the first. Their `data` may be bytes:
+        it is sent as `data_base64`."""
+        content = encoded([cloudevent_fields(one) for one in events])
+        return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED))
+
+    async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]]) -> int:
+        """The number of the first event. Tries again while the broker is overloaded."""
         for pause in pauses():
             try:
-                found = await self._publish(items)
+                found = await publish()
                 return int(found["first"])
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
@@ -229,17 +242,20 @@ class Client:
         window: int = 256,
         handler_seconds: float = 600.0,
         subscriptions: Iterable[Mapping[str, Any]] = (),
+        cloudevents: bool = False,
         **options: Any,
     ) -> Subscriber:
         """A subscriber; `async with` connects it. `options`: its options (policy, limit, visibility_seconds, ...).
 
         `window`: how many unacknowledged deliveries the client may have. `handler_seconds`: how long the client asks
         for more time for a delivery in the handler. `subscriptions` (name, where, priority, about) are created together
-        with the subscriber, all or none.
+        with the subscriber, all or none. `cloudevents`: deliver whole CloudEvents, in `Delivery.cloudevent`.
         """
         hello: dict[str, Any] = {"type": "hello", "subscriber": name, "ephemeral": ephemeral}
         if options:
             hello["options"] = options
+        if cloudevents:
+            hello["format"] = "cloudevents"
         return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
 
     def open_socket(self, path: str, seconds: float | None) -> Any:

@@ -12,7 +12,9 @@ from hitbox.broker.client.payload import received_payload
 class Delivery(msgspec.Struct, frozen=True):
     """An event for this subscriber, with all its subscriptions that matched; `redelivered`: possibly sent before.
 
-    `payload` is what was published with the event: JSON, or bytes with their `content_type`.
+    `payload` is what was published with the event: JSON, or bytes with their `content_type`. `cloudevent` has the
+    context attributes of an event that was published as a CloudEvent; if the subscriber asked for CloudEvents, it is
+    the whole CloudEvent of every event, with its data, and `payload` is None.
     """
 
     seq: int
@@ -23,6 +25,7 @@ class Delivery(msgspec.Struct, frozen=True):
     where: str | None = None
     payload: Any = None
     content_type: str | None = None
+    cloudevent: dict[str, Any] | None = None
     attempt: int = 1
     redelivered: bool = False
 

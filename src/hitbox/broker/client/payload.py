@@ -8,6 +8,7 @@ what JSON cannot hold is an error that names the place.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import date, time
 from decimal import Decimal
 from typing import Any
@@ -31,6 +32,18 @@ def payload_fields(payload: Any, content_type: str | None) -> dict[str, Any]:
             f"a content_type belongs to a payload of bytes, not to {brief(payload)}: JSON is sent without one"
         )
     return {} if payload is None else {"payload": _json(payload, "payload", 1)}
+
+
+def cloudevent_fields(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A CloudEvent in JSON format; bytes in `data` become `data_base64`."""
+    fields = as_mapping(event)
+    if fields is None:
+        raise BadRequest(f"a CloudEvent is a mapping of its attributes and data, not {brief(event)}")
+    found = {name: _json(value, name, 1) for name, value in fields.items() if name != "data"}
+    data = fields.get("data")
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return {**found, "data_base64": to_base64(bytes(data))}
+    return found if data is None else {**found, "data": _json(data, "data", 1)}
 
 
 def received_payload(payload: Any, content_type: str | None) -> Any:

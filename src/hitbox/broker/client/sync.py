@@ -89,6 +89,9 @@ class SyncClient:
         more = {"payloads": payloads, "content_types": content_types}
         return int(self.do(self.asynchronous.publish_many(events, where, **more)))
 
+    def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
+        return int(self.do(self.asynchronous.publish_cloudevents(*events)))
+
     def whoami(self) -> dict[str, Any]:
         return self.do(self.asynchronous.whoami())
 

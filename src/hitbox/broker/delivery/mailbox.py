@@ -60,12 +60,12 @@ class Delivery:
     sent_at: int = 0
     """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
 
-    def encode(self) -> bytes:
-        """As JSON; the event's text is copied unchanged."""
+    def encode(self, body: bytes | None = None) -> bytes:
+        """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
         names = msgspec.json.encode(self.ids)
         again = b"true" if self.sent else b"false"
         head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
-        return head % (self.seq, self.level, self.time, self.tries + 1, again, names) + self.body[1:]
+        return head % (self.seq, self.level, self.time, self.tries + 1, again, names) + (body or self.body)[1:]
 
 
 class Mailbox:
