@@ -411,7 +411,7 @@ def backup(
     with plain_errors(), progress("copying the store", unit="") as step:
         if "://" in source:
             with Client.sync(source, token or None) as client:
-                found = backup.receive(lambda file: client.download("POST", "/v1/backup", file, step.reach), target)
+                found = client.backup(target, step.reach)
         else:
             found = backup.backup(Path(source), target, step.reach)
     _report_copy(found, f"backup in {target}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote
 
 import httpx
 from websockets.asyncio.client import connect
@@ -14,17 +15,20 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Subprotocol
 
 from hitbox.broker.client.errors import error_of
+from hitbox.broker.client.management import Management
 from hitbox.broker.client.payload import cloudevent_fields, payload_fields
 from hitbox.broker.client.publish_socket import LARGEST, ConnectionLost, PublishSocket
-from hitbox.broker.client.subscriber import Subscriber
+from hitbox.broker.client.subscriber import StateCallback, Subscriber
 from hitbox.broker.client.sync import SyncClient
 from hitbox.broker.client.wire import (
     LONGEST_PAUSE,
     PROTOCOL,
+    Progress,
     checked_token,
     checked_url,
     decoded,
     encoded,
+    no_progress,
     pauses,
     tls_context,
 )
@@ -37,12 +41,13 @@ NO_SOCKET = (400, 403, 404, 405, 426)
 """The status with which a server refuses /v1/publish that does not have it, such as an older broker."""
 
 
-class Client:
+class Client(Management):
     """A connection to the broker at `url`; `token` if the broker requires one.
 
-    `timeout`: seconds to wait for an answer. `connect_seconds`: how long to try for a subscriber's first connection;
-    None means forever. For an https address, `ca` is a file with the certificates (PEM) to trust instead of the
-    system's, and `client_cert` a file with the client's own certificate and key, or a pair of files.
+    `timeout`: seconds to wait for an answer. `connect_seconds`: how long to wait for a connection, and to try for a
+    subscriber's first one; None means forever. For an https address, `ca` is a file with the certificates (PEM) to
+    trust instead of the system's, and `client_cert` a file with the client's own certificate and key, or a pair of
+    files.
     """
 
     def __init__(
@@ -60,9 +65,13 @@ class Client:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._publishing = PublishSocket(lambda: self.open_socket("/v1/publish", timeout))
         self._publish_by_http = False
+        wait = httpx.Timeout(timeout, connect=timeout if connect_seconds is None else min(timeout, connect_seconds))
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=self._tls or False
+            base_url=self.url, headers=headers, timeout=wait, trust_env=False, verify=self._tls or False
         )
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
 
     async def __aenter__(self) -> Client:
         return self
@@ -80,12 +89,7 @@ class Client:
 
     async def _send(self, method: str, path: str, content: bytes | None, kind: str, **query: Any) -> Any:
         headers = {"content-type": kind} if content is not None else {}
-        try:
-            response = await self._http.request(method, path, content=content, headers=headers, params=query)
-        except httpx.HTTPError as problem:
-            raise StoreFailed(
-                f"no answer from the broker at {self.url}: {problem or type(problem).__name__}"
-            ) from problem
+        response = await self._answer(method, path, content=content, headers=headers, params=query)
         found, status = decoded(response.content), response.status_code
         if found is None and response.content:
             raise StoreFailed(
@@ -95,9 +99,75 @@ class Client:
             raise error_of(found, status)
         return found
 
-    async def download(
-        self, method: str, path: str, file: IO[bytes], progress: Callable[[int, int], object] = lambda done, total: None
-    ) -> None:
+    async def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, **request)
+        except httpx.HTTPError as problem:
+            raise StoreFailed(
+                f"no answer from the broker at {self.url}: {problem or type(problem).__name__}"
+            ) from problem
+
+    async def metrics(self) -> str:
+        """The figures for Prometheus, as text."""
+        response = await self._answer("GET", "/metrics")
+        if response.status_code >= 400:
+            raise error_of(decoded(response.content), response.status_code)
+        return response.text
+
+    async def health(self) -> dict[str, Any]:
+        """What /readyz says: "ok", "status", "reason", "checks"; also if the broker cannot be used."""
+        found = decoded((await self._answer("GET", "/readyz")).content)
+        if not isinstance(found, dict):
+            raise StoreFailed(f"the server at {self.url} is not a broker: GET /readyz returned no JSON")
+        return found
+
+    async def alive(self) -> bool:
+        """What /livez says: false if only a restart helps."""
+        return (await self._answer("GET", "/livez")).status_code == 200
+
+    async def live(self, where: str = "") -> AsyncIterator[dict[str, Any]]:
+        """Once per second {"stats": .., "events": .., "arrived": ..}: the figures and the latest events, or those for
+        which the predicate holds. Ends when the broker ends it."""
+        params = {"where": where} if where else {}
+        try:
+            timeout = httpx.Timeout(self.timeout, read=None)
+            async with self._http.stream("GET", "/v1/live", params=params, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    raise error_of(decoded(await response.aread()), response.status_code)
+                async for line in response.aiter_lines():
+                    if line.startswith("data: ") and isinstance(found := decoded(line[6:].encode()), dict):
+                        yield found
+        except httpx.HTTPError as problem:
+            raise StoreFailed(
+                f"the broker at {self.url} sends no more: {problem or type(problem).__name__}"
+            ) from problem
+
+    async def backup(
+        self,
+        folder: str | os.PathLike[str],
+        progress: Progress = no_progress,
+    ) -> list[str]:
+        """Copy the broker's store, as of one moment, into a new folder, and check it; returns what `hitbox admin check`
+        would report. `progress` gets (done, total), in bytes."""
+        from hitbox.broker.backup import receive
+
+        loop = asyncio.get_running_loop()
+
+        downloads: list[Future[None]] = []
+
+        def fetch(file: IO[bytes]) -> None:
+            work = self.download("POST", "/v1/backup", file, progress)
+            downloads.append(asyncio.run_coroutine_threadsafe(work, loop))
+            downloads[0].result()
+
+        try:
+            return await asyncio.to_thread(receive, fetch, Path(folder))
+        except asyncio.CancelledError:
+            for one in downloads:  # so that the thread ends, and removes what it has made
+                one.cancel()
+            raise
+
+    async def download(self, method: str, path: str, file: IO[bytes], progress: Progress = no_progress) -> None:
         """Write the answer to a file. `progress` gets (done, total), in bytes."""
         done = total = 0
         try:
@@ -190,49 +260,6 @@ class Client:
             raise error_of(found, found["status"])
         return found
 
-    async def whoami(self) -> dict[str, Any]:
-        """The principal of this client's token, and its rights."""
-        return dict(await self.request("GET", "/v1/whoami"))
-
-    async def principals(self) -> list[dict[str, Any]]:
-        """All principals with their rights."""
-        return list((await self.request("GET", "/v1/principals"))["principals"])
-
-    async def put_principal(
-        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
-    ) -> None:
-        """Create a principal, or replace its rights. `names`: the subscribers that it may use, such as "team-a.*";
-        `publish` and `see`: predicates, what it may publish and see (empty: everything)."""
-        body = {"roles": list(roles), "names": names, "publish": publish, "see": see}
-        await self.request("PUT", f"/v1/principals/{quote(name, safe='')}", body)
-
-    async def remove_principal(self, name: str) -> None:
-        """Remove a principal and its tokens."""
-        await self.request("DELETE", f"/v1/principals/{quote(name, safe='')}")
-
-    async def tokens(self) -> list[dict[str, Any]]:
-        """All tokens, without their secrets."""
-        return list((await self.request("GET", "/v1/tokens"))["tokens"])
-
-    async def create_token(
-        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
-    ) -> dict[str, Any]:
-        """Create a token; its text is in "token", and is shown only now. `roles`: fewer than the principal has;
-        `expires`: seconds since 1970."""
-        limits = {"roles": None if roles is None else list(roles), "expires": expires, "note": note}
-        return dict(await self.request("POST", "/v1/tokens", {"principal": principal, **limits}))
-
-    async def limit_token(
-        self, id: str, roles: Iterable[str] | None = None, expires: float | None = None
-    ) -> dict[str, Any]:
-        """Give a token fewer roles, or an earlier expiry."""
-        body = {"roles": None if roles is None else list(roles), "expires": expires}
-        return dict(await self.request("PUT", f"/v1/tokens/{quote(id, safe='')}", body))
-
-    async def revoke_token(self, id: str) -> None:
-        """Revoke a token; its connections are closed."""
-        await self.request("DELETE", f"/v1/tokens/{quote(id, safe='')}")
-
     def subscriber(
         self,
         name: str = "",
@@ -243,6 +270,7 @@ class Client:
         handler_seconds: float = 600.0,
         subscriptions: Iterable[Mapping[str, Any]] = (),
         cloudevents: bool = False,
+        on_state: StateCallback | None = None,
         **options: Any,
     ) -> Subscriber:
         """A subscriber; `async with` connects it. `options`: its options (policy, limit, visibility_seconds, ...).
@@ -250,13 +278,15 @@ class Client:
         `window`: how many unacknowledged deliveries the client may have. `handler_seconds`: how long the client asks
         for more time for a delivery in the handler. `subscriptions` (name, where, priority, about) are created together
         with the subscriber, all or none. `cloudevents`: deliver whole CloudEvents, in `Delivery.cloudevent`.
+        `on_state` is called when the connection changes: ("connected", ""), and ("lost", reason), ("reconnecting",
+        reason) before each attempt, ("closed", reason) when it is over.
         """
         hello: dict[str, Any] = {"type": "hello", "subscriber": name, "ephemeral": ephemeral}
         if options:
             hello["options"] = options
         if cloudevents:
             hello["format"] = "cloudevents"
-        return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions])
+        return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions], on_state)
 
     def open_socket(self, path: str, seconds: float | None) -> Any:
         address = "ws" + self.url[len("http") :] + path

@@ -8,26 +8,30 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from hitbox.broker.client.delivery import Delivery, delivery_of
-from hitbox.broker.client.errors import Refused, error_of, is_temporary
+from hitbox.broker.client.errors import closed_error, error_of, is_temporary
 from hitbox.broker.client.prefetch import PREFETCH_SECONDS, PrefetchWindow
 from hitbox.broker.client.wire import FIRST_PAUSE, encoded, pauses, reason_of
-from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, StoreFailed
+from hitbox.broker.errors import BadRequest, BrokerError, StoreFailed
 from hitbox.encoding.values import for_json
 
-FATAL = {1008: "refused", 4404: "the subscriber was removed", 4409: "another connection of this subscriber took over"}
 HEARTBEATS = 4
 """How often the client asks for more time within `visibility_seconds`."""
 SHORTEST_HEARTBEAT = 0.02
 MOST_NUMBERS = 10_000
 """Maximum of numbers in one message (a limit of the broker), and of acknowledged deliveries that are remembered."""
 log = logging.getLogger("hitbox.client")
+
+
+State = Literal["connected", "lost", "reconnecting", "closed"]
+StateCallback = Callable[[State, str], object]
+"""Gets the state of a subscriber's connection, and the reason for it if it is not connected."""
 
 
 class Server(Protocol):
@@ -51,14 +55,17 @@ class Subscriber:
         window: int,
         handler_seconds: float,
         subscriptions: list[dict[str, Any]],
+        on_state: StateCallback | None = None,
     ):
         self._client, self._hello, self.auto, self.handler_seconds = client, hello, auto, handler_seconds
+        self._on_state = on_state
         self._socket: ClientConnection | None = None
         self._waiting: OrderedDict[int, Delivery] = OrderedDict()  # received, not handed out yet
         self._working: dict[int, float] = {}  # in the handler: since when
         self._acked: OrderedDict[int, int] = OrderedDict()  # acknowledged on this connection: attempt
         self._arrived = asyncio.Event()
         self._fatal_error: BrokerError | None = None
+        self._refusal: BrokerError | None = None  # what the broker said before it closed the connection
         self._prefetch = PrefetchWindow(window)
         self._heartbeat_seconds = SHORTEST_HEARTBEAT
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -99,6 +106,17 @@ class Subscriber:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._socket is not None:
             await self._socket.close()
+        if self._fatal_error is None:
+            self._tell("closed", "the program closed it")
+
+    def _tell(self, state: State, reason: str = "") -> None:
+        """Tell the program about the connection. Its errors are logged: they must not end the connection."""
+        if self._on_state is None:
+            return
+        try:
+            self._on_state(state, reason)
+        except Exception:
+            log.exception("the callback on_state of subscriber %r failed on %r", self.name, state)
 
     # ---- requests
 
@@ -113,6 +131,7 @@ class Subscriber:
         return list(found["warnings"])
 
     async def unsubscribe(self, name: str) -> None:
+        """Remove a subscription."""
         await self._request({"type": "subscribe", "remove": [name]})
         self._subscriptions.pop(name, None)
 
@@ -194,7 +213,7 @@ class Subscriber:
                 if await self._send({**message, "request": request}):
                     found: dict[str, Any] = await answer
                     if found["type"] == "error":
-                        raise error_of(found, 400)
+                        raise error_of(found)
                     return found
             except ConnectionClosed:
                 pass
@@ -240,7 +259,7 @@ class Subscriber:
             found = await self.next()
             yield found
             if self.auto:
-                await self.ack(found)
+                await self.finish(found)
 
     async def run(self, callback: Callable[[Delivery], Awaitable[None] | None]) -> None:
         """Call `callback` for each delivery until cancelled. An exception is logged, and the delivery is refused."""
@@ -251,14 +270,23 @@ class Subscriber:
                 if result is not None:
                     await result
             except Exception:
-                log.exception(
-                    "the handler of subscriber %r failed on event %d (attempt %d); the delivery is refused",
-                    self.name, found.seq, found.attempt,
-                )  # fmt: skip
+                self.log_failure(found)
                 await self.nack(found)
             else:
                 if self.auto:
-                    await self.ack(found)
+                    await self.finish(found)
+
+    async def finish(self, delivery: Delivery) -> None:
+        """Acknowledge a delivery that was handled, unless the program acknowledged or refused it itself."""
+        if delivery.seq in self._working:
+            await self.ack(delivery)
+
+    def log_failure(self, delivery: Delivery) -> None:
+        """Log the current exception, of the handler of a delivery."""
+        log.exception(
+            "the handler of subscriber %r failed on event %d (attempt %d); the delivery is refused",
+            self.name, delivery.seq, delivery.attempt,
+        )  # fmt: skip
 
     def _in_handler(self, seq: int, now: float) -> bool:
         """Whether it is in the handler, for no longer than `handler_seconds` (or two heartbeats, if that is longer)."""
@@ -309,6 +337,7 @@ class Subscriber:
                 if not (self.connections and is_temporary(problem)):
                     self._end(problem)
                     return
+                self._connection_lost(problem)
             except InvalidURI as problem:
                 self._end(BadRequest(f"{self._client.url!r} is not the address of a broker: {problem}"))
                 return
@@ -319,6 +348,7 @@ class Subscriber:
                     )
                 )
                 return
+            self._tell("reconnecting", self._last_error)
             await asyncio.sleep(next(waits))
 
     async def _greet(self, socket: ClientConnection) -> None:
@@ -330,7 +360,7 @@ class Subscriber:
         async with asyncio.timeout(self._client.connect_seconds):
             welcome = msgspec.json.decode(await socket.recv())
         if welcome["type"] != "welcome":
-            raise error_of(welcome, 400)
+            raise error_of(welcome)
         self.name, self.warnings = welcome["name"], welcome["warnings"]
         for warning in self.warnings:
             log.warning("%s", warning)
@@ -343,9 +373,10 @@ class Subscriber:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
         if self._last_error:
             log.warning("connected to the broker at %s", self._client.url)
-        self._socket, self._last_error = socket, ""
+        self._socket, self._last_error, self._refusal = socket, "", None
         self.connections += 1
         await self._send_acks()
+        self._tell("connected")
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 
@@ -359,6 +390,8 @@ class Subscriber:
                     if numbered:
                         self._numbers[delivery.seq] = number
                     self._receive_delivery(delivery)
+            elif message["type"] == "error" and not message["request"]:
+                self._refusal = error_of(message)  # the broker closes the connection after it
             elif message["request"] in self._answers:
                 answer = self._answers[message["request"]]
                 if not answer.done():
@@ -366,16 +399,19 @@ class Subscriber:
 
     def _fatal(self, problem: BaseException) -> BrokerError | None:
         closed = problem.rcvd if isinstance(problem, ConnectionClosed) else None
-        if closed is not None and closed.code in FATAL:
-            return Refused(closed.reason or FATAL[closed.code], "closed", closed.code)
+        if closed is not None and (found := closed_error(closed.code, closed.reason)) is not None:
+            return self._refusal or found
         response = getattr(problem, "response", None)
         if response is not None and response.status_code in (401, 403):
-            return NotAllowed(f"the broker refused the connection: {reason_of(problem)}")
+            said = {"message": f"the broker refused the connection: {reason_of(problem)}"}
+            return error_of({"error": said}, response.status_code)
         return None
 
     def _connection_lost(self, problem: BaseException) -> None:
-        self._socket = None
+        was_connected, self._socket = self._socket is not None, None
         text = reason_of(problem)
+        if was_connected:
+            self._tell("lost", text)
         if not self._last_error:
             log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
         self._last_error = text
@@ -385,6 +421,7 @@ class Subscriber:
 
     def _end(self, problem: BrokerError) -> None:
         self._socket, self._fatal_error = None, problem
+        self._tell("closed", str(problem))
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(problem)

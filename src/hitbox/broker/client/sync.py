@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -10,13 +11,15 @@ from concurrent.futures import CancelledError
 from typing import IO, Any, TypeVar
 
 from hitbox.broker.client.delivery import Delivery
-from hitbox.broker.client.subscriber import Subscriber
-from hitbox.broker.errors import StoreFailed
+from hitbox.broker.client.subscriber import StateCallback, Subscriber
+from hitbox.broker.client.sync_management import SyncManagement
+from hitbox.broker.client.wire import Progress, no_progress
+from hitbox.broker.errors import BadRequest, StoreFailed
 
 T = TypeVar("T")
 
 
-class SyncClient:
+class SyncClient(SyncManagement):
     """`Client` for programs without an event loop: it runs an event loop in a thread."""
 
     def __init__(self, make: Callable[[], Any]):
@@ -32,6 +35,10 @@ class SyncClient:
         self._subscribers: weakref.WeakSet[SyncSubscriber] = weakref.WeakSet()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the client's event loop, and wait for its result."""
+        if threading.current_thread() is self.thread:
+            work.close()
+            raise BadRequest("a callback of the client (on_state) cannot use the client: use another thread")
         if self._loop.is_closed():
             work.close()
             raise StoreFailed("the client is closed")
@@ -68,9 +75,7 @@ class SyncClient:
     def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         return self.do(self.asynchronous.request(method, path, body, **query))
 
-    def download(
-        self, method: str, path: str, file: IO[bytes], progress: Callable[[int, int], object] = lambda done, total: None
-    ) -> None:
+    def download(self, method: str, path: str, file: IO[bytes], progress: Progress = no_progress) -> None:
         self.do(self.asynchronous.download(method, path, file, progress))
 
     def publish(
@@ -92,33 +97,56 @@ class SyncClient:
     def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         return int(self.do(self.asynchronous.publish_cloudevents(*events)))
 
-    def whoami(self) -> dict[str, Any]:
-        return self.do(self.asynchronous.whoami())
+    def metrics(self) -> str:
+        return str(self.do(self.asynchronous.metrics()))
 
-    def principals(self) -> list[dict[str, Any]]:
-        return self.do(self.asynchronous.principals())
+    def health(self) -> dict[str, Any]:
+        return dict(self.do(self.asynchronous.health()))
 
-    def put_principal(
-        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
-    ) -> None:
-        self.do(self.asynchronous.put_principal(name, roles, names=names, publish=publish, see=see))
+    def alive(self) -> bool:
+        return bool(self.do(self.asynchronous.alive()))
 
-    def remove_principal(self, name: str) -> None:
-        self.do(self.asynchronous.remove_principal(name))
+    def live(self, where: str = "") -> Iterator[dict[str, Any]]:
+        found = self.asynchronous.live(where)
+        try:
+            while True:
+                try:
+                    yield self.do(anext(found))
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not self._loop.is_closed():
+                self.do(found.aclose())
 
-    def tokens(self) -> list[dict[str, Any]]:
-        return self.do(self.asynchronous.tokens())
+    def backup(
+        self,
+        folder: str | os.PathLike[str],
+        progress: Progress = no_progress,
+    ) -> list[str]:
+        return list(self.do(self.asynchronous.backup(folder, progress)))
 
-    def create_token(
-        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
-    ) -> dict[str, Any]:
-        return self.do(self.asynchronous.create_token(principal, roles, expires, note))
-
-    def limit_token(self, id: str, roles: Iterable[str] | None = None, expires: float | None = None) -> dict[str, Any]:
-        return self.do(self.asynchronous.limit_token(id, roles, expires))
-
-    def revoke_token(self, id: str) -> None:
-        self.do(self.asynchronous.revoke_token(id))
+    def subscriber(
+        self,
+        name: str = "",
+        *,
+        ephemeral: bool = False,
+        auto: bool = True,
+        window: int = 256,
+        handler_seconds: float = 600.0,
+        subscriptions: Iterable[Mapping[str, Any]] = (),
+        cloudevents: bool = False,
+        on_state: StateCallback | None = None,
+        **options: Any,
+    ) -> SyncSubscriber:
+        """A subscriber, as `Client.subscriber` makes it; `with` connects it. `on_state` is called in the client's
+        thread, which must not wait: it cannot use this client."""
+        settings = {
+            "ephemeral": ephemeral, "auto": auto, "window": window, "handler_seconds": handler_seconds,
+            "subscriptions": list(subscriptions), "cloudevents": cloudevents, "on_state": on_state, **options,
+        }  # fmt: skip
+        found = SyncSubscriber(self, name, settings, None)
+        self._subscribers.add(found)
+        return found
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
@@ -136,8 +164,8 @@ class SyncClient:
 
 
 class SyncSubscriber:
-    """The deliveries of a subscriber, for programs without an event loop. It connects when the loop asks for the first
-    one, and disconnects at the end of the loop or of a `with`, or when another thread closes it."""
+    """A subscriber for programs without an event loop. `with` connects it; without one, the first delivery or request
+    does. It is disconnected at the end of its loop or of the `with`, or when another thread closes it."""
 
     def __init__(self, client: SyncClient, name: str, options: dict[str, Any], count: int | None):
         self._do, self._thread = client.do, client.thread
@@ -145,9 +173,15 @@ class SyncSubscriber:
         self._left = count
         self._last: Delivery | None = None
         self._connected = self._closed = False
-        self._asking: asyncio.Task[Any] | None = None
+        self._opening = asyncio.Lock()
+        self._waiting: set[asyncio.Task[Any]] = set()  # calls that wait for a connection or a delivery
 
     def __enter__(self) -> SyncSubscriber:
+        try:
+            self._wait(self._open)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,6 +191,46 @@ class SyncSubscriber:
         if self._connected and self._thread.is_alive() and self._thread is not threading.current_thread():
             self.close()
 
+    def close(self) -> None:
+        """Disconnect. What waits for a delivery ends, also in other threads."""
+        if not self._closed:
+            self._closed = True
+            self._do(self._leave())
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if not self._connected:
+                await self._subscriber.__aenter__()
+                self._connected = True
+
+    async def _leave(self) -> None:
+        waiting = [task for task in self._waiting if not task.done()]  # in another thread, or interrupted
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting)
+        if self._connected:
+            self._connected = False
+            await self._subscriber.__aexit__()
+
+    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of what may wait long; `close` ends it."""
+
+        async def waiting() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            self._waiting.add(task)
+            try:
+                return await work()
+            finally:
+                self._waiting.discard(task)
+
+        if self._closed:
+            raise StoreFailed("the subscriber is closed")
+        return self._do(waiting())
+
+    # ---- receiving
+
     def __iter__(self) -> Iterator[Delivery]:
         return self
 
@@ -164,7 +238,7 @@ class SyncSubscriber:
         found: Delivery | None = None
         try:
             if not self._closed:
-                found = self._do(self._advance())
+                found = self._wait(self._advance)
         except StoreFailed:
             if not self._closed:
                 self.close()
@@ -179,12 +253,9 @@ class SyncSubscriber:
 
     async def _advance(self) -> Delivery | None:
         """Acknowledge the last delivery and wait for the next one; None after `count` of them."""
-        self._asking = asyncio.current_task()
-        if not self._connected:
-            await self._subscriber.__aenter__()
-            self._connected = True
+        await self._open()
         if self._last is not None and self._subscriber.auto:
-            await self._subscriber.ack(self._last)
+            await self._subscriber.finish(self._last)
         self._last = None
         if self._left == 0:
             return None
@@ -193,23 +264,31 @@ class SyncSubscriber:
             self._left -= 1
         return self._last
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._do(self._leave())
+    def next(self) -> Delivery:
+        """The next delivery, which the program then acknowledges or refuses itself."""
+        return self._wait(self._next)
 
-    async def _leave(self) -> None:
-        if self._asking is not None and not self._asking.done():  # in another thread, or interrupted
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
-        if self._connected:
-            self._connected = False
-            await self._subscriber.__aexit__()
+    async def _next(self) -> Delivery:
+        await self._open()
+        return await self._subscriber.next()
 
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings of the broker about the subscriptions."""
-        return list(self._subscriber.warnings)
+    def run(self, callback: Callable[[Delivery], object]) -> None:
+        """Call `callback` for each delivery, in this thread, until another one closes the subscriber. An exception is
+        logged, and the delivery is refused."""
+        try:
+            while True:
+                found = self.next()
+                try:
+                    callback(found)
+                except Exception:
+                    self._subscriber.log_failure(found)
+                    self.nack(found)
+                else:
+                    if self._subscriber.auto:
+                        self._do(self._subscriber.finish(found))
+        except StoreFailed:
+            if not self._closed:
+                raise
 
     def ack(self, *deliveries: Delivery | int) -> None:
         """Acknowledge deliveries."""
@@ -222,6 +301,48 @@ class SyncSubscriber:
     def extend(self, *deliveries: Delivery | int) -> None:
         """Ask for more time for deliveries."""
         self._do(self._subscriber.extend(*deliveries))
+
+    # ---- requests
+
+    def subscribe(
+        self, name: str, where: str, *, priority: int = 4, about: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Add or replace a subscription; returns warnings."""
+
+        async def work() -> list[str]:
+            await self._open()
+            return await self._subscriber.subscribe(name, where, priority=priority, about=about)
+
+        return self._wait(work)
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove a subscription."""
+
+        async def work() -> None:
+            await self._open()
+            await self._subscriber.unsubscribe(name)
+
+        self._wait(work)
+
+    @property
+    def name(self) -> str:
+        """The name of the subscriber; an ephemeral one may have been given it by the broker."""
+        return str(self._subscriber.name)
+
+    @property
+    def connections(self) -> int:
+        """How often it has been connected."""
+        return self._subscriber.connections
+
+    @property
+    def auto(self) -> bool:
+        """Whether deliveries are acknowledged when the loop asks for the next one, or the callback returns."""
+        return self._subscriber.auto
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings of the broker about the subscriptions."""
+        return list(self._subscriber.warnings)
 
 
 async def _made(make: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +15,8 @@ from hitbox.broker.errors import BadRequest
 
 PROTOCOL = "hitbox.json.2"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+Progress = Callable[[int, int], object]
+"""Gets how much is done, and how much there is."""
 
 
 def checked_url(url: str) -> str:
@@ -77,3 +79,7 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause * random.uniform(0.5, 1.0)
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tells nobody."""
