@@ -190,6 +190,9 @@ def subscribe(
     unmatched: Annotated[
         bool, typer.Option("--unmatched", help="Also receive events that match no subscription.")
     ] = False,
+    changes: Annotated[
+        bool, typer.Option("--changes", help="Be told whether a changed document enters, leaves or stays.")
+    ] = False,
     count: Annotated[int, typer.Option(min=0, help="Exit after this many deliveries; 0: never.")] = 0,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to keep trying to connect.")] = 5.0,
     url: Url = HERE,
@@ -204,7 +207,8 @@ def subscribe(
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        options = {"unmatched": True, "policy": "spool" if name else "drop_oldest"} if unmatched else {}
+        flags = {option: True for option, on in (("unmatched", unmatched), ("changes", changes)) if on}
+        options = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
             typer.echo(msgspec.json.encode(delivery).decode())
 

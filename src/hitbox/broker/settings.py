@@ -86,6 +86,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_backoff_seconds: float = 60.0
     unmatched: bool = False
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
+    changes: bool = False
+    """Of events with an old and a new image, be told whether they enter, leave or stay, for each subscription."""
 
 
 def check_settings(settings: Settings) -> Settings:

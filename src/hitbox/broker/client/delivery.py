@@ -12,9 +12,10 @@ from hitbox.broker.client.payload import received_payload
 class Delivery(msgspec.Struct, frozen=True):
     """An event for this subscriber, with all its subscriptions that matched; `redelivered`: possibly sent before.
 
-    `payload` is what was published with the event: JSON, or bytes with their `content_type`. `cloudevent` has the
-    context attributes of an event that was published as a CloudEvent; if the subscriber asked for CloudEvents, it is
-    the whole CloudEvent of every event, with its data, and `payload` is None.
+    `changes` is for subscribers with the option `changes`: {subscription: "enter", "leave" or "stay"} of an event with
+    an old and a new image. `payload` is what was published with the event: JSON, or bytes with their `content_type`.
+    `cloudevent` has the context attributes of an event that was published as a CloudEvent; if the subscriber asked for
+    CloudEvents, it is the whole CloudEvent of every event, with its data, and `payload` is None.
     """
 
     seq: int
@@ -26,6 +27,7 @@ class Delivery(msgspec.Struct, frozen=True):
     payload: Any = None
     content_type: str | None = None
     cloudevent: dict[str, Any] | None = None
+    changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False
 

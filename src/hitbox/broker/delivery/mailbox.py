@@ -23,6 +23,7 @@ from typing import Protocol
 
 import msgspec
 
+from hitbox.broker.changes import parted
 from hitbox.broker.clock import time
 from hitbox.broker.store.store import StoredDelivery
 from hitbox.broker.subscriptions import Subscriber
@@ -62,10 +63,12 @@ class Delivery:
 
     def encode(self, body: bytes | None = None) -> bytes:
         """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
-        names = msgspec.json.encode(self.ids)
+        names, changes = parted(self.ids)
         again = b"true" if self.sent else b"false"
         head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
-        return head % (self.seq, self.level, self.time, self.tries + 1, again, names) + (body or self.body)[1:]
+        named = b'"changes":%b,' % msgspec.json.encode(changes) if changes else b""
+        ids = msgspec.json.encode(names)
+        return head % (self.seq, self.level, self.time, self.tries + 1, again, ids) + named + (body or self.body)[1:]
 
 
 class Mailbox:

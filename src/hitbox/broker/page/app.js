@@ -422,6 +422,7 @@ const OPTIONS = [
   { name: "backoff_seconds", label: "Seconds before the second try", type: "number" },
   { name: "max_backoff_seconds", label: "Most seconds between tries", type: "number" },
   { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
+  { name: "changes", label: "Is told whether a changed document enters, leaves or stays", type: "checkbox" },
 ];
 
 const subscriberPath = (name) => `/v1/subscribers/${encodeURIComponent(name)}`;
@@ -452,7 +453,7 @@ const listSubscribers = () => listed("who-error", async () => {
   const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : ""),
+    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : ""),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
 });
 
