@@ -83,6 +83,13 @@ def test_headers_are_texts_that_fit_the_schema() -> None:
     assert item.payload == {"a": 1}
 
 
+def test_values_that_nearly_fit() -> None:
+    schema = Schema({"weight": "float", "data": "string", "order.id": "int"})
+    found = attributes({**SMALLEST, "weight": "9" * 400}, {"order.id": 7}, schema)
+    assert found == {"weight": "9" * 400, "order.id": 7}  # a text that is no float is refused later
+    assert attributes(SMALLEST, {"data": "x"}, schema) == {"data": "x"}
+
+
 def test_what_only_subscribers_state_is_not_taken_from_an_event() -> None:
     schema = Schema({"type": "string", "age": Attribute("int", role="information")})
     assert attributes(SMALLEST, {"age": 7}, schema) == {"type": "order.created"}

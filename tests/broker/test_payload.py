@@ -58,6 +58,7 @@ class Part:
 PAYLOADS: list[tuple[Any, Any]] = [
     ({"a": [1, 2.5, None, True, "ü"], "b": {}}, {"a": [1, 2.5, None, True, "ü"], "b": {}}),
     ("a text", "a text"),
+    ('\0 \x1f \u2028 \\ " </script>', '\0 \x1f \u2028 \\ " </script>'),
     (0, 0),
     (False, False),
     ([], []),

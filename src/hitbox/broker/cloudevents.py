@@ -17,6 +17,7 @@ it, so that a subscriber that asks for CloudEvents gets the same CloudEvent back
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -228,19 +229,19 @@ def attributes(context: Mapping[str, Any], data: Mapping[str, Any], schema: Sche
         if bare in context:
             value = _context_value(context[bare], bare, schema[name])
         else:
-            path = name.split(".")
-            value = _at(data, path)
-            if value is None and path[0] == "data":
-                value = _at(data, path[1:])
-            value = _declared(value, schema[name])
+            value = _declared(_field(data, name), schema[name])
+            if value is None and name.startswith("data."):
+                value = _declared(_field(data, name.removeprefix("data.")), schema[name])
         if value is not None:
             found[name] = value
     return found
 
 
-def _at(data: Any, path: list[str]) -> Any:
-    """The field by this path; None if there is none."""
-    for step in path:
+def _field(data: Any, name: str) -> Any:
+    """The field of this name, or by this path; None if there is none."""
+    if isinstance(data, dict) and name in data:
+        return data[name]
+    for step in name.split("."):
         if not isinstance(data, dict):
             return None
         data = data.get(step)
@@ -253,7 +254,7 @@ def _declared(value: Any, attribute: Attribute) -> Any:
         return value
     fields = attribute.fields
     return [
-        {name: _declared(inner, fields[name]) for name in fields if (inner := _at(one, name.split("."))) is not None}
+        {name: _declared(inner, fields[name]) for name in fields if (inner := _field(one, name)) is not None}
         if isinstance(one, dict)
         else one
         for one in value
@@ -268,7 +269,7 @@ def _context_value(value: Any, name: str, attribute: Attribute) -> Any:
         return _microseconds(value) if name == "time" else value
     if attribute.type == "int" and WHOLE.fullmatch(value):
         return int(value)
-    if attribute.type == "float" and NUMBER.fullmatch(value):
+    if attribute.type == "float" and NUMBER.fullmatch(value) and math.isfinite(float(value)):
         return float(value)
     if attribute.type == "bool" and value in ("true", "false"):
         return value == "true"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import weakref
@@ -116,7 +117,8 @@ class SyncClient(SyncManagement):
                     return
         finally:
             if not self._loop.is_closed():
-                self.do(found.aclose())
+                with contextlib.suppress(RuntimeError):  # it is ending already, after an interrupt
+                    self.do(found.aclose())
 
     def backup(
         self,

@@ -63,12 +63,15 @@ class Delivery:
 
     def encode(self, body: bytes | None = None) -> bytes:
         """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
-        names, changes = parted(self.ids)
+        names, changes = msgspec.json.encode(self.ids), b""
+        if b" " in names:  # changes stand behind names
+            plain, by_name = parted(self.ids)
+            names, changes = msgspec.json.encode(plain), b'"changes":%b,' % msgspec.json.encode(by_name)
         again = b"true" if self.sent else b"false"
         head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
-        named = b'"changes":%b,' % msgspec.json.encode(changes) if changes else b""
-        ids = msgspec.json.encode(names)
-        return head % (self.seq, self.level, self.time, self.tries + 1, again, ids) + named + (body or self.body)[1:]
+        return (
+            head % (self.seq, self.level, self.time, self.tries + 1, again, names) + changes + (body or self.body)[1:]
+        )
 
 
 class Mailbox:
