@@ -298,4 +298,5 @@ def structured(seq: int, time: int, item: PublishedEvent) -> dict[str, Any]:
 def as_cloudevent(seq: int, time: int, body: bytes) -> bytes:
     """The stored text of an event, with the whole CloudEvent in `cloudevent` instead of the payload."""
     item = msgspec.json.decode(body, type=PublishedEvent)
-    return msgspec.json.encode(PublishedEvent(item.event, item.where, cloudevent=structured(seq, time, item)))
+    whole = structured(seq, time, item)
+    return msgspec.json.encode(PublishedEvent(item.event, item.where, cloudevent=whole, id=item.id))

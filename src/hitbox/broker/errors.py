@@ -79,6 +79,10 @@ class StoreFailed(BrokerError):
     status = 503
 
 
+class NoAnswer(StoreFailed):
+    """The broker gave no answer: nobody knows whether it accepted the request."""
+
+
 class StoreFull(StoreFailed):
     """The disk is full, or the store has reached its maximum size; nothing was accepted."""
 

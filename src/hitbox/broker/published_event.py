@@ -23,6 +23,7 @@ MAX_DEPTH = 200
 SHOWN = 200
 """Characters of a payload that lists of events show."""
 CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}(?:\s*;[\x20-\x7e]*)?")
+ID = re.compile(r"[\x21-\x7e]{1,200}")
 BYTES = "application/octet-stream"
 """The content type of bytes whose publisher names none."""
 
@@ -37,6 +38,18 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     content_type: str | None = None
     cloudevent: dict[str, Any] | None = None
     """The context attributes, if it was published as a CloudEvent (see cloudevents.py)."""
+    id: str | None = None
+    """Chosen by the publisher: a publish with the same id is not stored again (see message_ids.py)."""
+
+    def key(self) -> str | None:
+        """What identifies the event if it is published again; None: nothing does."""
+        if self.id is not None or self.cloudevent is None:
+            return self.id
+        return f"{self.cloudevent.get('source')}\n{self.cloudevent.get('id')}"  # an id of a publisher has no line break
+
+    def check_id(self) -> None:
+        if self.id is not None and not ID.fullmatch(self.id):
+            raise BadRequest(f"the id of an event is 1 to 200 visible ASCII characters, not {self.id!r:.80}")
 
     def check_payload(self) -> None:
         """Raise BadRequest if the payload cannot be stored and delivered."""

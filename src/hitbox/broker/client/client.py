@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -33,7 +34,7 @@ from hitbox.broker.client.wire import (
     tls_context,
 )
 from hitbox.broker.cloudevents import BATCHED
-from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
+from hitbox.broker.errors import BadRequest, NoAnswer, Overloaded, StoreFailed
 from hitbox.encoding import inputs
 from hitbox.encoding.values import for_json
 
@@ -103,9 +104,7 @@ class Client(Management):
         try:
             return await self._http.request(method, path, **request)
         except httpx.HTTPError as problem:
-            raise StoreFailed(
-                f"no answer from the broker at {self.url}: {problem or type(problem).__name__}"
-            ) from problem
+            raise NoAnswer(f"no answer from the broker at {self.url}: {problem or type(problem).__name__}") from problem
 
     async def metrics(self) -> str:
         """The figures for Prometheus, as text."""
@@ -188,11 +187,20 @@ class Client(Management):
             raise StoreFailed(f"the answer of the broker at {self.url} ended after {done} of {total} bytes")
 
     async def publish(
-        self, event: Any, where: str | None = None, *, payload: Any = None, content_type: str | None = None
+        self,
+        event: Any,
+        where: str | None = None,
+        *,
+        payload: Any = None,
+        content_type: str | None = None,
+        id: str | None = None,
     ) -> int:
         """Publish one event; returns its number once it is durable. `payload` is delivered with it, but not matched:
-        anything that JSON can hold, or bytes with a `content_type`."""
-        return await self.publish_many([event], [where], payloads=[payload], content_types=[content_type])
+        anything that JSON can hold, or bytes with a `content_type`. With an `id` that no other event has, such as a
+        UUID, the event is stored once, however often it is published, and the client tries again if it gets no
+        answer."""
+        more = {"payloads": [payload], "content_types": [content_type], "ids": [id]}
+        return await self.publish_many([event], [where], **more)
 
     async def publish_many(
         self,
@@ -201,29 +209,33 @@ class Client(Management):
         *,
         payloads: Sequence[Any] | None = None,
         content_types: Sequence[str | None] | None = None,
+        ids: Sequence[str | None] | None = None,
     ) -> int:
         """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
-        list or a table, as in `Index.match_batch`. `where`, `payloads` and `content_types` have one entry per event.
+        list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
+        event; with ids, the events need not have numbers that follow each other.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
         """
         rows = inputs.rows(events)
-        columns = [_column(name, given, len(rows)) for name, given in (("where", where), ("payloads", payloads))]
-        kinds = _column("content_types", content_types, len(rows))
+        given = {"where": where, "payloads": payloads, "content_types": content_types, "ids": ids}
+        columns = [_column(name, column, len(rows)) for name, column in given.items()]
         items = [
-            {"event": for_json(event), **({} if text is None else {"where": text}), **payload_fields(payload, kind)}
-            for event, text, payload, kind in zip(rows, *columns, kinds, strict=True)
+            {"event": for_json(event), **_given(where=text, id=id), **payload_fields(payload, kind)}
+            for event, text, payload, kind, id in zip(rows, *columns, strict=True)
         ]
-        return await self._publish_until_accepted(lambda: self._publish(items))
+        return await self._publish_until_accepted(lambda: self._publish(items), all("id" in item for item in items))
 
     async def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         """Publish CloudEvents in JSON format, all or none; returns the number of the first. Their `data` may be bytes:
         it is sent as `data_base64`."""
         content = encoded([cloudevent_fields(one) for one in events])
-        return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED))
+        return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED), True)
 
-    async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]]) -> int:
-        """The number of the first event. Tries again while the broker is overloaded."""
+    async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]], repeatable: bool) -> int:
+        """The number of the first event. Tries again while the broker is overloaded. Without an answer it tries again,
+        for `timeout` seconds, if the events have ids."""
+        until = time.monotonic() + self.timeout
         for pause in pauses():
             try:
                 found = await publish()
@@ -234,6 +246,10 @@ class Client(Management):
                 if pause >= LONGEST_PAUSE / 2:
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
+            except NoAnswer:
+                if not repeatable or time.monotonic() + pause >= until:
+                    raise
+                await asyncio.sleep(pause)
         raise AssertionError("pauses do not end")
 
     async def _publish(self, items: list[dict[str, Any]]) -> Any:
@@ -253,7 +269,7 @@ class Client(Management):
                 found = await self._publishing.publish(content)
         except (ConnectionLost, TimeoutError) as problem:
             reason = str(problem) or f"waited for {self.timeout:g} s"
-            raise StoreFailed(
+            raise NoAnswer(
                 f"no answer from the broker at {self.url}: {reason}. The events may have been accepted"
             ) from problem
         if found["type"] == "error":
@@ -306,6 +322,11 @@ class Client(Management):
     def sync(cls, *args: Any, **named: Any) -> SyncClient:
         """A client for programs without an event loop."""
         return SyncClient(lambda: cls(*args, **named))
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _column(name: str, given: Sequence[Any] | None, count: int) -> Sequence[Any]:

@@ -27,6 +27,7 @@ class Delivery(msgspec.Struct, frozen=True):
     payload: Any = None
     content_type: str | None = None
     cloudevent: dict[str, Any] | None = None
+    id: str | None = None
     changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False

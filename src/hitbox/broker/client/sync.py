@@ -80,9 +80,16 @@ class SyncClient(SyncManagement):
         self.do(self.asynchronous.download(method, path, file, progress))
 
     def publish(
-        self, event: Any, where: str | None = None, *, payload: Any = None, content_type: str | None = None
+        self,
+        event: Any,
+        where: str | None = None,
+        *,
+        payload: Any = None,
+        content_type: str | None = None,
+        id: str | None = None,
     ) -> int:
-        return int(self.do(self.asynchronous.publish(event, where, payload=payload, content_type=content_type)))
+        more = {"payload": payload, "content_type": content_type, "id": id}
+        return int(self.do(self.asynchronous.publish(event, where, **more)))
 
     def publish_many(
         self,
@@ -91,8 +98,9 @@ class SyncClient(SyncManagement):
         *,
         payloads: Sequence[Any] | None = None,
         content_types: Sequence[str | None] | None = None,
+        ids: Sequence[str | None] | None = None,
     ) -> int:
-        more = {"payloads": payloads, "content_types": content_types}
+        more = {"payloads": payloads, "content_types": content_types, "ids": ids}
         return int(self.do(self.asynchronous.publish_many(events, where, **more)))
 
     def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
