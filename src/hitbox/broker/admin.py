@@ -14,6 +14,7 @@ import msgspec
 
 from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
+from hitbox.broker.changes import parted
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.store.checked_table import Row
@@ -114,10 +115,11 @@ async def dead_letters(broker: Broker, caller: Caller, owner: str, limit: int) -
         rows = await asyncio.to_thread(lambda: [row for row in rows if caller.sees_body(row[8])])
         count, rows = len(rows), rows[:limit]
     names = ("number", "subscriber", "level", "seq", "subscriptions", "tries", "reason", "time")
-    found = [
-        dict(zip(names, (*row[:4], row[4].splitlines(), *row[5:8]), strict=True)) | msgspec.json.decode(row[8] or b"{}")
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        subscriptions, changes = parted(row[4].splitlines())
+        letter = dict(zip(names, (*row[:4], subscriptions, *row[5:8]), strict=True))
+        found.append(letter | ({"changes": changes} if changes else {}) | msgspec.json.decode(row[8] or b"{}"))
     return count, found
 
 
@@ -185,7 +187,7 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
     try:
         if subscriber.owner in broker.directory.hidden_from(event):
             return None
-        for level, ids in broker.registry.levels(event, item.where):
+        for level, ids in sorted(broker.registry.match([event], [item.where])[0].items(), reverse=True):
             unmatched = False
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,11 +24,13 @@ import msgspec
 
 from hitbox.broker.access.directory import Directory
 from hitbox.broker.clock import time
+from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
+from hitbox.broker.message_ids import MessageIds
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Statistics
@@ -48,6 +50,8 @@ ROWS_AHEAD = 500_000
 Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int]]]
 """Publishes that are stored together: events, their texts, and the number of the first, once it is known."""
 T = TypeVar("T")
+LOADED_ROWS = 5_000
+"""Events that are read from the store at once."""
 INLINE_BYTES = 8_000
 """A group of changes of subscriptions with more text than this is applied in a thread."""
 MANY = 200
@@ -76,6 +80,7 @@ class Broker:
             self.store.close()
             raise
         self.statistics = Statistics()
+        self.message_ids = MessageIds(self.settings.message_ids)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
@@ -127,6 +132,7 @@ class Broker:
                 self.writer.submit(lambda: self.store.record_failed(rows, again), mandatory=True), len(rows)
             )
         last = self.store.events.next() - 1
+        self.message_ids.load(self._latest(self.settings.message_ids))
         query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
         ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
@@ -135,6 +141,13 @@ class Broker:
         for task in self._tasks:
             task.add_done_callback(self._ended)
         self.started = True
+
+    def _latest(self, count: int) -> Iterator[tuple[int, bytes]]:
+        """Number and text of the latest stored events."""
+        at = max(self.store.events.next() - count, 1)
+        while count and (rows := self.store.events_from(at, LOADED_ROWS)):
+            yield from ((seq, body) for seq, _, body in rows)
+            at = rows[-1][0] + 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task failed: accept nothing more. Accepted events are in the store and are matched after a restart."""
@@ -204,6 +217,10 @@ class Broker:
         for at, item in enumerate(items):
             try:
                 self.registry.event_checker.match(item.event, item.where)
+                item.check_id()
+                item.check_payload()
+                if item.cloudevent is not None:
+                    check_context(item.cloudevent)
                 body = msgspec.json.encode(item)
             except (HitboxError, UnicodeEncodeError) as problem:
                 if not isinstance(problem, HitboxError):
@@ -212,7 +229,11 @@ class Broker:
                     problem.add_note(f"event {at} of {len(items)}; none was accepted")
                 raise
             if len(body) > self.settings.max_event_bytes:
-                raise TooLarge(f"event {at} has {len(body)} bytes; the most is {self.settings.max_event_bytes}")
+                with_payload = " with its payload" if item.payload is not None else ""
+                raise TooLarge(
+                    f"event {at} has {len(body)} bytes{with_payload}; the most is {self.settings.max_event_bytes} "
+                    "(max_event_bytes)"
+                )
             bodies.append(body)
         return bodies
 
@@ -223,12 +244,42 @@ class Broker:
     async def accept(self, items: Sequence[PublishedEvent]) -> asyncio.Future[int]:
         """Check events and add them to the group that is stored next. The future has the number of the first one, once
         all are durable; they are stored even if nobody waits for it."""
-        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not items:
-            accepted.set_result(self.store.events.next() - 1)
-            return accepted
+            nothing: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            nothing.set_result(self.store.events.next() - 1)
+            return nothing
         large = len(items) > MANY or any(item.where is not None for item in items)
         bodies = await asyncio.to_thread(self.check, items) if large else self.check(items)
+        keys = [item.key() for item in items] if self.settings.message_ids else []
+        return self._accept_once(items, bodies, keys) if any(keys) else self._accept(items, bodies)
+
+    def _accept_once(
+        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[str | None]
+    ) -> asyncio.Future[int]:
+        """The same for events with ids. Those that are stored, or about to be, are not stored again."""
+        found = self.message_ids.sort(items, keys, bodies)
+        self.statistics.counts["repeated"] += len(items) - len(found.fresh)
+        stored = None
+        if found.fresh:
+            texts = [bodies[at] for at in found.fresh]
+            stored = self._accept([items[at] for at in found.fresh], texts)
+            self.message_ids.add([keys[at] for at in found.fresh], texts, stored)
+            if not found.known:
+                return stored
+
+        async def answer() -> int:
+            """The number of the first event, once all are durable."""
+            for one in [known.stored for known in found.known] + [stored]:
+                if one is not None:
+                    await asyncio.shield(one)
+            return found.first.number if found.first is not None else stored.result()  # type: ignore[union-attr]
+
+        answered = asyncio.create_task(answer())
+        answered.add_done_callback(lambda done: done.cancelled() or done.exception())  # the publisher may have gone
+        return answered
+
+    def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes]) -> asyncio.Future[int]:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = sum(map(len, bodies))
         self._admit(len(items), size)
         self.waiting += len(items)
@@ -308,7 +359,8 @@ class Broker:
             for a in batch:
                 self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
             self.statistics.add_events(
-                {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where} for a in batch
+                {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
+                for a in batch
             )
         finally:
             self.change_barrier.leave(len(batch))
@@ -683,5 +735,5 @@ class Broker:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
-    "errors", "hidden",
+    "errors", "hidden", "repeated",
 )  # fmt: skip

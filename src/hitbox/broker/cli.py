@@ -145,28 +145,47 @@ class BadFolder(HitboxError):
 def publish(
     event: Annotated[str, typer.Argument(help="The event as JSON; - for stdin, one JSON event per line.")],
     where: Annotated[str, typer.Option(help="A predicate that the subscriptions must meet (symmetric matching).")] = "",
+    payload: Annotated[str, typer.Option(help="JSON that is delivered with each event and not matched.")] = "",
+    payload_file: Annotated[Path | None, typer.Option(help="The same: the bytes of a file.")] = None,
+    content_type: Annotated[str, typer.Option(help="What these bytes are, such as image/png.")] = "",
     url: Url = HERE,
     token: Token = "",
 ) -> None:
     """Publish one event, or many from standard input; prints their sequence numbers."""
     from hitbox.broker.client import Client
 
+    carried = _payload(payload, payload_file)
+    kind = content_type or None
     with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
         if event != "-":
-            typer.echo(client.publish(_json(event), where or None))
+            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind))
             return
         lines = (_json(line) for line in sys.stdin if line.strip())
         with progress("publishing", unit="events") as step:
             while batch := list(itertools.islice(lines, 1000)):
-                typer.echo(client.publish_many(batch, [where or None] * len(batch)))
+                each = {"payloads": [carried] * len(batch), "content_types": [kind] * len(batch)}
+                typer.echo(client.publish_many(batch, [where or None] * len(batch), **each))
                 step.advance(len(batch))
 
 
-def _json(line: str) -> Any:
+def _payload(text: str, file: Path | None) -> Any:
+    if text and file is not None:
+        raise typer.BadParameter("--payload and --payload-file: there is one payload")
     try:
-        found = json.loads(line)
+        return file.read_bytes() if file is not None else _any_json(text) if text else None
+    except OSError as problem:
+        raise typer.BadParameter(f"--payload-file: {problem}") from None
+
+
+def _any_json(text: str) -> Any:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise typer.BadParameter(f"not JSON: {problem}: {line[:80]!r}") from None
+        raise typer.BadParameter(f"not JSON: {problem}: {text[:80]!r}") from None
+
+
+def _json(line: str) -> Any:
+    found = _any_json(line)
     if not isinstance(found, dict):
         raise typer.BadParameter(f"an event is a JSON object, not {line[:80]!r}")
     return found
@@ -183,6 +202,9 @@ def subscribe(
     unmatched: Annotated[
         bool, typer.Option("--unmatched", help="Also receive events that match no subscription.")
     ] = False,
+    changes: Annotated[
+        bool, typer.Option("--changes", help="Be told whether a changed document enters, leaves or stays.")
+    ] = False,
     count: Annotated[int, typer.Option(min=0, help="Exit after this many deliveries; 0: never.")] = 0,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to keep trying to connect.")] = 5.0,
     url: Url = HERE,
@@ -197,7 +219,8 @@ def subscribe(
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        options = {"unmatched": True, "policy": "spool" if name else "drop_oldest"} if unmatched else {}
+        flags = {option: True for option, on in (("unmatched", unmatched), ("changes", changes)) if on}
+        options = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
             typer.echo(msgspec.json.encode(delivery).decode())
 
@@ -404,7 +427,7 @@ def backup(
     with plain_errors(), progress("copying the store", unit="") as step:
         if "://" in source:
             with Client.sync(source, token or None) as client:
-                found = backup.receive(lambda file: client.download("POST", "/v1/backup", file, step.reach), target)
+                found = client.backup(target, step.reach)
         else:
             found = backup.backup(Path(source), target, step.reach)
     _report_copy(found, f"backup in {target}")

@@ -1,4 +1,4 @@
-"""The broker's errors, each with its HTTP status."""
+"""The broker's errors, each with its HTTP status. The broker raises them, and so does a client that is told of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from hitbox.errors import HitboxError
 
 
 class BrokerError(HitboxError):
-    """Base of the broker's own errors."""
+    """Base of the broker's own errors. In a client, `kind` is the name of the broker's error."""
 
-    status = 400
+    status: int = 400
+    kind: str = ""
+    position: int | None = None
+    """The place in the text of a predicate."""
 
 
 class BadRequest(BrokerError):
     """A body, frame or parameter is invalid."""
+
+
+class BadEvent(BadRequest):
+    """An event, or what a subscription says about itself, does not fit the schema."""
+
+
+class BadPredicate(BadRequest):
+    """A predicate is wrong; `position` is the place in its text."""
 
 
 class NotAllowed(BrokerError):
@@ -55,7 +66,7 @@ class Overloaded(BrokerError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (str(self), self.retry_after))
+        return (type(self), (str(self), self.retry_after), self.__dict__)
 
 
 class CannotListen(BrokerError):
@@ -66,6 +77,10 @@ class StoreFailed(BrokerError):
     """The store or the broker is not available; nothing was accepted."""
 
     status = 503
+
+
+class NoAnswer(StoreFailed):
+    """The broker gave no answer: nobody knows whether it accepted the request."""
 
 
 class StoreFull(StoreFailed):

@@ -1,14 +1,101 @@
-"""An event as publishers send it and as the store keeps it."""
+"""An event as publishers send it and as the store keeps it.
+
+    {"event": {"price": 12.5}, "where": "age > 30", "payload": {"any": ["JSON"]}}
+    {"event": {"price": 12.5}, "payload": "aGVsbG8=", "content_type": "text/plain"}
+
+The attributes in `event` are matched; the payload is stored and delivered with them as it is. With a content type it is
+bytes, in JSON as base64.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from binascii import a2b_base64, b2a_base64
 from typing import Any
 
 import msgspec
 
+from hitbox.broker.errors import BadRequest
+
+MAX_DEPTH = 200
+"""Objects and lists inside of each other in a payload, as in an event."""
+SHOWN = 200
+"""Characters of a payload that lists of events show."""
+CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}(?:\s*;[\x20-\x7e]*)?")
+ID = re.compile(r"[\x21-\x7e]{1,200}")
+BYTES = "application/octet-stream"
+"""The content type of bytes whose publisher names none."""
+
 
 class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An event, and optionally a predicate that the subscriptions must meet."""
+    """An event, optionally a predicate that the subscriptions must meet, and a payload that is not matched. With a
+    `content_type` the payload is bytes in base64."""
 
     event: dict[str, Any]
     where: str | None = None
+    payload: Any = None
+    content_type: str | None = None
+    cloudevent: dict[str, Any] | None = None
+    """The context attributes, if it was published as a CloudEvent (see cloudevents.py)."""
+    id: str | None = None
+    """Chosen by the publisher: a publish with the same id is not stored again (see message_ids.py)."""
+
+    def key(self) -> str | None:
+        """What identifies the event if it is published again; None: nothing does."""
+        if self.id is not None or self.cloudevent is None:
+            return self.id
+        return f"{self.cloudevent.get('source')}\n{self.cloudevent.get('id')}"  # an id of a publisher has no line break
+
+    def check_id(self) -> None:
+        if self.id is not None and not ID.fullmatch(self.id):
+            raise BadRequest(f"the id of an event is 1 to 200 visible ASCII characters, not {self.id!r:.80}")
+
+    def check_payload(self) -> None:
+        """Raise BadRequest if the payload cannot be stored and delivered."""
+        if self.content_type is not None:
+            check_content_type(self.content_type)
+            if not isinstance(self.payload, str):
+                raise BadRequest("a payload with a content_type is bytes, as a text in base64; without one it is JSON")
+            from_base64(self.payload, "the payload")
+        elif self.payload is not None:
+            check_json(self.payload, "the payload")
+
+    def shown_payload(self) -> str:
+        """The payload as a short text for lists; empty if there is none."""
+        if self.content_type is not None:
+            return f"{len(self.payload) * 3 // 4 - self.payload[-2:].count('=')} bytes of {self.content_type:.80}"
+        if self.payload is None:
+            return ""
+        text = msgspec.json.encode(self.payload).decode()
+        return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def check_content_type(text: str) -> None:
+    if not CONTENT_TYPE.fullmatch(text) or len(text) > 255:
+        raise BadRequest(f"{text!r:.80} is no content type such as image/png or text/plain; charset=utf-8")
+
+
+def from_base64(text: str, what: str) -> bytes:
+    """The bytes. Raises BadRequest unless the text is base64 with its padding and nothing else."""
+    try:
+        return a2b_base64(text.encode("ascii"), strict_mode=True)
+    except ValueError as problem:
+        raise BadRequest(f"{what} is not base64: {problem}") from None
+
+
+def to_base64(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
+
+
+def check_json(value: Any, what: str) -> None:
+    """Raise BadRequest if a JSON value is nested too deep, or contains a number that JSON does not have."""
+    left = [(value, 1)]
+    while left:
+        one, depth = left.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise BadRequest(f"{what} contains {one}, which JSON does not have")
+        if isinstance(one, (dict, list)):
+            if depth > MAX_DEPTH:
+                raise BadRequest(f"{what} has objects and lists nested more than {MAX_DEPTH} deep")
+            left += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]

@@ -70,6 +70,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _about("size of the store; beyond: 507; retention keeps it under three quarters if possible"),
     ] = None
     max_dead_letters: Annotated[int, _about("dead letters; beyond: the oldest are removed", ge=0, le=MOST)] = 100_000
+    message_ids: Annotated[
+        int, _about("latest events whose ids are known: a repeated publish is not stored again; 0: none", ge=0, le=MOST)
+    ] = 100_000
     snapshot_changes: Annotated[
         int, _about("changes of subscriptions after which the index is saved; also at a normal exit", ge=1, le=MOST)
     ] = 100_000
@@ -86,6 +89,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_backoff_seconds: float = 60.0
     unmatched: bool = False
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
+    changes: bool = False
+    """Of events with an old and a new image, be told whether they enter, leave or stay, for each subscription."""
 
 
 def check_settings(settings: Settings) -> Settings:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
+from hitbox.broker.changes import images, transitions
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.settings import Options, check_name, read_options
@@ -93,6 +94,7 @@ class SubscriptionRegistry:
         self.by_name: dict[str, Subscriber] = {}
         self.by_number: dict[int, Subscriber] = {}
         self.takes_unmatched: dict[int, Subscriber] = {}
+        self.takes_changes: set[int] = set()
         self._next = 1
         owners = {number: owner for number, owner, _ in store.owners.scan()}
         for number, name, options, _ in store.subscribers.scan():
@@ -202,13 +204,17 @@ class SubscriptionRegistry:
         """Add a subscriber, or apply its new options."""
         self.by_name[subscriber.name] = self.by_number[subscriber.number] = subscriber
         self.takes_unmatched.pop(subscriber.number, None)
+        self.takes_changes.discard(subscriber.number)
         if subscriber.options.unmatched:
             self.takes_unmatched[subscriber.number] = subscriber
+        if subscriber.options.changes:
+            self.takes_changes.add(subscriber.number)
 
     def forget(self, subscriber: Subscriber) -> None:
         self.by_name.pop(subscriber.name, None)
         self.by_number.pop(subscriber.number, None)
         self.takes_unmatched.pop(subscriber.number, None)
+        self.takes_changes.discard(subscriber.number)
 
     # ---- changes, in a worker thread while no event is being matched
 
@@ -294,7 +300,17 @@ class SubscriptionRegistry:
     # ---- matching
 
     def match(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None]) -> list[dict[int, list[str]]]:
-        """{priority: ids} of the matches of each event in both indexes, without those whose owner may not see it."""
+        """{priority: ids} of the matches of each event in both indexes, without those whose owner may not see it. For
+        subscribers with the option `changes` an id is followed by what a change means to it (see changes.py)."""
+        found = self._match(events, where)
+        if self.takes_changes:
+            self._name_changes(events, where, found)
+        for number, event in enumerate(events):
+            if hidden := self.visibility.hidden_from(event):  # asked for all: who gets it unmatched depends on it too
+                found[number] = dict(self._visible(iter(found[number].items()), hidden))
+        return found
+
+    def _match(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None]) -> list[dict[int, list[str]]]:
         found: list[dict[int, list[str]]] = [{} for _ in events]
         asked = where if any(text is not None for text in where) else None
         for index in (self.index, self.ephemeral_index):
@@ -306,10 +322,25 @@ class SubscriptionRegistry:
             for by_level, start, end in zip(found, ends[:-1], ends[1:], strict=True):
                 for at in range(start, end):
                     by_level.setdefault(levels[at], []).append(ids[at])
-        for number, event in enumerate(events):
-            if hidden := self.visibility.hidden_from(event):  # asked for all: who gets it unmatched depends on it too
-                found[number] = dict(self._visible(iter(found[number].items()), hidden))
         return found
+
+    def _name_changes(
+        self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None], found: list[dict[int, list[str]]]
+    ) -> None:
+        """Match the old images of changes, and put into `found` what each change means."""
+        changed = [(at, *both) for at, event in enumerate(events) if (both := images(self.schema, event)) is not None]
+        earlier = [(at, old) for at, old, _ in changed if old is not None]
+        before = self._match([old for _, old in earlier], [where[at] for at, _ in earlier]) if earlier else []
+        by_event = dict(zip([at for at, _ in earlier], before, strict=True))
+        for at, _, new in changed:
+            after = found[at]
+            if new is None:  # there is no document any more, which is not one with nothing in it
+                after = {level: [id for id in ids if not self._takes_changes(id)] for level, ids in after.items()}
+            found[at] = transitions(by_event.get(at, {}), after, self._takes_changes)
+
+    def _takes_changes(self, id: str) -> bool:
+        subscriber = self.by_name.get(id.partition("/")[0])
+        return subscriber is not None and subscriber.options.changes
 
     def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
         """(priority, ids) of the matches in both indexes, most urgent first, each priority once. Subscriptions whose

@@ -349,7 +349,7 @@ def test_events_outside_see_are_not_delivered_or_shown(tmp_path: Path) -> None:
             async with paris.subscriber("a.p", auto=False, unmatched=True, **options) as mine:
                 await mine.subscribe("all", "price > 0")
                 await root.publish_many([ROME, PARIS, {"city": "Rome"}, {"city": "Paris"}])
-                first, second = await mine._next(), await mine._next()
+                first, second = await mine.next(), await mine.next()
                 assert [first.event, second.event] == [PARIS, {"city": "Paris"}]
                 assert second.subscriptions == []
                 assert (await root.request("GET", "/v1/subscribers/a.p"))["pending"] == 2
@@ -389,7 +389,7 @@ def test_events_outside_see_are_not_delivered_or_shown(tmp_path: Path) -> None:
                 await until(lambda: s.broker.statistics.counts["hidden"] == 2)
                 oslo = {"price": 3.0, "city": "Oslo"}
                 await root.publish_many([PARIS, oslo])
-                assert (await mine._next()).event == oslo
+                assert (await mine.next()).event == oslo
             assert (await root.request("POST", "/v1/subscribers/a.p/replay", {"first": 1}))["count"] == 0
 
     run(scenario())
@@ -497,14 +497,14 @@ def test_see_in_a_group_of_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 await one.subscribe("low", "price > 0", priority=1)
             await root.publish_many([*events, *nobodys])
             for one, wanted in ((mine, [*of_paris, nobodys[1]]), (live, of_paris), (everything, events)):
-                got = [await one._next() for _ in wanted]
+                got = [await one.next() for _ in wanted]
                 assert sorted((d.event for d in got), key=str) == sorted(wanted, key=str)
                 for d in got:
                     expected = ["high"] * (d.event["price"] > 5) + ["low"] * (d.event["price"] > 0)
                     assert d.subscriptions == expected
             assert groups == [12]
             await root.publish_many([PARIS, {"price": 9.0, "city": "Rome"}, PARIS])  # and nothing else waits
-            assert [(await mine._next()).event, (await live._next()).event] == [PARIS, PARIS]
+            assert [(await mine.next()).event, (await live.next()).event] == [PARIS, PARIS]
 
     run(scenario())
 
@@ -555,7 +555,7 @@ def test_both_images_must_be_seen(tmp_path: Path) -> None:
                 shown = [{"old": PARIS, "new": PARIS}, {"old": None, "new": PARIS}, {"old": PARIS, "new": None}]
                 hidden = [{"old": ROME, "new": PARIS}, {"old": PARIS, "new": ROME}, {"old": ROME, "new": None}]
                 await root.publish_many([*hidden, *shown])
-                assert [(await mine._next()).event for _ in shown] == shown
+                assert [(await mine.next()).event for _ in shown] == shown
                 with pytest.raises(NotAllowed):
                     await paris.publish(hidden[0])
 
@@ -610,13 +610,13 @@ def test_tokens_while_the_broker_runs(tmp_path: Path, caplog: pytest.LogCaptureF
                 assert (await client.whoami())["see"] == SEE
                 await root.revoke_token(made["id"])
                 with pytest.raises(Refused, match="revoked"):
-                    await mine._next()
+                    await mine.next()
                 with pytest.raises(NotAllowed, match="valid token"):
                     await client.whoami()
             soon = await root.create_token("paris", expires=time.time() + 1)
             async with Client(s.url, soon["token"]) as client, client.subscriber("a.p") as mine:
                 with pytest.raises(Refused, match="expired"):
-                    await mine._next()
+                    await mine.next()
                 with pytest.raises(NotAllowed, match="expired"):
                     await client.whoami()
             few = await root.create_token("paris", roles=["observe"])
@@ -670,7 +670,7 @@ def test_the_first_principal(tmp_path: Path) -> None:
             async with local.subscriber("old") as old:
                 await local.create_token("ann")
                 with pytest.raises(Refused, match="token is needed"):
-                    await old._next()
+                    await old.next()
             with pytest.raises(NotAllowed):
                 await local.whoami()
             broker.directory.tokens.clear()
@@ -800,7 +800,7 @@ def test_an_unowned_subscriber_belongs_to_the_first_who_uses_it(tmp_path: Path) 
                 token = (await manager.create_token("paris"))["token"]
                 late = (await manager.create_token("late"))["token"]
             async with Client(url, token) as paris, paris.subscriber("a.p") as mine:
-                assert (await mine._next()).event == PARIS
+                assert (await mine.next()).event == PARIS
             async with Client(url, late) as second:
                 with pytest.raises(Refused, match="belongs to another"):
                     async with second.subscriber("a.p"):

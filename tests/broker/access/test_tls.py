@@ -79,7 +79,7 @@ def test_publish_and_subscribe_over_tls(tmp_path: Path) -> None:
             async with Client(url, ca=authority.cert) as client, client.subscriber("ann") as ann:
                 await ann.subscribe("s", "qty > 0")
                 await client.publish({"qty": 1})
-                assert (await ann._next()).event == {"qty": 1}
+                assert (await ann.next()).event == {"qty": 1}
                 assert client._publishing._socket is not None  # it was published over the socket, not by HTTP
                 assert client._publishing._socket.transport.get_extra_info("ssl_object") is not None
             async with Client(url, ca=other.cert) as stranger:
@@ -141,7 +141,7 @@ def test_a_reload_keeps_connections(tmp_path: Path) -> None:
                 assert tls.reload()
                 assert await asyncio.to_thread(_served, url) == "second"
                 await client.publish({"qty": 1})
-                assert (await ann._next()).event == {"qty": 1}
+                assert (await ann.next()).event == {"qty": 1}
                 assert ann.connections == 1
 
     run(scenario())

@@ -18,11 +18,11 @@ from websockets.exceptions import ConnectionClosed
 
 from hitbox.broker import admin
 from hitbox.broker.client import Client, Delivery
+from hitbox.broker.client.prefetch import FIRST_WINDOW, PrefetchWindow
 from hitbox.broker.delivery.mailbox import MEMORY_ROWS, Mailbox
 from hitbox.broker.delivery.mailbox import Delivery as MailboxDelivery
 from hitbox.broker.errors import BadRequest
 from hitbox.broker.http.websocket import DeliveryNumbers
-from hitbox.broker.prefetch import FIRST_WINDOW, PrefetchWindow
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscriber
 from support.broker_kit import Listener, item, running, serving, sub, until

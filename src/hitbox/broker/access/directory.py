@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from hitbox.broker import changes
 from hitbox.broker.access.principals import (
     EVERYTHING,
     LOCAL,
@@ -83,15 +84,10 @@ class Predicates:
 
 def _images(schema: Schema, event: Mapping[str, Any]) -> list[Any]:
     """What a predicate has to hold for: the event, or both of its images. An image that is null shows nothing."""
-    given = [event[name] for name in ("new", "old") if name in event]
-    declared = any(name in schema or name in schema.objects for name in ("new", "old") if name in event)
-    plain = declared or (schema.is_open and not event.keys() <= {"old", "new"})
-    if not given or plain or not all(one is None or isinstance(one, Mapping) for one in given):
-        return [event]
-    old = event.get("old")
+    old, new = changes.images(schema, event) or (None, None)
     if old is None:
         return [event]
-    return [old] if event.get("new") is None else [event, old]
+    return [old] if new is None else [event, old]
 
 
 class Directory:

@@ -23,6 +23,7 @@ from typing import Protocol
 
 import msgspec
 
+from hitbox.broker.changes import parted
 from hitbox.broker.clock import time
 from hitbox.broker.store.store import StoredDelivery
 from hitbox.broker.subscriptions import Subscriber
@@ -60,12 +61,17 @@ class Delivery:
     sent_at: int = 0
     """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
 
-    def encode(self) -> bytes:
-        """As JSON; the event's text is copied unchanged."""
-        names = msgspec.json.encode(self.ids)
+    def encode(self, body: bytes | None = None) -> bytes:
+        """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
+        names, changes = msgspec.json.encode(self.ids), b""
+        if b" " in names:  # changes stand behind names
+            plain, by_name = parted(self.ids)
+            names, changes = msgspec.json.encode(plain), b'"changes":%b,' % msgspec.json.encode(by_name)
         again = b"true" if self.sent else b"false"
         head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
-        return head % (self.seq, self.level, self.time, self.tries + 1, again, names) + self.body[1:]
+        return (
+            head % (self.seq, self.level, self.time, self.tries + 1, again, names) + changes + (body or self.body)[1:]
+        )
 
 
 class Mailbox:

@@ -42,6 +42,7 @@ from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from hitbox.broker.logs import without_message
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.stats import RECENT
 from hitbox.errors import HitboxError
 from hitbox.language import Predicate, evaluate
@@ -216,7 +217,7 @@ async def _live(broker: Broker, caller: Caller, wanted: Predicate | None) -> Asy
             caller.check(OBSERVE)
         except NotAllowed:
             return  # the page asks again, and is told why
-        fresh = caller.shown_events(fresh)[-LATEST:]
+        fresh = [_shown(one) for one in caller.shown_events(fresh)[-LATEST:]]
         line = broker.statistics.history[-1] if broker.statistics.history else {}
         state = routes.figures(broker, caller)
         data = msgspec.json.encode(
@@ -224,6 +225,13 @@ async def _live(broker: Broker, caller: Caller, wanted: Predicate | None) -> Asy
         )
         yield b"data: " + data + b"\n\n"
         await asyncio.sleep(LIVE_SECONDS)
+
+
+def _shown(one: dict[str, Any]) -> dict[str, Any]:
+    """An event for the page's list: of its payload the beginning."""
+    payload = msgspec.json.decode(one["body"], type=PublishedEvent).shown_payload()
+    found = {name: value for name, value in one.items() if name != "body"}
+    return {**found, "payload": payload} if payload else found
 
 
 def _that_fit(wanted: Predicate, events: list[dict[str, Any]]) -> list[dict[str, Any]]:

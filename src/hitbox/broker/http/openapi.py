@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from hitbox.broker import cloudevents
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.routes import ROUTES, Route
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import NAME
 
 PROBLEM = {
@@ -81,6 +83,9 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
             content["application/json"] = {"schema": {"anyOf": [one, {"type": "array", "items": one}]}}
             content[request_bodies.LINES[0]] = {"schema": {"type": "string", "description": "one JSON value per line"}}
             content[request_bodies.ARROW] = {"schema": {"type": "string", "format": "binary"}}
+            if route.body is PublishedEvent:
+                content[cloudevents.STRUCTURED] = {"schema": {"type": "object"}}
+                content[cloudevents.BATCHED] = {"schema": {"type": "array", "items": {"type": "object"}}}
         found["requestBody"] = {"required": True, "content": content}
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections import Counter
 from typing import Any, TypeVar
@@ -28,6 +29,11 @@ PLAIN = (
 )  # fmt: skip
 MOST_DEPTH = 8
 """Objects and lists inside of each other, in a table."""
+PLACE = re.compile(r"\(byte (\d+)\)")
+NOT_JSON = re.compile(rb"[^\w\"-]?(-?(?:NaN|Infinity|nan|inf))\b")
+LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 LEAST_BYTES = 8
 """Every value of a table counts as at least this many bytes, about what it takes in JSON."""
 T = TypeVar("T")
@@ -54,8 +60,23 @@ def kind_of(request: Request) -> str:
 def decode(data: bytes | str, type: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=type)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise BadRequest(f"the body is invalid: {problem}") from None
+    except RecursionError:
+        raise BadRequest("the body is invalid: objects and lists are nested too deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise BadRequest(f"the body is invalid: {_why(data, problem)}") from None
+
+
+def _why(data: bytes | str, problem: Exception) -> str:
+    """What is wrong with a JSON text. What Python programs send by mistake is named."""
+    if isinstance(problem, msgspec.ValidationError):
+        return str(problem)
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
+    place = PLACE.search(str(problem))
+    if place is not None and (word := NOT_JSON.match(raw, max(int(place[1]) - 1, 0))):
+        return f"JSON has no {word[1].decode()}"
+    if found := LONE_SURROGATE.search(raw):
+        return f"a text holds a lone surrogate, {found[0].decode()}"
+    return str(problem)
 
 
 def many(data: bytes, kind: str, type: type[T], most: int) -> list[T]:

@@ -6,12 +6,13 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 
-from hitbox.broker import admin
+from hitbox.broker import admin, cloudevents
 from hitbox.broker.access.principals import Principal, Role, TokenSettings
 from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, OBSERVE_ALL, PUBLISH, READ, USE, Caller, Need
 from hitbox.broker.broker import Broker
@@ -183,11 +184,14 @@ async def trace(call: Call) -> Any:
 
 
 async def publish(call: Call) -> Any:
-    s = call.broker.settings
-    data = await call.read()
-    given = data, request_bodies.kind_of(call.request), s, call.broker.registry.schema.names
-    large = len(data) > LARGE
-    items = await asyncio.to_thread(request_bodies.items, *given) if large else request_bodies.items(*given)
+    s, schema = call.broker.settings, call.broker.registry.schema
+    data, kind, headers = await call.read(), request_bodies.kind_of(call.request), call.request.headers.raw
+    read: Callable[[], list[PublishedEvent]]
+    if cloudevents.is_cloudevent(kind, headers):
+        read = partial(cloudevents.from_request, data, kind, headers, schema, s.max_batch)
+    else:
+        read = partial(request_bodies.items, data, kind, s, schema.names)
+    items = await asyncio.to_thread(read) if len(data) > LARGE else read()
     call.rate_limiter.take(call.caller.name, len(items))
     await call.caller.check_publish(items)
     first = await call.broker.publish(items)

@@ -17,6 +17,8 @@ one. An "ack" names ranges of these numbers, both ends included; [1, n] is every
 sent, or are acknowledged already, are ignored, so ranges may overlap. `seqs` names events instead, for a delivery that
 came on an earlier connection.
 
+"format": "cloudevents" in a hello asks for deliveries with a whole CloudEvent, with its data, in "cloudevent".
+
 "put" in a hello creates subscriptions together with the subscriber, all or none; the welcome has "warnings" about
 them. Flow control: at most `window` deliveries are sent and not yet acknowledged; a "window" message changes this at
 any time. A delivery that is not acknowledged within the subscriber's `visibility_seconds` is sent again. That time
@@ -36,7 +38,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -44,6 +46,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from hitbox.broker.access.rights import PUBLISH, SUBSCRIBE, Caller, Need
 from hitbox.broker.broker import Broker
+from hitbox.broker.cloudevents import as_cloudevent
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
@@ -75,6 +78,7 @@ class Hello(_Message, tag="hello"):
     window: Window = 256
     options: Options | None = None
     put: list[Subscription] = []
+    format: Literal["hitbox", "cloudevents"] = "hitbox"
 
 
 class Subscribe(_Message, tag="subscribe"):
@@ -128,6 +132,7 @@ class Session:
         self._close_with: tuple[int, str] | None = None
         self._ended = asyncio.Event()
         self._numbers = DeliveryNumbers()
+        self._format = "hitbox"
 
     def close(self, code: int, reason: str) -> None:
         """Ask for the connection to be closed, without waiting; `run` closes it."""
@@ -170,6 +175,7 @@ class Session:
             raise BadRequest(f"no hello arrived within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
             raise BadRequest('the first message must be {"type": "hello", "subscriber": ...}')
+        self._format = hello.format
         check_batch(self.broker, len(hello.put))
         warnings: list[str] = []
         if hello.ephemeral:
@@ -258,8 +264,11 @@ class Session:
                 continue
             seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
             head = b'{"type":"deliveries","first":%d,"deliveries":[' % self._numbers.add(seqs)
-            await self._send_texts([head + b",".join([d.encode() for d in deliveries]) + b"]}"])
+            await self._send_texts([head + b",".join([self._encoded(d) for d in deliveries]) + b"]}"])
             self.broker.tracker.sent(mailbox, deliveries)
+
+    def _encoded(self, d: Delivery) -> bytes:
+        return d.encode(as_cloudevent(d.seq, d.time, d.body) if self._format == "cloudevents" else None)
 
     def _seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those that the caller may see now; the others are removed. Most were left out when they were matched, but

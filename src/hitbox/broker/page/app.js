@@ -3,7 +3,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const SECONDS = 300, LATEST = 20, TRIED = 50, SETTLED = 100;
+const SECONDS = 300, LATEST = 20, TRIED = 50, SETTLED = 100, PAYLOAD_SHOWN = 200;
 
 function make(tag, text, className) {
   const node = document.createElement(tag);
@@ -198,6 +198,7 @@ function showArrivals(events, total) {
   for (const one of [...tail.kept.splice(0), ...events]) {
     const row = make("li", `#${one.seq} ${print(one.event)} `);
     if (one.where) row.append(make("code", `where ${one.where}`), " ");
+    if (one.payload) row.append(make("code", `payload ${one.payload}`), " ");
     row.append(make("span", counted(one.matches, "match", "matches"), one.matches ? "true" : "unknown"));
     $("arrivals").prepend(row);
   }
@@ -421,6 +422,7 @@ const OPTIONS = [
   { name: "backoff_seconds", label: "Seconds before the second try", type: "number" },
   { name: "max_backoff_seconds", label: "Most seconds between tries", type: "number" },
   { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
+  { name: "changes", label: "Is told whether a changed document enters, leaves or stays", type: "checkbox" },
 ];
 
 const subscriberPath = (name) => `/v1/subscribers/${encodeURIComponent(name)}`;
@@ -451,7 +453,7 @@ const listSubscribers = () => listed("who-error", async () => {
   const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : ""),
+    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : ""),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
 });
 
@@ -459,6 +461,13 @@ $("who-search").addEventListener("input", () => { const turn = ++searching; setT
 $("who-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscribers().catch(() => {}); });
 
 const chosenLetters = () => [...document.querySelectorAll("#dead input:checked")].map((box) => box.value);
+
+// Whole payloads may be large: the page shows how they begin.
+function shownPayload({ payload, content_type: kind }) {
+  if (payload === undefined) return "";
+  const text = print(payload);
+  return ` payload ${kind ? `${kind} ` : ""}${text.length > PAYLOAD_SHOWN ? `${text.slice(0, PAYLOAD_SHOWN)}…` : text}`;
+}
 
 const listDead = () => listed("dead-error", async () => {
   const found = await ask("GET", `/v1/dead?limit=${LISTED}`);
@@ -472,7 +481,7 @@ const listDead = () => listed("dead-error", async () => {
     box.checked = chosen.has(String(letter.number));
     box.setAttribute("aria-label", `event ${letter.seq} for ${letter.subscriber}`);
     const since = new Date(letter.time / 1000).toLocaleString();
-    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}`), letter.reason, String(letter.tries), since);
+    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}${shownPayload(letter)}`), letter.reason, String(letter.tries), since);
   }));
 });
 

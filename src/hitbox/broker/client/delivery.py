@@ -1,0 +1,41 @@
+"""A delivery, as the client hands it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hitbox.broker.client.payload import received_payload
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """An event for this subscriber, with all its subscriptions that matched; `redelivered`: possibly sent before.
+
+    `changes` is for subscribers with the option `changes`: {subscription: "enter", "leave" or "stay"} of an event with
+    an old and a new image. `payload` is what was published with the event: JSON, or bytes with their `content_type`.
+    `cloudevent` has the context attributes of an event that was published as a CloudEvent; if the subscriber asked for
+    CloudEvents, it is the whole CloudEvent of every event, with its data, and `payload` is None.
+    """
+
+    seq: int
+    level: int
+    time: int
+    subscriptions: list[str]
+    event: dict[str, Any]
+    where: str | None = None
+    payload: Any = None
+    content_type: str | None = None
+    cloudevent: dict[str, Any] | None = None
+    id: str | None = None
+    changes: dict[str, str] = {}
+    attempt: int = 1
+    redelivered: bool = False
+
+
+def delivery_of(row: Any) -> Delivery:
+    """A delivery from a message of the broker."""
+    found = msgspec.convert(row, Delivery)
+    if found.content_type is None:
+        return found
+    return msgspec.structs.replace(found, payload=received_payload(found.payload, found.content_type))

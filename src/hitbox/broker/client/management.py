@@ -1,0 +1,182 @@
+"""What a client can ask of a broker besides publishing and receiving: one method per route of the HTTP interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import for_json
+
+
+def _path(*parts: str) -> str:
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+
+
+class Management:
+    """The methods of `Client` that manage a broker. What a method may do depends on the rights of the token."""
+
+    async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        raise NotImplementedError
+
+    # ---- subscribers and subscriptions
+
+    async def subscribers(self, q: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Subscribers whose name contains `q`, with their pending deliveries and options, the longest queue first."""
+        return list((await self.request("GET", "/v1/subscribers", q=q, limit=limit))["subscribers"])
+
+    async def get_subscriber(self, name: str) -> dict[str, Any]:
+        """The state and options of a subscriber."""
+        return dict(await self.request("GET", _path("subscribers", name)))
+
+    async def put_subscriber(self, name: str, *, owner: str = "", **options: Any) -> dict[str, Any]:
+        """Create a durable subscriber, or replace its options (policy, limit, visibility_seconds, ...). `owner`: the
+        principal that it shall belong to from now on."""
+        query = {"owner": owner} if owner else {}
+        return dict(await self.request("PUT", _path("subscribers", name), options, **query))
+
+    async def remove_subscriber(self, name: str) -> None:
+        """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
+        await self.request("DELETE", _path("subscribers", name))
+
+    async def subscriptions(self, q: str = "", subscriber: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Subscriptions whose name or predicate contains `q`, of one subscriber or of all."""
+        found = await self.request("GET", "/v1/subscriptions", q=q, subscriber=subscriber, limit=limit)
+        return list(found["subscriptions"])
+
+    async def put_subscription(
+        self, subscriber: str, name: str, where: str, *, priority: int = 4, about: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """Add or replace a subscription; returns warnings."""
+        body = {"where": where, "priority": priority, "about": for_json(about or {})}
+        return list(
+            (await self.request("PUT", _path("subscribers", subscriber, "subscriptions", name), body))["warnings"]
+        )
+
+    async def put_subscriptions(self, subscriber: str, subscriptions: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Add or replace many subscriptions (name, where, priority, about), all or none; returns warnings."""
+        body = [{**one, "about": for_json(one.get("about") or {})} for one in subscriptions]
+        return list((await self.request("POST", _path("subscribers", subscriber, "subscriptions"), body))["warnings"])
+
+    async def remove_subscription(self, subscriber: str, name: str) -> None:
+        """Remove a subscription."""
+        await self.request("DELETE", _path("subscribers", subscriber, "subscriptions", name))
+
+    async def replay(self, subscriber: str, first: int = 1) -> int:
+        """Deliver stored events again, from number `first` on, that match the subscriber's subscriptions now; returns
+        how many."""
+        return int((await self.request("POST", _path("subscribers", subscriber, "replay"), {"first": first}))["count"])
+
+    # ---- events
+
+    async def events(self, first: int = 1, limit: int = 100) -> dict[str, Any]:
+        """{"events": stored events, "next": where the next call begins}."""
+        return dict(await self.request("GET", "/v1/events", first=first, limit=limit))
+
+    async def check(self, where: str) -> str:
+        """A predicate in normal form. Raises BadPredicate if it is wrong."""
+        return str((await self.request("POST", "/v1/check", {"where": where}))["predicate"])
+
+    async def try_event(
+        self, event: Any, where: str | None = None, *, limit: int = 100, misses: int = 0
+    ) -> dict[str, Any]:
+        """Which subscriptions an event would match, without publishing it, and the nearest `misses`."""
+        body = {"event": for_json(event), "where": where, "limit": limit, "misses": misses}
+        return dict(await self.request("POST", "/v1/try", body))
+
+    async def explain(self, event: Any, id: str, where: str | None = None) -> dict[str, Any]:
+        """Why the subscription "subscriber/name" matches an event, or why not."""
+        return dict(await self.request("POST", "/v1/explain", {"event": for_json(event), "id": id, "where": where}))
+
+    async def unseen(self, events: int = 1_000) -> list[dict[str, Any]]:
+        """Attributes of subscriptions that none of the latest events had: they may be misspelt."""
+        return list((await self.request("GET", "/v1/unseen", events=events))["attributes"])
+
+    # ---- dead letters
+
+    async def dead_letters(self, subscriber: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Dead letters, newest first, of one subscriber or of all."""
+        return list((await self.request("GET", "/v1/dead", subscriber=subscriber, limit=limit))["letters"])
+
+    async def replay_dead_letters(self, numbers: Iterable[int]) -> int:
+        """Deliver dead letters again; returns how many."""
+        return int((await self.request("POST", "/v1/dead/replay", {"numbers": list(numbers)}))["count"])
+
+    async def drop_dead_letters(self, numbers: Iterable[int]) -> int:
+        """Delete dead letters for good; returns how many."""
+        return int((await self.request("POST", "/v1/dead/drop", {"numbers": list(numbers)}))["count"])
+
+    # ---- the broker
+
+    async def schema(self) -> Schema:
+        """The attributes that events and subscriptions may use."""
+        return Schema.from_json((await self.request("GET", "/v1/schema"))["attributes"])
+
+    async def put_schema(self, schema: Schema | Mapping[str, Any]) -> Schema:
+        """Change the schema. Raises Conflict if subscriptions contradict the new one."""
+        wanted = schema if isinstance(schema, Schema) else Schema(schema)
+        return Schema.from_json(
+            (await self.request("PUT", "/v1/schema", {"attributes": wanted.to_json()}))["attributes"]
+        )
+
+    async def stats(self) -> dict[str, Any]:
+        """Counters and sizes, and in "history" one line per second of rates and latencies."""
+        return dict(await self.request("GET", "/v1/stats"))
+
+    async def trace(self, first: int = 1, limit: int = 1_000) -> list[dict[str, Any]]:
+        """The latest deliveries of events from number `first` on: when each was determined and sent."""
+        return list((await self.request("GET", "/v1/trace", first=first, limit=limit))["rows"])
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Save the index now."""
+        return dict(await self.request("POST", "/v1/snapshot"))
+
+    async def openapi(self) -> dict[str, Any]:
+        """The OpenAPI description of the interface."""
+        return dict(await self.request("GET", "/openapi.json"))
+
+    # ---- principals and tokens
+
+    async def whoami(self) -> dict[str, Any]:
+        """The principal of this client's token, and its rights."""
+        return dict(await self.request("GET", "/v1/whoami"))
+
+    async def principals(self) -> list[dict[str, Any]]:
+        """All principals with their rights."""
+        return list((await self.request("GET", "/v1/principals"))["principals"])
+
+    async def put_principal(
+        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+    ) -> None:
+        """Create a principal, or replace its rights. `names`: the subscribers that it may use, such as "team-a.*";
+        `publish` and `see`: predicates, what it may publish and see (empty: everything)."""
+        body = {"roles": list(roles), "names": names, "publish": publish, "see": see}
+        await self.request("PUT", _path("principals", name), body)
+
+    async def remove_principal(self, name: str) -> None:
+        """Remove a principal and its tokens."""
+        await self.request("DELETE", _path("principals", name))
+
+    async def tokens(self) -> list[dict[str, Any]]:
+        """All tokens, without their secrets."""
+        return list((await self.request("GET", "/v1/tokens"))["tokens"])
+
+    async def create_token(
+        self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
+    ) -> dict[str, Any]:
+        """Create a token; its text is in "token", and is shown only now. `roles`: fewer than the principal has;
+        `expires`: seconds since 1970."""
+        limits = {"roles": None if roles is None else list(roles), "expires": expires, "note": note}
+        return dict(await self.request("POST", "/v1/tokens", {"principal": principal, **limits}))
+
+    async def limit_token(
+        self, id: str, roles: Iterable[str] | None = None, expires: float | None = None
+    ) -> dict[str, Any]:
+        """Give a token fewer roles, or an earlier expiry."""
+        body = {"roles": None if roles is None else list(roles), "expires": expires}
+        return dict(await self.request("PUT", _path("tokens", id), body))
+
+    async def revoke_token(self, id: str) -> None:
+        """Revoke a token; its connections are closed."""
+        await self.request("DELETE", _path("tokens", id))

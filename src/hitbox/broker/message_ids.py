@@ -1,0 +1,105 @@
+"""Publishing once: a publish that is repeated, with the ids of its events, is not stored again.
+
+An id is stored with its event. The ids of the latest events are in memory, and at start they are read from the store,
+so a repetition is also recognised after a crash between the store and the answer. The id of a CloudEvent is its
+source and its id. An id that comes again with other content is a mistake of the publisher, and an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hitbox.broker.errors import Conflict
+from hitbox.broker.published_event import PublishedEvent
+
+
+@dataclass(slots=True)
+class KnownEvent:
+    """An event with an id. `number` is 0 until it is stored; `stored` has the number of the first of its request."""
+
+    content: int
+    number: int = 0
+    stored: asyncio.Future[int] | None = None
+    place: int = 0
+
+
+@dataclass(slots=True)
+class Sorted:
+    """The events of a request: which of them are to be stored, and which are known already."""
+
+    fresh: list[int]
+    known: list[KnownEvent]
+    first: KnownEvent | None
+    """The first event of the request, if it is known."""
+
+
+class MessageIds:
+    """The ids of the latest `most` events."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._known: dict[str, KnownEvent] = {}  # in the order of their numbers
+
+    def load(self, rows: Iterable[tuple[int, bytes]]) -> None:
+        """Remember stored events, (number, text)."""
+        for number, body in rows:
+            if b'"id":' in body:  # also that of a CloudEvent; what merely contains it is decoded in vain
+                key = msgspec.json.decode(body, type=PublishedEvent).key()
+                if key is not None:
+                    self._known[key] = KnownEvent(hash(body), number)
+
+    def sort(self, items: Sequence[PublishedEvent], keys: Sequence[str | None], bodies: Sequence[bytes]) -> Sorted:
+        """What is fresh, and what is known. Raises Conflict if an id is known with other content."""
+        found = Sorted([], [], None)
+        here: dict[str, int] = {}
+        for at, (key, body) in enumerate(zip(keys, bodies, strict=True)):
+            known = self._known.get(key) if key is not None else None
+            content = hash(body)
+            if key is not None and (here.get(key, content) != content or (known and known.content != content)):
+                which = f"event {known.number}" if known and known.number else "another event"
+                name = items[at].id or (items[at].cloudevent or {}).get("id", "")
+                raise Conflict(
+                    f"event {at} has the id {name!r:.100} of {which}, which has other content: "
+                    "an id belongs to one event; nothing was accepted"
+                )
+            if known is not None:
+                found.known.append(known)
+                found.first = known if at == 0 else found.first
+            elif key is None or key not in here:
+                found.fresh.append(at)
+            if key is not None:
+                here[key] = content
+        return found
+
+    def add(self, keys: Sequence[str | None], bodies: Sequence[bytes], stored: asyncio.Future[int]) -> None:
+        """Remember events that are about to be stored together; `stored` gets the number of the first."""
+        added = []
+        for place, (key, body) in enumerate(zip(keys, bodies, strict=True)):
+            if key is not None:
+                self._known[key] = KnownEvent(hash(body), 0, stored, place)
+                added.append(key)
+
+        def settle(stored: asyncio.Future[int]) -> None:
+            failed = stored.cancelled() or stored.exception() is not None
+            for key in added:
+                known = self._known[key]
+                if failed:
+                    del self._known[key]
+                else:
+                    known.number, known.stored = stored.result() + known.place, None
+            if not failed:
+                self._forget(stored.result() + len(keys) - 1 - self._most)
+
+        stored.add_done_callback(settle)
+
+    def _forget(self, last: int) -> None:
+        """Forget the ids of events up to this number."""
+        while self._known:
+            key, known = next(iter(self._known.items()))
+            if not 0 < known.number <= last:
+                return
+            del self._known[key]

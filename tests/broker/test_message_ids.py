@@ -1,0 +1,187 @@
+"""Publishing once: events with an id are stored once, however often they are published."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+import hitbox
+from hitbox.broker.broker import Broker
+from hitbox.broker.client import BadRequest, Client, Conflict, NoAnswer, StoreFailed, StoreFull
+from hitbox.broker.published_event import PublishedEvent
+from support.broker_kit import running, serving, until
+
+ORDER = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order", "data": {"qty": 1}}
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 120))
+
+
+def event(id: str | None, qty: int = 1) -> PublishedEvent:
+    return PublishedEvent({"qty": qty}, id=id)
+
+
+def stored(broker: Broker) -> list[Any]:
+    return [row[0] for row in broker.store.events_from(1, 1000)]
+
+
+def test_an_event_is_stored_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client, client.subscriber("ann") as ann:
+            await ann.subscribe("s", "qty > 0")
+            assert [await client.publish({"qty": 1}, id="a") for _ in range(3)] == [1, 1, 1]
+            assert await client.publish({"qty": 1}) == 2  # without an id it is another event
+            assert await client.publish_many([{"qty": 1}, {"qty": 2}, {"qty": 2}], ids=["a", "b", "b"]) == 1
+            assert await client.publish_many([{"qty": 3}, {"qty": 2}], ids=["c", "b"]) == 4
+            assert [(await ann.next()).id for _ in range(4)] == ["a", None, "b", "c"]
+            with pytest.raises(Conflict, match="event 0 has the id 'a' of event 1, which has other content"):
+                await client.publish({"qty": 7}, id="a")
+            with pytest.raises(Conflict, match="event 1 has the id 'd' of another event"):
+                await client.publish_many([{"qty": 1}, {"qty": 2}], ids=["d", "d"])
+            for bad in ("", "a b", "ü", "x" * 201, "a\n"):
+                with pytest.raises(BadRequest, match="the id of an event is"):
+                    await client.publish({"qty": 1}, id=bad)
+            assert stored(broker) == [1, 2, 3, 4]
+            assert (await client.stats())["repeated"] == 5
+
+    run(scenario())
+
+
+def test_cloudevents_are_known_by_source_and_id(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client, httpx.AsyncClient(base_url=url) as http:
+            assert await client.publish_cloudevents(ORDER) == 1
+            headers = {"content-type": "application/cloudevents+json"}
+            again = await http.post("/v1/events", json=ORDER, headers=headers)
+            assert (again.status_code, again.json()["first"]) == (201, 1)
+            assert await client.publish_cloudevents({**ORDER, "source": "/other"}) == 2
+            changed = await http.post("/v1/events", json={**ORDER, "data": {"qty": 2}}, headers=headers)
+            assert changed.status_code == 409
+            assert stored(broker) == [1, 2]
+
+    run(scenario())
+
+
+def test_repetitions_that_come_at_the_same_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            batches = [[event("a")], [event("a"), event("b", 2)], [event("b", 2)], [event(None), event("a")]] * 5
+            found = await asyncio.gather(*(broker.publish(batch) for batch in batches))
+            assert found[:3] == [1, 1, 2]
+            assert (found[4::4], found[5::4], found[6::4]) == ([1] * 4, [1] * 4, [2] * 4)
+            assert stored(broker) == list(range(1, 8))
+
+    run(scenario())
+
+
+def test_what_could_not_be_stored_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            right = broker.store.append
+
+            def full(*_: Any) -> int:
+                raise StoreFull("the disk is full")
+
+            monkeypatch.setattr(broker.store, "append", full)
+            both = await asyncio.gather(
+                broker.publish([event("a")]), broker.publish([event("a")]), return_exceptions=True
+            )
+            assert [type(one) for one in both] == [StoreFull, StoreFull]
+            monkeypatch.setattr(broker.store, "append", right)
+            assert await broker.publish([event("a")]) == 1
+            assert await broker.publish([event("a", 1)]) == 1
+
+    run(scenario())
+
+
+def test_ids_are_known_after_a_restart_and_for_a_while(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, message_ids=3) as broker:
+            assert [await broker.publish([event(id)]) for id in "abcd"] == [1, 2, 3, 4]
+            assert await broker.publish([event("b")]) == 2
+            assert await broker.publish([event("a")]) == 5  # four events later
+        async with running(tmp_path, message_ids=3) as broker:
+            assert [await broker.publish([event(id)]) for id in "cda"] == [3, 4, 5]
+            assert await broker.publish([event("b")]) == 6
+        async with running(tmp_path, message_ids=0) as broker:
+            assert await broker.publish([event("b")]) == 7
+
+    run(scenario())
+
+
+@asynccontextmanager
+async def relay(url: str, losing: int) -> AsyncIterator[str]:
+    """A way to the broker that loses its first answers to publishes, and the connection with each."""
+    port = urlsplit(url).port
+    left = losing
+    pumps: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
+        nonlocal left
+        while data := await reader.read(65536):
+            if answers and left and b'"first":' in data:
+                left -= 1
+                break
+            writer.write(data)
+            await writer.drain()
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        both = [asyncio.create_task(pump(reader, back, False)), asyncio.create_task(pump(there, writer, True))]
+        pumps.update(both)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for one in (writer, back):
+            one.transport.abort()
+
+    server = await asyncio.start_server(meet, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for one in pumps:
+            one.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def test_a_lost_answer_is_asked_for_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            async with relay(url, 2) as way, Client(way) as client:
+                assert await client.publish({"qty": 1}, id="a") == 1
+            assert stored(broker) == [1]
+            async with relay(url, 1) as way, Client(way) as client:
+                with pytest.raises(NoAnswer, match="may have been accepted"):
+                    await client.publish({"qty": 1})
+            await until(lambda: stored(broker) == [1, 2])
+            async with relay(url, 2) as way, Client(way) as client:
+                assert await client.publish_cloudevents(ORDER) == 3
+            assert stored(broker) == [1, 2, 3]
+            async with relay(url, 1000) as way, Client(way, timeout=0.5) as client:
+                with pytest.raises(StoreFailed):
+                    await client.publish({"qty": 2}, id="b")
+
+    run(scenario())
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "publish_order" in block]
+    names: dict[str, Any] = {"hitbox": hitbox}
+    exec(code, names)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            order = {"number": "2026-17", "price": 12.5}
+            assert [await names["publish_order"](client, order) for _ in range(2)] == [1, 1]
+            assert stored(broker) == [1]
+
+    run(scenario())
