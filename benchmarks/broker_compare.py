@@ -22,6 +22,7 @@ import selectors
 import shutil
 import socket
 import statistics
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -33,7 +34,6 @@ import msgspec
 
 import hitbox
 from broker_load import SUBSCRIBERS, Server, build, events
-from hitbox.broker import import_export
 from stamped import Connection, Refused
 
 WAYS = {"single": (64, 1), "batch": (4, 100)}
@@ -176,13 +176,23 @@ async def measure(checkout: Path, data: Path, index: hitbox.Index, way: str, cou
     return used / count * 1000, "HTTP" if load.http else "socket", sum(expected.values()) / count
 
 
+def load_with(checkout: Path, data: Path, snapshot: Path) -> None:
+    """Import the subscriptions with the checkout that serves them: another one may write another format."""
+    program = (
+        "import sys, pathlib; from hitbox.broker import import_export as i; i.load(*map(pathlib.Path, sys.argv[1:]))"
+    )
+    python = checkout.absolute() / ".venv/bin/python"
+    subprocess.run([str(python), "-c", program, str(data), str(snapshot)], check=True)
+
+
 async def main(options: argparse.Namespace) -> None:
     own = Path(__file__).resolve().parents[1]
     checkouts = {"before": options.before, "after": own} if options.before else {"this": own}
     with tempfile.TemporaryDirectory(prefix="hitbox-compare-") as folder:
         place = Path(folder)
         build(place / "snapshot", options.subscriptions, options.seed)
-        import_export.load(place / "data", place / "snapshot")
+        for name, checkout in checkouts.items():
+            load_with(checkout, place / f"data-{name}", place / "snapshot")
         index = hitbox.Index.open(place / "snapshot")
         print(f"{len(index)} subscriptions, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start")
         for way in options.ways.split(","):
@@ -190,7 +200,7 @@ async def main(options: argparse.Namespace) -> None:
             for turn in range(options.rounds):
                 for name, checkout in checkouts.items():
                     data = place / "run"
-                    shutil.copytree(place / "data", data)
+                    shutil.copytree(place / f"data-{name}", data)
                     took, kind, matches = await measure(
                         checkout, data, index, way, options.events, options.http, options.seed + 1 + turn
                     )

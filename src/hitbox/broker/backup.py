@@ -148,7 +148,7 @@ def _draft(target: Path) -> Iterator[Path]:
         raise StoreFailed(f"{target} cannot be made: {problem}") from problem
     try:
         for old in draft.iterdir():  # of a run that was killed
-            old.unlink()
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
         yield draft
         sync_folder(draft)
         _check_new(target)

@@ -139,6 +139,27 @@ def test_many_recent_deliveries_become_rows_at_once(tmp_path: Path, monkeypatch:
     store.close()
 
 
+def test_a_large_commit_becomes_several_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "RECORD_ROWS", 7)
+    monkeypatch.setattr(recent, "RECORD_BYTES", 200)
+    store = Store(tmp_path)
+    fill(store, 0)
+    with store.transaction():
+        last = store.append([b'{"event":{}}'] * 100, 0) + 99
+        store.record([(1, seq % 10, seq, "s" * (seq % 50), 0) for seq in range(1, last + 1)], last)
+        store.acknowledge((1, seq % 10, seq) for seq in range(1, 51))
+    before = pending(store)
+    assert len(before) == 50
+    assert store.log.rows() > 10
+    store.close()
+    again = Store(tmp_path)
+    assert pending(again) == before
+    with again.transaction():
+        assert again.settle(100) == 50
+    assert (again.log.rows(), pending(again)) == (0, before)
+    again.close()
+
+
 def test_a_store_of_format_1_is_converted_and_a_copy_is_kept(tmp_path: Path) -> None:
     """Also after a conversion that was interrupted."""
     store = Store(tmp_path)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, NamedTuple
 
@@ -34,6 +34,10 @@ from hitbox.encoding.arrays import LEVELS
 SETTLE_SECONDS = 2.0
 SETTLE_ROWS = 5_000
 """Pending deliveries that become rows in one transaction; more if a single record has more."""
+RECORD_ROWS = 5_000
+"""Deliveries of one step."""
+RECORD_BYTES = 16 * 2**20
+"""Size of a record, unless a single step is larger. SQLite takes 1 GB."""
 MOST_RECENT = 50_000
 """Pending deliveries in memory; beyond it the oldest are settled, however old they are."""
 Level = Annotated[int, msgspec.Meta(ge=0, le=LEVELS - 1)]
@@ -87,42 +91,46 @@ class PendingDeliveries:
     def __init__(self) -> None:
         self._of: dict[int, dict[int, RecentDelivery]] = {}
         self.count = 0
-        self._undo: list[tuple[int, int, RecentDelivery | None]] = []
+        self._undo: list[tuple[list[RecentDelivery], list[RecentDelivery]]] = []  # what was put, what was removed
 
     def apply(self, step: Step) -> None:
         """Do in memory what a step says."""
         match step:
             case Recorded():
-                for row in step.rows:
-                    self._put(row)
+                self._put(step.rows)
             case Sent():
-                for subscriber, seq in step.keys:
-                    if (found := self.get(subscriber, seq)) is not None:
-                        self._put((*found[:4], 1))
+                found = [row for key in step.keys if (row := self.get(*key)) is not None]
+                self._put([(*row[:4], 1) for row in found])
             case Removed():
-                for subscriber, seq in step.keys:
-                    self._pop(subscriber, seq)
+                self._remove([row for key in step.keys if (row := self.get(*key)) is not None])
             case Forgotten():
-                for seq in list(self._of.get(step.subscriber, ())):
-                    self._pop(step.subscriber, seq)
+                self._remove(list(self.of(step.subscriber)))
 
-    def _put(self, row: RecentDelivery) -> None:
-        subscriber, seq = row[0], row[2]
-        mine = self._of.setdefault(subscriber, {})
-        before = mine.get(seq)
-        self._undo.append((subscriber, seq, before))
-        mine[seq] = row
-        self.count += before is None
+    def _put(self, rows: list[RecentDelivery]) -> None:
+        replaced: list[RecentDelivery] = []
+        self._undo.append((rows, replaced))
+        everybody = self._of
+        for row in rows:
+            mine = everybody.get(row[0])
+            if mine is None:
+                mine = everybody[row[0]] = {}
+            elif row[2] in mine:
+                replaced.append(mine[row[2]])
+            mine[row[2]] = row
+        self.count += len(rows) - len(replaced)
 
-    def _pop(self, subscriber: int, seq: int) -> RecentDelivery | None:
-        mine = self._of.get(subscriber)
-        row = None if mine is None else mine.pop(seq, None)
-        if mine is not None and row is not None:
-            self._undo.append((subscriber, seq, row))
-            self.count -= 1
-            if not mine:
-                del self._of[subscriber]
-        return row
+    def _remove(self, rows: list[RecentDelivery]) -> None:
+        """Remove deliveries that are there. One may be named twice."""
+        self._undo.append(([], rows))
+        everybody = self._of
+        before = self.count
+        for row in rows:
+            mine = everybody.get(row[0])
+            if mine is not None and mine.pop(row[2], None) is not None:
+                before -= 1
+                if not mine:
+                    del everybody[row[0]]
+        self.count = before
 
     def get(self, subscriber: int, seq: int) -> RecentDelivery | None:
         mine = self._of.get(subscriber)
@@ -157,7 +165,7 @@ class RecentDeliveries(PendingDeliveries):
         self._log = log
         self._records: deque[Record] = deque()
         self._steps: list[Step] = []
-        self._flushed: Record | None = None
+        self._flushed: list[Record] = []
         self._settled: list[Record] = []
 
     def load(self) -> None:
@@ -166,7 +174,8 @@ class RecentDeliveries(PendingDeliveries):
             steps = read(number, data)
             for step in steps:
                 self.apply(step)
-            self._records.append(Record(number, time.monotonic(), _rows_of(steps)))
+            rows = [row for step in steps if isinstance(step, Recorded) for row in step.rows]
+            self._records.append(Record(number, time.monotonic(), rows))
         self._undo.clear()
 
     def crowded(self) -> bool:
@@ -187,8 +196,8 @@ class RecentDeliveries(PendingDeliveries):
     # ---- changes, in a transaction
 
     def record(self, rows: list[RecentDelivery]) -> None:
-        if rows:
-            self._change(Recorded(rows))
+        for at in range(0, len(rows), RECORD_ROWS):
+            self._change(Recorded(rows[at : at + RECORD_ROWS]))
 
     def mark_sent(self, keys: list[Key]) -> None:
         if keys:
@@ -197,21 +206,21 @@ class RecentDeliveries(PendingDeliveries):
     def remove(self, keys: Iterable[tuple[int, int, int]]) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
         """Remove deliveries (subscriber, level, event). Returns how many each subscriber had of them, and the other
         keys, which are not in the log."""
-        counts: dict[int, int] = {}
-        others, gone = [], []
+        others: list[tuple[int, int, int]] = []
+        gone: dict[Key, RecentDelivery] = {}
+        everybody = self._of
         for key in keys:
             subscriber, level, seq = key
-            mine = self._of.get(subscriber)
+            mine = everybody.get(subscriber)
             row = None if mine is None else mine.get(seq)
             if row is None or row[1] != level:
                 others.append(key)
-                continue
-            self._pop(subscriber, seq)
-            gone.append((subscriber, seq))
-            counts[subscriber] = counts.get(subscriber, 0) + 1
+            else:
+                gone[subscriber, seq] = row
         if gone:
-            self._add_step(Removed(gone))
-        return counts, others
+            self._remove(list(gone.values()))
+            self._add_step(Removed(list(gone)))
+        return Counter(subscriber for subscriber, _ in gone), others
 
     def take(self, subscriber: int, level: int, seq: int) -> RecentDelivery | None:
         """Remove one delivery and return it: the caller puts it somewhere else."""
@@ -243,53 +252,57 @@ class RecentDeliveries(PendingDeliveries):
         last = 0
         while self._records and self._records[0].when < before:
             record = self._records[0]
-            left = [row for s, _, seq, *_ in record.rows if (row := self.get(s, seq)) is not None]
+            left = [row for one in record.rows if (row := self.get(one[0], one[2])) is not None]
             if left and (not limit or (found and len(found) + len(left) > limit)):
                 break
             found += left
             last = record.number
-            for row in left:
-                self._pop(row[0], row[2])
+            self._remove(left)
             self._settled.append(self._records.popleft())
         if last:
             self._log.delete_through(last)
         return found
 
     def flush(self) -> None:
-        """Write the steps since the last commit as one record."""
-        if self._steps:
-            number = self._log.next()
-            self._log.insert([(number, _encode(self._steps))])
-            self._flushed = Record(number, time.monotonic(), _rows_of(self._steps))
+        """Write the steps since the last commit as one record, or as several if they are large."""
+        part: list[msgspec.Raw] = []
+        rows: list[RecentDelivery] = []
+        size = 0
+        for step in self._steps:
+            data = _encode(step)
+            if part and size + len(data) > RECORD_BYTES:
+                self._write(part, rows)
+                part, rows, size = [], [], 0
+            part.append(msgspec.Raw(data))
+            rows += step.rows if isinstance(step, Recorded) else ()
+            size += len(data)
+        if part:
+            self._write(part, rows)
+
+    def _write(self, steps: list[msgspec.Raw], rows: list[RecentDelivery]) -> None:
+        number = self._log.next()
+        self._log.insert([(number, _encode(steps))])
+        self._flushed.append(Record(number, time.monotonic(), rows))
 
     def committed(self) -> None:
-        if self._flushed is not None:
-            self._records.append(self._flushed)
+        self._records.extend(self._flushed)
         self._clear()
 
     def rollback(self) -> None:
-        for subscriber, seq, row in reversed(self._undo):
-            mine = self._of.setdefault(subscriber, {})
-            self.count -= seq in mine
-            if row is None:
-                mine.pop(seq, None)
-            else:
-                mine[seq] = row
-                self.count += 1
-            if not mine:
-                del self._of[subscriber]
+        for put, removed in reversed(self._undo):
+            for row in put:
+                self._of.get(row[0], {}).pop(row[2], None)
+            for row in removed:
+                self._of.setdefault(row[0], {})[row[2]] = row
+        self.count = sum(map(len, self._of.values()))
         self._records.extendleft(reversed(self._settled))
         self._clear()
 
     def _clear(self) -> None:
-        self._steps, self._flushed, self._undo, self._settled = [], None, [], []
+        self._steps, self._flushed, self._undo, self._settled = [], [], [], []
 
 
 def row_of(delivery: RecentDelivery) -> tuple[Any, ...]:
     """A delivery as a row of table `deliveries`."""
     subscriber, level, seq, ids, sent = delivery
     return (subscriber, LEVELS - 1 - level, seq, ids, sent, 0, None)
-
-
-def _rows_of(steps: list[Step]) -> list[RecentDelivery]:
-    return [row for step in steps if isinstance(step, Recorded) for row in step.rows]
