@@ -35,6 +35,7 @@ from hitbox.broker.client import (
     Conflict,
     Delivery,
     Forbidden,
+    NoAnswer,
     NotAllowed,
     Overloaded,
     StoreFailed,
@@ -102,7 +103,9 @@ def test_all_errors_have_one_base() -> None:
     names = [getattr(client_package, name) for name in client_package.__all__]
     errors = [one for one in names if inspect.isclass(one) and issubclass(one, Exception)]
     assert all(issubclass(one, Base) and issubclass(one, HitboxError) for one in errors)
-    assert {one for one in errors if is_temporary(one("x"))} == {Overloaded, Conflict, StoreFailed, StoreFull}
+    assert {one for one in errors if is_temporary(one("x"))} == {
+        Overloaded, Conflict, StoreFailed, StoreFull, NoAnswer,
+    }  # fmt: skip
 
 
 def test_a_broker_raises_them_through_its_client(tmp_path: Path) -> None:
