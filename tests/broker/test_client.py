@@ -8,7 +8,9 @@ import itertools
 import logging
 import pickle
 import re
+import sys
 import threading
+from asyncio.subprocess import PIPE
 from collections.abc import Coroutine
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -35,6 +37,7 @@ from hitbox.broker.client import (
     Conflict,
     Delivery,
     Forbidden,
+    NoAnswer,
     NotAllowed,
     Overloaded,
     StoreFailed,
@@ -102,7 +105,9 @@ def test_all_errors_have_one_base() -> None:
     names = [getattr(client_package, name) for name in client_package.__all__]
     errors = [one for one in names if inspect.isclass(one) and issubclass(one, Exception)]
     assert all(issubclass(one, Base) and issubclass(one, HitboxError) for one in errors)
-    assert {one for one in errors if is_temporary(one("x"))} == {Overloaded, Conflict, StoreFailed, StoreFull}
+    assert {one for one in errors if is_temporary(one("x"))} == {
+        Overloaded, Conflict, StoreFailed, StoreFull, NoAnswer,
+    }  # fmt: skip
 
 
 def test_a_broker_raises_them_through_its_client(tmp_path: Path) -> None:
@@ -522,3 +527,31 @@ def test_the_page_lists_the_exceptions() -> None:
     errors = [one for one in map(client_package.__dict__.get, client_package.__all__) if inspect.isclass(one)]
     names = [one.__name__ for one in errors if issubclass(one, BrokerError) and one is not BrokerError]
     assert [name for name in names if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "waiting", ["ann.run(print)", "next(client.live('qty > 1000000')); list(client.live())", "ann.next()"]
+)
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, waiting: str) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            program = f"""
+import signal, sys
+from hitbox import Client
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+with Client.sync(sys.argv[1]) as client:
+    try:
+        with client.subscriber("ann") as ann:
+            signal.setitimer(signal.ITIMER_REAL, 1.5)
+            {waiting}
+    except KeyboardInterrupt:
+        print("interrupted")
+    client.publish({{"qty": 1}})
+"""
+            process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, url, stdout=PIPE, stderr=PIPE)
+            out, trouble = await process.communicate()
+            assert (out.split(), trouble, process.returncode) == ([b"interrupted"], b"", 0)
+            await until(lambda: broker.mailbox("ann").connected is None)
+            assert broker.describe()["last"] == 1
+
+    run(scenario())

@@ -118,10 +118,12 @@ def test_all_modes_arrive_and_come_back_as_they_were(tmp_path: Path) -> None:
                 ("text/plain", b"h\xc3\xa9"),
                 ("image/png", b"\xff"),
             ):
-                sent = await http.post("/v1/events", content=body, headers={**headers, "content-type": kind})
+                one_more = {**headers, "ce-id": kind, "content-type": kind}
+                sent = await http.post("/v1/events", content=body, headers=one_more)
                 assert sent.status_code == 201, sent.text
-            assert (await http.post("/v1/events", headers=headers)).status_code == 201
-            assert await client.publish_cloudevents({**SMALLEST, "data": b"\x00"}, third) == 8
+            assert (await http.post("/v1/events", headers={**headers, "ce-id": "empty"})).status_code == 201
+            more = [{**SMALLEST, "id": "bytes", "data": b"\x00"}, {**SMALLEST, "id": "last"}]
+            assert await client.publish_cloudevents(*more) == 8
             await client.publish({"type": "order.plain"})
             await client.publish({"type": "order.plain"}, payload=b"x", content_type="image/png")
 

@@ -71,6 +71,16 @@ def test_cloudevents_are_known_by_source_and_id(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_long_names_of_cloudevents_are_known_and_take_little_memory() -> None:
+    long = [PublishedEvent({}, cloudevent={**ORDER, "source": "/" + "x" * 60_000, "id": id}) for id in "12"]
+    keys = [one.key() or "" for one in long]
+    assert len(set(keys)) == 2
+    assert max(map(len, keys)) < 100
+    assert PublishedEvent({}, cloudevent=ORDER).key() == "/shop\n7"
+    assert PublishedEvent({}, cloudevent=ORDER, id="a").key() == "a"
+    assert PublishedEvent({}).key() is None
+
+
 def test_repetitions_that_come_at_the_same_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:

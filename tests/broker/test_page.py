@@ -202,6 +202,27 @@ def test_dead_letters_can_be_delivered_again(page: playwright.Page, url: str) ->
     expect(page.locator("#dead-done")).to_have_text("1 sent again")
 
 
+def test_payloads_are_shown_shortened(page: playwright.Page, url: str) -> None:
+    show(page, "Events")
+    with Client.sync(url) as client:
+        client.publish({"qty": 1}, payload="<b>" + "x" * 500)
+        client.publish({"qty": 1}, payload=b"12345", content_type="image/png")
+    expect(page.locator("#arrivals")).to_contain_text('payload "<b>xxx')
+    expect(page.locator("#arrivals")).to_contain_text("payload 5 bytes of image/png")
+    expect(page.locator("#arrivals b")).to_have_count(0)
+    assert "x" * 300 not in page.locator("#arrivals").inner_text()
+    with Client.sync(url) as client:
+        client.put_subscriber("pay", policy="spool", limit=1)
+        client.put_subscription("pay", "s", "qty = 77")
+        client.publish_many([{"qty": 77}] * 3, payloads=["<i>" + "y" * 500] * 3)
+    show(page, "Dead letters")
+    expect(page.locator("#dead")).to_contain_text('payload "<i>yyy', timeout=10_000)
+    expect(page.locator("#dead i")).to_have_count(0)
+    assert "y" * 300 not in page.locator("#dead").inner_text()
+    with Client.sync(url) as client:
+        client.remove_subscriber("pay")
+
+
 def test_what_clients_send_is_text_not_html(page: playwright.Page, url: str) -> None:
     nasty = "<img src=x onerror=alert(1)>"
     with Client.sync(url) as client:

@@ -18,9 +18,11 @@ from uuid import UUID
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 
 import hitbox
+from hitbox.broker import cli
 from hitbox.broker.client import Client, Delivery
 from hitbox.broker.errors import BadRequest, BrokerError
 from hitbox.broker.http.request_bodies import decode
@@ -281,4 +283,36 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
             assert [d.payload for d in got] == [{"seller": "ann", "tags": ["new"]}, b"a picture"]
             assert got[1].content_type == "image/png"
 
+    run(scenario())
+
+
+def test_the_command(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(b"\x00picture")
+    runner = CliRunner()
+
+    def publish(*more: str) -> Any:
+        return runner.invoke(cli.app, ["publish", '{"qty": 1}', *more], env={"HITBOX_URL": url})
+
+    def steps() -> None:
+        assert publish("--payload", '{"a": [1]}').exit_code == 0
+        assert publish("--payload-file", str(picture), "--content-type", "image/png").exit_code == 0
+        for wrong, message in (
+            (("--payload", "{"), "not JSON"),
+            (("--payload", "1", "--payload-file", str(picture)), "there is one payload"),
+            (("--payload-file", str(tmp_path / "none")), "No such file"),
+            (("--payload", "1", "--content-type", "a/b"), "belongs to a payload of bytes"),
+        ):
+            found = publish(*wrong)
+            assert found.exit_code != 0
+            assert message in " ".join(found.output.replace("│", " ").split())
+
+    async def scenario() -> None:
+        nonlocal url
+        async with serving(tmp_path / "broker") as (_, url), Client(url) as client:
+            await asyncio.to_thread(steps)
+            found = [(one["payload"], one.get("content_type")) for one in (await client.events())["events"]]
+            assert found == [({"a": [1]}, None), ("AHBpY3R1cmU=", "image/png")]
+
+    url = ""
     run(scenario())

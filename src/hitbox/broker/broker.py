@@ -258,14 +258,14 @@ class Broker:
     ) -> asyncio.Future[int]:
         """The same for events with ids. Those that are stored, or about to be, are not stored again."""
         found = self.message_ids.sort(items, keys, bodies)
-        self.statistics.counts["repeated"] += len(items) - len(found.fresh)
         stored = None
         if found.fresh:
             texts = [bodies[at] for at in found.fresh]
             stored = self._accept([items[at] for at in found.fresh], texts)
             self.message_ids.add([keys[at] for at in found.fresh], texts, stored)
-            if not found.known:
-                return stored
+        self.statistics.counts["repeated"] += len(items) - len(found.fresh)
+        if stored is not None and not found.known:
+            return stored
 
         async def answer() -> int:
             """The number of the first event, once all are durable."""

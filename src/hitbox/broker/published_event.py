@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from binascii import a2b_base64, b2a_base64
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -23,7 +24,8 @@ MAX_DEPTH = 200
 SHOWN = 200
 """Characters of a payload that lists of events show."""
 CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}(?:\s*;[\x20-\x7e]*)?")
-ID = re.compile(r"[\x21-\x7e]{1,200}")
+MAX_ID = 200
+ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID}}}")
 BYTES = "application/octet-stream"
 """The content type of bytes whose publisher names none."""
 
@@ -45,11 +47,12 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         """What identifies the event if it is published again; None: nothing does."""
         if self.id is not None or self.cloudevent is None:
             return self.id
-        return f"{self.cloudevent.get('source')}\n{self.cloudevent.get('id')}"  # an id of a publisher has no line break
+        key = f"{self.cloudevent.get('source')}\n{self.cloudevent.get('id')}"  # a publisher's id has no line break
+        return key if len(key) <= MAX_ID else "\n" + blake2b(key.encode(), digest_size=16).hexdigest()
 
     def check_id(self) -> None:
         if self.id is not None and not ID.fullmatch(self.id):
-            raise BadRequest(f"the id of an event is 1 to 200 visible ASCII characters, not {self.id!r:.80}")
+            raise BadRequest(f"the id of an event is 1 to {MAX_ID} visible ASCII characters, not {self.id!r:.80}")
 
     def check_payload(self) -> None:
         """Raise BadRequest if the payload cannot be stored and delivered."""

@@ -86,9 +86,11 @@ class Client(Management):
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Send any request of the HTTP API; an error of the broker becomes an exception."""
-        return await self._send(method, path, None if body is None else encoded(body), "application/json", **query)
+        return await self._send(method, path, None if body is None else encoded(body), "application/json", query)
 
-    async def _send(self, method: str, path: str, content: bytes | None, kind: str, **query: Any) -> Any:
+    async def _send(
+        self, method: str, path: str, content: bytes | None, kind: str, query: Mapping[str, Any] | None = None
+    ) -> Any:
         headers = {"content-type": kind} if content is not None else {}
         response = await self._answer(method, path, content=content, headers=headers, params=query)
         found, status = decoded(response.content), response.status_code
