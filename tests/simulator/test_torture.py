@@ -23,7 +23,7 @@ from hitbox.broker.store.store import Store
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.simulator.torture import torture
 
-MOST_SEEDS = 60
+MOST_SEEDS = 200
 
 
 def run(*words: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
