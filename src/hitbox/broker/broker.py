@@ -167,14 +167,17 @@ class Broker:
                     await asyncio.wait(self._changes, timeout=30)
         for task in self._tasks:
             task.cancel()
-        for mailbox in self.mailboxes.values():
-            if mailbox.connected is not None:
-                mailbox.connected.close(1012, "the broker is shutting down")
+        self.close_connections()
         if self.store.changes.rows():
             with contextlib.suppress(HitboxError, OSError):
                 await self.snapshot()
         await self.writer.close()
         self.store.close()
+
+    def close_connections(self) -> None:
+        for mailbox in self.mailboxes.values():
+            if mailbox.connected is not None:
+                mailbox.connected.close(1012, "the broker is shutting down")
 
     async def snapshot(self) -> dict[str, int]:
         """Save the index and drop the recorded changes that it contains."""
@@ -498,6 +501,10 @@ class Broker:
         mailbox = self.mailboxes.get((await self.put_subscriber(name, options, owner)).number)
         if mailbox is None:
             raise Conflict(f"subscriber {name!r} was removed while it connected; connect again")
+        if mailbox.subscriber.ephemeral:
+            raise Conflict(f"{name!r} is an ephemeral subscriber")
+        if self.closing:
+            raise StoreFailed("the broker is shutting down")
         if mailbox.connected is not None:
             mailbox.connected.close(4409, "another connection of this subscriber took over")
         mailbox.connect(connection, window)

@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batch: Annotated[int, _about("events or subscriptions in one request; beyond: 413", ge=1, le=MOST)] = 10_000
     max_subscribers: Annotated[int, _about("subscribers; beyond: 429", ge=1, le=MOST)] = 100_000
     max_subscriptions: Annotated[int, _about("subscriptions; beyond: 429", ge=1, le=MOST)] = 10_000_000
-    max_connections: Annotated[int, _about("WebSockets per principal", ge=1, le=MOST)] = 10_000
+    max_connections: Annotated[int, _about("WebSockets and event streams per principal", ge=1, le=MOST)] = 10_000
     max_sockets: Annotated[
         int, _about("connections of all kinds, if the process may open so many files; beyond: 503", ge=1, le=MOST)
     ] = 10_000

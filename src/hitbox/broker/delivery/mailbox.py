@@ -93,6 +93,8 @@ class Mailbox:
         self.paused = 0  # how many in flight failed and wait for their next try
         self._retry_heap: list[tuple[float, int]] = []
         self._latest_deadline = 0.0  # of any delivery in flight
+        self.written: deque[tuple[float, int]] = deque()
+        """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
         self.over_limit = False  # to be disconnected
         self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 

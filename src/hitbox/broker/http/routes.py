@@ -13,8 +13,20 @@ from starlette.requests import Request
 
 from hitbox.broker import admin
 from hitbox.broker.access.principals import Principal, Role, TokenSettings
-from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, OBSERVE_ALL, PUBLISH, READ, USE, Caller, Need
+from hitbox.broker.access.rights import (
+    ANYONE,
+    MANAGE_ALL,
+    OBSERVE,
+    OBSERVE_ALL,
+    PUBLISH,
+    READ,
+    SUBSCRIBE,
+    USE,
+    Caller,
+    Need,
+)  # fmt: skip
 from hitbox.broker.broker import Broker
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import Unknown
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
@@ -59,6 +71,12 @@ class Call:
         name = self.path("subscriber")
         self.caller.shown_subscriber(name)
         return name
+
+    def received_subscriber(self) -> Mailbox:
+        """The mailbox of the subscriber in the path, whose deliveries the caller may receive."""
+        name = self.path("subscriber")
+        self.caller.receiver(name)
+        return self.broker.mailbox(name)
 
     def used_subscriber(self) -> tuple[str, str]:
         """The subscriber in the path, which the caller may use, and its owner."""
@@ -133,6 +151,11 @@ class NewToken(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: Annotated[list[Number], msgspec.Meta(max_length=10_000)]
+
+
+class Seqs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seqs: Annotated[list[Number], msgspec.Meta(max_length=10_000)]
+    """Numbers of events. Those that are not with the subscriber are ignored."""
 
 
 class Attributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -263,6 +286,22 @@ async def delete_subscription(call: Call) -> Any:
 
 async def post_replay(call: Call) -> Any:
     return {"count": await admin.replay(call.broker, call.used_subscriber()[0], call.body.first)}
+
+
+async def acknowledge(call: Call) -> Any:
+    mailbox = call.received_subscriber()
+    asked = call.broker.tracker.acknowledge(mailbox, call.body.seqs)
+    if asked is not None:
+        await asked
+
+
+async def refuse(call: Call) -> Any:
+    mailbox = call.received_subscriber()
+    call.broker.tracker.refuse(mailbox, call.body.seqs)
+
+
+async def extend(call: Call) -> Any:
+    call.received_subscriber().extend(call.body.seqs)
 
 
 async def check(call: Call) -> Any:
@@ -396,6 +435,11 @@ ROUTES = [
         raw=True,
     ),
     Route("POST", OWNER + "/replay", USE, post_replay, "Deliver stored events again, starting at a number", Replay),
+    Route(
+        "POST", OWNER + "/ack", SUBSCRIBE, acknowledge, "Acknowledge deliveries of an event stream", Seqs, status=204
+    ),
+    Route("POST", OWNER + "/nack", SUBSCRIBE, refuse, "Deliveries failed: send them again later", Seqs, status=204),
+    Route("POST", OWNER + "/extend", SUBSCRIBE, extend, "Restart the time-out of deliveries", Seqs, status=204),
     Route("POST", "/v1/check", ANYONE, check, "Check a predicate", Text),
     Route("POST", "/v1/try", READ, attempt, "Which subscriptions an event would match, without publishing it", Trial),
     Route("POST", "/v1/explain", READ, explain, "Why a subscription matches an event, or why not", Why),
