@@ -1,4 +1,4 @@
-"""`hitbox admin subscribers`, `dead` and `schema`, as tables and as JSON."""
+"""`hitbox admin subscribers`, `webhooks`, `dead` and `schema`, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -117,3 +117,19 @@ def test_what_a_terminal_would_interpret_is_escaped(url: str) -> None:
         client.request("PUT", "/v1/subscribers/zoe/subscriptions/s", {"where": where})
     assert "city = 'a\\x1b[31m\\nb'" in run(url, "subscribers", "show", "zoe")
     assert answer(url, "subscribers", "show", "zoe")["subscriptions"][0]["where"] == where
+
+
+def test_webhooks(url: str) -> None:
+    with Client.sync(url) as client:
+        client.request("PUT", "/v1/subscribers/hooked", {})
+    said = run(url, "webhooks", "set", "hooked", "https://webhooks.invalid/a", "--batch", "7")
+    assert "deliveries of hooked are sent to https://webhooks.invalid/a" in said
+    assert "not shown again: whsec_" in said
+    assert "whsec_" not in run(url, "webhooks", "set", "hooked", "https://webhooks.invalid/b")
+    found = answer(url, "webhooks", "show", "hooked")
+    assert (found["url"], found["batch"], found["secrets"]) == ("https://webhooks.invalid/b", 100, 1)
+    assert answer(url, "webhooks", "set", "hooked", "https://webhooks.invalid/b", "--secret", "new")["secrets"] == 2
+    assert "https://webhooks.invalid/b" in run(url, "webhooks", "show", "hooked")
+    assert "must be https" in run(url, "webhooks", "set", "hooked", "http://127.0.0.1/", status=2)
+    assert run(url, "webhooks", "remove", "hooked") == "removed the webhook of hooked\n"
+    assert "has no webhook" in run(url, "webhooks", "show", "hooked", status=2)

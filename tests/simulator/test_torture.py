@@ -16,9 +16,9 @@ from hitbox.broker import admin
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
-from hitbox.broker.settings import Options
 from hitbox.broker.store.commit_marker import CommitMarker
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscriber_record import SubscriberRecord
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.simulator.torture import torture
 
@@ -252,9 +252,9 @@ def revived_letters_are_lost(right: Any) -> Bug:
 # options, schema
 
 
-@bug(SubscriptionRegistry, "_options")
+@bug(SubscriptionRegistry, "_record")
 def options_lost_at_a_start(_: Any) -> Bug:
-    return lambda registry, name, stored: Options()
+    return lambda registry, name, stored: SubscriberRecord()
 
 
 @bug(Store, "put_subscriber")

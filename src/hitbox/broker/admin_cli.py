@@ -1,4 +1,4 @@
-"""`hitbox admin subscribers`, `dead` and `schema`: commands that ask a running broker."""
+"""`hitbox admin subscribers`, `webhooks`, `dead` and `schema`: commands that ask a running broker."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ Every = Annotated[bool, typer.Option("--all", help="All of them, or all of --sub
 Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
 
 subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, remove.")
+webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
 schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
 
@@ -126,6 +127,57 @@ def remove_subscriber(
     _confirm(f"Remove {name} with {losses}?", yes)
     ask(url, token, "DELETE", _path(name))
     _print({"removed": name}, as_json, lambda: [f"removed {name} with {losses}"])
+
+
+# ---- webhooks
+
+
+@webhooks.command("set")
+def set_webhook(
+    name: Name,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where deliveries are sent, https://...")],
+    secret: Annotated[
+        str,
+        typer.Option(
+            envvar="HITBOX_WEBHOOK_SECRET",
+            help="whsec_... or new; better in the environment. Without one the present secret stays, or one is made.",
+            show_envvar=True,
+        ),
+    ] = "",
+    overlap: Annotated[
+        float, typer.Option(min=0, help="Seconds for which the previous secret signs as well.")
+    ] = 86_400,
+    batch: Annotated[int, typer.Option(min=1, max=500, help="Most deliveries in one request.")] = 100,
+    requests: Annotated[int, typer.Option(min=1, max=16, help="Most requests at a time; above 1: unordered.")] = 1,
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Send the deliveries of a subscriber to an address, by POST. A new secret is printed once. Also enables a webhook
+    that was disabled."""
+    wanted = {"url": address, "secret": secret, "overlap_seconds": overlap, "batch": batch, "max_requests": requests}
+    found = ask(url, token, "PUT", _path(name) + "/webhook", wanted)
+
+    def lines() -> Iterable[str]:
+        yield f"deliveries of {name} are sent to {_plain(found['url'])}"
+        if "secret" in found:
+            yield f"its secret, which is not shown again: {found['secret']}"
+
+    _print(found, as_json, lines)
+
+
+@webhooks.command("show")
+def show_webhook(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Show the webhook of a subscriber, without its secrets."""
+    found = ask(url, token, "GET", _path(name) + "/webhook")
+    _print(found, as_json, lambda: _table(["webhook of", _plain(name)], [[key, value] for key, value in found.items()]))
+
+
+@webhooks.command("remove")
+def remove_webhook(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Remove the webhook of a subscriber. Its deliveries are kept."""
+    ask(url, token, "DELETE", _path(name) + "/webhook")
+    _print({"removed": name}, as_json, lambda: [f"removed the webhook of {name}"])
 
 
 # ---- dead letters

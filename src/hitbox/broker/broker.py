@@ -16,18 +16,23 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
 from hitbox.broker.access.directory import Directory
+from hitbox.broker.access.rights import Caller
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
+from hitbox.broker.delivery.receiver import Receiver
+from hitbox.broker.delivery.target_address import check_literal
+from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
@@ -35,7 +40,9 @@ from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscriber_record import record_of
 from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
+from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
 
@@ -73,6 +80,7 @@ class Broker:
             self.store.close()
             raise
         self.statistics = Statistics()
+        self.webhooks = Webhooks(self)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
@@ -130,6 +138,9 @@ class Broker:
         for task in self._tasks:
             task.add_done_callback(self._ended)
         self.started = True
+        for mailbox in list(self.mailboxes.values()):
+            if mailbox.subscriber.webhook is not None:
+                self.webhooks.update(mailbox)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A task failed: accept nothing more. Accepted events are in the store and are matched after a restart."""
@@ -168,6 +179,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         self.close_connections()
+        await self.webhooks.stop()
         if self.store.changes.rows():
             with contextlib.suppress(HitboxError, OSError):
                 await self.snapshot()
@@ -365,11 +377,52 @@ class Broker:
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
-            row = (subscriber.number, name, msgspec.json.encode(wanted), owner)
+            row = (subscriber.number, name, record_of(wanted, subscriber.webhook), owner)
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             self._add(subscriber)
-            return subscriber
+        self.webhooks.update(self.mailboxes[subscriber.number])
+        return subscriber
+
+    async def put_webhook(self, name: str, given: WebhookSettings) -> str:
+        """Set the webhook of a subscriber; returns its secret if one was made, to be shown once."""
+        check_url(given.url, self.settings.allow_private_webhooks)
+        if not self.settings.allow_private_webhooks:
+            check_literal(urlsplit(given.url).hostname or "")
+        made = ""
+
+        def change(old: Webhook | None) -> Webhook:
+            nonlocal made
+            new, made = given.changed(old, time.time())
+            return new
+
+        await self._change(self._change_webhook(self.subscriber(name), change))
+        return made
+
+    async def remove_webhook(self, name: str) -> None:
+        await self._change(self._change_webhook(self.subscriber(name), lambda old: None))
+
+    async def disable_webhook(self, name: str, used: Webhook, reason: str) -> None:
+        """Use a webhook no more, unless it was changed in the meantime."""
+
+        def change(old: Webhook | None) -> Webhook | None:
+            return msgspec.structs.replace(used, disabled=reason) if old == used else old
+
+        await self._change(self._change_webhook(self.subscriber(name), change))
+
+    async def _change_webhook(self, subscriber: Subscriber, change: Callable[[Webhook | None], Webhook | None]) -> None:
+        async with self.change_barrier.exclusive():
+            if self.registry.by_number.get(subscriber.number) is not subscriber:
+                raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
+            if subscriber.ephemeral:
+                raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: a webhook needs a durable one")
+            wanted = change(subscriber.webhook)
+            row = (subscriber.number, subscriber.name, record_of(subscriber.options, wanted))
+            await self.writer.submit(lambda: self.store.put_subscriber(*row), frees_space=wanted is None)
+            subscriber.webhook = wanted
+        mailbox = self.mailboxes[subscriber.number]
+        mailbox.webhook_problem = ""
+        self.webhooks.update(mailbox)
 
     def _known_or_new(self, name: str, owner: str) -> tuple[Subscriber, bool]:
         """The subscriber, and whether it is new. The caller holds the change barrier exclusively."""
@@ -448,7 +501,7 @@ class Broker:
             if subscriber.ephemeral:
                 return warnings
             number, rows = subscriber.number, [one.row() for one in put]
-            options = msgspec.json.encode(subscriber.options)
+            options = record_of(subscriber.options, subscriber.webhook)
 
             claimed = owner if not subscriber.owner else ""
 
@@ -505,10 +558,14 @@ class Broker:
             raise Conflict(f"{name!r} is an ephemeral subscriber")
         if self.closing:
             raise StoreFailed("the broker is shutting down")
+        self.connect(mailbox, connection, window)
+        return mailbox
+
+    def connect(self, mailbox: Mailbox, connection: Connection, window: int) -> None:
+        """If the subscriber has a connection already, that one is closed."""
         if mailbox.connected is not None:
             mailbox.connected.close(4409, "another connection of this subscriber took over")
         mailbox.connect(connection, window)
-        return mailbox
 
     def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
         if name in self.registry.by_name:
@@ -524,6 +581,19 @@ class Broker:
         subscriber = mailbox.subscriber
         if subscriber.ephemeral and self.registry.by_name.get(subscriber.name) is subscriber:
             await self.remove_subscriber(subscriber.name)
+        self.webhooks.update(mailbox)  # it waited for this connection to end
+
+    @contextlib.contextmanager
+    def watched(self, receiver: Receiver) -> Iterator[None]:
+        """Close a receiver when its caller loses its rights."""
+        watched = self.directory.watch(receiver.caller, receiver.close, receiver.need)
+        try:
+            yield
+        finally:
+            self.directory.unwatch(watched)
+
+    def acting_for(self, owner: str) -> Caller:
+        return self.directory.acting_for(owner)
 
     # ---- housekeeping
 

@@ -60,6 +60,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_lookups: Annotated[
         int, _about("waiting requests to check, try or explain, of which two run at a time; beyond: 429", ge=1, le=MOST)
     ] = 20
+    max_webhook_requests: Annotated[
+        int, _about("requests to webhooks at a time; beyond: they wait", ge=1, le=10_000)
+    ] = 100
+    allow_private_webhooks: Annotated[
+        bool, _about("webhooks may be plain http, and lead to loopback, private and link-local addresses")
+    ] = False
     publish_rate: Annotated[
         float, _about("events per second and principal; 0: no limit; beyond: 429", ge=0, le=MOST)
     ] = 0.0
@@ -114,11 +120,3 @@ def check_options(options: Options, ephemeral: bool) -> Options:
     if not 0 <= options.backoff_seconds <= 86_400 or not 0 <= options.max_backoff_seconds <= 86_400:
         raise BadRequest("backoff_seconds and max_backoff_seconds must be 0 to 86400")
     return options
-
-
-def read_options(stored: Any) -> Options:
-    """Decode stored options."""
-    try:
-        return check_options(msgspec.json.decode(stored, type=Options), False)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as problem:
-        raise BadRequest(str(problem)) from None

@@ -37,6 +37,7 @@ from hitbox.broker.http.app import application
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.gate import Gate
 from hitbox.broker.subscriptions import SubscriptionRegistry
+from hitbox.broker.webhook import WebhookSettings
 from support.broker_kit import SCHEMA, serving, until
 
 PARIS, ROME = {"price": 1.0, "city": "Paris"}, {"price": 2.0, "city": "Rome"}
@@ -94,6 +95,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", routes.OWNER + "/ack"): {"seqs": [1]},
     ("POST", routes.OWNER + "/nack"): {"seqs": [1]},
     ("POST", routes.OWNER + "/extend"): {"seqs": [1]},
+    ("PUT", routes.OWNER + "/webhook"): {"url": "https://192.0.2.1.example/"},
     ("POST", "/v1/check"): {"where": "price > 0"},
     ("POST", "/v1/try"): {"event": PARIS},
     ("POST", "/v1/explain"): {"event": PARIS, "id": "a.own/s"},
@@ -124,6 +126,9 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("POST", routes.OWNER + "/nack"): {"subscribe"},
     ("POST", routes.OWNER + "/extend"): {"subscribe"},
     ("GET", STREAM): {"subscribe"},
+    ("GET", routes.OWNER + "/webhook"): {"observe", "manage", "subscribe"},
+    ("PUT", routes.OWNER + "/webhook"): {"subscribe"},
+    ("DELETE", routes.OWNER + "/webhook"): {"subscribe", "manage"},
     ("POST", "/v1/check"): set(ROLES),
     ("POST", "/v1/try"): {"subscribe", "observe", "manage"},
     ("POST", "/v1/explain"): {"subscribe", "observe", "manage"},
@@ -205,6 +210,7 @@ async def _prepared(s: Scene) -> None:
     s.broker.directory.protected = True
     assert local.token is None
     await s.broker.subscribe("a.own", [msgspec.convert({"name": "s", "where": "price > 0"}, websocket.Subscription)])
+    await s.broker.put_webhook("a.own", WebhookSettings("https://webhooks.invalid/"))
 
 
 def _path(path: str, name: str) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
-from hitbox.broker.delivery.mailbox import Connection, Delivery, Mailbox
+from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics, TraceRow
 from hitbox.broker.store.group_commit import Writer
@@ -73,13 +73,13 @@ class DeliveryTracker:
         else:
             self._after_next_record.append(step)
 
-    async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
-        """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
+    async def next(self, mailbox: Mailbox, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
+        """Wait for the next deliveries, at most `most`; an empty list if the connection was closed or replaced."""
         while mailbox.connected is connection:
             if mailbox.over_limit:
                 connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
                 return []
-            found = mailbox.take()
+            found = mailbox.take(most)
             if found:
                 return found
             if mailbox.needs_refill():
@@ -193,12 +193,12 @@ class DeliveryTracker:
         done.add_done_callback(settle)
         return done
 
-    def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
+    def refuse(self, mailbox: Mailbox, seqs: Iterable[int], reason: str = "refused by the subscriber") -> None:
         """The subscriber could not handle these deliveries: they are sent again later, or become dead letters."""
         for seq in seqs:
             delivery = mailbox.in_flight.get(seq)
             if delivery is not None and delivery.deadline:
-                self._try_failed(mailbox, delivery, "refused by the subscriber")
+                self._try_failed(mailbox, delivery, reason)
 
     def _try_failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
         number, seq, level = mailbox.subscriber.number, d.seq, d.level

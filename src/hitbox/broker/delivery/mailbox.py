@@ -95,6 +95,7 @@ class Mailbox:
         self._latest_deadline = 0.0  # of any delivery in flight
         self.written: deque[tuple[float, int]] = deque()
         """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
+        self.webhook_problem = ""  # why its latest request failed
         self.over_limit = False  # to be disconnected
         self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
@@ -155,11 +156,11 @@ class Mailbox:
         """How many more may be sent. A delivery in its pause is not with the client, so it does not count."""
         return self.window - len(self.in_flight) + min(self.paused, MEMORY_ROWS)
 
-    def take(self) -> list[Delivery]:
+    def take(self, most: int = FRAME_COUNT) -> list[Delivery]:
         """The next deliveries for one frame, most urgent first, within the window. They are in flight from now on."""
         found: list[Delivery] = []
         size = 0
-        most = min(FRAME_COUNT, self.window_left()) if not self.subscriber.ephemeral else FRAME_COUNT
+        most = min(most, self.window_left()) if not self.subscriber.ephemeral else most
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
@@ -293,6 +294,9 @@ class Mailbox:
     def describe(self) -> dict[str, object]:
         """State of the subscriber for the API and the page."""
         s = self.subscriber
+        webhook = None
+        if s.webhook is not None:
+            webhook = {**s.webhook.describe(time.time()), "problem": s.webhook.disabled or self.webhook_problem}
         return {
             "name": s.name,
             "ephemeral": s.ephemeral,
@@ -304,5 +308,6 @@ class Mailbox:
             "dropped": self.dropped,
             "dead": self.dead,
             "redelivered": self.resent,
+            "webhook": webhook,
             "options": msgspec.to_builtins(s.options),
         }

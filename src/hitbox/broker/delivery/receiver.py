@@ -6,7 +6,7 @@ import asyncio
 
 from hitbox.broker.access.rights import SUBSCRIBE, Caller
 from hitbox.broker.delivery.delivery import DeliveryTracker
-from hitbox.broker.delivery.mailbox import Delivery, Mailbox
+from hitbox.broker.delivery.mailbox import FRAME_COUNT, Delivery, Mailbox
 
 
 class Receiver:
@@ -24,9 +24,9 @@ class Receiver:
         self.close_with = self.close_with or (code, reason)
         self.ended.set()
 
-    async def next(self, mailbox: Mailbox) -> list[Delivery]:
+    async def next(self, mailbox: Mailbox, most: int = FRAME_COUNT) -> list[Delivery]:
         """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
-        while deliveries := await self.tracker.next(mailbox, self):
+        while deliveries := await self.tracker.next(mailbox, self, most):
             if seen := self._seen(mailbox, deliveries):
                 return seen
         return []

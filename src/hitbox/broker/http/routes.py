@@ -35,6 +35,7 @@ from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.webhook import WebhookSettings
 from hitbox.encoding.schema import Schema
 
 LARGE = 64 * 1024
@@ -304,6 +305,25 @@ async def extend(call: Call) -> Any:
     call.received_subscriber().extend(call.body.seqs)
 
 
+async def get_webhook(call: Call) -> Any:
+    found = call.broker.mailbox(call.shown_subscriber()).describe()["webhook"]
+    if found is None:
+        raise Unknown(f"the subscriber {call.path('subscriber')!r:.100} has no webhook")
+    return found
+
+
+async def put_webhook(call: Call) -> Any:
+    """Whoever sets it gets the deliveries, so the caller must be allowed to receive them."""
+    name = call.received_subscriber().subscriber.name
+    secret = await call.broker.put_webhook(name, call.body)
+    shown = call.broker.mailbox(name).describe()["webhook"]
+    return {**shown, "secret": secret} if secret and isinstance(shown, dict) else shown
+
+
+async def delete_webhook(call: Call) -> Any:
+    await call.broker.remove_webhook(call.used_subscriber()[0])
+
+
 async def check(call: Call) -> Any:
     """The predicate in normal form, or an error with its position."""
     predicate = await call.lookups.run(call.broker.registry.index.parse, call.body.where)
@@ -440,6 +460,16 @@ ROUTES = [
     ),
     Route("POST", OWNER + "/nack", SUBSCRIBE, refuse, "Deliveries failed: send them again later", Seqs, status=204),
     Route("POST", OWNER + "/extend", SUBSCRIBE, extend, "Restart the time-out of deliveries", Seqs, status=204),
+    Route("GET", OWNER + "/webhook", READ, get_webhook, "The webhook of a subscriber, without its secrets"),
+    Route(
+        "PUT",
+        OWNER + "/webhook",
+        SUBSCRIBE,
+        put_webhook,
+        "Send the deliveries by POST; shows a new secret once",
+        WebhookSettings,
+    ),
+    Route("DELETE", OWNER + "/webhook", USE, delete_webhook, "Remove the webhook", status=204),
     Route("POST", "/v1/check", ANYONE, check, "Check a predicate", Text),
     Route("POST", "/v1/try", READ, attempt, "Which subscriptions an event would match, without publishing it", Trial),
     Route("POST", "/v1/explain", READ, explain, "Why a subscription matches an event, or why not", Why),

@@ -423,6 +423,15 @@ const OPTIONS = [
   { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
 ];
 
+const WEBHOOK = [
+  { name: "url", label: "Address that deliveries are sent to; empty: no webhook", type: "url", value: "" },
+  { name: "batch", label: "Most deliveries in one request", type: "number", value: 100 },
+  { name: "max_requests", label: "Most requests at a time", type: "number", value: 1 },
+  { name: "new_secret", label: "Make a new secret; the old one is valid for a day", type: "checkbox", value: false },
+];
+
+const webhookState = (webhook) => !webhook ? "It has none." : webhook.disabled ? `Disabled: ${webhook.disabled}. Saving enables it.` : webhook.problem ? `The latest request failed: ${webhook.problem}` : "It works.";
+
 const subscriberPath = (name) => `/v1/subscribers/${encodeURIComponent(name)}`;
 
 function subscriberActions(s) {
@@ -434,6 +443,14 @@ function subscriberActions(s) {
       await ask("PUT", subscriberPath(s.name), values);
       await done(`the settings of ${s.name} are saved`);
     }, OPTIONS.map((one) => ({ ...one, value: s.options[one.name] })))),
+    action("Webhook", s.name, () => confirmThen(`Webhook of ${s.name}`, webhookState(s.webhook), "Save", async ({ new_secret, ...values }) => {
+      if (!values.url) {
+        await ask("DELETE", `${subscriberPath(s.name)}/webhook`);
+        return done(`${s.name} has no webhook`);
+      }
+      const found = await ask("PUT", `${subscriberPath(s.name)}/webhook`, { ...values, secret: new_secret ? "new" : "" });
+      return done(`the webhook of ${s.name} is saved` + (found.secret ? `; its secret, which is not shown again: ${found.secret}` : ""));
+    }, WEBHOOK.map((one) => ({ ...one, value: s.webhook?.[one.name] ?? one.value })))),
     action("Replay", s.name, () => confirmThen(`Replay for ${s.name}`, "Stored events, from this number on, are delivered again if its subscriptions want them.", "Replay", async ({ first }) => {
       const found = await ask("POST", `${subscriberPath(s.name)}/replay`, { first });
       await done(`${counted(found.count, "event", "events")} will be delivered again to ${s.name}`);
@@ -451,7 +468,8 @@ const listSubscribers = () => listed("who-error", async () => {
   const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : ""),
+    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "")
+      + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
 });
 
