@@ -123,10 +123,10 @@ def acknowledgements_are_lost(_: Any) -> Bug:
 
 @bug(Mailbox, "take")
 def least_urgent_first_in_memory(right: Any) -> Bug:
-    def bad(mailbox: Mailbox) -> list[Delivery]:
+    def bad(mailbox: Mailbox, *rest: Any) -> list[Delivery]:
         mailbox._ready.reverse()
         try:
-            found: list[Delivery] = right(mailbox)
+            found: list[Delivery] = right(mailbox, *rest)
         finally:
             mailbox._ready.reverse()
         return found
@@ -158,7 +158,7 @@ def a_group_is_mixed_up(right: Any) -> Bug:
 
 @bug(Mailbox, "window_left")
 def window_ignored(_: Any) -> Bug:
-    return lambda mailbox: 1000
+    return lambda mailbox, connection: 1000
 
 
 # failures and tries
@@ -166,7 +166,7 @@ def window_ignored(_: Any) -> Bug:
 
 @bug(DeliveryTracker, "refuse")
 def refusals_are_lost(_: Any) -> Bug:
-    return lambda post, mailbox, seqs: None
+    return lambda post, mailbox, seqs, *rest: None
 
 
 @bug(Store, "retry")

@@ -188,8 +188,8 @@ class Broker:
 
     def close_connections(self) -> None:
         for mailbox in self.mailboxes.values():
-            if mailbox.connected is not None:
-                mailbox.connected.close(1012, "the broker is shutting down")
+            for connection in mailbox.connections():
+                connection.close(1012, "the broker is shutting down")
 
     async def snapshot(self) -> dict[str, int]:
         """Save the index and drop the recorded changes that it contains."""
@@ -381,7 +381,10 @@ class Broker:
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             self._add(subscriber)
-        self.webhooks.update(self.mailboxes[subscriber.number])
+        mailbox = self.mailboxes[subscriber.number]
+        if not wanted.shared:
+            _replace(mailbox.connections()[:-1])  # it was shared until now
+        self.webhooks.update(mailbox)
         return subscriber
 
     async def put_webhook(self, name: str, given: WebhookSettings) -> str:
@@ -442,8 +445,8 @@ class Broker:
 
     def _forget(self, subscriber: Subscriber, reason: str) -> None:
         mailbox = self.mailboxes.pop(subscriber.number, None)
-        if mailbox is not None and mailbox.connected is not None:
-            mailbox.connected.close(4404, reason)
+        for connection in [] if mailbox is None else mailbox.connections():
+            connection.close(4404, reason)
         self.registry.forget(subscriber)
 
     async def remove_subscriber(self, name: str) -> None:
@@ -562,9 +565,9 @@ class Broker:
         return mailbox
 
     def connect(self, mailbox: Mailbox, connection: Connection, window: int) -> None:
-        """If the subscriber has a connection already, that one is closed."""
-        if mailbox.connected is not None:
-            mailbox.connected.close(4409, "another connection of this subscriber took over")
+        """If the subscriber is not shared and has a connection already, that one is closed."""
+        if not mailbox.subscriber.options.shared:
+            _replace(mailbox.connections())
         mailbox.connect(connection, window)
 
     def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
@@ -674,7 +677,7 @@ class Broker:
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "subscribers": len(self.registry.by_name),
-            "connections": sum(m.connected is not None for m in self.mailboxes.values()),
+            "connections": sum(len(m.connections()) for m in self.mailboxes.values()),
             "pending": self._pending(),
             "waiting": self.waiting,
             "last": self.store.events.next() - 1,
@@ -689,6 +692,11 @@ class Broker:
             "restore_seconds": self.registry.restore_seconds,
             **{name: self.statistics.counts[name] for name in COUNTERS},
         }
+
+
+def _replace(connections: Iterable[Connection]) -> None:
+    for one in connections:
+        one.close(4409, "another connection of this subscriber took over")
 
 
 COUNTERS = (

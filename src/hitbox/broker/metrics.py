@@ -15,7 +15,7 @@ from hitbox.broker.subscriptions import Subscriber
 GAUGES = {
     "subscriptions": "Subscriptions in the index",
     "subscribers": "Subscribers, connected or not",
-    "connections": "Subscribers with a connection",
+    "connections": "Connections of subscribers: WebSockets, event streams and webhooks",
     "pending": "Deliveries not acknowledged yet",
     "waiting": "Events accepted but not matched yet",
     "dead_letters": "Dead letters stored",

@@ -90,6 +90,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tries: int = 5
     backoff_seconds: float = 1.0
     max_backoff_seconds: float = 60.0
+    shared: bool = False
+    """Several connections share the deliveries. Otherwise a new connection replaces the one before."""
     unmatched: bool = False
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
 

@@ -196,7 +196,7 @@ class WebhookSession(Receiver):
             self.close(4410, outcome.says)
         else:
             self._failed(outcome)
-            self.tracker.refuse(self.mailbox, seqs, f"webhook: {outcome.says}")
+            self.tracker.refuse(self.mailbox, seqs, self, f"webhook: {outcome.says}")
 
     def _body(self, deliveries: list[Delivery]) -> bytes:
         now = datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()
@@ -253,7 +253,8 @@ class Webhooks:
             if not usable or session.webhook != wanted or session.owner != subscriber.owner:
                 session.close(1000, "its settings were changed")  # comes back here when it has ended
             return
-        if not usable or mailbox.connected is not None or self.host.mailboxes.get(subscriber.number) is not mailbox:
+        taken = mailbox.connected is not None and not subscriber.options.shared
+        if not usable or taken or self.host.mailboxes.get(subscriber.number) is not mailbox:
             return
         if self._requests is None:
             self._requests = Requests(self.host.settings)

@@ -113,7 +113,9 @@ class EventStream(Receiver):
             before = [seq for _, seq in mailbox.written]
             mailbox.written = self._written
             if is_resumed and self.last:
-                received = before[: before.index(self.last) + 1] if self.last in before else [self.last]
+                received = [self.last]
+                if self.last in before and not mailbox.subscriber.options.shared:  # else others have got them since
+                    received = before[: before.index(self.last) + 1]
                 asked = self.tracker.acknowledge(mailbox, received)
                 if asked is not None:
                     await asked

@@ -203,8 +203,7 @@ class Session(Receiver):
                 case Ack() | Nack() | Extend():
                     await self._handle_delivery_message(mailbox, message)
                 case SetWindow():
-                    mailbox.window = message.size
-                    mailbox.wake.set()
+                    mailbox.set_window(self, message.size)
                 case Hello():
                     raise BadRequest("a second hello: it may be sent only once")
                 case _:
@@ -218,9 +217,9 @@ class Session(Receiver):
                 if asked is not None:
                     await asked
             case Nack():
-                self.broker.tracker.refuse(mailbox, message.seqs)
+                self.broker.tracker.refuse(mailbox, message.seqs, self)
             case Extend():
-                mailbox.extend(message.seqs)
+                mailbox.extend(message.seqs, self)
         if len(message.seqs) > MANY or (isinstance(message, Ack) and len(message.ranges) > MANY):
             await asyncio.sleep(0)
 

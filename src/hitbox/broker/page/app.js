@@ -420,6 +420,7 @@ const OPTIONS = [
   { name: "max_tries", label: "Most tries, then it is a dead letter", type: "number" },
   { name: "backoff_seconds", label: "Seconds before the second try", type: "number" },
   { name: "max_backoff_seconds", label: "Most seconds between tries", type: "number" },
+  { name: "shared", label: "Several connections share its deliveries", type: "checkbox" },
   { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
 ];
 
@@ -468,7 +469,7 @@ const listSubscribers = () => listed("who-error", async () => {
   const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "")
+    (s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "")
       + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
 });
