@@ -29,7 +29,7 @@ Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of dead lette
 Every = Annotated[bool, typer.Option("--all", help="All of them, or all of --subscriber.")]
 Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
 
-subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, remove.")
+subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, pause, resume, remove.")
 webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
 schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
@@ -88,7 +88,7 @@ def list_subscribers(
 ) -> None:
     """List subscribers, those with the most pending deliveries first."""
     found = ask(url, token, "GET", "/v1/subscribers", q=search, limit=limit)
-    columns = ["name", "connected", "subscriptions", "pending", "dead", "dropped"]
+    columns = ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped"]
 
     def lines() -> Iterable[str]:
         yield from _table(columns, [[one[name] for name in columns] for one in found["subscribers"]])
@@ -115,6 +115,20 @@ def show_subscriber(
         yield from _table(columns, [[one[column] for column in columns] for one in wanted])
 
     _print({**found, "subscriptions": wanted}, as_json, lines)
+
+
+@subscribers.command("pause")
+def pause_subscriber(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Send nothing to a subscriber until it is resumed. Its deliveries are kept, up to its limit."""
+    ask(url, token, "POST", _path(name) + "/pause")
+    _print({"paused": name}, as_json, lambda: [f"{name} is paused; its deliveries are kept"])
+
+
+@subscribers.command("resume")
+def resume_subscriber(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Send deliveries to a paused subscriber again."""
+    ask(url, token, "POST", _path(name) + "/resume")
+    _print({"resumed": name}, as_json, lambda: [f"{name} gets its deliveries again"])
 
 
 @subscribers.command("remove")

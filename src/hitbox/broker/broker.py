@@ -377,7 +377,7 @@ class Broker:
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
-            row = (subscriber.number, name, record_of(wanted, subscriber.webhook), owner)
+            row = (subscriber.number, name, record_of(wanted, subscriber.webhook, subscriber.paused), owner)
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             self._add(subscriber)
@@ -394,37 +394,53 @@ class Broker:
             check_literal(urlsplit(given.url).hostname or "")
         made = ""
 
-        def change(old: Webhook | None) -> Webhook:
+        def change(subscriber: Subscriber) -> Webhook:
             nonlocal made
-            new, made = given.changed(old, time.time())
+            new, made = given.changed(subscriber.webhook, time.time())
             return new
 
-        await self._change(self._change_webhook(self.subscriber(name), change))
+        await self._change(self._set_apart(self.subscriber(name), webhook=change))
         return made
 
     async def remove_webhook(self, name: str) -> None:
-        await self._change(self._change_webhook(self.subscriber(name), lambda old: None))
+        await self._change(self._set_apart(self.subscriber(name), webhook=lambda _: None))
 
     async def disable_webhook(self, name: str, used: Webhook, reason: str) -> None:
         """Use a webhook no more, unless it was changed in the meantime."""
 
-        def change(old: Webhook | None) -> Webhook | None:
+        def change(subscriber: Subscriber) -> Webhook | None:
+            old = subscriber.webhook
             return msgspec.structs.replace(used, disabled=reason) if old == used else old
 
-        await self._change(self._change_webhook(self.subscriber(name), change))
+        await self._change(self._set_apart(self.subscriber(name), webhook=change))
 
-    async def _change_webhook(self, subscriber: Subscriber, change: Callable[[Webhook | None], Webhook | None]) -> None:
+    async def pause(self, name: str, paused: bool) -> None:
+        """Send nothing to a subscriber, or go on. Its deliveries are kept, under its limits."""
+        subscriber = self.subscriber(name)
+        if subscriber.paused != paused or subscriber.ephemeral:
+            await self._change(self._set_apart(subscriber, paused=paused))
+
+    async def _set_apart(
+        self,
+        subscriber: Subscriber,
+        webhook: Callable[[Subscriber], Webhook | None] | None = None,
+        paused: bool | None = None,
+    ) -> None:
+        """Change what is set apart from the options; None: as it is."""
         async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
             if subscriber.ephemeral:
-                raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: a webhook needs a durable one")
-            wanted = change(subscriber.webhook)
-            row = (subscriber.number, subscriber.name, record_of(subscriber.options, wanted))
-            await self.writer.submit(lambda: self.store.put_subscriber(*row), frees_space=wanted is None)
-            subscriber.webhook = wanted
+                raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: this needs a durable one")
+            hook = subscriber.webhook if webhook is None else webhook(subscriber)
+            wanted = subscriber.paused if paused is None else paused
+            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted))
+            await self.writer.submit(lambda: self.store.put_subscriber(*row))
+            subscriber.webhook, subscriber.paused = hook, wanted
         mailbox = self.mailboxes[subscriber.number]
-        mailbox.webhook_problem = ""
+        if webhook is not None:
+            mailbox.webhook_problem = ""
+        mailbox.wake.set()
         self.webhooks.update(mailbox)
 
     def _known_or_new(self, name: str, owner: str) -> tuple[Subscriber, bool]:
@@ -504,7 +520,7 @@ class Broker:
             if subscriber.ephemeral:
                 return warnings
             number, rows = subscriber.number, [one.row() for one in put]
-            options = record_of(subscriber.options, subscriber.webhook)
+            options = record_of(subscriber.options, subscriber.webhook, subscriber.paused)
 
             claimed = owner if not subscriber.owner else ""
 

@@ -15,15 +15,16 @@ class SubscriberRecord(Options, frozen=True, forbid_unknown_fields=True):
     """The options are replaced as a whole, by every client that connects with some; the rest is not."""
 
     webhook: Webhook | None = None
+    paused: bool = False
 
     @property
     def options(self) -> Options:
         return Options(**{name: getattr(self, name) for name in Options.__struct_fields__})
 
 
-def record_of(options: Options, webhook: Webhook | None) -> bytes:
+def record_of(options: Options, webhook: Webhook | None, paused: bool) -> bytes:
     """As it is stored."""
-    return msgspec.json.encode(SubscriberRecord(**msgspec.structs.asdict(options), webhook=webhook))
+    return msgspec.json.encode(SubscriberRecord(**msgspec.structs.asdict(options), webhook=webhook, paused=paused))
 
 
 def read_record(stored: Any) -> SubscriberRecord:

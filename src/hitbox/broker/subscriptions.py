@@ -63,6 +63,8 @@ class Subscriber:
     ephemeral_names: set[str] = field(default_factory=set)
     owner: str = ""
     webhook: Webhook | None = None
+    paused: bool = False
+    """Nothing is sent to it."""
 
 
 class Visibility(Protocol):
@@ -94,7 +96,9 @@ class SubscriptionRegistry:
                 self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
             else:
                 record, owner = self._record(name, options), owners.get(number, "")
-                self.add(Subscriber(number, name, record.options, owner=owner, webhook=record.webhook))
+                one = Subscriber(number, name, record.options, owner=owner)
+                one.webhook, one.paused = record.webhook, record.paused
+                self.add(one)
         query = f"""SELECT subscriber, ifnull(min(iif(priority BETWEEN 0 AND {LEVELS - 1}, priority, NULL)), {LEVELS}),
                     count(*) FROM subscriptions GROUP BY subscriber"""
         for number, lowest, count in store.db.execute(query):

@@ -126,6 +126,8 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("POST", routes.OWNER + "/nack"): {"subscribe"},
     ("POST", routes.OWNER + "/extend"): {"subscribe"},
     ("GET", STREAM): {"subscribe"},
+    ("POST", routes.OWNER + "/pause"): {"subscribe", "manage"},
+    ("POST", routes.OWNER + "/resume"): {"subscribe", "manage"},
     ("GET", routes.OWNER + "/webhook"): {"observe", "manage", "subscribe"},
     ("PUT", routes.OWNER + "/webhook"): {"subscribe"},
     ("DELETE", routes.OWNER + "/webhook"): {"subscribe", "manage"},

@@ -79,12 +79,13 @@ class DeliveryTracker:
             if mailbox.over_limit:
                 connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
                 return []
-            found = mailbox.take(connection, most)
-            if found:
-                return found
-            if mailbox.needs_refill(connection):
-                await self._refill(mailbox, connection)
-                continue
+            if not mailbox.subscriber.paused:
+                found = mailbox.take(connection, most)
+                if found:
+                    return found
+                if mailbox.needs_refill(connection):
+                    await self._refill(mailbox, connection)
+                    continue
             mailbox.rest(connection)
             mailbox.wake.clear()
             await mailbox.wake.wait()
@@ -247,7 +248,7 @@ class DeliveryTracker:
         """A durable subscriber has more pending deliveries than its limit: apply its policy."""
         options, number = mailbox.subscriber.options, mailbox.subscriber.number
         if options.policy == "disconnect":
-            if mailbox.within_limit and mailbox.connected is not None:
+            if mailbox.within_limit and mailbox.connected is not None and not mailbox.subscriber.paused:
                 mailbox.over_limit, mailbox.within_limit = True, False
                 mailbox.wake.set()
             return

@@ -375,6 +375,7 @@ class Mailbox:
             "ephemeral": s.ephemeral,
             "connected": self.connected is not None,
             "connections": len(self._consumers),
+            "paused": s.paused,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
             "held": len(self.in_flight),

@@ -305,6 +305,14 @@ async def extend(call: Call) -> Any:
     call.received_subscriber().extend(call.body.seqs)
 
 
+async def pause(call: Call) -> Any:
+    await call.broker.pause(call.used_subscriber()[0], True)
+
+
+async def resume(call: Call) -> Any:
+    await call.broker.pause(call.used_subscriber()[0], False)
+
+
 async def get_webhook(call: Call) -> Any:
     found = call.broker.mailbox(call.shown_subscriber()).describe()["webhook"]
     if found is None:
@@ -460,6 +468,8 @@ ROUTES = [
     ),
     Route("POST", OWNER + "/nack", SUBSCRIBE, refuse, "Deliveries failed: send them again later", Seqs, status=204),
     Route("POST", OWNER + "/extend", SUBSCRIBE, extend, "Restart the time-out of deliveries", Seqs, status=204),
+    Route("POST", OWNER + "/pause", USE, pause, "Send nothing to a subscriber; its deliveries are kept", status=204),
+    Route("POST", OWNER + "/resume", USE, resume, "Send its deliveries again", status=204),
     Route("GET", OWNER + "/webhook", READ, get_webhook, "The webhook of a subscriber, without its secrets"),
     Route(
         "PUT",

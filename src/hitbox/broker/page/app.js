@@ -452,6 +452,10 @@ function subscriberActions(s) {
       const found = await ask("PUT", `${subscriberPath(s.name)}/webhook`, { ...values, secret: new_secret ? "new" : "" });
       return done(`the webhook of ${s.name} is saved` + (found.secret ? `; its secret, which is not shown again: ${found.secret}` : ""));
     }, WEBHOOK.map((one) => ({ ...one, value: s.webhook?.[one.name] ?? one.value })))),
+    action(s.paused ? "Resume" : "Pause", s.name, () => confirmThen(`${s.paused ? "Resume" : "Pause"} ${s.name}?`, s.paused ? "Its deliveries are sent again." : "Nothing is sent to it. Its deliveries are kept, up to its limit.", s.paused ? "Resume" : "Pause", async () => {
+      await ask("POST", `${subscriberPath(s.name)}/${s.paused ? "resume" : "pause"}`);
+      await done(`${s.name} ${s.paused ? "gets its deliveries again" : "is paused"}`);
+    })),
     action("Replay", s.name, () => confirmThen(`Replay for ${s.name}`, "Stored events, from this number on, are delivered again if its subscriptions want them.", "Replay", async ({ first }) => {
       const found = await ask("POST", `${subscriberPath(s.name)}/replay`, { first });
       await done(`${counted(found.count, "event", "events")} will be delivered again to ${s.name}`);
@@ -470,7 +474,7 @@ const listSubscribers = () => listed("who-error", async () => {
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
     (s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "")
-      + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
+      + (s.paused ? ", paused" : "") + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
 });
 
