@@ -214,6 +214,37 @@ def test_an_endless_answer_is_not_read(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_body_that_does_not_end_does_not_matter(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            there.answers = [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"]
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1))
+            await publish(broker, 3)
+            await until(lambda: pending(broker) == 0)
+            assert dict(broker.statistics.webhook_requests) == {"ok": 3}
+            assert (there.seqs(), there.connections) == ([1, 2, 3], 2)
+
+    run(scenario())
+
+
+def test_a_principal_that_claims_a_subscriber_changes_nothing_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _):
+            await prepare(broker, Options(shared=True))
+            await broker.put_webhook("ann", WebhookSettings("https://webhooks.invalid/", SECRET))
+            await broker.pause("ann", True)
+            await broker.subscribe("ann", [sub("t", "qty > 1")], owner="root")
+            assert broker.subscriber("ann").owner == "root"
+        async with private(tmp_path) as (broker, _):
+            ann = broker.subscriber("ann")
+            assert (ann.owner, ann.paused, ann.options) == ("root", True, Options(shared=True))
+            assert ann.webhook is not None
+            assert ann.webhook.secrets == [Secret(SECRET)]
+
+    run(scenario())
+
+
 def test_gone_disables_and_keeps_the_deliveries(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with target() as there:

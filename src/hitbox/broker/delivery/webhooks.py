@@ -39,8 +39,8 @@ from hitbox.errors import HitboxError
 RETRY_AFTER_MOST = 3600.0
 REQUEST_SECONDS = 60.0
 """Most time for one request; less if the subscriber's visibility_seconds are fewer."""
-ANSWER_BYTES = 64 * 1024
-"""Most bytes of an answer that are read, and thrown away."""
+ANSWER_BYTES, ANSWER_SECONDS = 64 * 1024, 1.0
+"""How much of the body of an answer is read, and thrown away, and for how long."""
 DRAIN_SECONDS = 5.0
 AGAIN_SECONDS = 30.0
 """After this time a webhook is tried again that ended because its owner lacked a right, or by an error."""
@@ -83,11 +83,7 @@ class Requests:
         async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
             status = answer.status
             seconds = retry_after(answer.headers)
-            size = 0
-            async for part in answer.aiter_stream():
-                size += len(part)
-                if size > ANSWER_BYTES:
-                    break  # the connection is closed, not used again
+            await _throw_away(answer)
         if 200 <= status < 300:
             return Outcome("ok")
         if status == 410:
@@ -98,6 +94,20 @@ class Requests:
     async def close(self) -> None:
         await self._pool.aclose()
         self.network.close()
+
+
+async def _throw_away(answer: httpcore.Response) -> None:
+    """Read the body, so that the connection can be used again. One that is long, slow or broken changes nothing: the
+    status has decided, and the connection is closed."""
+    size = 0
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            async for part in answer.aiter_stream():
+                size += len(part)
+                if size > ANSWER_BYTES:
+                    return
+    except (TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
+        return
 
 
 def retry_after(headers: list[tuple[bytes, bytes]]) -> float:
