@@ -12,10 +12,12 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 import hitbox
 from hitbox.broker.broker import Broker
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.delivery.webhooks import WebhookSession
 from hitbox.broker.settings import Options
 from hitbox.broker.webhook import WebhookSettings
@@ -137,6 +139,73 @@ def test_from_disk_each_comes_once(tmp_path: Path) -> None:
             for one in everybody:
                 assert one.seqs() == sorted(one.seqs())
             assert sum(bool(one.got) for one in everybody) > 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_whatever_the_connections_do(tmp_path: Path, seed: int) -> None:
+    """Connections that acknowledge, refuse, let time run out, stall and leave, also all of them; and a pause."""
+    chance = random.Random(seed)
+    options = Options(
+        shared=True, backoff_seconds=0.01, max_backoff_seconds=0.02, visibility_seconds=0.2, max_tries=10**6
+    )
+
+    class Worker(Listener):
+        async def run(self) -> None:
+            while found := await self.broker.tracker.next(self.mailbox, self):
+                if chance.random() < 0.1:
+                    await asyncio.sleep(0.02)
+                self.broker.tracker.sent(self.mailbox, found)
+                for delivery in found:
+                    self.got.append({"seq": delivery.seq, "redelivered": delivery.sent})
+                    dice = chance.random()
+                    if dice < 0.7:
+                        handled.add(delivery.seq)
+                        self.broker.tracker.acknowledge(self.mailbox, [delivery.seq])
+                    elif dice < 0.85:
+                        self.broker.tracker.refuse(self.mailbox, [delivery.seq], self)
+
+    handled: set[int] = set()
+
+    def check(mailbox: Mailbox) -> None:
+        """What each connection holds, counted by hand."""
+        flying = list(mailbox.in_flight.values())
+        assert mailbox.paused == sum(d.holder is None for d in flying)
+        for one in mailbox.connections():
+            held = sum(mailbox.holds(one, d) for d in flying)
+            assert mailbox.window_left(one) == 7 - held - max(mailbox.paused - 1000, 0)
+            assert held <= 7
+        assert mailbox.ready == sum(map(len, mailbox._ready))
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await prepare(broker, options)
+            mailbox = broker.mailbox("ann")
+            here: list[Listener] = []
+            total = 0
+            for _ in range(120):
+                dice = chance.random()
+                if dice < 0.3 and len(here) < 5:
+                    here.append(await Worker(broker).attach("ann", 7))
+                elif dice < 0.5 and here:
+                    await here.pop(chance.randrange(len(here))).leave()
+                elif dice < 0.55:
+                    await broker.pause("ann", not broker.subscriber("ann").paused)
+                elif dice < 0.9:
+                    total += (count := chance.choice([1, 5, 300]))
+                    await broker.publish([item(qty=1) if chance.random() < 0.7 else item(price=1.0)] * count)
+                check(mailbox)
+                await asyncio.sleep(chance.choice([0, 0.001, 0.02]))
+            await broker.pause("ann", False)
+            here.append(await Listener(broker).attach("ann", 7))
+            while mailbox.pending:
+                check(mailbox)
+                handled.update(here[-1].seqs())
+                await asyncio.sleep(0.01)
+            handled.update(here[-1].seqs())
+            assert handled == set(range(1, total + 1))
+            check(mailbox)
 
     run(scenario())
 
