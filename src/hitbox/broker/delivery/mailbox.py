@@ -244,16 +244,13 @@ class Mailbox:
     def _remove_in_flight(self, seq: int) -> Delivery | None:
         delivery = self.in_flight.pop(seq, None)
         if delivery is not None:
-            if delivery.holder is None:
+            holder = delivery.holder
+            if holder is None:
                 self.paused -= 1
             else:
-                self._let_go(delivery)
+                holder.held -= 1
+                delivery.holder = None
         return delivery
-
-    def _let_go(self, delivery: Delivery) -> None:
-        if delivery.holder is not None:
-            delivery.holder.held -= 1
-            delivery.holder = None
 
     def _discard(self, seqs: Iterable[int]) -> None:
         """Remove these from the queues, in one pass."""
@@ -308,7 +305,9 @@ class Mailbox:
             self._remove_in_flight(delivery.seq)
             return False
         delivery.deadline = 0.0
-        self._let_go(delivery)
+        if delivery.holder is not None:
+            delivery.holder.held -= 1
+            delivery.holder = None
         self.paused += 1
         doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
         pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
