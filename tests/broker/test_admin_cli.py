@@ -1,4 +1,4 @@
-"""`hitbox admin subscribers`, `dead` and `schema`, as tables and as JSON."""
+"""`hitbox admin subscribers`, `webhooks`, `dead` and `schema`, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_subscribers(url: str) -> None:
     fill(url, "ann", 3, 0)
     fill(url, "bob", 1, 0)
     head, first, second, total = run(url, "subscribers", "list").splitlines()
-    assert head.split() == ["name", "connected", "subscriptions", "pending", "dead", "dropped"]
-    assert first.split() == ["ann", "false", "1", "3", "0", "0"]
+    assert head.split() == ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped"]
+    assert first.split() == ["ann", "false", "false", "1", "3", "0", "0"]
     assert second.split()[:1] == ["bob"]
     assert total == "2 shown; the broker has 2 subscribers"
     assert [one["name"] for one in answer(url, "subscribers", "list", "o")["subscribers"]] == ["bob"]
@@ -117,3 +117,29 @@ def test_what_a_terminal_would_interpret_is_escaped(url: str) -> None:
         client.request("PUT", "/v1/subscribers/zoe/subscriptions/s", {"where": where})
     assert "city = 'a\\x1b[31m\\nb'" in run(url, "subscribers", "show", "zoe")
     assert answer(url, "subscribers", "show", "zoe")["subscriptions"][0]["where"] == where
+
+
+def test_pause_and_resume(url: str) -> None:
+    with Client.sync(url) as client:
+        client.request("PUT", "/v1/subscribers/resting", {})
+    assert run(url, "subscribers", "pause", "resting") == "resting is paused; its deliveries are kept\n"
+    assert answer(url, "subscribers", "show", "resting")["paused"] is True
+    assert answer(url, "subscribers", "resume", "resting") == {"resumed": "resting"}
+    assert answer(url, "subscribers", "show", "resting")["paused"] is False
+    assert "no subscriber 'nobody'" in run(url, "subscribers", "pause", "nobody", status=2)
+
+
+def test_webhooks(url: str) -> None:
+    with Client.sync(url) as client:
+        client.request("PUT", "/v1/subscribers/hooked", {})
+    said = run(url, "webhooks", "set", "hooked", "https://webhooks.invalid/a", "--batch", "7")
+    assert "deliveries of hooked are sent to https://webhooks.invalid/a" in said
+    assert "not shown again: whsec_" in said
+    assert "whsec_" not in run(url, "webhooks", "set", "hooked", "https://webhooks.invalid/b")
+    found = answer(url, "webhooks", "show", "hooked")
+    assert (found["url"], found["batch"], found["secrets"]) == ("https://webhooks.invalid/b", 100, 1)
+    assert answer(url, "webhooks", "set", "hooked", "https://webhooks.invalid/b", "--secret", "new")["secrets"] == 2
+    assert "https://webhooks.invalid/b" in run(url, "webhooks", "show", "hooked")
+    assert "must be https" in run(url, "webhooks", "set", "hooked", "http://127.0.0.1/", status=2)
+    assert run(url, "webhooks", "remove", "hooked") == "removed the webhook of hooked\n"
+    assert "has no webhook" in run(url, "webhooks", "show", "hooked", status=2)

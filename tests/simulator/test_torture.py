@@ -16,10 +16,10 @@ from hitbox.broker import admin
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
-from hitbox.broker.settings import Options
 from hitbox.broker.store.commit_marker import CommitMarker
 from hitbox.broker.store.recent import RecentDeliveries, Removed
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscriber_record import SubscriberRecord
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.simulator.torture import torture
 
@@ -169,10 +169,10 @@ def recent_deliveries_are_not_fetched(_: Any) -> Bug:
 
 @bug(Mailbox, "take")
 def least_urgent_first_in_memory(right: Any) -> Bug:
-    def bad(mailbox: Mailbox) -> list[Delivery]:
+    def bad(mailbox: Mailbox, *rest: Any) -> list[Delivery]:
         mailbox._ready.reverse()
         try:
-            found: list[Delivery] = right(mailbox)
+            found: list[Delivery] = right(mailbox, *rest)
         finally:
             mailbox._ready.reverse()
         return found
@@ -204,7 +204,7 @@ def a_group_is_mixed_up(right: Any) -> Bug:
 
 @bug(Mailbox, "window_left")
 def window_ignored(_: Any) -> Bug:
-    return lambda mailbox: 1000
+    return lambda mailbox, connection: 1000
 
 
 # failures and tries
@@ -212,7 +212,7 @@ def window_ignored(_: Any) -> Bug:
 
 @bug(DeliveryTracker, "refuse")
 def refusals_are_lost(_: Any) -> Bug:
-    return lambda post, mailbox, seqs: None
+    return lambda post, mailbox, seqs, *rest: None
 
 
 @bug(Store, "retry")
@@ -298,9 +298,9 @@ def revived_letters_are_lost(right: Any) -> Bug:
 # options, schema
 
 
-@bug(SubscriptionRegistry, "_options")
+@bug(SubscriptionRegistry, "_record")
 def options_lost_at_a_start(_: Any) -> Bug:
-    return lambda registry, name, stored: Options()
+    return lambda registry, name, stored: SubscriberRecord()
 
 
 @bug(Store, "put_subscriber")

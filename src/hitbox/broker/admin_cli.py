@@ -1,4 +1,4 @@
-"""`hitbox admin subscribers`, `dead` and `schema`: commands that ask a running broker."""
+"""`hitbox admin subscribers`, `webhooks`, `dead` and `schema`: commands that ask a running broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of dead lette
 Every = Annotated[bool, typer.Option("--all", help="All of them, or all of --subscriber.")]
 Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
 
-subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, remove.")
+subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, pause, resume, remove.")
+webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
 schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
 
@@ -87,7 +88,7 @@ def list_subscribers(
 ) -> None:
     """List subscribers, those with the most pending deliveries first."""
     found = ask(url, token, "GET", "/v1/subscribers", q=search, limit=limit)
-    columns = ["name", "connected", "subscriptions", "pending", "dead", "dropped"]
+    columns = ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped"]
 
     def lines() -> Iterable[str]:
         yield from _table(columns, [[one[name] for name in columns] for one in found["subscribers"]])
@@ -116,6 +117,20 @@ def show_subscriber(
     _print({**found, "subscriptions": wanted}, as_json, lines)
 
 
+@subscribers.command("pause")
+def pause_subscriber(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Send nothing to a subscriber until it is resumed. Its deliveries are kept, up to its limit."""
+    ask(url, token, "POST", _path(name) + "/pause")
+    _print({"paused": name}, as_json, lambda: [f"{name} is paused; its deliveries are kept"])
+
+
+@subscribers.command("resume")
+def resume_subscriber(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Send deliveries to a paused subscriber again."""
+    ask(url, token, "POST", _path(name) + "/resume")
+    _print({"resumed": name}, as_json, lambda: [f"{name} gets its deliveries again"])
+
+
 @subscribers.command("remove")
 def remove_subscriber(
     name: Name, yes: Yes = False, as_json: AsJson = False, url: Url = HERE, token: Token = ""
@@ -126,6 +141,57 @@ def remove_subscriber(
     _confirm(f"Remove {name} with {losses}?", yes)
     ask(url, token, "DELETE", _path(name))
     _print({"removed": name}, as_json, lambda: [f"removed {name} with {losses}"])
+
+
+# ---- webhooks
+
+
+@webhooks.command("set")
+def set_webhook(
+    name: Name,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where deliveries are sent, https://...")],
+    secret: Annotated[
+        str,
+        typer.Option(
+            envvar="HITBOX_WEBHOOK_SECRET",
+            help="whsec_... or new; better in the environment. Without one the present secret stays, or one is made.",
+            show_envvar=True,
+        ),
+    ] = "",
+    overlap: Annotated[
+        float, typer.Option(min=0, help="Seconds for which the previous secret signs as well.")
+    ] = 86_400,
+    batch: Annotated[int, typer.Option(min=1, max=500, help="Most deliveries in one request.")] = 100,
+    requests: Annotated[int, typer.Option(min=1, max=16, help="Most requests at a time; above 1: unordered.")] = 1,
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Send the deliveries of a subscriber to an address, by POST. A new secret is printed once. Also enables a webhook
+    that was disabled."""
+    wanted = {"url": address, "secret": secret, "overlap_seconds": overlap, "batch": batch, "max_requests": requests}
+    found = ask(url, token, "PUT", _path(name) + "/webhook", wanted)
+
+    def lines() -> Iterable[str]:
+        yield f"deliveries of {name} are sent to {_plain(found['url'])}"
+        if "secret" in found:
+            yield f"its secret, which is not shown again: {found['secret']}"
+
+    _print(found, as_json, lines)
+
+
+@webhooks.command("show")
+def show_webhook(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Show the webhook of a subscriber, without its secrets."""
+    found = ask(url, token, "GET", _path(name) + "/webhook")
+    _print(found, as_json, lambda: _table(["webhook of", _plain(name)], [[key, value] for key, value in found.items()]))
+
+
+@webhooks.command("remove")
+def remove_webhook(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """Remove the webhook of a subscriber. Its deliveries are kept."""
+    ask(url, token, "DELETE", _path(name) + "/webhook")
+    _print({"removed": name}, as_json, lambda: [f"removed the webhook of {name}"])
 
 
 # ---- dead letters

@@ -16,19 +16,24 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
 from hitbox.broker.access.directory import Directory
+from hitbox.broker.access.rights import Caller
 from hitbox.broker.clock import time
 from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
+from hitbox.broker.delivery.receiver import Receiver
+from hitbox.broker.delivery.target_address import check_literal
+from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.message_ids import MessageIds
 from hitbox.broker.published_event import PublishedEvent
@@ -37,8 +42,10 @@ from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscriber_record import record_of
 from hitbox.broker.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.broker.wanted_changes import WantedChange, next_group
+from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
 
@@ -81,6 +88,7 @@ class Broker:
             raise
         self.statistics = Statistics()
         self.message_ids = MessageIds(self.settings.message_ids)
+        self.webhooks = Webhooks(self)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
@@ -141,6 +149,9 @@ class Broker:
         for task in self._tasks:
             task.add_done_callback(self._ended)
         self.started = True
+        for mailbox in list(self.mailboxes.values()):
+            if mailbox.subscriber.webhook is not None:
+                self.webhooks.update(mailbox)
 
     def _latest(self, count: int) -> Iterator[tuple[int, bytes]]:
         """Number and text of the latest stored events."""
@@ -186,9 +197,8 @@ class Broker:
                         await asyncio.wait(unfinished)
         for task in self._tasks:
             task.cancel()
-        for mailbox in self.mailboxes.values():
-            if mailbox.connected is not None:
-                mailbox.connected.close(1012, "the broker is shutting down")
+        self.close_connections()
+        await self.webhooks.stop()
         if self.store.changes.rows():
             with contextlib.suppress(HitboxError, OSError):
                 await self.snapshot()
@@ -196,6 +206,11 @@ class Broker:
             await self.writer.submit(partial(self.store.settle, self.store.recent.count))
         await self.writer.close()
         self.store.close()
+
+    def close_connections(self) -> None:
+        for mailbox in self.mailboxes.values():
+            for connection in mailbox.connections():
+                connection.close(1012, "the broker is shutting down")
 
     async def snapshot(self) -> dict[str, int]:
         """Save the index and drop the recorded changes that it contains."""
@@ -425,11 +440,71 @@ class Broker:
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
-            row = (subscriber.number, name, msgspec.json.encode(wanted), owner)
+            row = (subscriber.number, name, record_of(wanted, subscriber.webhook, subscriber.paused), owner)
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             self._add(subscriber)
-            return subscriber
+        mailbox = self.mailboxes[subscriber.number]
+        if not wanted.shared:
+            _replace(mailbox.connections()[:-1])  # it was shared until now
+        self.webhooks.update(mailbox)
+        return subscriber
+
+    async def put_webhook(self, name: str, given: WebhookSettings) -> str:
+        """Set the webhook of a subscriber; returns its secret if one was made, to be shown once."""
+        check_url(given.url, self.settings.allow_private_webhooks)
+        if not self.settings.allow_private_webhooks:
+            check_literal(urlsplit(given.url).hostname or "")
+        made = ""
+
+        def change(subscriber: Subscriber) -> Webhook:
+            nonlocal made
+            new, made = given.changed(subscriber.webhook, time.time())
+            return new
+
+        await self._change(self._set_apart(self.subscriber(name), webhook=change))
+        return made
+
+    async def remove_webhook(self, name: str) -> None:
+        await self._change(self._set_apart(self.subscriber(name), webhook=lambda _: None))
+
+    async def disable_webhook(self, name: str, used: Webhook, reason: str) -> None:
+        """Use a webhook no more, unless it was changed in the meantime."""
+
+        def change(subscriber: Subscriber) -> Webhook | None:
+            old = subscriber.webhook
+            return msgspec.structs.replace(used, disabled=reason) if old == used else old
+
+        await self._change(self._set_apart(self.subscriber(name), webhook=change))
+
+    async def pause(self, name: str, paused: bool) -> None:
+        """Send nothing to a subscriber, or go on. Its deliveries are kept, under its limits."""
+        subscriber = self.subscriber(name)
+        if subscriber.paused != paused or subscriber.ephemeral:
+            await self._change(self._set_apart(subscriber, paused=paused))
+
+    async def _set_apart(
+        self,
+        subscriber: Subscriber,
+        webhook: Callable[[Subscriber], Webhook | None] | None = None,
+        paused: bool | None = None,
+    ) -> None:
+        """Change what is set apart from the options; None: as it is."""
+        async with self.change_barrier.exclusive():
+            if self.registry.by_number.get(subscriber.number) is not subscriber:
+                raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
+            if subscriber.ephemeral:
+                raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: this needs a durable one")
+            hook = subscriber.webhook if webhook is None else webhook(subscriber)
+            wanted = subscriber.paused if paused is None else paused
+            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted))
+            await self.writer.submit(lambda: self.store.put_subscriber(*row))
+            subscriber.webhook, subscriber.paused = hook, wanted
+        mailbox = self.mailboxes[subscriber.number]
+        if webhook is not None:
+            mailbox.webhook_problem = ""
+        mailbox.wake.set()
+        self.webhooks.update(mailbox)
 
     def _known_or_new(self, name: str, owner: str) -> tuple[Subscriber, bool]:
         """The subscriber, and whether it is new. The caller holds the change barrier exclusively."""
@@ -449,8 +524,8 @@ class Broker:
 
     def _forget(self, subscriber: Subscriber, reason: str) -> None:
         mailbox = self.mailboxes.pop(subscriber.number, None)
-        if mailbox is not None and mailbox.connected is not None:
-            mailbox.connected.close(4404, reason)
+        for connection in [] if mailbox is None else mailbox.connections():
+            connection.close(4404, reason)
         self.registry.forget(subscriber)
 
     async def remove_subscriber(self, name: str) -> None:
@@ -611,10 +686,18 @@ class Broker:
         mailbox = self.mailboxes.get((await self.put_subscriber(name, options, owner)).number)
         if mailbox is None:
             raise Conflict(f"subscriber {name!r} was removed while it connected; connect again")
-        if mailbox.connected is not None:
-            mailbox.connected.close(4409, "another connection of this subscriber took over")
-        mailbox.connect(connection, window)
+        if mailbox.subscriber.ephemeral:
+            raise Conflict(f"{name!r} is an ephemeral subscriber")
+        if self.closing:
+            raise StoreFailed("the broker is shutting down")
+        self.connect(mailbox, connection, window)
         return mailbox
+
+    def connect(self, mailbox: Mailbox, connection: Connection, window: int) -> None:
+        """If the subscriber is not shared and has a connection already, that one is closed."""
+        if not mailbox.subscriber.options.shared:
+            _replace(mailbox.connections())
+        mailbox.connect(connection, window)
 
     def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
         if name in self.registry.by_name:
@@ -630,6 +713,19 @@ class Broker:
         subscriber = mailbox.subscriber
         if subscriber.ephemeral and self.registry.by_name.get(subscriber.name) is subscriber:
             await self.remove_subscriber(subscriber.name)
+        self.webhooks.update(mailbox)  # it waited for this connection to end
+
+    @contextlib.contextmanager
+    def watched(self, receiver: Receiver) -> Iterator[None]:
+        """Close a receiver when its caller loses its rights."""
+        watched = self.directory.watch(receiver.caller, receiver.close, receiver.need)
+        try:
+            yield
+        finally:
+            self.directory.unwatch(watched)
+
+    def acting_for(self, owner: str) -> Caller:
+        return self.directory.acting_for(owner)
 
     # ---- housekeeping
 
@@ -716,7 +812,7 @@ class Broker:
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "subscribers": len(self.registry.by_name),
-            "connections": sum(m.connected is not None for m in self.mailboxes.values()),
+            "connections": sum(len(m.connections()) for m in self.mailboxes.values()),
             "pending": self._pending(),
             "waiting": self.waiting,
             "last": self.store.events.next() - 1,
@@ -731,6 +827,11 @@ class Broker:
             "restore_seconds": self.registry.restore_seconds,
             **{name: self.statistics.counts[name] for name in COUNTERS},
         }
+
+
+def _replace(connections: Iterable[Connection]) -> None:
+    for one in connections:
+        one.close(4409, "another connection of this subscriber took over")
 
 
 COUNTERS = (

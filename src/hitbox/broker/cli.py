@@ -30,6 +30,7 @@ app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=
 admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
 app.add_typer(admin, name="admin")
 admin.add_typer(admin_cli.subscribers, name="subscribers")
+admin.add_typer(admin_cli.webhooks, name="webhooks")
 admin.add_typer(admin_cli.dead, name="dead")
 admin.add_typer(admin_cli.schema, name="schema")
 

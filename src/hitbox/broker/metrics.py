@@ -15,7 +15,7 @@ from hitbox.broker.subscriptions import Subscriber
 GAUGES = {
     "subscriptions": "Subscriptions in the index",
     "subscribers": "Subscribers, connected or not",
-    "connections": "Subscribers with a connection",
+    "connections": "Connections of subscribers: WebSockets, event streams and webhooks",
     "pending": "Deliveries not acknowledged yet",
     "waiting": "Events accepted but not matched yet",
     "dead_letters": "Dead letters stored",
@@ -26,6 +26,7 @@ HISTOGRAMS = {
     "publish_to_commit": "Seconds from accepting an event until it was on disk",
     "commit_to_sent": "Seconds from there until a live delivery was written to its connection",
     "sent_to_acked": "Seconds from there until it was acknowledged",
+    "webhook_time": "Seconds from sending a request to a webhook until its answer was read, or it failed",
     "match_time": "Seconds to match one event, the mean of the events that were matched together",
 }
 STORE_SIZES = {
@@ -38,6 +39,10 @@ MOST_SUBSCRIBERS = 1_000
 """Series of the subscribers with the most pending deliveries; the others have none."""
 REASONS = ("sockets", "address", "rate", "head", "body", "header_bytes", "stalled", "silent")
 """Why a connection is refused or closed (http/connections.py)."""
+
+
+OUTCOMES = ("ok", "status", "gone", "late", "unreachable", "blocked")
+"""How a request to a webhook ends (delivery/webhooks.py)."""
 
 
 class _BrokerCollector(Collector):
@@ -57,6 +62,10 @@ class _BrokerCollector(Collector):
         for reason in REASONS:
             closed.add_metric([reason], watch.closed[reason])
         yield closed
+        requests = CounterMetricFamily("hitbox_webhook_requests", "Requests to webhooks", labels=["outcome"])
+        for outcome in OUTCOMES:
+            requests.add_metric([outcome], watch.webhook_requests[outcome])
+        yield requests
         for name, says in HISTOGRAMS.items():
             one = getattr(watch, name)
             family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)

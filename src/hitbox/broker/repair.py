@@ -26,12 +26,12 @@ import msgspec
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
-from hitbox.broker.settings import Options, read_options
 from hitbox.broker.store import commit_marker
 from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.recent import PendingDeliveries, read, row_of
 from hitbox.broker.store.store import TABLES, Level, Store, check_format, meta_fault, sync_folder
+from hitbox.broker.subscriber_record import SubscriberRecord, read_record
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
@@ -318,11 +318,11 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
 
 def _settings(name: str, stored: Any, done: Repair) -> bytes:
     try:
-        options = read_options(stored)
+        record = read_record(stored)
     except BadRequest:
         done.left_out.append({"table": "subscribers", "why": f"options of {name!r}: the defaults now", "row": stored})
-        options = Options()
-    return msgspec.json.encode(options)
+        record = SubscriberRecord()
+    return msgspec.json.encode(record)
 
 
 def _owned(rows: dict[str, list[Row]], name: str, at: int, known: set[int], done: Repair) -> list[Row]:

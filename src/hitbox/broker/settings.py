@@ -35,7 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_batch: Annotated[int, _about("events or subscriptions in one request; beyond: 413", ge=1, le=MOST)] = 10_000
     max_subscribers: Annotated[int, _about("subscribers; beyond: 429", ge=1, le=MOST)] = 100_000
     max_subscriptions: Annotated[int, _about("subscriptions; beyond: 429", ge=1, le=MOST)] = 10_000_000
-    max_connections: Annotated[int, _about("WebSockets per principal", ge=1, le=MOST)] = 10_000
+    max_connections: Annotated[int, _about("WebSockets and event streams per principal", ge=1, le=MOST)] = 10_000
     max_sockets: Annotated[
         int, _about("connections of all kinds, if the process may open so many files; beyond: 503", ge=1, le=MOST)
     ] = 10_000
@@ -60,6 +60,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_lookups: Annotated[
         int, _about("waiting requests to check, try or explain, of which two run at a time; beyond: 429", ge=1, le=MOST)
     ] = 20
+    max_webhook_requests: Annotated[
+        int, _about("requests to webhooks at a time; beyond: they wait", ge=1, le=10_000)
+    ] = 100
+    allow_private_webhooks: Annotated[
+        bool, _about("webhooks may be plain http, and lead to loopback, private and link-local addresses")
+    ] = False
     publish_rate: Annotated[
         float, _about("events per second and principal; 0: no limit; beyond: 429", ge=0, le=MOST)
     ] = 0.0
@@ -87,6 +93,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tries: int = 5
     backoff_seconds: float = 1.0
     max_backoff_seconds: float = 60.0
+    shared: bool = False
+    """Several connections share the deliveries. Otherwise a new connection replaces the one before."""
     unmatched: bool = False
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
     changes: bool = False
@@ -119,11 +127,3 @@ def check_options(options: Options, ephemeral: bool) -> Options:
     if not 0 <= options.backoff_seconds <= 86_400 or not 0 <= options.max_backoff_seconds <= 86_400:
         raise BadRequest("backoff_seconds and max_backoff_seconds must be 0 to 86400")
     return options
-
-
-def read_options(stored: Any) -> Options:
-    """Decode stored options."""
-    try:
-        return check_options(msgspec.json.decode(stored, type=Options), False)
-    except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as problem:
-        raise BadRequest(str(problem)) from None

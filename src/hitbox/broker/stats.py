@@ -66,6 +66,8 @@ class Statistics:
         self.event_count = 0
         self.publish_to_commit, self.commit_to_sent = Histogram(), Histogram()
         self.sent_to_acked, self.match_time = Histogram(), Histogram()
+        self.webhook_requests: Counter[str] = Counter()
+        self.webhook_time = Histogram()
         self.refusals = dict.fromkeys(REFUSALS.values(), 0)
         self._before: Counter[str] = Counter()
         self._last = time.monotonic()

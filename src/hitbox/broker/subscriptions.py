@@ -24,8 +24,10 @@ import pyarrow as pa
 from hitbox.broker.changes import images, transitions
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict
-from hitbox.broker.settings import Options, check_name, read_options
+from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store.store import READABLE, Store
+from hitbox.broker.subscriber_record import SubscriberRecord, read_record, record_of
+from hitbox.broker.webhook import Webhook
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import for_json
@@ -63,6 +65,13 @@ class Subscriber:
     subscriptions: int = 0
     ephemeral_names: set[str] = field(default_factory=set)
     owner: str = ""
+    webhook: Webhook | None = None
+    paused: bool = False
+    """Nothing is sent to it."""
+
+    def record(self) -> bytes:
+        """As it is stored."""
+        return record_of(self.options, self.webhook, self.paused)
 
 
 class Change(NamedTuple):
@@ -102,7 +111,10 @@ class SubscriptionRegistry:
             if name in self.by_name:
                 self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
             else:
-                self.add(Subscriber(number, name, self._options(name, options), owner=owners.get(number, "")))
+                record, owner = self._record(name, options), owners.get(number, "")
+                one = Subscriber(number, name, record.options, owner=owner)
+                one.webhook, one.paused = record.webhook, record.paused
+                self.add(one)
         query = f"""SELECT subscriber, ifnull(min(iif(priority BETWEEN 0 AND {LEVELS - 1}, priority, NULL)), {LEVELS}),
                     count(*) FROM subscriptions GROUP BY subscriber"""
         for number, lowest, count in store.db.execute(query):
@@ -121,12 +133,12 @@ class SubscriptionRegistry:
         self.problems.append(problem)
         log.warning("%s: %s", self.store.path, problem)
 
-    def _options(self, name: str, stored: Any) -> Options:
+    def _record(self, name: str, stored: Any) -> SubscriberRecord:
         try:
-            return read_options(stored)
+            return read_record(stored)
         except BadRequest as problem:
             self._set_aside(f"the options of subscriber {name!r} cannot be read ({problem}): the defaults are used")
-            return Options()
+            return SubscriberRecord()
 
     @property
     def path(self) -> Path:

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-import msgspec
-
 from hitbox.broker.store.store import StoredChange
 from hitbox.broker.subscriptions import Change, Subscription
 
@@ -46,7 +44,7 @@ class WantedChange:
     def stored(self) -> StoredChange:
         """For the store."""
         subscriber = self.change.subscriber
-        options = msgspec.json.encode(subscriber.options) if self.fresh or self.claimed else None
+        options = subscriber.record() if self.fresh or self.claimed else None
         rows = [one.row() for one in self.put]
         return StoredChange(subscriber.number, subscriber.name, rows, self.remove, options, self.claimed)
 

@@ -351,8 +351,8 @@ class Actors:
             if self.environment.chance(0.1):
                 self._extend(subscriber, mailbox, client)
             if self.environment.chance(0.1):
-                mailbox.window = client.window = self.random.choice([1, 3, 100])
-                mailbox.wake.set()
+                client.window = self.random.choice([1, 3, 100])
+                mailbox.set_window(client, client.window)
             late += seqs
             if habit == "idle" or not self.environment.chance(0.7):
                 continue

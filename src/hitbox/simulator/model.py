@@ -279,7 +279,9 @@ class Model:
         """The broker ended: what was not durable may be lost, and all connections are closed."""
         self._unsure.clear()
         for name, subscriber in list(self.subscribers.items()):
-            subscriber.last.pop(0, None)  # what only an ephemeral subscriber wanted may be unmatched when it is repeated
+            subscriber.last.pop(
+                0, None
+            )  # what only an ephemeral subscriber wanted may be unmatched when it is repeated
             for delivery in subscriber.deliveries.values():
                 if delivery.late(now):
                     delivery.fail(surely=False)

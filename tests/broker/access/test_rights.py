@@ -37,6 +37,7 @@ from hitbox.broker.http.app import application
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.gate import Gate
 from hitbox.broker.subscriptions import SubscriptionRegistry
+from hitbox.broker.webhook import WebhookSettings
 from support.broker_kit import SCHEMA, serving, until
 
 PARIS, ROME = {"price": 1.0, "city": "Paris"}, {"price": 2.0, "city": "Rome"}
@@ -91,6 +92,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", routes.OWNER + "/subscriptions/{name}"): {"where": "price > 0"},
     ("POST", routes.OWNER + "/subscriptions"): [{"name": "s", "where": "price > 0"}],
     ("POST", routes.OWNER + "/replay"): {"first": 1},
+    ("POST", routes.OWNER + "/ack"): {"seqs": [1]},
+    ("POST", routes.OWNER + "/nack"): {"seqs": [1]},
+    ("POST", routes.OWNER + "/extend"): {"seqs": [1]},
+    ("PUT", routes.OWNER + "/webhook"): {"url": "https://192.0.2.1.example/"},
     ("POST", "/v1/check"): {"where": "price > 0"},
     ("POST", "/v1/try"): {"event": PARIS},
     ("POST", "/v1/explain"): {"event": PARIS, "id": "a.own/s"},
@@ -100,6 +105,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/tokens"): {"principal": "publish"},
     ("PUT", routes.TOKEN): {"roles": []},
 }
+STREAM = routes.OWNER + "/deliveries"
 ALLOWED: dict[tuple[str, str], set[str]] = {
     ("GET", "/v1/schema"): set(ROLES),
     ("PUT", "/v1/schema"): set(),
@@ -116,6 +122,15 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("DELETE", routes.OWNER + "/subscriptions/{name}"): {"subscribe", "manage"},
     ("POST", routes.OWNER + "/subscriptions"): {"subscribe", "manage"},
     ("POST", routes.OWNER + "/replay"): {"subscribe", "manage"},
+    ("POST", routes.OWNER + "/ack"): {"subscribe"},
+    ("POST", routes.OWNER + "/nack"): {"subscribe"},
+    ("POST", routes.OWNER + "/extend"): {"subscribe"},
+    ("GET", STREAM): {"subscribe"},
+    ("POST", routes.OWNER + "/pause"): {"subscribe", "manage"},
+    ("POST", routes.OWNER + "/resume"): {"subscribe", "manage"},
+    ("GET", routes.OWNER + "/webhook"): {"observe", "manage", "subscribe"},
+    ("PUT", routes.OWNER + "/webhook"): {"subscribe"},
+    ("DELETE", routes.OWNER + "/webhook"): {"subscribe", "manage"},
     ("POST", "/v1/check"): set(ROLES),
     ("POST", "/v1/try"): {"subscribe", "observe", "manage"},
     ("POST", "/v1/explain"): {"subscribe", "observe", "manage"},
@@ -137,6 +152,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("GET", "/metrics"): {"observe", "manage"},
     ("GET", "/openapi.json"): set(ROLES),
 }
+ENDLESS = {"/v1/live", STREAM}
 OPEN = {"/livez", "/readyz", "/", "/page/app.js"}
 SOCKETS = {"/v1/connect": {"subscribe"}, "/v1/publish": {"publish"}}
 
@@ -144,6 +160,7 @@ SOCKETS = {"/v1/connect": {"subscribe"}, "/v1/publish": {"publish"}}
 def test_the_table_has_every_route() -> None:
     declared = {(route.method, route.path) for route in routes.ROUTES}
     others = {("GET", "/v1/live"), ("GET", "/metrics"), ("GET", "/openapi.json"), ("POST", "/v1/backup")}
+    others.add(("GET", STREAM))
     assert declared | others == set(ALLOWED)
 
 
@@ -195,6 +212,7 @@ async def _prepared(s: Scene) -> None:
     s.broker.directory.protected = True
     assert local.token is None
     await s.broker.subscribe("a.own", [msgspec.convert({"name": "s", "where": "price > 0"}, websocket.Subscription)])
+    await s.broker.put_webhook("a.own", WebhookSettings("https://webhooks.invalid/"))
 
 
 def _path(path: str, name: str) -> str:
@@ -206,8 +224,8 @@ def test_each_role_may_do_what_the_table_says(tmp_path: Path, role: str) -> None
     async def scenario() -> None:
         async with scene(tmp_path) as s:
             for (method, path), roles in ALLOWED.items():
-                if path == "/v1/live" and role in roles:
-                    continue  # it does not end
+                if path in ENDLESS and role in roles:
+                    continue
                 if "{subscriber}" in path and role in roles:
                     await _prepared(s)
                 found = await s.ask(role, method, _path(path, "a.own"), BODIES.get((method, path)))
@@ -227,7 +245,7 @@ def test_root_may_do_everything(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with scene(tmp_path) as s:
             for method, path in ALLOWED:
-                if path == "/v1/live" or (method, path) in (("PUT", routes.TOKEN), ("DELETE", routes.TOKEN)):
+                if path in ENDLESS or (method, path) in (("PUT", routes.TOKEN), ("DELETE", routes.TOKEN)):
                     continue
                 if "{subscriber}" in path or "explain" in path:
                     await _prepared(s)
@@ -956,3 +974,38 @@ def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def test_an_event_stream_shows_what_its_caller_may_see(tmp_path: Path) -> None:
+    """Also what was matched before the rights changed; a revoked token ends the stream."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            put = [msgspec.convert({"name": "s", "where": "price > 0"}, websocket.Subscription)]
+            await s.broker.subscribe("a.own", put, owner="subscribe")
+            await root.publish_many([PARIS, ROME, PARIS])
+            await until(lambda: s.broker.mailbox("a.own").pending == 3)
+            await root.put_principal("subscribe", ["subscribe"], names=NAMES, see=SEE)
+            path, given = "/v1/subscribers/a.own/deliveries", {"authorization": f"Bearer {s.tokens['subscribe']}"}
+            async with s.http.stream("GET", path, headers=given) as found:
+                lines = found.aiter_lines()
+                ids = [line async for line in _first(lines, "id: ", 2)]
+                assert ids == ["id: 1", "id: 3"]
+                await until(lambda: s.broker.statistics.counts["hidden"] == 1)
+                await root.revoke_token(s.tokens["subscribe"].split("_")[1])
+                assert [line async for line in lines if line.startswith("data")][-1] == (
+                    'data: {"code":1008,"reason":"the token was revoked"}'
+                )
+            assert (await s.ask("manage", "GET", path)).status_code == 403
+            assert (await s.ask("other", "POST", "/v1/subscribers/a.own/ack", {"seqs": [1]})).status_code == 403
+
+    run(scenario())
+
+
+async def _first(lines: AsyncIterator[str], start: str, count: int) -> AsyncIterator[str]:
+    async for line in lines:
+        if line.startswith(start):
+            yield line
+            count -= 1
+            if not count:
+                return

@@ -21,6 +21,7 @@ import msgspec
 from hitbox.broker import changes
 from hitbox.broker.access.principals import (
     EVERYTHING,
+    ITSELF,
     LOCAL,
     TOKEN,
     Principal,
@@ -177,8 +178,17 @@ class Directory:
         caller.rights()
         return caller
 
+    def acting_for(self, owner: str) -> Caller:
+        """The broker, with the rights of a principal: for its webhooks. Empty: of one who may do everything."""
+        return Caller(self, self.registry, owner or LOCAL, ITSELF)
+
     def rights(self, name: str, id: str | None) -> Principal:
         """What a principal may do now, with this token."""
+        if id == ITSELF:
+            own = EVERYTHING if name == LOCAL else self.principals.get(name)
+            if own is None:
+                raise NotAllowed(f"there is no principal {name!r} any more")
+            return own
         if id is None:
             if self.protected:
                 raise NotAllowed(NEEDED)

@@ -20,6 +20,8 @@ from hitbox.broker.settings import MOST, NAME
 Role = Literal["publish", "subscribe", "observe", "manage"]
 ROLES: tuple[Role, ...] = get_args(Role)
 LOCAL = "local"
+ITSELF = ""
+"""Stands for the id of a token where the broker acts for a principal, or for nobody's subscribers."""
 """The principal of everybody, as long as there is none."""
 PATTERN = re.compile(rf"[A-Za-z0-9_.:@~-]{{0,100}}\*|{NAME.pattern}(?:/\*)?")
 TOKEN = re.compile(r"hb_(?P<id>[0-9a-f]{16})_[A-Za-z0-9_-]{43}")

@@ -13,7 +13,7 @@ from functools import partial
 
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
-from hitbox.broker.delivery.mailbox import Connection, Delivery, Mailbox
+from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics, TraceRow
 from hitbox.broker.store.group_commit import Writer
@@ -73,19 +73,20 @@ class DeliveryTracker:
         else:
             self._after_next_record.append(step)
 
-    async def next(self, mailbox: Mailbox, connection: Connection) -> list[Delivery]:
-        """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
-        while mailbox.connected is connection:
+    async def next(self, mailbox: Mailbox, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
+        """Wait for the next deliveries, at most `most`; an empty list if the connection was closed or replaced."""
+        while mailbox.is_connected(connection):
             if mailbox.over_limit:
                 connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
                 return []
-            found = mailbox.take()
-            if found:
-                return found
-            if mailbox.needs_refill():
-                await self._refill(mailbox, connection)
-                continue
-            mailbox.idle.set()
+            if not mailbox.subscriber.paused:
+                found = mailbox.take(connection, most)
+                if found:
+                    return found
+                if mailbox.needs_refill(connection):
+                    await self._refill(mailbox, connection)
+                    continue
+            mailbox.rest(connection)
             mailbox.wake.clear()
             await mailbox.wake.wait()
         return []
@@ -93,10 +94,15 @@ class DeliveryTracker:
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
         skip, spills, number = set(mailbox.in_flight), mailbox.spills, mailbox.subscriber.number
         unrecorded = mailbox.newest > self.recorded  # then more rows may follow
-        rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH_ROWS), mandatory=True)
-        if mailbox.connected is connection:
-            mailbox.fill(rows)
-            mailbox.spilled = more or mailbox.spills != spills or unrecorded
+        mailbox.is_filling = True
+        try:
+            rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH_ROWS), mandatory=True)
+            if mailbox.is_connected(connection):
+                mailbox.fill(rows)
+                mailbox.spilled = more or mailbox.spills != spills or unrecorded
+        finally:
+            mailbox.is_filling = False
+            mailbox.wake.set()
 
     def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
         """These were written to the connection: their time-out begins."""
@@ -193,12 +199,19 @@ class DeliveryTracker:
         done.add_done_callback(settle)
         return done
 
-    def refuse(self, mailbox: Mailbox, seqs: Iterable[int]) -> None:
-        """The subscriber could not handle these deliveries: they are sent again later, or become dead letters."""
+    def refuse(
+        self,
+        mailbox: Mailbox,
+        seqs: Iterable[int],
+        connection: Connection | None = None,
+        reason: str = "refused by the subscriber",
+    ) -> None:
+        """The subscriber could not handle these deliveries: they are sent again later, or become dead letters. Those
+        that are not with `connection` are ignored; None: with any."""
         for seq in seqs:
             delivery = mailbox.in_flight.get(seq)
-            if delivery is not None and delivery.deadline:
-                self._try_failed(mailbox, delivery, "refused by the subscriber")
+            if delivery is not None and mailbox.holds(connection, delivery):
+                self._try_failed(mailbox, delivery, reason)
 
     def _try_failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
         number, seq, level = mailbox.subscriber.number, d.seq, d.level
@@ -235,7 +248,7 @@ class DeliveryTracker:
         """A durable subscriber has more pending deliveries than its limit: apply its policy."""
         options, number = mailbox.subscriber.options, mailbox.subscriber.number
         if options.policy == "disconnect":
-            if mailbox.within_limit and mailbox.connected is not None:
+            if mailbox.within_limit and mailbox.connected is not None and not mailbox.subscriber.paused:
                 mailbox.over_limit, mailbox.within_limit = True, False
                 mailbox.wake.set()
             return

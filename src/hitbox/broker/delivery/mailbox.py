@@ -6,6 +6,9 @@
 
 The time-out of a delivery starts when it is written to the connection, and starts again at each `extend`.
 
+A subscriber has one connection, or several if it is `shared`. Then each delivery in flight is held by one of them, each
+has a window of its own, and what a connection held when it ended returns to the front of `ready`, for the others.
+
 A durable subscriber's deliveries are rows of the store. Only the next ones are in memory, and only while it is
 connected. If memory is full, or there is no connection, the mailbox is `spilled`: new deliveries go to disk only, and
 are fetched in order once `ready` is empty. An ephemeral subscriber's deliveries are in memory only.
@@ -42,6 +45,17 @@ class Connection(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class Consumer:
+    """A connection in its mailbox. `window`: how many deliveries it may hold. `held`: how many it holds."""
+
+    connection: Connection
+    window: int
+    held: int = 0
+    resting: bool = False
+    """It waits for deliveries: what it got before is written."""
+
+
+@dataclass(slots=True, eq=False)
 class Delivery:
     """One event for one subscriber, with all the subscriptions that matched."""
 
@@ -58,6 +72,7 @@ class Delivery:
     deadline: float = 0.0
     retry_at: float = 0.0
     committed: int = 0
+    holder: Consumer | None = None
     sent_at: int = 0
     """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
 
@@ -75,7 +90,7 @@ class Delivery:
 
 
 class Mailbox:
-    """The queue of one subscriber. `window`: how many deliveries may be in flight. `busy`: where a mailbox with pending
+    """The queue of one subscriber. `busy`: where a mailbox with pending
     deliveries adds itself, by the number of its subscriber, so that nobody has to look at all the idle ones."""
 
     def __init__(self, subscriber: Subscriber, pending: int = 0, busy: dict[int, Mailbox] | None = None):
@@ -85,8 +100,8 @@ class Mailbox:
             self._busy[subscriber.number] = self
         self.pending = pending  # durable subscriber: number of its rows in the store
         self.dropped = self.dead = self.resent = 0
-        self.connected: Connection | None = None
-        self.window = 0
+        self._consumers: dict[int, Consumer] = {}  # by the id of the connection, the newest last
+        self.is_filling = False  # one of them fetches from disk
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
         self.spilled = pending > 0
         self.spills = 0
@@ -99,6 +114,9 @@ class Mailbox:
         self.paused = 0  # how many in flight failed and wait for their next try
         self._retry_heap: list[tuple[float, int]] = []
         self._latest_deadline = 0.0  # of any delivery in flight
+        self.written: deque[tuple[float, int]] = deque()
+        """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
+        self.webhook_problem = ""  # why its latest request failed
         self.over_limit = False  # to be disconnected
         self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
@@ -111,7 +129,7 @@ class Mailbox:
         self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order of number
         if self.subscriber.ephemeral:
             return self._offer_live(delivery)
-        if self.connected is None or self.spilled or self.ready >= MEMORY_ROWS:
+        if not self._consumers or self.spilled or self.ready >= MEMORY_ROWS:
             self.spilled = True
             self.spills += 1
             self.wake.set()
@@ -120,7 +138,7 @@ class Mailbox:
         return True
 
     def _offer_live(self, delivery: Delivery) -> bool:
-        if self.connected is None:
+        if not self._consumers:
             self.pending -= 1
             return False
         self._push(delivery)
@@ -155,37 +173,60 @@ class Mailbox:
 
     # ---- out
 
-    def window_left(self) -> int:
+    def window_left(self, connection: Connection) -> int:
         """How many more may be sent. A delivery in its pause is not with the client, so it does not count."""
-        return self.window - len(self.in_flight) + min(self.paused, MEMORY_ROWS)
+        consumer = self._consumers[id(connection)]
+        return consumer.window - consumer.held - max(self.paused - MEMORY_ROWS, 0)
 
-    def take(self) -> list[Delivery]:
+    def set_window(self, connection: Connection, size: int) -> None:
+        if self.is_connected(connection):
+            self._consumers[id(connection)].window = size
+            self.wake.set()
+
+    def take(self, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
         """The next deliveries for one frame, most urgent first, within the window. They are in flight from now on."""
         found: list[Delivery] = []
         size = 0
-        most = min(FRAME_COUNT, self.window_left()) if not self.subscriber.ephemeral else FRAME_COUNT
+        consumer = self._consumers[id(connection)]
+        consumer.resting = False
+        most = min(most, self.window_left(connection)) if not self.subscriber.ephemeral else most
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
                 size += len(delivery.body)
                 delivery.deadline = math.inf  # until it is written
+                delivery.holder = consumer
                 found.append(delivery)
         self.ready -= len(found)
         if self.subscriber.ephemeral:
             self.pending -= len(found)
         else:
+            consumer.held += len(found)
             self.in_flight.update((d.seq, d) for d in found)
         return found
 
-    def needs_refill(self) -> bool:
-        return self.spilled and not self.ready and self.window_left() > 0 and not self.subscriber.ephemeral
+    def rest(self, connection: Connection) -> None:
+        """A connection has written everything that it got, and waits."""
+        self._consumers[id(connection)].resting = True
+        if all(one.resting for one in self._consumers.values()):
+            self.idle.set()
 
-    def extend(self, seqs: Iterable[int]) -> None:
+    def needs_refill(self, connection: Connection) -> bool:
+        wanted = self.spilled and not self.ready and not self.is_filling and not self.subscriber.ephemeral
+        return wanted and self.window_left(connection) > 0
+
+    def holds(self, connection: Connection | None, delivery: Delivery) -> bool:
+        """Whether a delivery in flight is with this connection; None: with any."""
+        if delivery.holder is None:
+            return False
+        return connection is None or delivery.holder.connection is connection
+
+    def extend(self, seqs: Iterable[int], connection: Connection | None = None) -> None:
         """Restart the time-out of these deliveries. Those that are not with the client are ignored."""
         deadline = time.monotonic() + self.subscriber.options.visibility_seconds
         for seq in seqs:
             delivery = self.in_flight.get(seq)
-            if delivery is not None and delivery.deadline:
+            if delivery is not None and self.holds(connection, delivery):
                 del self.in_flight[seq]  # move it to the end: in_flight is in order of deadline
                 delivery.deadline = deadline
                 self.in_flight[seq] = delivery
@@ -208,8 +249,13 @@ class Mailbox:
 
     def _remove_in_flight(self, seq: int) -> Delivery | None:
         delivery = self.in_flight.pop(seq, None)
-        if delivery is not None and not delivery.deadline:
-            self.paused -= 1
+        if delivery is not None:
+            holder = delivery.holder
+            if holder is None:
+                self.paused -= 1
+            else:
+                holder.held -= 1
+                delivery.holder = None
         return delivery
 
     def _discard(self, seqs: Iterable[int]) -> None:
@@ -239,11 +285,7 @@ class Mailbox:
             # An entry with another time belongs to an earlier delivery of this event, acknowledged and then replayed.
             if delivery is not None and not delivery.deadline and delivery.retry_at == at:
                 self._remove_in_flight(delivery.seq)
-                delivery.sent, delivery.live = True, False
-                self._ready[delivery.level].appendleft(delivery)
-                self.ready += 1
-                self.resent += 1
-                self.wake.set()
+                self._return(delivery)
         late = []
         for delivery in self.in_flight.values():
             if now < delivery.deadline < math.inf:
@@ -251,6 +293,14 @@ class Mailbox:
             if 0 < delivery.deadline <= now:
                 late.append(delivery)
         return late
+
+    def _return(self, delivery: Delivery) -> None:
+        """Put a delivery that was sent at the front of its queue."""
+        delivery.sent, delivery.live = True, False
+        self._ready[delivery.level].appendleft(delivery)
+        self.ready += 1
+        self.resent += 1
+        self.wake.set()
 
     def try_failed(self, delivery: Delivery, now: float) -> bool:
         """Count a failed try; returns whether there will be another one, after a pause."""
@@ -261,6 +311,9 @@ class Mailbox:
             self._remove_in_flight(delivery.seq)
             return False
         delivery.deadline = 0.0
+        if delivery.holder is not None:
+            delivery.holder.held -= 1
+            delivery.holder = None
         self.paused += 1
         doubled = 2.0 ** min(delivery.tries - 1, MOST_DOUBLINGS)
         pause = min(options.backoff_seconds * doubled, options.max_backoff_seconds)
@@ -270,16 +323,38 @@ class Mailbox:
 
     # ---- connections
 
+    @property
+    def connected(self) -> Connection | None:
+        """The newest connection."""
+        return next((one.connection for one in reversed(self._consumers.values())), None)
+
+    def connections(self) -> list[Connection]:
+        """All of them, the newest last."""
+        return [one.connection for one in self._consumers.values()]
+
+    def is_connected(self, connection: Connection) -> bool:
+        return id(connection) in self._consumers
+
     def connect(self, connection: Connection, window: int) -> None:
-        self.disconnect(self.connected)
-        self.connected, self.window = connection, window
+        """Add a connection; unless the subscriber is shared, the others are forgotten."""
+        if not self.subscriber.options.shared:
+            for one in self.connections():
+                self.disconnect(one)
+        self._consumers[id(connection)] = Consumer(connection, window)
         self.wake.set()
 
     def disconnect(self, connection: Connection | None) -> None:
-        """Forget what is in memory; a durable subscriber's deliveries are on disk."""
-        if self.connected is not connection or connection is None:
+        """What a connection holds goes to the others. If there are none, forget what is in memory; a durable
+        subscriber's deliveries are on disk."""
+        consumer = self._consumers.pop(id(connection), None)
+        if consumer is None:
             return
-        self.connected = None
+        if self._consumers:
+            for delivery in reversed([d for d in self.in_flight.values() if d.holder is consumer]):
+                self._remove_in_flight(delivery.seq)
+                self._return(delivery)
+            self.wake.set()
+            return
         for queue in self._ready:
             queue.clear()
         self.ready = 0
@@ -297,10 +372,15 @@ class Mailbox:
     def describe(self) -> dict[str, object]:
         """State of the subscriber for the API and the page."""
         s = self.subscriber
+        webhook = None
+        if s.webhook is not None:
+            webhook = {**s.webhook.describe(time.time()), "problem": s.webhook.disabled or self.webhook_problem}
         return {
             "name": s.name,
             "ephemeral": s.ephemeral,
             "connected": self.connected is not None,
+            "connections": len(self._consumers),
+            "paused": s.paused,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
             "held": len(self.in_flight),
@@ -308,5 +388,6 @@ class Mailbox:
             "dropped": self.dropped,
             "dead": self.dead,
             "redelivered": self.resent,
+            "webhook": webhook,
             "options": msgspec.to_builtins(s.options),
         }

@@ -31,11 +31,13 @@ from starlette.websockets import WebSocket
 from hitbox.broker import backup, metrics
 from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, Caller
 from hitbox.broker.broker import Broker
+from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
 from hitbox.broker.http import auth, connections, health, openapi, request_bodies, routes
 from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.event_stream import EventStream, StreamQuery, event_number
 from hitbox.broker.http.gate import Gate, Handler
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.publish_socket import PublishSession
@@ -109,26 +111,40 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
 
         return run
 
+    @contextlib.contextmanager
+    def admitted(made: Receiver | PublishSession) -> Iterator[None]:
+        """Count a connection of its caller, and close it when the caller loses its rights."""
+        principal, most = made.caller.name, broker.settings.max_connections
+        if broker.closing:
+            raise StoreFailed("the broker is shutting down")
+        if connected[principal] >= most:
+            raise Overloaded(f"{principal} has {most} connections, which is the maximum")
+        connected[principal] += 1
+        watched = broker.directory.watch(made.caller, made.close, made.need)
+        try:
+            yield
+        finally:
+            connected[principal] -= 1
+            broker.directory.unwatch(watched)
+
     def connection(session: type[Session] | type[PublishSession]) -> Callable[[WebSocket, Caller], Awaitable[None]]:
         async def connect(socket: WebSocket, caller: Caller) -> None:
-            principal, most = caller.name, broker.settings.max_connections
-            if broker.closing:
-                await socket.send_denial_response(error_response(StoreFailed("the broker is shutting down")))
-                return
-            if connected[principal] >= most:
-                problem = Overloaded(f"{principal} has {most} connections, which is the maximum")
-                await socket.send_denial_response(error_response(problem))
-                return
-            connected[principal] += 1
             made = session(socket, broker, rate_limiter, caller)
-            watched = broker.directory.watch(caller, made.close, session.need)
-            try:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(admitted(made))
+                except HitboxError as problem:
+                    await socket.send_denial_response(error_response(problem))
+                    return
                 await made.run()
-            finally:
-                connected[principal] -= 1
-                broker.directory.unwatch(watched)
 
         return connect
+
+    async def deliveries(request: Request, caller: Caller) -> ASGIApp:
+        query = _query(request, StreamQuery)
+        last = event_number(request.headers.get("last-event-id", ""))
+        name = str(request.path_params["subscriber"])
+        return EventStream(broker, caller, name, query, last, SECURITY_HEADERS, admitted)
 
     async def live(request: Request, caller: Caller) -> Response:
         where = _query(request, Filter).where
@@ -166,6 +182,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
         gate.http(path, by_method)
     gate.socket("/v1/connect", Session.need, connection(Session))
     gate.socket("/v1/publish", PublishSession.need, connection(PublishSession))
+    gate.http(routes.OWNER + "/deliveries", {"GET": (EventStream.need, deliveries)})
     gate.http("/v1/live", {"GET": (OBSERVE, live)})
     gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
     gate.http("/openapi.json", {"GET": (ANYONE, description)})
@@ -314,6 +331,7 @@ async def serve(
 
     def shut_down() -> None:
         broker.closing = server.should_exit = True
+        broker.close_connections()  # uvicorn waits for event streams, which do not end by themselves
 
     async def wait_for_stop() -> None:
         if stop is not None:

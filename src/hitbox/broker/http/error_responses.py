@@ -14,6 +14,12 @@ def status_of(problem: HitboxError) -> int:
     return 404 if isinstance(problem, UnknownSubscription) else 400
 
 
+def close_code(problem: HitboxError) -> int:
+    """The code with which a connection is closed: 1008 if the client must not try again, otherwise 1013."""
+    status = status_of(problem)
+    return 1013 if status == 429 or status >= 500 else 1008
+
+
 def describe(problem: HitboxError) -> dict[str, Any]:
     message = "; ".join([str(problem), *getattr(problem, "__notes__", [])])
     found: dict[str, Any] = {"type": type(problem).__name__, "message": message}

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 from starlette.websockets import WebSocket
 
 from hitbox.broker.access.directory import Directory
@@ -22,7 +22,7 @@ from hitbox.broker.access.rights import Caller, Need
 from hitbox.broker.http import auth
 from hitbox.errors import HitboxError
 
-Handler = Callable[[Request, Caller], Awaitable[Response]]
+Handler = Callable[[Request, Caller], Awaitable[ASGIApp]]
 Refusal = Callable[[HitboxError], Response]
 
 
@@ -48,7 +48,7 @@ class Gate:
         for method, (need, _) in by_method.items():
             declared(need, f"{method} {path}")
 
-        async def run(request: Request) -> Response:
+        async def run(request: Request) -> ASGIApp:
             need, handler = by_method["GET" if request.method == "HEAD" else request.method]
             return await handler(request, self._admit(request.scope, need))
 

@@ -14,8 +14,20 @@ from starlette.requests import Request
 
 from hitbox.broker import admin, cloudevents
 from hitbox.broker.access.principals import Principal, Role, TokenSettings
-from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, OBSERVE_ALL, PUBLISH, READ, USE, Caller, Need
+from hitbox.broker.access.rights import (
+    ANYONE,
+    MANAGE_ALL,
+    OBSERVE,
+    OBSERVE_ALL,
+    PUBLISH,
+    READ,
+    SUBSCRIBE,
+    USE,
+    Caller,
+    Need,
+)  # fmt: skip
 from hitbox.broker.broker import Broker
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import Unknown
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
@@ -24,6 +36,7 @@ from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.webhook import WebhookSettings
 from hitbox.encoding.schema import Schema
 
 LARGE = 64 * 1024
@@ -60,6 +73,12 @@ class Call:
         name = self.path("subscriber")
         self.caller.shown_subscriber(name)
         return name
+
+    def received_subscriber(self) -> Mailbox:
+        """The mailbox of the subscriber in the path, whose deliveries the caller may receive."""
+        name = self.path("subscriber")
+        self.caller.receiver(name)
+        return self.broker.mailbox(name)
 
     def used_subscriber(self) -> tuple[str, str]:
         """The subscriber in the path, which the caller may use, and its owner."""
@@ -134,6 +153,11 @@ class NewToken(Limit, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: Annotated[list[Number], msgspec.Meta(max_length=10_000)]
+
+
+class Seqs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    seqs: Annotated[list[Number], msgspec.Meta(max_length=10_000)]
+    """Numbers of events. Those that are not with the subscriber are ignored."""
 
 
 class Attributes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -269,6 +293,49 @@ async def post_replay(call: Call) -> Any:
     return {"count": await admin.replay(call.broker, call.used_subscriber()[0], call.body.first)}
 
 
+async def acknowledge(call: Call) -> Any:
+    mailbox = call.received_subscriber()
+    asked = call.broker.tracker.acknowledge(mailbox, call.body.seqs)
+    if asked is not None:
+        await asked
+
+
+async def refuse(call: Call) -> Any:
+    mailbox = call.received_subscriber()
+    call.broker.tracker.refuse(mailbox, call.body.seqs)
+
+
+async def extend(call: Call) -> Any:
+    call.received_subscriber().extend(call.body.seqs)
+
+
+async def pause(call: Call) -> Any:
+    await call.broker.pause(call.used_subscriber()[0], True)
+
+
+async def resume(call: Call) -> Any:
+    await call.broker.pause(call.used_subscriber()[0], False)
+
+
+async def get_webhook(call: Call) -> Any:
+    found = call.broker.mailbox(call.shown_subscriber()).describe()["webhook"]
+    if found is None:
+        raise Unknown(f"the subscriber {call.path('subscriber')!r:.100} has no webhook")
+    return found
+
+
+async def put_webhook(call: Call) -> Any:
+    """Whoever sets it gets the deliveries, so the caller must be allowed to receive them."""
+    name = call.received_subscriber().subscriber.name
+    secret = await call.broker.put_webhook(name, call.body)
+    shown = call.broker.mailbox(name).describe()["webhook"]
+    return {**shown, "secret": secret} if secret and isinstance(shown, dict) else shown
+
+
+async def delete_webhook(call: Call) -> Any:
+    await call.broker.remove_webhook(call.used_subscriber()[0])
+
+
 async def check(call: Call) -> Any:
     """The predicate in normal form, or an error with its position."""
     predicate = await call.lookups.run(call.broker.registry.index.parse, call.body.where)
@@ -400,6 +467,23 @@ ROUTES = [
         raw=True,
     ),
     Route("POST", OWNER + "/replay", USE, post_replay, "Deliver stored events again, starting at a number", Replay),
+    Route(
+        "POST", OWNER + "/ack", SUBSCRIBE, acknowledge, "Acknowledge deliveries of an event stream", Seqs, status=204
+    ),
+    Route("POST", OWNER + "/nack", SUBSCRIBE, refuse, "Deliveries failed: send them again later", Seqs, status=204),
+    Route("POST", OWNER + "/extend", SUBSCRIBE, extend, "Restart the time-out of deliveries", Seqs, status=204),
+    Route("POST", OWNER + "/pause", USE, pause, "Send nothing to a subscriber; its deliveries are kept", status=204),
+    Route("POST", OWNER + "/resume", USE, resume, "Send its deliveries again", status=204),
+    Route("GET", OWNER + "/webhook", READ, get_webhook, "The webhook of a subscriber, without its secrets"),
+    Route(
+        "PUT",
+        OWNER + "/webhook",
+        SUBSCRIBE,
+        put_webhook,
+        "Send the deliveries by POST; shows a new secret once",
+        WebhookSettings,
+    ),
+    Route("DELETE", OWNER + "/webhook", USE, delete_webhook, "Remove the webhook", status=204),
     Route("POST", "/v1/check", ANYONE, check, "Check a predicate", Text),
     Route("POST", "/v1/try", READ, attempt, "Which subscriptions an event would match, without publishing it", Trial),
     Route("POST", "/v1/explain", READ, explain, "Why a subscription matches an event, or why not", Why),

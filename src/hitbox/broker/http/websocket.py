@@ -48,11 +48,12 @@ from hitbox.broker.access.rights import PUBLISH, SUBSCRIBE, Caller, Need
 from hitbox.broker.broker import Broker
 from hitbox.broker.cloudevents import as_cloudevent
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
+from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.access_log import SENT_BYTES
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
-from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.error_responses import close_code, describe, status_of
 from hitbox.broker.logs import without_message
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name, check_options
@@ -122,22 +123,14 @@ FRAMES: dict[type[_Message], Need] = {
 """What each message needs. One that is not listed here is not taken."""
 
 
-class Session:
+class Session(Receiver):
     """One connection of a subscriber."""
 
-    need = SUBSCRIBE
-
     def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, caller: Caller):
-        self.socket, self.broker, self.rate_limiter, self.caller = socket, broker, rate_limiter, caller
-        self._close_with: tuple[int, str] | None = None
-        self._ended = asyncio.Event()
+        super().__init__(broker.tracker, caller)
+        self.socket, self.broker, self.rate_limiter = socket, broker, rate_limiter
         self._numbers = DeliveryNumbers()
         self._format = "hitbox"
-
-    def close(self, code: int, reason: str) -> None:
-        """Ask for the connection to be closed, without waiting; `run` closes it."""
-        self._close_with = self._close_with or (code, reason)
-        self._ended.set()
 
     async def run(self) -> None:
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
@@ -148,9 +141,7 @@ class Session:
             return
         except (WebSocketDisconnect, RuntimeError):
             return
-        tasks = [
-            asyncio.create_task(step) for step in (self._receive(mailbox), self._send(mailbox), self._ended.wait())
-        ]
+        tasks = [asyncio.create_task(step) for step in (self._receive(mailbox), self._send(mailbox), self.ended.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -218,8 +209,7 @@ class Session:
                 case Ack() | Nack() | Extend():
                     await self._handle_delivery_message(mailbox, message)
                 case SetWindow():
-                    mailbox.window = message.size
-                    mailbox.wake.set()
+                    mailbox.set_window(self, message.size)
                 case Hello():
                     raise BadRequest("a second hello: it may be sent only once")
                 case _:
@@ -233,9 +223,9 @@ class Session:
                 if asked is not None:
                     await asked
             case Nack():
-                self.broker.tracker.refuse(mailbox, message.seqs)
+                self.broker.tracker.refuse(mailbox, message.seqs, self)
             case Extend():
-                mailbox.extend(message.seqs)
+                mailbox.extend(message.seqs, self)
         if len(message.seqs) > MANY or (isinstance(message, Ack) and len(message.ranges) > MANY):
             await asyncio.sleep(0)
 
@@ -258,10 +248,7 @@ class Session:
         return {"first": await self.broker.publish(message.items), "count": len(message.items)}
 
     async def _send(self, mailbox: Mailbox) -> None:
-        while deliveries := await self.broker.tracker.next(mailbox, self):
-            deliveries = self._seen(mailbox, deliveries)
-            if not deliveries:
-                continue
+        while deliveries := await self.next(mailbox):
             seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
             head = b'{"type":"deliveries","first":%d,"deliveries":[' % self._numbers.add(seqs)
             await self._send_texts([head + b",".join([self._encoded(d) for d in deliveries]) + b"]}"])
@@ -270,20 +257,6 @@ class Session:
     def _encoded(self, d: Delivery) -> bytes:
         return d.encode(as_cloudevent(d.seq, d.time, d.body) if self._format == "cloudevents" else None)
 
-    def _seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that the caller may see now; the others are removed. Most were left out when they were matched, but
-        what waited on disk, was replayed or revived may be older than the caller's rights."""
-        self.caller.check(SUBSCRIBE)
-        self.caller.receiver(mailbox.subscriber.name)
-        if self.caller.sees_all():
-            return deliveries
-        seen = [d for d in deliveries if self.caller.sees_body(d.body)]
-        if len(seen) < len(deliveries):
-            kept = {d.seq for d in seen}
-            self.broker.tracker.acknowledge(mailbox, [d.seq for d in deliveries if d.seq not in kept])
-            self.broker.statistics.counts["hidden"] += len(deliveries) - len(seen)
-        return seen
-
     async def _send_message(self, message: dict[str, Any]) -> None:
         await self._send_texts([msgspec.json.encode(message)])
 
@@ -291,18 +264,17 @@ class Session:
         await send_texts(self.socket, messages)
 
     async def _fail(self, problem: HitboxError) -> None:
-        """Send the error, then close: with code 1008 if the client must not try again, otherwise with 1013."""
-        status = status_of(problem)
-        self.broker.statistics.count_refusal(status)
+        """Send the error, then close."""
+        self.broker.statistics.count_refusal(status_of(problem))
         try:
             await self._send_message({"type": "error", "request": 0, **describe(problem)})
         except (WebSocketDisconnect, RuntimeError):
             return
-        self.close(1013 if status == 429 or status >= 500 else 1008, str(problem).partition("\n")[0])
+        self.close(close_code(problem), str(problem).partition("\n")[0])
         await self._close()
 
     async def _close(self) -> None:
-        code, reason = self._close_with or (1000, "")
+        code, reason = self.close_with or (1000, "")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
             await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
 

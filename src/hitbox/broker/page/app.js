@@ -421,9 +421,19 @@ const OPTIONS = [
   { name: "max_tries", label: "Most tries, then it is a dead letter", type: "number" },
   { name: "backoff_seconds", label: "Seconds before the second try", type: "number" },
   { name: "max_backoff_seconds", label: "Most seconds between tries", type: "number" },
+  { name: "shared", label: "Several connections share its deliveries", type: "checkbox" },
   { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
   { name: "changes", label: "Is told whether a changed document enters, leaves or stays", type: "checkbox" },
 ];
+
+const WEBHOOK = [
+  { name: "url", label: "Address that deliveries are sent to; empty: no webhook", type: "url", value: "" },
+  { name: "batch", label: "Most deliveries in one request", type: "number", value: 100 },
+  { name: "max_requests", label: "Most requests at a time", type: "number", value: 1 },
+  { name: "new_secret", label: "Make a new secret; the old one is valid for a day", type: "checkbox", value: false },
+];
+
+const webhookState = (webhook) => !webhook ? "It has none." : webhook.disabled ? `Disabled: ${webhook.disabled}. Saving enables it.` : webhook.problem ? `The latest request failed: ${webhook.problem}` : "It works.";
 
 const subscriberPath = (name) => `/v1/subscribers/${encodeURIComponent(name)}`;
 
@@ -436,6 +446,18 @@ function subscriberActions(s) {
       await ask("PUT", subscriberPath(s.name), values);
       await done(`the settings of ${s.name} are saved`);
     }, OPTIONS.map((one) => ({ ...one, value: s.options[one.name] })))),
+    action("Webhook", s.name, () => confirmThen(`Webhook of ${s.name}`, webhookState(s.webhook), "Save", async ({ new_secret, ...values }) => {
+      if (!values.url) {
+        await ask("DELETE", `${subscriberPath(s.name)}/webhook`);
+        return done(`${s.name} has no webhook`);
+      }
+      const found = await ask("PUT", `${subscriberPath(s.name)}/webhook`, { ...values, secret: new_secret ? "new" : "" });
+      return done(`the webhook of ${s.name} is saved` + (found.secret ? `; its secret, which is not shown again: ${found.secret}` : ""));
+    }, WEBHOOK.map((one) => ({ ...one, value: s.webhook?.[one.name] ?? one.value })))),
+    action(s.paused ? "Resume" : "Pause", s.name, () => confirmThen(`${s.paused ? "Resume" : "Pause"} ${s.name}?`, s.paused ? "Its deliveries are sent again." : "Nothing is sent to it. Its deliveries are kept, up to its limit.", s.paused ? "Resume" : "Pause", async () => {
+      await ask("POST", `${subscriberPath(s.name)}/${s.paused ? "resume" : "pause"}`);
+      await done(`${s.name} ${s.paused ? "gets its deliveries again" : "is paused"}`);
+    })),
     action("Replay", s.name, () => confirmThen(`Replay for ${s.name}`, "Stored events, from this number on, are delivered again if its subscriptions want them.", "Replay", async ({ first }) => {
       const found = await ask("POST", `${subscriberPath(s.name)}/replay`, { first });
       await done(`${counted(found.count, "event", "events")} will be delivered again to ${s.name}`);
@@ -453,7 +475,8 @@ const listSubscribers = () => listed("who-error", async () => {
   const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : ""),
+    (s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : "")
+      + (s.paused ? ", paused" : "") + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
     String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
 });
 

@@ -1,0 +1,316 @@
+"""Webhooks: deliveries are sent to subscribers by POST.
+
+A webhook is a receiver like a WebSocket. A request carries up to `batch` deliveries:
+
+    2xx                          they are acknowledged
+    410                          the webhook is disabled; its deliveries stay
+    anything else, or too late   they failed: tried again, and dead letters at last, as for every subscriber
+
+After a failed request the target is left alone for a while, as long as a delivery that failed as often in a row would
+be, or as long as Retry-After says, up to RETRY_AFTER_MOST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+import httpcore
+import msgspec
+
+from hitbox.broker.access.rights import Caller
+from hitbox.broker.clock import time
+from hitbox.broker.delivery.delivery import DeliveryTracker
+from hitbox.broker.delivery.mailbox import MOST_DOUBLINGS, Connection, Delivery, Mailbox
+from hitbox.broker.delivery.receiver import Receiver
+from hitbox.broker.delivery.target_address import AddressNotAllowed, CheckedNetwork
+from hitbox.broker.errors import NotAllowed
+from hitbox.broker.logs import without_message
+from hitbox.broker.settings import Settings
+from hitbox.broker.webhook import Webhook, message_id, signed_headers
+from hitbox.errors import HitboxError
+
+RETRY_AFTER_MOST = 3600.0
+REQUEST_SECONDS = 60.0
+"""Most time for one request; less if the subscriber's visibility_seconds are fewer."""
+ANSWER_BYTES, ANSWER_SECONDS = 64 * 1024, 1.0
+"""How much of the body of an answer is read, and thrown away, and for how long."""
+DRAIN_SECONDS = 5.0
+AGAIN_SECONDS = 30.0
+"""After this time a webhook is tried again that ended because its owner lacked a right, or by an error."""
+log = logging.getLogger("hitbox.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended: "ok", "status", "gone", "late", "unreachable" or "blocked", for the metrics."""
+
+    kind: str
+    says: str = ""
+    retry_after: float = 0.0
+
+
+class Requests:
+    """Sends requests to targets; at most `max_webhook_requests` at a time."""
+
+    def __init__(self, settings: Settings):
+        self.network = CheckedNetwork(settings.allow_private_webhooks)
+        most = settings.max_webhook_requests
+        self.turns = asyncio.Semaphore(most)
+        context = ssl.create_default_context()
+        self._pool = httpcore.AsyncConnectionPool(
+            context, max_connections=most, keepalive_expiry=30.0, network_backend=self.network
+        )
+
+    async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._post(url, headers, body)
+        except TimeoutError:
+            return Outcome("late", f"no answer within {seconds:g} seconds")
+        except AddressNotAllowed as problem:
+            return Outcome("blocked", str(problem))
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as problem:
+            return Outcome("unreachable", f"no connection: {problem or type(problem).__name__}")
+
+    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
+            status = answer.status
+            seconds = retry_after(answer.headers)
+            await _throw_away(answer)
+        if 200 <= status < 300:
+            return Outcome("ok")
+        if status == 410:
+            return Outcome("gone", "the target answered 410 Gone")
+        more = ": redirects are not followed" if 300 <= status < 400 else ""
+        return Outcome("status", f"the target answered {status}{more}", seconds)
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+        self.network.close()
+
+
+async def _throw_away(answer: httpcore.Response) -> None:
+    """Read the body, so that the connection can be used again. One that is long, slow or broken changes nothing: the
+    status has decided, and the connection is closed."""
+    size = 0
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            async for part in answer.aiter_stream():
+                size += len(part)
+                if size > ANSWER_BYTES:
+                    return
+    except (TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
+        return
+
+
+def retry_after(headers: list[tuple[bytes, bytes]]) -> float:
+    """The seconds of Retry-After, which is a number or a date; 0 if there is none that can be read."""
+    text = next((value for name, value in headers if name.lower() == b"retry-after"), b"").decode("latin-1").strip()
+    try:
+        if text.isascii() and text.isdigit():
+            seconds = float(text[:10])
+        else:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(seconds, 0.0), RETRY_AFTER_MOST)
+
+
+class WebhookSession(Receiver):
+    """Sends the deliveries of one subscriber to its webhook, as long as it is the subscriber's connection."""
+
+    def __init__(self, tracker: DeliveryTracker, caller: Caller, requests: Requests, mailbox: Mailbox):
+        super().__init__(tracker, caller)
+        found = mailbox.subscriber.webhook
+        assert found is not None
+        self.webhook: Webhook = found
+        self.owner = mailbox.subscriber.owner
+        self.mailbox, self.requests = mailbox, requests
+        self.gone = False
+        self._slots = asyncio.Semaphore(found.max_requests)
+        self._pushing: set[asyncio.Task[None]] = set()
+        self._failures = 0  # requests in a row
+        self._resume_at = 0.0
+
+    @property
+    def window(self) -> int:
+        return self.webhook.batch * self.webhook.max_requests
+
+    async def run(self) -> None:
+        """Until it is closed or replaced. Raises what ended it otherwise, such as the loss of a right."""
+        self.caller.check(self.need)
+        self.caller.receiver(self.mailbox.subscriber.name)
+        tasks = [asyncio.create_task(self._take()), asyncio.ensure_future(self.ended.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._pushing:
+                await asyncio.wait(self._pushing, timeout=DRAIN_SECONDS)
+        finally:
+            for task in (*tasks, *self._pushing):
+                task.cancel()
+            found = await asyncio.gather(*tasks, *self._pushing, return_exceptions=True)
+            problems = [one for one in found if isinstance(one, Exception)]
+        if problems:
+            raise problems[0]
+
+    async def _take(self) -> None:
+        while not self.ended.is_set():
+            await self._slots.acquire()
+            deliveries: list[Delivery] = []
+            try:
+                while (wait := self._resume_at - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+                deliveries = await self.next(self.mailbox, self.webhook.batch)
+            finally:
+                if not deliveries:
+                    self._slots.release()
+            if not deliveries:
+                return
+            task = asyncio.create_task(self._push(deliveries))
+            self._pushing.add(task)
+            task.add_done_callback(self._pushed)
+
+    def _pushed(self, task: asyncio.Task[None]) -> None:
+        self._slots.release()
+        if task.cancelled() or task.exception() is None:
+            self._pushing.discard(task)
+        else:
+            self.ended.set()  # `run` raises it
+
+    async def _push(self, deliveries: list[Delivery]) -> None:
+        seqs = [d.seq for d in deliveries]
+        body = self._body(deliveries)
+        id = message_id(self.mailbox.subscriber.name, seqs)
+        async with self.requests.turns:
+            self.tracker.sent(self.mailbox, deliveries)
+            headers = signed_headers(self.webhook, id, time.time(), body)
+            headers |= {"content-type": "application/json", "user-agent": "hitbox"}
+            seconds = min(REQUEST_SECONDS, self.mailbox.subscriber.options.visibility_seconds)
+            started = time.perf_counter_ns()
+            outcome = await self.requests.post(self.webhook.url, headers, body, seconds)
+        statistics = self.tracker.statistics
+        statistics.webhook_requests[outcome.kind] += 1
+        statistics.webhook_time.observe((time.perf_counter_ns() - started) / 1e9)
+        if outcome.kind == "ok":
+            self._failures, self.mailbox.webhook_problem = 0, ""
+            self.tracker.acknowledge(self.mailbox, seqs)
+        elif outcome.kind == "gone":
+            self.gone = True
+            self.close(4410, outcome.says)
+        else:
+            self._failed(outcome)
+            self.tracker.refuse(self.mailbox, seqs, self, f"webhook: {outcome.says}")
+
+    def _body(self, deliveries: list[Delivery]) -> bytes:
+        now = datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()
+        name = msgspec.json.encode(self.mailbox.subscriber.name)
+        head = b'{"type":"hitbox.deliveries","timestamp":"%b","data":{"subscriber":%b,"deliveries":[' % (now, name)
+        return head + b",".join([d.encode() for d in deliveries]) + b"]}}"
+
+    def _failed(self, outcome: Outcome) -> None:
+        """Leave the target alone for a while."""
+        options, name = self.mailbox.subscriber.options, self.mailbox.subscriber.name
+        self.mailbox.webhook_problem = outcome.says
+        if not self._failures:
+            log.warning("the webhook of subscriber %r failed, and is tried again: %s", name, outcome.says)
+        doubled = 2.0 ** min(self._failures, MOST_DOUBLINGS)
+        self._failures += 1
+        pause = max(min(options.backoff_seconds * doubled, options.max_backoff_seconds), outcome.retry_after)
+        self._resume_at = max(self._resume_at, time.monotonic() + pause)
+
+
+class Host(Protocol):
+    """What the webhooks need of the broker."""
+
+    closing: bool
+    tracker: DeliveryTracker
+    mailboxes: dict[int, Mailbox]
+    settings: Settings
+
+    def connect(self, mailbox: Mailbox, connection: Connection, window: int) -> None: ...
+
+    async def disable_webhook(self, name: str, used: Webhook, reason: str) -> None: ...
+
+    def acting_for(self, owner: str) -> Caller: ...
+
+    def watched(self, receiver: Receiver) -> AbstractContextManager[None]: ...
+
+
+class Webhooks:
+    """The sessions of all subscribers that have a webhook. `update` makes them agree with the settings."""
+
+    def __init__(self, host: Host):
+        self.host = host
+        self._requests: Requests | None = None
+        self._sessions: dict[int, WebhookSession] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def update(self, mailbox: Mailbox) -> None:
+        """Start, restart or end the webhook of a subscriber, if its settings ask for it and no other connection
+        receives its deliveries."""
+        subscriber = mailbox.subscriber
+        session, wanted = self._sessions.get(subscriber.number), subscriber.webhook
+        usable = wanted is not None and not wanted.disabled and not self.host.closing and not self._stopped
+        if session is not None:
+            if not usable or session.webhook != wanted or session.owner != subscriber.owner:
+                session.close(1000, "its settings were changed")  # comes back here when it has ended
+            return
+        taken = mailbox.connected is not None and not subscriber.options.shared
+        if not usable or taken or self.host.mailboxes.get(subscriber.number) is not mailbox:
+            return
+        if self._requests is None:
+            self._requests = Requests(self.host.settings)
+        caller = self.host.acting_for(subscriber.owner)
+        session = WebhookSession(self.host.tracker, caller, self._requests, mailbox)
+        self._sessions[subscriber.number] = session
+        self.host.connect(mailbox, session, session.window)
+        task = asyncio.create_task(self._serve(mailbox, session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, mailbox: Mailbox, session: WebhookSession) -> None:
+        name, wait = mailbox.subscriber.name, 0.0
+        try:
+            with self.host.watched(session):
+                await session.run()
+        except NotAllowed as problem:
+            if mailbox.webhook_problem != str(problem):  # once, not at every try
+                log.warning("the webhook of subscriber %r may not be used now: %s", name, problem)
+            mailbox.webhook_problem, wait = str(problem), AGAIN_SECONDS
+        except Exception as problem:
+            log.error("the webhook of subscriber %r failed", name, exc_info=without_message(problem))
+            mailbox.webhook_problem, wait = "unexpected error; see the broker's log", AGAIN_SECONDS
+        finally:
+            self._sessions.pop(mailbox.subscriber.number, None)
+            mailbox.disconnect(session)
+        if session.gone:
+            try:
+                await self.host.disable_webhook(name, session.webhook, "the target answered 410 Gone")
+            except HitboxError as problem:  # the disk is full, or the subscriber was removed
+                log.warning("the webhook of subscriber %r could not be disabled: %s", name, problem)
+                wait = AGAIN_SECONDS
+        if wait:
+            asyncio.get_running_loop().call_later(wait, self.update, mailbox)
+        else:
+            self.update(mailbox)
+
+    async def stop(self) -> None:
+        """Finish the requests in flight, for some seconds."""
+        self._stopped = True
+        for session in list(self._sessions.values()):
+            session.close(1012, "the broker is shutting down")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS + 1)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._requests is not None:
+            await self._requests.close()

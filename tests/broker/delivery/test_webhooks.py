@@ -1,0 +1,517 @@
+"""Webhooks: deliveries by POST, to a real server on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import logging
+import re
+import socket
+import ssl
+import time
+from collections.abc import Coroutine
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import httpcore
+import httpx
+import pytest
+
+from hitbox.broker import metrics
+from hitbox.broker.broker import Broker
+from hitbox.broker.client import Client
+from hitbox.broker.delivery import target_address, webhooks
+from hitbox.broker.delivery.target_address import is_public
+from hitbox.broker.settings import Options
+from hitbox.broker.webhook import Secret, WebhookSettings
+from support.broker_kit import Listener, item, serving, sub, until
+from support.certificates import Authority
+from support.webhook_target import OK, answer, target
+
+PAGE = (Path(__file__).parents[3] / "docs" / "broker.md").read_text()
+ANN = "/v1/subscribers/ann"
+HOOK = ANN + "/webhook"
+SECRET = "whsec_" + base64.b64encode(b"a" * 24).decode()
+OTHER = "whsec_" + base64.b64encode(b"b" * 64).decode()
+QUICK = Options(backoff_seconds=0.01, max_backoff_seconds=0.02, max_tries=3)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 120))
+
+
+def is_genuine(headers: dict[str, str], body: bytes, secret: str) -> bool:
+    """The function of docs/broker.md."""
+    (code,) = re.findall(r"```python\n(def is_genuine.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {"base64": base64, "hmac": hmac, "time": time}
+    exec(code, names)
+    return bool(names["is_genuine"](headers, body, secret))
+
+
+def private(path: Path, **settings: Any) -> Any:
+    return serving(path, allow_private_webhooks=True, **settings)
+
+
+async def prepare(broker: Broker, options: Options = QUICK) -> None:
+    await broker.put_subscriber("ann", options)
+    await broker.subscribe("ann", [sub("s", "qty > 0", 7)])
+
+
+async def publish(broker: Broker, count: int = 1) -> int:
+    return await broker.publish([item(qty=1)] * count)
+
+
+def pending(broker: Broker) -> int:
+    return broker.mailbox("ann").pending
+
+
+def shown(broker: Broker) -> dict[str, Any]:
+    found = broker.mailbox("ann").describe()["webhook"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_deliveries_are_posted_signed_and_acknowledged(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), target() as there, httpx.AsyncClient(base_url=url) as http:
+            await prepare(broker)
+            await publish(broker, 5)  # they wait on disk
+            made = await http.put(HOOK, json={"url": there.url(), "batch": 3})
+            assert made.status_code == 200
+            secret = made.json()["secret"]
+            await until(lambda: pending(broker) == 0)
+            await publish(broker)
+            await until(lambda: there.seqs() == [1, 2, 3, 4, 5, 6] and pending(broker) == 0)
+            assert [len(one.deliveries) for one in there.got] == [3, 2, 1]
+            first = there.got[0]
+            assert first.line == "POST /hook?x=1 HTTP/1.1"
+            assert first.headers["content-type"] == "application/json"
+            assert all(is_genuine(one.headers, one.body, secret) for one in there.got)
+            assert not is_genuine(first.headers, first.body + b" ", secret)
+            assert all(one.is_signed_with(secret) and not one.is_signed_with(OTHER) for one in there.got)
+            assert len({one.headers["webhook-id"] for one in there.got}) == 3
+            delivery = first.deliveries[0]
+            assert (delivery["event"], delivery["level"], delivery["attempt"]) == ({"qty": 1}, 7, 1)
+            assert there.connections == 1
+            text = metrics.exposition(broker, lambda _: True).decode()
+            assert 'hitbox_webhook_requests_total{outcome="ok"} 3.0' in text
+            assert "hitbox_webhook_time_seconds_count 3.0" in text
+
+    run(scenario())
+
+
+def test_secrets_are_shown_once_and_rotate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def scenario() -> None:
+        async with target() as there:
+            async with private(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+                await prepare(broker)
+                there.answers = [answer(500)]
+                made = await http.put(HOOK, json={"url": there.url(), "secret": SECRET})
+                assert "secret" not in made.json()
+                await publish(broker)
+                await until(lambda: len(there.got) == 2)
+                assert there.got[0].headers["webhook-id"] == there.got[1].headers["webhook-id"]
+                again = await http.put(HOOK, json={"url": there.url(), "secret": OTHER, "overlap_seconds": 1000})
+                assert again.json()["secrets"] == 2
+                await publish(broker)
+                await until(lambda: len(there.got) == 3)
+                assert there.got[2].is_signed_with(SECRET)
+                assert there.got[2].is_signed_with(OTHER)
+                kept = await http.put(HOOK, json={"url": there.url(), "batch": 7})  # the secrets stay
+                assert (kept.json()["secrets"], kept.json()["batch"]) == (2, 7)
+                for found in (await http.get(HOOK), await http.get(ANN), await http.get("/v1/subscribers"), kept):
+                    assert "whsec_" not in found.text
+            async with private(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:  # after a restart
+                await publish(broker)
+                await until(lambda: len(there.got) == 4)
+                assert there.got[3].is_signed_with(SECRET)
+                assert there.got[3].is_signed_with(OTHER)
+                new = (await http.put(HOOK, json={"url": there.url(), "secret": "new", "overlap_seconds": 0})).json()
+                assert new["secrets"] == 1
+                await publish(broker)
+                await until(lambda: len(there.got) == 5)
+                assert there.got[4].is_signed_with(new["secret"])
+                assert not there.got[4].is_signed_with(OTHER)
+                assert "whsec_" not in repr(broker.subscriber("ann"))
+        assert "whsec_" not in caplog.text
+
+    run(scenario())
+
+
+def test_a_secret_ends_with_its_overlap() -> None:
+    hook, _ = WebhookSettings("https://example.com", SECRET).changed(None, 100.0)
+    hook, _ = WebhookSettings("https://example.com", OTHER, overlap_seconds=10).changed(hook, 100.0)
+    assert [one.text for one in hook.valid_secrets(109.0)] == [OTHER, SECRET]
+    assert [one.text for one in hook.valid_secrets(110.0)] == [OTHER]
+    again, made = WebhookSettings("https://example.com", OTHER).changed(hook, 105.0)  # the same one: nothing rotates
+    assert (again.secrets, made) == ([Secret(OTHER), Secret(SECRET, 110.0)], "")
+
+
+@pytest.mark.parametrize("status", [300, 302, 404, 500])
+def test_other_answers_are_tried_again_and_become_dead_letters(tmp_path: Path, status: int) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), target() as there, Client(url) as client:
+            await prepare(broker)
+            bad = answer(status, location=there.url() + "&followed")
+            there.answers = [bad, bad, bad]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await publish(broker)
+            await until(lambda: broker.statistics.counts["dead"] == 1)
+            assert [one.deliveries[0]["attempt"] for one in there.got] == [1, 2, 3]
+            assert not any("followed" in one.line for one in there.got)
+            (letter,) = (await client.request("GET", "/v1/dead"))["letters"]
+            assert f"webhook: the target answered {status}" in letter["reason"]
+            assert str(status) in shown(broker)["problem"]
+            await client.request("POST", "/v1/dead/replay", {"numbers": [letter["number"]]})
+            await until(lambda: pending(broker) == 0 and len(there.got) == 4)
+            assert shown(broker)["problem"] == ""
+
+    run(scenario())
+
+
+def test_no_answer_a_broken_one_and_none_listening(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(visibility_seconds=0.2, backoff_seconds=0.01, max_tries=100))
+            there.answers = [None, b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", OK]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await publish(broker)
+            counts = broker.statistics.webhook_requests
+            await until(lambda: counts["late"] >= 2)  # no answer; an empty one leaves the connection open
+            there.default = OK
+            await until(lambda: pending(broker) == 0)
+            with socket.socket() as unused:
+                unused.bind(("127.0.0.1", 0))
+                nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/"
+                await broker.put_webhook("ann", WebhookSettings(nobody))
+                await publish(broker)
+                await until(lambda: counts["unreachable"] >= 2)
+            assert "no connection" in shown(broker)["problem"]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await until(lambda: pending(broker) == 0)
+
+    run(scenario())
+
+
+def test_an_endless_answer_is_not_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            size = 50 * 2**20
+            there.answers = [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await publish(broker)
+            await until(lambda: pending(broker) == 0)
+            assert broker.statistics.webhook_requests["ok"] == 1
+            await publish(broker)
+            await until(lambda: pending(broker) == 0)
+            assert there.connections == 2
+
+    run(scenario())
+
+
+def test_a_body_that_does_not_end_does_not_matter(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            there.answers = [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"]
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1))
+            await publish(broker, 3)
+            await until(lambda: pending(broker) == 0)
+            assert dict(broker.statistics.webhook_requests) == {"ok": 3}
+            assert (there.seqs(), there.connections) == ([1, 2, 3], 2)
+
+    run(scenario())
+
+
+def test_a_principal_that_claims_a_subscriber_changes_nothing_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _):
+            await prepare(broker, Options(shared=True))
+            await broker.put_webhook("ann", WebhookSettings("https://webhooks.invalid/", SECRET))
+            await broker.pause("ann", True)
+            await broker.subscribe("ann", [sub("t", "qty > 1")], owner="root")
+            assert broker.subscriber("ann").owner == "root"
+        async with private(tmp_path) as (broker, _):
+            ann = broker.subscriber("ann")
+            assert (ann.owner, ann.paused, ann.options) == ("root", True, Options(shared=True))
+            assert ann.webhook is not None
+            assert ann.webhook.secrets == [Secret(SECRET)]
+
+    run(scenario())
+
+
+def test_gone_disables_and_keeps_the_deliveries(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with target() as there:
+            async with private(tmp_path) as (broker, _):
+                await prepare(broker)
+                there.answers = [answer(410)]
+                await broker.put_webhook("ann", WebhookSettings(there.url(), SECRET))
+                await publish(broker)
+                await until(lambda: shown(broker)["disabled"])
+                await publish(broker)
+                await until(lambda: pending(broker) == 2 and broker.mailbox("ann").connected is None)
+                assert "410" in shown(broker)["problem"]
+            async with private(tmp_path) as (broker, _):
+                assert (len(there.got), pending(broker)) == (1, 2)
+                assert broker.mailbox("ann").connected is None
+                await broker.put_webhook("ann", WebhookSettings(there.url()))  # enables it again
+                await until(lambda: pending(broker) == 0)
+                assert there.seqs() == [1, 1, 2]
+                assert there.got[1].deliveries[0]["attempt"] == 1
+                assert there.got[1].is_signed_with(SECRET)
+
+    run(scenario())
+
+
+def test_retry_after_is_respected_within_bounds(tmp_path: Path) -> None:
+    for text, low, high in (
+        ("7", 7, 7),
+        ("999999999999999999999", 3600, 3600),
+        ("-5", 0, 0),
+        ("soon", 0, 0),
+        ("", 0, 0),
+        (formatdate(0, usegmt=True), 0, 0),
+        (formatdate(4e9, usegmt=True), 3600, 3600),
+        ("Wed, 99 Foo 2026 99:99:99 GMT", 0, 0),
+        ("\xb2", 0, 0),
+    ):
+        seconds = webhooks.retry_after([(b"Retry-After", text.encode("latin-1"))])
+        assert low <= seconds <= high, text
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            there.answers = [answer(503, retry_after="3000")]
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1))
+            await publish(broker, 3)
+            await until(lambda: shown(broker)["problem"])
+            await until(lambda: broker.mailbox("ann").resent == 1)  # its own pause is over
+            await asyncio.sleep(0.1)
+            assert len(there.got) == 1
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=2))  # new settings are tried at once
+            await until(lambda: pending(broker) == 0)
+
+    run(scenario())
+
+
+def test_requests_at_a_time_per_target_and_in_all(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=3) as (broker, _), target() as one, target() as two:
+            one.hold, two.hold = asyncio.Event(), asyncio.Event()
+            for name, there in (("ann", one), ("bob", two)):
+                await broker.subscribe(name, [sub("s", "qty > 0")])
+                await broker.put_webhook(name, WebhookSettings(there.url(), batch=1, max_requests=2))
+            await publish(broker, 10)
+            await until(lambda: one.at_once + two.at_once == 3)
+            await asyncio.sleep(0.1)
+            assert one.at_once + two.at_once == 3
+            one.hold.set()
+            two.hold.set()
+            await until(lambda: broker.describe()["pending"] == 0)
+            assert sorted(one.seqs()) == sorted(two.seqs()) == list(range(1, 11))
+            assert max(one.most_at_once, two.most_at_once) <= 2
+
+    run(scenario())
+
+
+def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(tmp_path) as (broker, url),
+            target() as there,
+            httpx.AsyncClient(base_url=url) as http,
+        ):
+            await prepare(broker, Options(backoff_seconds=0.01, max_tries=1000))
+            for host in (
+                "127.0.0.1",
+                "[::1]",
+                "10.0.0.1",
+                "169.254.169.254",
+                "[::ffff:10.0.0.1]",
+                "[fe80::1]",
+                "0.0.0.0",
+            ):
+                refused = await http.put(HOOK, json={"url": f"https://{host}:{there.port}/"})
+                assert (refused.status_code, "allow_private_webhooks" in refused.text) == (400, True), host
+            assert (await http.put(HOOK, json={"url": there.url()})).status_code == 400  # plain http
+            assert (await http.put(HOOK, json={"url": f"https://localhost:{there.port}/"})).status_code == 200
+            await publish(broker)
+            await until(lambda: broker.statistics.webhook_requests["blocked"] >= 2)
+            assert "no public address" in shown(broker)["problem"]
+            assert (there.connections, pending(broker)) == (0, 1)
+
+    run(scenario())
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is public when it is checked and private a moment later, and one that has both."""
+    connected: list[str] = []
+
+    async def connect(self: Any, host: str, port: int, *rest: Any, **named: Any) -> Any:
+        connected.append(host)
+        raise httpcore.ConnectError("not in a test")
+
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect)
+
+    async def scenario() -> None:
+        network = target_address.CheckedNetwork(allow_private=False)
+        answers = [["93.184.216.34"], ["127.0.0.1"], ["10.0.0.1", "93.184.216.34", "::ffff:127.0.0.1"]]
+        monkeypatch.setattr(network, "resolve", lambda host, port: answers.pop(0))
+        with pytest.raises(httpcore.ConnectError):
+            await network.connect_tcp("rebinding.example", 443)
+        assert connected == ["93.184.216.34"]
+        with pytest.raises(target_address.AddressNotAllowed):
+            await network.connect_tcp("rebinding.example", 443)
+        with pytest.raises(httpcore.ConnectError):
+            await network.connect_tcp("rebinding.example", 443)
+        assert connected == ["93.184.216.34", "93.184.216.34"]
+        network.close()
+
+    run(scenario())
+
+
+def test_addresses() -> None:
+    public = ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"]
+    others = [
+        "0.0.0.0", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.255.255.254", "169.254.169.254", "172.16.0.1",
+        "192.0.0.1", "192.168.1.1", "198.18.0.1", "203.0.113.5", "224.0.0.1", "239.1.1.1", "240.0.0.1",
+        "255.255.255.255", "::", "::1", "::127.0.0.1", "::ffff:0.0.0.0", "::ffff:127.0.0.1", "::ffff:169.254.169.254",
+        "64:ff9b::7f00:1", "100::1", "2001:db8::1", "2002:7f00:1::", "2001:0:1::1", "fc00::1", "fd12::1", "fe80::1",
+        "fe80::1%lo", "fec0::1", "ff02::1", "ff0e::1",
+    ]  # fmt: skip
+    assert [text for text in public if not is_public(text)] == []
+    assert [text for text in others if is_public(text)] == []
+
+
+def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path / "ca", "authority")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("target"))
+
+    async def scenario() -> None:
+        async with target(context) as there:
+            async with private(tmp_path / "a") as (broker, _):
+                await prepare(broker, Options(backoff_seconds=0.01, max_tries=1000))
+                await broker.put_webhook("ann", WebhookSettings(there.url(scheme="https")))
+                await publish(broker)
+                await until(lambda: broker.statistics.webhook_requests["unreachable"] >= 1)
+                assert (there.got, pending(broker)) == ([], 1)
+            monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+            async with private(tmp_path / "a") as (broker, _):
+                await until(lambda: pending(broker) == 0)
+                assert there.seqs() == [1]
+
+    run(scenario())
+
+
+def test_another_connection_takes_over_and_gives_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), target() as there, Client(url) as client:
+            await prepare(broker)
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await publish(broker)
+            await until(lambda: there.seqs() == [1] and pending(broker) == 0)
+            async with client.subscriber("ann") as ann:
+                await publish(broker)
+                async for delivery in ann:
+                    assert delivery.seq == 2
+                    break
+                await ann.ack(delivery)
+                await until(lambda: pending(broker) == 0)
+            await publish(broker)
+            await until(lambda: there.seqs() == [1, 3] and pending(broker) == 0)
+            await client.request("PUT", ANN, {"limit": 5})  # options do not touch it
+            await publish(broker)
+            await until(lambda: there.seqs() == [1, 3, 4])
+            await client.request("DELETE", HOOK)
+            await until(lambda: broker.mailbox("ann").connected is None)
+            await publish(broker)
+            await until(lambda: pending(broker) == 1)
+            await broker.remove_subscriber("ann")
+
+    run(scenario())
+
+
+def test_rights_are_those_of_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "AGAIN_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), target() as there:
+            async with Client(url) as local:
+                root_token = (await local.create_token("root"))["token"]
+            async with Client(url, root_token) as root:
+                await root.put_principal("ann", ["subscribe"], names="ann", see="city = 'Paris'")
+                await root.put_principal("spy", ["manage", "subscribe"], see="city = 'Rome'")
+                mine = (await root.create_token("ann"))["token"]
+                spying = (await root.create_token("spy"))["token"]
+                async with Client(url, mine) as ann, Client(url, spying) as spy:
+                    await ann.request("PUT", ANN + "/subscriptions/s", {"where": "qty > 0"})
+                    await ann.request("PUT", HOOK, {"url": there.url()})
+                    with pytest.raises(Exception, match="belongs to another principal, who may see other events"):
+                        await spy.request("PUT", HOOK, {"url": there.url()})
+                await root.publish_many([{"qty": 1, "city": "Paris"}, {"qty": 1, "city": "Rome"}])
+                await until(lambda: there.seqs() == [1] and pending(broker) == 0)
+                await root.put_principal("ann", ["publish"], names="ann", see="city = 'Paris'")
+                await root.publish({"qty": 1, "city": "Paris"})
+                await until(lambda: "lacks the role" in str(shown(broker)["problem"]))
+                assert (there.seqs(), pending(broker)) == ([1], 1)
+                await root.put_principal("ann", ["subscribe"], names="ann")
+                await until(lambda: there.seqs() == [1, 3] and pending(broker) == 0)
+                await root.request("PUT", ANN, {}, owner="root")  # the new owner's rights
+                await root.request("DELETE", "/v1/principals/ann")
+                await root.publish({"qty": 1})
+                await until(lambda: there.seqs() == [1, 3, 4])
+
+    run(scenario())
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            good = {"url": "https://example.com/hook"}
+            assert (await http.put(HOOK, json=good)).status_code == 404  # no such subscriber
+            await prepare(broker)
+            for bad in (
+                {}, {"url": ""}, {"url": "example.com"}, {"url": "ftp://example.com/"}, {"url": "https://"},
+                {"url": "https://user:hush@example.com/"}, {"url": "https://example.com/#part"}, {"url": "https://exämple.com"},
+                {"url": "https://example.com/a b"}, {"url": "https://example.com/\r\nhost: x"}, {"url": "https://[::1"},
+                {"url": "https://example.com:99999/"}, {"url": "https://example.com:0/"},
+                {"url": "https://" + "x" * 3000},
+                {**good, "secret": "hush"}, {**good, "secret": "whsec_!!"}, {**good, "secret": "whsec_YWJj"},
+                {**good, "secret": "whsec_" + base64.b64encode(b"x" * 65).decode()}, {**good, "batch": 0},
+                {**good, "batch": 501}, {**good, "max_requests": 17}, {**good, "overlap_seconds": -1}, {**good, "x": 1},
+                {**good, "disabled": ""},
+            ):  # fmt: skip
+                refused = await http.put(HOOK, json=bad)
+                assert refused.status_code == 400, bad
+                assert "hush" not in refused.text
+                assert "YWJj" not in refused.text
+            assert (await http.get(HOOK)).status_code == 404
+            assert (await http.delete(HOOK)).status_code == 204
+            eve = await Listener(broker).attach_ephemeral("eve", Options("drop_oldest", 10))
+            assert (await http.put("/v1/subscribers/eve/webhook", json=good)).status_code == 409
+            await eve.leave()
+
+    run(scenario())
+
+
+def test_a_stop_waits_for_the_request_in_flight(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with target() as there:
+            there.hold = asyncio.Event()
+            async with private(tmp_path) as (broker, _):
+                await prepare(broker)
+                await broker.put_webhook("ann", WebhookSettings(there.url()))
+                await publish(broker)
+                await until(lambda: there.at_once == 1)
+                asyncio.get_running_loop().call_later(0.3, there.hold.set)
+            async with private(tmp_path) as (broker, _):
+                assert pending(broker) == 0
+
+    run(scenario())
