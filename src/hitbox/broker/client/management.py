@@ -68,6 +68,39 @@ class Management:
         how many."""
         return int((await self.request("POST", _path("subscribers", subscriber, "replay"), {"first": first}))["count"])
 
+    async def pause(self, subscriber: str) -> None:
+        """Send nothing to a subscriber; its deliveries are kept."""
+        await self.request("POST", _path("subscribers", subscriber, "pause"))
+
+    async def resume(self, subscriber: str) -> None:
+        """Send its deliveries again."""
+        await self.request("POST", _path("subscribers", subscriber, "resume"))
+
+    async def webhook(self, subscriber: str) -> dict[str, Any]:
+        """The webhook of a subscriber, without its secrets. Raises Unknown if it has none."""
+        return dict(await self.request("GET", _path("subscribers", subscriber, "webhook")))
+
+    async def put_webhook(self, subscriber: str, url: str, **settings: Any) -> dict[str, Any]:
+        """Send the deliveries of a subscriber by POST to an address. Settings: secret ("whsec_...", or "new"),
+        overlap_seconds, batch, max_requests. A secret that the broker made is in the answer, and never shown again."""
+        return dict(await self.request("PUT", _path("subscribers", subscriber, "webhook"), {"url": url, **settings}))
+
+    async def remove_webhook(self, subscriber: str) -> None:
+        """Remove the webhook of a subscriber."""
+        await self.request("DELETE", _path("subscribers", subscriber, "webhook"))
+
+    async def ack(self, subscriber: str, seqs: Iterable[int]) -> None:
+        """Acknowledge deliveries that came as Server-Sent Events. `Subscriber.ack` is for those of a connection."""
+        await self.request("POST", _path("subscribers", subscriber, "ack"), {"seqs": list(seqs)})
+
+    async def nack(self, subscriber: str, seqs: Iterable[int]) -> None:
+        """Refuse such deliveries: they are sent again later."""
+        await self.request("POST", _path("subscribers", subscriber, "nack"), {"seqs": list(seqs)})
+
+    async def extend(self, subscriber: str, seqs: Iterable[int]) -> None:
+        """Restart the time-out of such deliveries."""
+        await self.request("POST", _path("subscribers", subscriber, "extend"), {"seqs": list(seqs)})
+
     # ---- events
 
     async def events(self, first: int = 1, limit: int = 100) -> dict[str, Any]:

@@ -69,6 +69,41 @@ class SyncManagement:
         found: int = self.do(self.asynchronous.replay(subscriber, first))
         return found
 
+    def pause(self, subscriber: str) -> None:
+        """Send nothing to a subscriber; its deliveries are kept."""
+        self.do(self.asynchronous.pause(subscriber))
+
+    def resume(self, subscriber: str) -> None:
+        """Send its deliveries again."""
+        self.do(self.asynchronous.resume(subscriber))
+
+    def webhook(self, subscriber: str) -> dict[str, Any]:
+        """The webhook of a subscriber, without its secrets. Raises Unknown if it has none."""
+        found: dict[str, Any] = self.do(self.asynchronous.webhook(subscriber))
+        return found
+
+    def put_webhook(self, subscriber: str, url: str, **settings: Any) -> dict[str, Any]:
+        """Send the deliveries of a subscriber by POST to an address. Settings: secret ("whsec_...", or "new"),
+        overlap_seconds, batch, max_requests. A secret that the broker made is in the answer, and never shown again."""
+        found: dict[str, Any] = self.do(self.asynchronous.put_webhook(subscriber, url, **settings))
+        return found
+
+    def remove_webhook(self, subscriber: str) -> None:
+        """Remove the webhook of a subscriber."""
+        self.do(self.asynchronous.remove_webhook(subscriber))
+
+    def ack(self, subscriber: str, seqs: Iterable[int]) -> None:
+        """Acknowledge deliveries that came as Server-Sent Events. `Subscriber.ack` is for those of a connection."""
+        self.do(self.asynchronous.ack(subscriber, seqs))
+
+    def nack(self, subscriber: str, seqs: Iterable[int]) -> None:
+        """Refuse such deliveries: they are sent again later."""
+        self.do(self.asynchronous.nack(subscriber, seqs))
+
+    def extend(self, subscriber: str, seqs: Iterable[int]) -> None:
+        """Restart the time-out of such deliveries."""
+        self.do(self.asynchronous.extend(subscriber, seqs))
+
     # ---- events
 
     def events(self, first: int = 1, limit: int = 100) -> dict[str, Any]:
