@@ -16,6 +16,7 @@ from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
 from hitbox.broker.settings import Options, Settings, check_options
+from hitbox.broker.store.store import StoredChange
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
 from support.broker_kit import SCHEMA, Listener, item, running, sub, until
@@ -449,8 +450,9 @@ def test_removing_a_subscriber_while_it_subscribes_leaves_no_orphans(tmp_path: P
 def test_the_store_itself_refuses_a_subscription_of_nobody(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            with pytest.raises(Unknown):
-                await broker.writer.submit(lambda: broker.store.change(7, "ann", [("s", "qty > 0", 4, "{}")], []))
+            change = StoredChange(7, "ann", [("s", "qty > 0", 4, "{}")], [])
+            assert await broker.writer.submit(lambda: broker.store.change([change])) == {7}
+            assert broker.store.subscriptions.rows() == 0
             await broker.writer.submit(lambda: broker.store.record([(7, 4, 1, "s", 0)], 0))
             assert broker.store.unacknowledged() == 0
 

@@ -22,6 +22,7 @@ import pytest
 
 from hitbox import Attribute, Client, Schema
 from hitbox.broker.client import Refused
+from hitbox.broker.store.store import StoredChange
 from hitbox.errors import HitboxError, ValueProblem
 from support.broker_kit import Listener, running, serving, sub, until
 
@@ -132,7 +133,9 @@ def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
             await broker.subscribe("ann", [sub("s", "qty > 2", age={"low": 20, "high": 30})])
             store, kept = broker.store, json.dumps({"age": [20, 30]})
             number = broker.registry.by_name["ann"].number
-            await broker.writer.submit(lambda: store.change(number, "ann", [("s", "qty > 2", 4, kept)], []))
+            await broker.writer.submit(
+                lambda: store.change([StoredChange(number, "ann", [("s", "qty > 2", 4, kept)], [])])
+            )
         shutil.rmtree(tmp_path / "snapshots")
         async with running(tmp_path, SCHEMA) as broker:
             assert broker.registry.restored_from == "the store"

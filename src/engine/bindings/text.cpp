@@ -93,7 +93,7 @@ void define_pattern(Reader& self, u32 number, nb::bytes pattern, std::optional<t
     throw nb::value_error("this pattern was not asked for");
   if (meaning && (meaning->attribute >= self.attributes() || self.codec(meaning->attribute).type != text::Type::STRING))
     throw nb::value_error("a pattern is about a string attribute");
-  shape.meanings.push_back(meaning ? *meaning : text::Pattern{{}, {}, false, false, true, shape.attribute});
+  shape.meanings.push_back(meaning ? *meaning : text::Pattern{{}, {}, false, true, shape.attribute});
 }
 
 // (rows, code offsets, code, literal offsets, literals) of programs.
@@ -251,11 +251,11 @@ void bind_text(nb::module_& m) {
       .def(
           "define_pattern",
           [](Reader& self, u32 shape, nb::bytes pattern, std::optional<std::string> from, std::optional<std::string> to,
-             bool plain, bool wild, u32 attribute) {
-            text::Pattern meaning{std::move(from), std::move(to), plain, wild, false, attribute};
+             bool plain, u32 attribute) {
+            text::Pattern meaning{std::move(from), std::move(to), plain, false, attribute};
             define_pattern(self, shape, pattern, std::move(meaning));
           },
-          "shape"_a, "pattern"_a, "low"_a.none(), "above"_a.none(), "plain"_a, "wild"_a, "attribute"_a)
+          "shape"_a, "pattern"_a, "low"_a.none(), "above"_a.none(), "plain"_a, "attribute"_a)
       .def(
           "refuse_pattern",
           [](Reader& self, u32 shape, nb::bytes pattern) { define_pattern(self, shape, pattern, std::nullopt); },

@@ -380,10 +380,10 @@ struct ProgramView {
       for (const u32 *next = code + shapes[shape], *end = code + shapes[shape + 1]; next < end;) {
         const u32 word = *next;
         const bool is_test = program::is_test(program::op_of(word));
-        const u32 place = is_test ? next[1] : 0;
+        const u32 literals = is_test ? next[1] : 0;
         next += program::length_of_instruction(word);
         if (!is_test || program::attribute_of(word) != attribute) continue;
-        i64 first = at + place, size = program::literals_of(program::ends_of(word));
+        i64 first = at + literals, size = program::literals_of(program::ends_of(word));
         if (program::ends_of(word) == program::LIST) {
           size = program::list_size(words[first]);
           first = at + program::list_start(words[first]);

@@ -106,7 +106,6 @@ class Maker {
       for (; condition < end; ++condition) {
         const Condition& one = piece.conditions[condition];
         const Shape& shape = reader_.shape(one.shape);
-        exact &= !one.wild;
         if (shape.meaning == Shape::Meaning::NEVER) never = true;
         else if (numbers_[one.attribute] < 0) known &= cover_pattern(shape), exact = false;
         else add(shape, one.attribute, piece.intervals.data() + interval, one.intervals);

@@ -57,11 +57,11 @@ struct Interval {
 constexpr Interval NO_KEYS{HIGHEST, MISSING};
 
 // What a LIKE pattern comes to: the strings from `from` to below `to`, or `from` alone if it is `plain`. Without them
-// there is no bound. `wild`: these are more strings than the pattern matches. They are strings of `attribute`, which may be
-// another one than the condition names: LIKE '%x' is a range of the reversed string.
+// there is no bound. They are strings of `attribute`, which may be another one than the condition names: LIKE '%x' is a
+// range of the reversed string.
 struct Pattern {
   std::optional<std::string> from, to;
-  bool plain, wild;
+  bool plain;
   bool refused;  // the row is Python's
   u32 attribute;
 };
@@ -88,8 +88,7 @@ static inline Cut at_string(u32 number) { return {4 * i64(number), 4 * i64(numbe
 struct Condition {
   u32 shape;
   u32 attribute;
-  u32 intervals : 31;
-  u32 wild : 1;
+  u32 intervals;
 };
 
 // Some rows as conditions.
@@ -451,7 +450,6 @@ class Reader {
     const Shape& shape = shapes_[span.shape];
     if (shape.meaning == Shape::Meaning::ALWAYS) return;
     const size_t before = piece.intervals.size();
-    bool wild = false;
     u32 attribute = shape.attribute;
     const bool strings = shape.meaning == Shape::Meaning::TESTED && codecs_[shape.attribute].type == Type::STRING;
     u32 literal = span.literal;
@@ -528,14 +526,10 @@ class Reader {
         case Test::NOT_LIKE: {
           const Pattern& pattern = shape.meanings[size_t(cuts_[next_cut_++].last)];
           ++literal;
-          wild = pattern.wild;
           attribute = pattern.attribute;
           const Interval range = range_of(pattern);
           if (test == Test::LIKE) {
             piece.intervals.push_back(range);
-          } else if (wild) {
-            push(LOWEST, HIGHEST);
-            piece.intervals.push_back(NO_KEYS);
           } else {
             below(range.low - 1);
             above(range.high);
@@ -548,7 +542,7 @@ class Reader {
         case Test::IS_FALSE: push(0, 0); break;
       }
     }
-    piece.conditions.push_back({span.shape, attribute, u32(piece.intervals.size() - before) & 0x7fffffffu, wild});
+    piece.conditions.push_back({span.shape, attribute, u32(piece.intervals.size() - before)});
   }
 
   // A pattern that no interval of its attribute can say may be settled by another condition on it: that is Python's.
@@ -556,7 +550,7 @@ class Reader {
     const size_t before = piece.condition_ends.empty() ? 0 : piece.condition_ends.back();
     for (size_t i = before; i < piece.conditions.size(); ++i) {
       const u32 attribute = shapes_[piece.conditions[i].shape].attribute;
-      if (!piece.conditions[i].wild && piece.conditions[i].attribute == attribute) continue;
+      if (piece.conditions[i].attribute == attribute) continue;
       for (size_t k = before; k < piece.conditions.size(); ++k) {
         const Shape& other = shapes_[piece.conditions[k].shape];
         const bool never = other.meaning == Shape::Meaning::NEVER;

@@ -35,7 +35,8 @@ from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
+from hitbox.broker.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry, stored_values
+from hitbox.broker.wanted_changes import WantedChange, next_group
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
 
@@ -47,6 +48,8 @@ ROWS_AHEAD = 500_000
 Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int]]]
 """Publishes that are stored together: events, their texts, and the number of the first, once it is known."""
 T = TypeVar("T")
+INLINE_BYTES = 8_000
+"""A group of changes of subscriptions with more text than this is applied in a thread."""
 MANY = 200
 """A batch of more events than this is checked in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
@@ -86,8 +89,10 @@ class Broker:
         self._ahead: dict[
             asyncio.Future[None], int
         ] = {}  # writes of deliveries that wait for the store: number of rows
-        self._changing: set[asyncio.Future[None]] = set()
+        self._changing: set[asyncio.Future[set[int]]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
+        self._wanted: deque[WantedChange] = deque()
+        self._changer: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.started = self.closing = False
         self.failed: BaseException | None = None
@@ -163,10 +168,11 @@ class Broker:
         self.closing = True
         if self.failed is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(30), self.change_barrier.exclusive():
-                    pass
-                if self._changes:
-                    await asyncio.wait(self._changes, timeout=30)
+                async with asyncio.timeout(30):
+                    async with self.change_barrier.exclusive():
+                        pass
+                    while unfinished := {*self._changes, *self._changing}:
+                        await asyncio.wait(unfinished)
         for task in self._tasks:
             task.cancel()
         for mailbox in self.mailboxes.values():
@@ -345,10 +351,13 @@ class Broker:
 
     async def _change(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a change of subscribers to its end, even if the request that asked for it is cancelled."""
+        return await asyncio.shield(self._start_change(work))
+
+    def _start_change(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        return task
 
     async def put_subscriber(
         self, name: str, options: Options | None = None, owner: str = "", hand_over: bool = False
@@ -431,45 +440,95 @@ class Broker:
         check_name(name, "subscriber")
         for one in put:
             check_name(one.name, "subscription")
-        put = list({one.name: one for one in put}.values())
-        remove = list(dict.fromkeys(remove))
-        total = len(self.registry.index) + len(self.registry.ephemeral_index) + len(put)
-        if put and total > self.settings.max_subscriptions:
-            raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
-        return await self._change(self._subscribe(name, put, remove, strict, owner))
+        puts = list({one.name: one for one in put}.values())
+        removes = list(dict.fromkeys(remove))
+        wanted = WantedChange(name, puts, removes, strict, owner, asyncio.get_running_loop().create_future())
+        self._wanted.append(wanted)
+        if self._changer is None:  # the others of this turn of the event loop join the group
+            self._changer = self._start_change(self._change_in_groups())
+        return await asyncio.shield(wanted.done)
 
-    async def _subscribe(
-        self, name: str, put: list[Subscription], remove: list[str], strict: bool, owner: str
-    ) -> list[str]:
-        async with self.change_barrier.exclusive():
-            subscriber, fresh = self._known_or_new(name, owner)
-            if strict:
-                self._check_known(subscriber, remove)
-            warnings = await asyncio.to_thread(self.registry.apply, subscriber, put, remove)
-            if subscriber.ephemeral:
-                return warnings
-            number, rows = subscriber.number, [one.row() for one in put]
-            options = msgspec.json.encode(subscriber.options)
-
-            claimed = owner if not subscriber.owner else ""
-
-            def store() -> None:
-                if fresh or claimed:
-                    self.store.put_subscriber(number, name, options, claimed)
-                self.store.change(number, name, rows, remove)
-
-            stored = self.writer.submit(store, frees_space=not put and not fresh)
-            subscriber.owner = subscriber.owner or claimed
-            if fresh:
-                self._add(subscriber)
-            self._changing.add(stored)
-            stored.add_done_callback(self._changing.discard)
+    async def _change_in_groups(self) -> None:
+        """Apply all changes of subscriptions that wait, each group with one pause of the events and one commit."""
         try:
-            await stored
-        except Exception:
-            await self._undo(subscriber, [one.name for one in put] + remove)
-            raise
-        return warnings
+            while self._wanted:
+                async with self.change_barrier.exclusive():
+                    group = next_group(self._wanted, self.registry.by_name)
+                    try:
+                        await self._apply(group)
+                    except Exception as problem:
+                        self.statistics.counts["errors"] += 1
+                        log.exception("changes of subscriptions failed unexpectedly")
+                        for wanted in group:
+                            wanted.fail(problem)
+        finally:
+            self._changer = None
+
+    async def _apply(self, group: list[WantedChange]) -> None:
+        """Change the index, and hand the changes to the store. The caller holds the change barrier exclusively."""
+        room = self.settings.max_subscriptions - len(self.registry.index) - len(self.registry.ephemeral_index)
+        admitted = []
+        for wanted in group:
+            if self._admit_change(wanted, room):
+                admitted.append(wanted)
+                room -= len(wanted.put)
+        group = admitted
+        small = sum(map(WantedChange.size, group)) <= INLINE_BYTES
+        changes = [wanted.change for wanted in group]
+        found = self.registry.apply(changes) if small else await asyncio.to_thread(self.registry.apply, changes)
+        freeing: list[WantedChange] = []
+        others: list[WantedChange] = []
+        for wanted, result in zip(group, found, strict=True):
+            if isinstance(result, Exception):
+                wanted.fail(result)
+                continue
+            subscriber, wanted.warnings = wanted.change.subscriber, result
+            if subscriber.ephemeral:
+                wanted.succeed()
+                continue
+            wanted.claimed = wanted.owner if not subscriber.owner else ""
+            subscriber.owner = subscriber.owner or wanted.claimed
+            if wanted.fresh:
+                self._add(subscriber)
+            (others if wanted.put or wanted.fresh else freeing).append(wanted)
+        for some in (freeing, others):
+            if some:
+                rows = [wanted.stored() for wanted in some]
+                stored = self.writer.submit(partial(self.store.change, rows), frees_space=some is freeing)
+                self._changing.add(stored)
+                stored.add_done_callback(self._changing.discard)
+                stored.add_done_callback(partial(self._changed, some))
+
+    def _admit_change(self, wanted: WantedChange, room: int) -> bool:
+        """Find or make its subscriber; returns false if the change was refused. `room`: for how many subscriptions."""
+        try:
+            subscriber, wanted.fresh = self._known_or_new(wanted.name, wanted.owner)
+            if wanted.strict:
+                self._check_known(subscriber, wanted.remove)
+            if wanted.put and len(wanted.put) > room:
+                raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
+        except HitboxError as problem:
+            wanted.fail(problem)
+            return False
+        wanted.change = Change(subscriber, wanted.put, wanted.remove)
+        return True
+
+    def _changed(self, group: list[WantedChange], stored: asyncio.Future[set[int]]) -> None:
+        """The store has a group of changes, or refused them."""
+        problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
+        for wanted in group:
+            missing = problem is None and wanted.change.subscriber.number in stored.result()
+            if problem is None and not missing:
+                wanted.succeed()
+            else:
+                gone = Unknown(f"there is no subscriber {wanted.name!r}: it was removed in the meantime")
+                self._start_change(self._undo_and_fail(wanted, problem or gone))
+
+    async def _undo_and_fail(self, wanted: WantedChange, problem: BaseException) -> None:
+        try:
+            await self._undo(wanted.change.subscriber, [one.name for one in wanted.put] + wanted.remove)
+        finally:
+            wanted.fail(problem)
 
     def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:
         index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,8 @@ from hitbox.errors import HitboxError, NeverMatches, SnapshotError
 from hitbox.index.index import Index
 
 LOAD_ROWS = 200_000
+FEW = 8
+"""Fewer subscriptions than this are added one by one, which is quicker."""
 log = logging.getLogger("hitbox.broker")
 
 
@@ -60,6 +62,14 @@ class Subscriber:
     subscriptions: int = 0
     ephemeral_names: set[str] = field(default_factory=set)
     owner: str = ""
+
+
+class Change(NamedTuple):
+    """Subscriptions to add or replace, and names of those to remove; of one subscriber."""
+
+    subscriber: Subscriber
+    put: Sequence[Subscription]
+    remove: Sequence[str] = ()
 
 
 class Visibility(Protocol):
@@ -202,25 +212,58 @@ class SubscriptionRegistry:
 
     # ---- changes, in a worker thread while no event is being matched
 
-    def apply(self, subscriber: Subscriber, put: Sequence[Subscription], remove: Sequence[str]) -> list[str]:
-        """Change the index; returns warnings. Invalid input changes nothing."""
-        index = self.ephemeral_index if subscriber.ephemeral else self.index
-        ids = {f"{subscriber.name}/{s.name}": s for s in put}
-        known = [name for name in remove if f"{subscriber.name}/{name}" in index]
-        fresh = sum(id not in index for id in ids)
-        messages: list[str] = []
+    def apply(self, changes: Sequence[Change]) -> list[list[str] | Exception]:
+        """Change the index; no two changes are of the same subscription. Returns the warnings of each change, or why it
+        is invalid: such a change changes nothing, and the others are applied."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", NeverMatches)
+            return self._apply_together(changes, caught) or [self._apply(one, caught) for one in changes]
+
+    def _apply_together(self, changes: Sequence[Change], caught: list[Any]) -> list[list[str] | Exception] | None:
+        """Add all subscriptions in one step, if that is possible."""
+        rows = [(f"{one.subscriber.name}/{s.name}", s) for one in changes for s in one.put]
+        simple = all(not one.remove and not one.subscriber.ephemeral for one in changes)
+        if not simple or len(changes) == 1 or len(rows) < FEW or any(s.about for _, s in rows):
+            return None
+        fresh = [sum(f"{one.subscriber.name}/{s.name}" not in self.index for s in one.put) for one in changes]
+        try:
+            self._load_all(self.index, rows)
+        except (HitboxError, ValueError, TypeError):
+            return None
+        for one, count in zip(changes, fresh, strict=True):
+            self._count(one, count)
+        told = any(issubclass(w.category, NeverMatches) for w in caught)
+        return [self._warnings(one, caught) if told else [] for one in changes]
+
+    def _warnings(self, change: Change, caught: list[Any]) -> list[str]:
+        """What is to be said about valid subscriptions."""
+        caught.clear()
+        self._put(Index(self.schema, matcher="brute"), change.subscriber, change.put)
+        return [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
+
+    def _apply(self, change: Change, caught: list[Any]) -> list[str] | Exception:
+        subscriber, put, remove = change
+        index = self.ephemeral_index if subscriber.ephemeral else self.index
+        known = [id for name in remove if (id := f"{subscriber.name}/{name}") in index]
+        fresh = sum(f"{subscriber.name}/{s.name}" not in index for s in put)
+        caught.clear()
+        try:
             self._put(index, subscriber, put)
-        messages += [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
+        except Exception as problem:
+            return problem
         if known:
-            index.unsubscribe_many([f"{subscriber.name}/{name}" for name in known])
-        subscriber.subscriptions += fresh - len(known)
+            index.unsubscribe_many(known)
+        self._count(change, fresh - len(known))
+        return [str(w.message) for w in caught if issubclass(w.category, NeverMatches)]
+
+    def _count(self, change: Change, more: int) -> None:
+        """Keep the numbers of a subscriber: it has so many subscriptions more."""
+        subscriber, put, remove = change
+        subscriber.subscriptions += more
         subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
         if subscriber.ephemeral:
             subscriber.ephemeral_names.update(s.name for s in put)
             subscriber.ephemeral_names.difference_update(remove)
-        return messages
 
     def clear(self, subscriber: Subscriber) -> None:
         """Remove all subscriptions of a subscriber from the index."""
@@ -232,12 +275,7 @@ class SubscriptionRegistry:
 
     def _put(self, index: Index, subscriber: Subscriber, put: Sequence[Subscription]) -> None:
         if len(put) > 1 and not any(s.about for s in put):
-            rows = [(f"{subscriber.name}/{s.name}", s.where, s.priority) for s in put]
-            columns = dict(zip(("id", "where", "priority"), map(list, zip(*rows, strict=True)), strict=True))
-            try:
-                index.load(pa.table(columns))
-            except (pa.ArrowInvalid, OverflowError) as problem:
-                raise BadRequest(f"the subscriptions do not make a table: {problem}") from None
+            self._load_all(index, [(f"{subscriber.name}/{s.name}", s) for s in put])
             return
         for at, s in enumerate(put):  # several with `about`: all are checked before the first is added
             if at == 0 and len(put) > 1:
@@ -245,6 +283,13 @@ class SubscriptionRegistry:
                 for one in put:
                     trial.subscribe(one.name, one.where, priority=one.priority, about=one.about)
             index.subscribe(f"{subscriber.name}/{s.name}", s.where, priority=s.priority, about=s.about)
+
+    def _load_all(self, index: Index, rows: Sequence[tuple[str, Subscription]]) -> None:
+        columns = [[id for id, _ in rows], [s.where for _, s in rows], [s.priority for _, s in rows]]
+        try:
+            index.load(pa.table(dict(zip(("id", "where", "priority"), columns, strict=True))))
+        except (pa.ArrowInvalid, OverflowError) as problem:
+            raise BadRequest(f"the subscriptions do not make a table: {problem}") from None
 
     # ---- matching
 

@@ -46,9 +46,9 @@ TESTS = [
 ]
 """The tests that the reader knows, as src/engine/text/conditions.hpp numbers them."""
 LISTS = ("IN", "NOT IN")
-Meaning = tuple[str | None, str | None, bool, bool, int]
-"""Of a pattern: the first string, the one above the last, whether the first is the only one, whether these are more
-than the pattern matches, and the attribute whose strings they are."""
+Meaning = tuple[str | None, str | None, bool, int]
+"""Of a pattern: the first string, the one above the last, whether the first is the only one, and the attribute whose
+strings they are."""
 
 
 class Tested(NamedTuple):
@@ -208,13 +208,13 @@ class ConditionReader:
             if found is None:
                 plain = not pattern.shape
                 low = pattern.prefix if pattern.prefix or plain else None
-                return low, successor(low) if low and not plain else None, plain, False, of.number
+                return low, successor(low) if low and not plain else None, plain, of.number
         else:
             found = condition(Test(of.op, of.operands, of.position, (text, *of.texts[1:])), self._schema)
         if found is None or not found.exact or found.op not in ("=", "<>", "WITHIN", "NOT WITHIN"):
             return None
         low, above = found.ends()
-        return low, above, not found.op.endswith("WITHIN"), False, self._number(found.of)
+        return low, above, not found.op.endswith("WITHIN"), self._number(found.of)
 
 
 def _places(leaf: Leaf) -> tuple[int, ...]:

@@ -19,14 +19,14 @@ from hitbox.broker import import_export
 from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.store import recent
 from hitbox.broker.store.group_commit import Writer
-from hitbox.broker.store.store import Store
+from hitbox.broker.store.store import Store, StoredChange
 from support.old_store import make_format_1
 
 
 def fill(store: Store, events: int = 200) -> None:
     store.begin()
     store.put_subscriber(1, "ann", b"{}")
-    store.change(1, "ann", [(f"s{n}", f"price > {n}", n % 10, "{}") for n in range(50)], ["s7"])
+    store.change([StoredChange(1, "ann", [(f"s{n}", f"price > {n}", n % 10, "{}") for n in range(50)], ["s7"])])
     store.commit()
     for n in range(events):
         store.begin()

@@ -41,7 +41,7 @@ import apsw
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull, Unknown
+from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.settings import NAME
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
@@ -103,6 +103,18 @@ CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOE
 """SQLite errors that mean damaged content; other I/O errors mean a failing disk."""
 NOUNS = {"subscriptions": "subscriptions", "deliveries": "pending deliveries", "dead": "dead letters"}
 log = logging.getLogger("hitbox.broker")
+
+
+class StoredChange(NamedTuple):
+    """A change of the subscriptions of one subscriber: `put` adds or replaces (name, where, priority, about). With
+    `settings` the subscriber itself is stored, too, and belongs to the principal `claimed`, unless that is empty."""
+
+    subscriber: int
+    owner: str
+    put: Sequence[tuple[str, str, int, str]]
+    remove: Sequence[str]
+    settings: bytes | None = None
+    claimed: str = ""
 
 
 class StoredDelivery(NamedTuple):
@@ -490,23 +502,27 @@ class Store:
         if not self.existing_subscribers([number]):
             return
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
-        self.change(number, owner, [], names)
+        self.change([StoredChange(number, owner, [], names)])
         self.recent.forget(number)
         self.deliveries.delete_where("subscriber = ?", (number,))
         self.dead.delete_where("subscriber = ?", (number,))
         self.owners.delete([(number,)])
         self.subscribers.delete([(number,)])
 
-    def change(
-        self, subscriber: int, owner: str, put: Sequence[tuple[str, str, int, str]], remove: Sequence[str]
-    ) -> None:
-        """Add or replace (name, where, priority, about), remove names, and add the names to table `changes`."""
-        if not self.existing_subscribers([subscriber]):
-            raise Unknown(f"there is no subscriber {owner!r}: it was removed in the meantime")
-        self.subscriptions.put([(subscriber, *row) for row in put])
-        self.subscriptions.delete((subscriber, name) for name in remove)
-        names = [row[0] for row in put] + list(remove)
-        self.changes.insert((seq, owner, name) for seq, name in enumerate(names, self.changes.next()))
+    def change(self, changes: Sequence[StoredChange]) -> set[int]:
+        """Change subscriptions, no one twice, and add their names to table `changes`. Returns the subscribers that do
+        not exist: nothing is stored for them."""
+        for one in changes:
+            if one.settings is not None:
+                self.put_subscriber(one.subscriber, one.owner, one.settings, one.claimed)
+        wanted = {one.subscriber for one in changes}
+        missing = wanted - self.existing_subscribers(wanted)
+        known = [one for one in changes if one.subscriber not in missing]
+        self.subscriptions.put([(one.subscriber, *row) for one in known for row in one.put])
+        self.subscriptions.delete((one.subscriber, name) for one in known for name in one.remove)
+        names = [(one.owner, name) for one in known for name in (*(row[0] for row in one.put), *one.remove)]
+        self.changes.insert((seq, *name) for seq, name in enumerate(names, self.changes.next()))
+        return missing
 
     def subscriptions_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[str, int, str]]:
         """{name: (where, priority, about)} of those that exist."""
