@@ -80,6 +80,8 @@ class Broker:
         self.settings = check_settings(settings or Settings())
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         self._make_writer = writer
+        if (copy := self.store.converted) is not None:
+            log.warning("the store was converted to a new format; a copy of the old one is in %s", copy)
         try:
             self.registry = SubscriptionRegistry(self.store, self._schema(schema))
             self.directory = Directory(self.store, self.registry)

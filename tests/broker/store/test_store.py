@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import shutil
 import sqlite3
@@ -19,6 +20,7 @@ from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.store import recent
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store, StoredChange
+from support.old_store import make_format_1
 
 
 def fill(store: Store, events: int = 200) -> None:
@@ -164,29 +166,45 @@ def test_a_store_of_format_1_is_converted_and_a_copy_is_kept(tmp_path: Path) -> 
     """Also after a conversion that was interrupted."""
     store = Store(tmp_path)
     fill(store, 20)
-    with store.transaction():
-        store.settle(100)
-        store.put_meta("format", 1)
-        store.db.execute("DROP TABLE log")
-        store.db.execute("DELETE FROM ledger WHERE name = 'log'")
-        store.ledger._entries.pop("log")
-        store.ledger._changed.pop("log")
-    before = list(store.deliveries.scan())
+    before = pending(store)
     store.close()
+    make_format_1(tmp_path)
     for folder in ("format-1", "format-1.partial"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "hitbox.db").write_bytes(b"of a conversion that was interrupted")
     again = Store(tmp_path)
-    assert again.get_meta("format") == 2
-    assert list(again.deliveries.scan()) == before
+    assert (again.get_meta("format"), again.log.rows(), pending(again)) == (2, 0, before)
     again.close()
     assert not (tmp_path / "format-1.partial").exists()
     with sqlite3.connect(tmp_path / "format-1" / "hitbox.db") as copy:
         assert copy.execute("select value from meta where key = 'format'").fetchone() == (b"1",)
     copy.close()
     old = Store(tmp_path / "format-1")  # whole: it can be opened, and is converted itself
-    assert list(old.deliveries.scan()) == before
+    assert pending(old) == before
     old.close()
+
+
+def test_a_conversion_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    fill(store, 20)
+    before = pending(store)
+    store.close()
+    make_format_1(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room for a copy")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("hitbox.broker.store.store.sync_folder", full)
+        with pytest.raises(StoreFull, match="make room"):
+            Store(tmp_path)
+    with sqlite3.connect(tmp_path / "hitbox.db") as left:
+        assert left.execute("select value from meta where key = 'format'").fetchone() == (b"1",)
+    left.close()
+    assert not list(tmp_path.glob("format-1*"))
+    again = Store(tmp_path)
+    assert pending(again) == before
+    again.close()
 
 
 def test_one_broker_a_folder(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ class Store:
     """Opened and checked in the caller's thread; afterwards only the writer's thread changes it.
 
     `problems`: parts that contradict the rest although nothing is lost. They are set aside, and `hitbox admin repair`
-    removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}.
+    removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}. `converted`:
+    the copy that was made of a store of an older format.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
@@ -145,6 +146,7 @@ class Store:
         self.reserve: Reserve | None = None
         self.db = self._reader = None  # type: ignore[assignment]
         self.problems: list[str] = []
+        self.converted: Path | None = None
         self.maintenance_errors: dict[str, str] = {}
         try:
             self._open(max_bytes)
@@ -257,13 +259,7 @@ class Store:
             raise
         with self.transaction():
             self.put_meta("format", FORMAT)
-        log.warning(
-            "%s: converted from format %d to %d; a copy of the old store is in %s",
-            self.folder,
-            OLD_FORMAT,
-            FORMAT,
-            copy,
-        )
+        self.converted = copy
 
     def check(self) -> Iterator[str]:
         """Read everything; yields what is damaged or lost."""
