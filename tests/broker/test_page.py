@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from hitbox.broker.client import Client
@@ -330,6 +331,30 @@ def test_subscribers_are_changed_replayed_and_deleted(page: playwright.Page, url
     expect(page.locator("#dialog-text")).to_contain_text("1 subscription and 1 pending delivery")
     agree(page)
     expect(page.locator("#who tr")).to_have_count(0)
+
+
+def test_an_event_source_of_a_browser(page: playwright.Page, url: str) -> None:
+    """It gets deliveries, and goes on by itself after another connection took over and left."""
+    with Client.sync(url) as client:
+        client.request("PUT", "/v1/subscribers/streamed", {})
+        client.request("PUT", "/v1/subscribers/streamed/subscriptions/s", {"where": "qty = 8888"})
+        page.evaluate("""() => {
+            window.got = []; window.ends = [];
+            window.source = new EventSource("/v1/subscribers/streamed/deliveries");
+            source.onmessage = (message) => got.push([Number(message.lastEventId), JSON.parse(message.data).event.qty]);
+            source.addEventListener("closed", (message) => ends.push(JSON.parse(message.data).code));
+        }""")
+        first = client.publish({"qty": 8888})
+        page.wait_for_function("() => got.length === 1")
+        with httpx.stream("GET", url + "/v1/subscribers/streamed/deliveries?ack=client"):
+            page.wait_for_function("() => ends.length === 1")
+        page.wait_for_function("() => source.readyState === EventSource.OPEN && ends.length >= 1")
+        second = client.publish({"qty": 8888})
+        page.wait_for_function("(last) => got.some(([seq]) => seq === last)", arg=second)
+        assert page.evaluate("got") == [[first, 8888], [second, 8888]]  # Last-Event-ID: the first does not come again
+        assert page.evaluate("ends")[0] == 4409
+        page.evaluate("source.close()")
+        client.request("DELETE", "/v1/subscribers/streamed")
 
 
 def test_principals_and_tokens(browser: playwright.Browser, tmp_path: Path) -> None:
