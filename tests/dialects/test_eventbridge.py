@@ -202,8 +202,10 @@ def test_lists_of_events(known: bool | None) -> None:
         ([{"anything-but": "a"}], ["a", None], True),
     ):
         assert matches(detail(tags=pattern), {"detail": {"tags": tags}}, known=known) == wanted, (pattern, tags)
-    if known:
-        assert matches(detail(tags=[{"exists": False}]), {"detail": {"tags": []}})
+    for tags, there in (([], False), (["a"], True), ([None], True), (None, True)):
+        event = {"detail": {"tags": tags}}
+        assert matches(detail(tags=[{"exists": True}]), event, known=known) == there, tags
+        assert matches(detail(tags=[{"exists": False}]), event, known=known) != there, tags
 
 
 @WAYS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import decimal
+import math
 import pickle
 import random
 import warnings
@@ -350,3 +351,29 @@ def test_what_no_event_has_of_objects_lists_and_texts() -> None:
         assert sorted(index.match(event)) == [1, 2]
         for found in (index.check(), index.check([event]), index.check((event,))):
             assert sorted((one.attribute, tuple(one.ids)) for one in found) == [("s", (4,)), ("tags", (3,))]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        pytest.param(10**400, ["above", "equal"], id="large"),
+        pytest.param(-(10**400), ["below", "equal"], id="small"),
+        (2**200, ["above", "equal", "sum"]),
+        (decimal.Decimal("1e400"), ["above", "equal"]),
+        (decimal.Decimal("Infinity"), ["above", "equal"]),
+        (decimal.Decimal("-Infinity"), ["below", "equal"]),
+        (decimal.Decimal("NaN"), ["null"]),
+        (math.inf, ["above", "equal"]),
+        (np.longdouble("7.5"), ["above", "equal", "sum"]),
+    ],
+)
+def test_numbers_beyond_64_bits_are_numbers(value: Any, wanted: list[str]) -> None:
+    """Whatever type they have: one that is too large for a double is infinite, not NULL."""
+    index = Index()
+    tests = {"above": "x > 5", "below": "x < 5", "equal": "x = x", "sum": "x + 1 > 5", "null": "x IS NULL"}
+    for id, where in tests.items():
+        index.subscribe(id, where)
+    index.subscribe("list", "ANY(l) > 5 OR ANY(l) < 5 OR ANY(l) IS NULL")
+    assert sorted(index.match({"x": value, "l": []})) == wanted
+    assert index.match_batch([{"x": value, "l": []}]).counts.tolist() == [len(wanted)]
+    assert index.match({"x": "text", "l": [value]}) == ["equal", "list"]

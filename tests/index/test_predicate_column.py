@@ -16,7 +16,7 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import OpenSchema
 from hitbox.errors import HitboxError
 from hitbox.index import bulk_load, predicate_column, predicate_text
-from hitbox.index.condition_reader import ConditionReader
+from hitbox.index.condition_reader import MOST_ASKED, ConditionReader
 from hitbox.index.predicate_text import ParsedPredicate, PredicateTexts, ReadPredicate
 from hitbox.language import DEFAULT_LIMITS, Limits
 from support.comparison import mangled
@@ -714,6 +714,30 @@ def test_texts_in_error_alone(text: Any) -> None:
     with pytest.raises(HitboxError) as parsed:
         language.parse(text, SCHEMA)
     assert str(alone.value) == str(parsed.value)
+
+
+def test_a_text_with_many_new_conditions_is_not_read_again_for_each() -> None:
+    """A text is read from its start after each question, which would take time that is quadratic in its length."""
+    long = " AND ".join(f"a{number} = 1" for number in range(3 * MOST_ASKED))
+    texts = PredicateTexts(OpenSchema(), DEFAULT_LIMITS)
+    assert isinstance(texts.read(long), ParsedPredicate)
+    assert texts._reader is not None
+    assert texts._reader.defined == MOST_ASKED
+    assert isinstance(texts.read("a0 = 5 AND a1 = 'x'"), ReadPredicate)  # the reader is as good as before
+
+    rows = [f"b{number} > 3" for number in range(20)]
+    rows[3] = rows[12] = long
+    column = predicate_column.PredicateColumn(
+        pa.array(rows, pa.large_string()), np.ones(len(rows), bool), OpenSchema(), DEFAULT_LIMITS
+    )
+    assert column._reader.defined == 20 - 2 + 2 * MOST_ASKED
+    assert np.flatnonzero(~column.read).tolist() == [3, 12]
+
+    index = hitbox.Index()
+    index.load([{"id": row, "where": where} for row, where in enumerate(rows)])
+    event = {f"a{number}": 1 for number in range(3 * MOST_ASKED)}
+    assert index.match(event) == [3, 12]
+    assert index.match(event | {"a299": 2, "b5": 4}) == [5]
 
 
 def test_a_reader_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,8 @@ def parse(pattern: str | bytes | Mapping[str, Any], schema: Schema | Mapping[str
     A field is the attribute with the dotted name, `detail.state`. If `schema` is given, the predicate is made for it:
     names are checked, alternatives of another type than the attribute's are left out, lists are looked at with ANY and
     lists of objects with EXISTS. Without it, the predicate suits an index without a schema, or one whose attributes
-    have the types of the pattern's values; each may be one value or a list, but objects in lists need the schema.
+    have the types of the pattern's values; each may be one value or a list, but objects in lists need the schema, and
+    `exists` counts an object as a field, which Event Ruler does not.
 
     Numbers are equal by value: 300 is 3.0e2. The case of letters is ignored by Unicode's simple mapping.
 
@@ -236,9 +237,14 @@ class _Field:
     def there(self) -> Condition:
         """Event Ruler sees no field where a list is empty."""
         present = test(f"{self._name} IS NOT MISSING")
-        if self._several and self._type != UNKNOWN:
-            return both(present, either(test(f"{self._name} IS NULL"), test(f"LENGTH({self._name}) > 0")))
-        return present
+        return both(present, self._not_empty()) if self._several else present
+
+    def _not_empty(self) -> Condition:
+        """Not an empty list. LENGTH would be an error of a number, which an unknown field may be."""
+        null = test(f"{self._name} IS NULL")
+        if self._type != UNKNOWN:
+            return either(null, test(f"LENGTH({self._name}) > 0"))
+        return either(null, test(f"{self._value} IS NULL"), test(f"{self._value} IS NOT NULL"))
 
     # ---- alternatives
 
@@ -287,9 +293,10 @@ class _Field:
 
     def _missing(self) -> Condition:
         missing = test(f"{self._name} IS MISSING")
-        if self._several and self._type != UNKNOWN:
-            return either(missing, test(f"LENGTH({self._name}) = 0"))
-        return missing
+        if not self._several:
+            return missing
+        unknown = self._type == UNKNOWN
+        return either(missing, negation(self._not_empty()) if unknown else test(f"LENGTH({self._name}) = 0"))
 
     def _numeric(self, value: Any, place: str) -> Condition:
         ranges = _range(value, place)

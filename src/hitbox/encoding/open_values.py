@@ -11,6 +11,7 @@ A value of another type is None, which is NULL. Intervals are for declared attri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from datetime import date
 from decimal import Decimal
@@ -34,25 +35,23 @@ def number(value: object) -> int | float | None:
         raise _interval()
     if kind is bool or isinstance(value, np.bool_) or values.is_missing(value):
         return None
-    if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):
-        value = value.item()
+    value = values.plain_number(value)
     if isinstance(value, Decimal):
-        if not value.is_finite():
-            return None
-        return _whole(int(value)) if value.adjusted() < 40 and value == value.to_integral_value() else float(value)
+        whole = value.is_finite() and value.adjusted() < 40 and value == value.to_integral_value()
+        return _whole(int(value)) if whole else float(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return _whole(int(value))
     return float(value) if isinstance(value, float) else None
 
 
-def _whole(value: int) -> int | float | None:
-    """An int of 64 bits; of a larger one the nearest double."""
+def _whole(value: int) -> int | float:
+    """An int of 64 bits; of a larger one the nearest double, which may be infinite."""
     if values.SMALLEST <= value <= values.GREATEST:
         return value
     try:
         return float(value)
     except OverflowError:
-        return None
+        return math.inf if value > 0 else -math.inf
 
 
 def string(value: object) -> str | None:

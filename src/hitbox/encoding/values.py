@@ -90,7 +90,7 @@ def whole_number(value: object) -> int | None:
         return value
     if is_missing(value):
         return None
-    plain = _plain(value)
+    plain = plain_number(value)
     if isinstance(plain, Decimal) and plain.is_finite() and plain.adjusted() > 40:
         raise _out_of_range(value, "int")  # int() would spell out every digit
     if isinstance(plain, (float, Decimal)) and math.isfinite(plain) and plain == int(plain):
@@ -107,7 +107,7 @@ def number(value: object) -> float | None:
         return value if value == value else None
     if is_missing(value):
         return None
-    plain = _plain(value)
+    plain = plain_number(value)
     if isinstance(plain, bool) or not isinstance(plain, (int, float, Decimal)):
         raise wrong(value, TAKES["float"])
     try:
@@ -121,10 +121,12 @@ def number(value: object) -> float | None:
     return found
 
 
-def _plain(value: object) -> object:
+def plain_number(value: object) -> object:
     """A number without what NumPy or an Enum adds to it."""
     if isinstance(value, Enum):
         value = unwrapped(value)
+    if isinstance(value, np.longdouble):  # its item() is itself
+        return float(value)
     if isinstance(value, np.generic) and not isinstance(value, (np.datetime64, np.timedelta64)):
         return value.item()
     return value

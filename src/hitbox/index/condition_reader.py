@@ -37,6 +37,8 @@ from hitbox.language.tree import Branch, Node, Test, without_not
 
 LONGEST_TEXT = 2**21
 """Bytes of the longest text that is read."""
+MOST_ASKED = 100
+"""Questions about one text: it is read from its start after each, so one with more of them is for `language`."""
 EXACT = 2**53
 TYPES: list[type[Codec]] = [IntCodec, FloatCodec, GridCodec, BoolCodec, TimestampCodec, StringCodec, NumberCodec]
 OTHER = len(TYPES)

@@ -24,7 +24,7 @@ from hitbox.encoding.arrays import I64
 from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
-from hitbox.index.condition_reader import LONGEST_TEXT, ConditionReader
+from hitbox.index.condition_reader import LONGEST_TEXT, MOST_ASKED, ConditionReader
 from hitbox.language import Limits, Program, Programs
 from hitbox.language.normal import LITERAL_LENGTH
 
@@ -111,13 +111,17 @@ class PredicateColumn:
         )
 
     def _read(self, offsets: I64, data: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> _kernels.Piece:
-        piece, row = _kernels.Piece(), 0
+        piece, row, known = _kernels.Piece(), 0, self._reader.defined
         while True:
-            row = self._reader.native.read(offsets, data, wanted, row, len(wanted), piece)
+            before, row = row, self._reader.native.read(offsets, data, wanted, row, len(wanted), piece)
             asked = self._reader.native.question()
             if asked is None:
                 return piece
+            if row > before:
+                known = self._reader.defined
             self._reader.answer(asked)
+            if self._reader.defined - known >= MOST_ASKED:
+                wanted[row] = 0
 
 
 def _programs(made: tuple[I64, I64, NDArray[np.uint32], I64, I64], start: int) -> Programs:

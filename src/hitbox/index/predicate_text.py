@@ -20,7 +20,7 @@ from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import _kernels
 from hitbox.index.anchors import PATTERN, may_have_anchors
-from hitbox.index.condition_reader import ConditionReader
+from hitbox.index.condition_reader import MOST_ASKED, ConditionReader
 from hitbox.language import Limits, Predicate, Program
 
 MOST_DEFINED = 4096
@@ -123,9 +123,12 @@ class PredicateTexts:
         reader = self._reader
         if reader is None or reader.defined > MOST_DEFINED:
             reader = self._reader = ConditionReader(self._schema, self.limits)
+        known = reader.defined
         try:
             while isinstance(found := reader.native.read_text(text), tuple):
                 reader.answer(found)
+                if reader.defined - known >= MOST_ASKED:
+                    return self.parse(text)
         except BaseException:
             self._reader = None  # it may wait for an answer that never comes
             raise
