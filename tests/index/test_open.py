@@ -377,3 +377,29 @@ def test_numbers_beyond_64_bits_are_numbers(value: Any, wanted: list[str]) -> No
     assert sorted(index.match({"x": value, "l": []})) == wanted
     assert index.match_batch([{"x": value, "l": []}]).counts.tolist() == [len(wanted)]
     assert index.match({"x": "text", "l": [value]}) == ["equal", "list"]
+
+
+def test_every_null_in_place_of_a_list_is_a_null_list() -> None:
+    """NaN, NaT and pandas.NA are null, as None is: pandas writes them where a list is missing."""
+    index = Index()
+    for where in (
+        "ANY(x) IS NULL",
+        "ALL(x) IS NULL",
+        "(ANY(x) IS NULL) IS NULL",
+        "EXISTS(x WHERE TRUE)",
+        "(EXISTS(x WHERE k IS NULL)) IS NULL",
+        "(ANY(o.x) IS NULL) IS NULL",
+    ):
+        index.subscribe(where, where)
+    wanted = ["(ANY(o.x) IS NULL) IS NULL", "(ANY(x) IS NULL) IS NULL", "(EXISTS(x WHERE k IS NULL)) IS NULL"]
+    nulls: list[Any] = [None, math.nan, np.float32("nan"), np.datetime64("NaT"), decimal.Decimal("NaN")]
+    for null in nulls:
+        event = {"x": null, "o": {"x": null}}
+        assert sorted(index.match(event)) == wanted, null
+        assert sorted(index.match_batch([event, event]).to_lists()[1].as_py()) == wanted, null
+        for where in index:
+            assert index.explain(event, where).matched == (where in wanted), (null, where)  # type: ignore[union-attr]
+    for type_ in (pa.timestamp("us"), pa.date32(), pa.float64(), pa.string(), pa.list_(pa.string())):
+        column = pa.nulls(1, type_)
+        found = index.match_batch(pa.table({"x": column, "o": pa.StructArray.from_arrays([column], ["x"])}))
+        assert sorted(found.to_lists()[0].as_py()) == wanted, type_

@@ -134,7 +134,7 @@ def open_document(event: Event) -> Document:
 def open_elements(origin: Any, steps: Sequence[str]) -> list[Any] | None:
     """The values that a path leads to, through objects and lists: one value is a list of itself. None of no value."""
     found, is_list = _walk(origin, ".".join(steps).split("."))
-    return found if is_list or found != [None] else None
+    return None if not is_list and is_missing(found[0]) else found
 
 
 def _walk(origin: Any, steps: Sequence[str]) -> tuple[list[Any], bool]:
