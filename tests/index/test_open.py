@@ -403,3 +403,23 @@ def test_every_null_in_place_of_a_list_is_a_null_list() -> None:
         column = pa.nulls(1, type_)
         found = index.match_batch(pa.table({"x": column, "o": pa.StructArray.from_arrays([column], ["x"])}))
         assert sorted(found.to_lists()[0].as_py()) == wanted, type_
+
+
+@pytest.mark.parametrize("schema", [None, {"y": "int"}])
+def test_every_null_in_place_of_an_image_is_no_image(schema: Any) -> None:
+    """Rows of a pandas table have NaN where a column of objects has a null."""
+    index = Index(schema)
+    index.subscribe("came", "y = 1 AND OLD.y IS MISSING")
+    index.subscribe("went", "y IS MISSING AND OLD.y = 1")
+    nulls: list[Any] = [None, math.nan, np.float32("nan"), np.datetime64("NaT")]
+    for null in nulls:
+        came, went = {"old": null, "new": {"y": 1}}, {"old": {"y": 1}, "new": null}
+        assert index.match(came) == ["came"], null
+        assert index.match(went) == ["went"], null
+        assert index.match_batch([came, went]).to_lists().to_pylist() == [["came"], ["went"]], null
+
+
+def test_a_field_called_old_that_is_ignored_may_be_nan() -> None:
+    index = Index(hitbox.Schema({"y": "int"}, extra="ignore"))
+    index.subscribe(1, "y = 1")
+    assert index.match({"y": 1, "old": math.nan}) == index.match({"y": 1, "old": 3.5}) == [1]
