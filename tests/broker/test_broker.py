@@ -468,6 +468,7 @@ def test_a_change_goes_on_when_who_asked_has_gone(tmp_path: Path) -> None:
                     await asyncio.sleep(0)
                 asking.cancel()
             await asyncio.gather(*broker._changes)
+            await broker.wait_for_stored_changes()
             assert {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()} == set(broker.registry.index)
             assert len(broker.registry.index) >= 19  # the first was gone before it began
 
