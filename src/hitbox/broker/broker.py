@@ -806,7 +806,7 @@ class Broker:
         return {**found, "problems": len(problems)}, code
 
     def _pending(self) -> int:
-        return sum(mailbox.pending for mailbox in self.mailboxes.values())
+        return sum(one.pending for number, one in self._busy.items() if self.mailboxes.get(number) is one)
 
     def describe(self) -> Mapping[str, Any]:
         """Numbers for the page, the metrics and `hitbox admin stats`."""
