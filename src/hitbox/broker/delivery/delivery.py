@@ -15,7 +15,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
 from hitbox.broker.settings import Settings
-from hitbox.broker.stats import Statistics, TraceRow
+from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
 
@@ -106,28 +106,12 @@ class DeliveryTracker:
 
     def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
         """These were written to the connection: their time-out begins."""
+        now = time.perf_counter_ns()
+        for d in deliveries:
+            d.sent_at = now
         if not mailbox.subscriber.ephemeral:
             mailbox.extend([d.seq for d in deliveries])
-        now = time.perf_counter_ns()
-        name = mailbox.subscriber.name
-        count = same = committed = 0
-        for d in deliveries:
-            count += 1
-            d.sent_at = now
-            if not d.live or d.committed != committed:
-                self._observe_sent(now, committed, same)
-                same, committed = 0, d.committed if d.live else 0
-            same += 1
-            self.statistics.trace.append(TraceRow(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
-            if d.live and d.accepted:
-                self.statistics.latencies.append((d.level, (now - d.accepted) / 1e6))
-        self._observe_sent(now, committed, same)
-        self.statistics.counts["delivered"] += count
-
-    def _observe_sent(self, now: int, committed: int, count: int) -> None:
-        """`count` live deliveries of events that were committed together were sent."""
-        if committed:
-            self.statistics.commit_to_sent.observe((now - committed) / 1e9, count)
+        self.statistics.add_sent(mailbox.subscriber.name, deliveries, now)
 
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
         """Delete acknowledged deliveries. An acknowledgement may come late, on another connection; then its number is
@@ -139,10 +123,10 @@ class DeliveryTracker:
         known, others = mailbox.acknowledge(seqs)
         if first is not None and first.sent_at:  # those of one message were sent at about the same time
             self.statistics.sent_to_acked.observe((time.perf_counter_ns() - first.sent_at) / 1e9, len(known))
-        early = [key for key in known if key[1] > self.recorded]
-        self._delete(mailbox, [key for key in known if key[1] <= self.recorded] if early else known)
-        if early:
+        if mailbox.newest > self.recorded and (early := [key for key in known if key[1] > self.recorded]):
             self._after_next_record.append(partial(self._delete, mailbox, early))
+            known = [key for key in known if key[1] <= self.recorded]
+        self._delete(mailbox, known)
         last = self.store.events.next() - 1
         unknown = [seq for seq in others if 0 < seq <= last]
         return self._acknowledge_unknown(mailbox, unknown) if unknown else None

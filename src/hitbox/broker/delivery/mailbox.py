@@ -227,12 +227,13 @@ class Mailbox:
     def extend(self, seqs: Iterable[int], connection: Connection | None = None) -> None:
         """Restart the time-out of these deliveries. Those that are not with the client are ignored."""
         deadline = time.monotonic() + self.subscriber.options.visibility_seconds
+        in_flight = self.in_flight
         for seq in seqs:
-            delivery = self.in_flight.get(seq)
+            delivery = in_flight.get(seq)
             if delivery is not None and self.holds(connection, delivery):
-                del self.in_flight[seq]  # move it to the end: in_flight is in order of deadline
+                del in_flight[seq]  # move it to the end: in_flight is in order of deadline
                 delivery.deadline = deadline
-                self.in_flight[seq] = delivery
+                in_flight[seq] = delivery
         if deadline < self._latest_deadline:  # visibility_seconds became shorter: some have more time than these
             self.in_flight = dict(sorted(self.in_flight.items(), key=lambda one: one[1].deadline))
         self._latest_deadline = max(self._latest_deadline, deadline)

@@ -202,7 +202,7 @@ async def stats(call: Call) -> Any:
 
 async def trace(call: Call) -> Any:
     all_shown = call.caller.shown_numbers() is None
-    trace = [row for row in call.broker.statistics.trace if row.seq >= call.query.first]
+    trace = [row for row in call.broker.statistics.trace() if row.seq >= call.query.first]
     rows = [row._asdict() for row in trace if all_shown or call.caller.shows_id(row.subscriber)]
     return {"rows": rows[: call.query.limit]}
 
