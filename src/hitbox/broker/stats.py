@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Any, NamedTuple, Protocol
 
 from hitbox.broker.clock import time
@@ -103,7 +103,7 @@ class Statistics:
 
     def trace(self) -> Iterator[TraceRow]:
         """The latest deliveries that were sent, the oldest first."""
-        return map(TraceRow._make, self._trace)
+        return starmap(TraceRow, self._trace)
 
     def add_events(self, events: Iterable[dict[str, Any]]) -> None:
         """Add events to the page's list of the latest events; `event_count` counts them."""
