@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
@@ -18,6 +19,9 @@ from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
+
+if TYPE_CHECKING:
+    from hitbox.broker.telemetry import Telemetry  # an extra
 
 FETCH_ROWS = 1_000
 
@@ -51,8 +55,11 @@ class AckGroup:
 class DeliveryTracker:
     """Records what happens to deliveries. `recorded`: the deliveries of events up to this number are stored."""
 
-    def __init__(self, store: Store, writer: Writer, watch: Statistics, settings: Settings):
+    def __init__(
+        self, store: Store, writer: Writer, watch: Statistics, settings: Settings, telemetry: Telemetry | None = None
+    ):
         self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
+        self.telemetry = telemetry
         self.recorded: int = store.get_meta("matched", 0)
         self._after_next_record: list[Callable[[], object]] = []
         self._acks: AckGroup | None = None  # that waits for the store; more may join it
@@ -111,7 +118,12 @@ class DeliveryTracker:
             d.sent_at = now
         if not mailbox.subscriber.ephemeral:
             mailbox.extend([d.seq for d in deliveries])
-        self.statistics.add_sent(mailbox.subscriber.name, deliveries, now)
+        name = mailbox.subscriber.name
+        self.statistics.add_sent(name, deliveries, now)
+        if self.telemetry is not None:
+            began = min((d.determined for d in deliveries if d.live), default=now)
+            bodies = [d.body for d in deliveries]
+            self.telemetry.add("hitbox.send", began, now, bodies, subscriber=name, deliveries=len(deliveries))
 
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
         """Delete acknowledged deliveries. An acknowledgement may come late, on another connection; then its number is
@@ -122,7 +134,11 @@ class DeliveryTracker:
         first = next((d for seq in seqs if (d := mailbox.in_flight.get(seq)) is not None), None)
         known, others = mailbox.acknowledge(seqs)
         if first is not None and first.sent_at:  # those of one message were sent at about the same time
-            self.statistics.sent_to_acked.observe((time.perf_counter_ns() - first.sent_at) / 1e9, len(known))
+            now, name = time.perf_counter_ns(), mailbox.subscriber.name
+            self.statistics.sent_to_acked.observe((now - first.sent_at) / 1e9, len(known))
+            if self.telemetry is not None:
+                began, count = first.sent_at, len(known)
+                self.telemetry.add("hitbox.acknowledge", began, now, [first.body], subscriber=name, deliveries=count)
         if mailbox.newest > self.recorded and (early := [key for key in known if key[1] > self.recorded]):
             self._after_next_record.append(partial(self._delete, mailbox, early))
             known = [key for key in known if key[1] <= self.recorded]
