@@ -95,7 +95,12 @@ class Statistics:
         """Deliveries were written to a connection of a subscriber."""
         self.counts["delivered"] += len(deliveries)
         self._trace.extend([(d.seq, d.level, subscriber, d.accepted, d.determined, now, d.live) for d in deliveries])
-        for (accepted, committed), count in Counter([(d.accepted, d.committed) for d in deliveries if d.live]).items():
+        live: dict[tuple[int, int], int] = {}
+        for d in deliveries:
+            if d.live:
+                times = (d.accepted, d.committed)
+                live[times] = live.get(times, 0) + 1
+        for (accepted, committed), count in live.items():
             if committed:
                 self.commit_to_sent.observe((now - committed) / 1e9, count)
             if accepted:
