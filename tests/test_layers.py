@@ -40,6 +40,7 @@ ONLY_IN = {
     "starlette": {"broker"},
     "uvicorn": {"broker"},
     "apsw": {"broker", "simulator"},
+    "opentelemetry": {"broker"},
     "duckdb": {"experiments"},
     "matplotlib": {"experiments"},
     "typer": {"cli", "console", "experiments", "spark", "broker", "simulator"},

@@ -41,7 +41,7 @@ def test_one_delivery_names_all_subscriptions_that_matched(tmp_path: Path) -> No
             assert bob.seqs() == [1, 2]
             await until(lambda: broker.describe()["pending"] == 0)
             assert broker.statistics.counts["unmatched"] == 1
-            sent = [(row.seq, row.level) for row in broker.statistics.trace]
+            sent = [(row.seq, row.level) for row in broker.statistics.trace()]
             assert sent[:2] == [(1, 9), (1, 5)]  # ann's two levels are known before bob is served
 
     run(scenario())
@@ -58,7 +58,7 @@ def test_levels_go_out_in_order(tmp_path: Path, way: Any) -> None:
             await asyncio.gather(*(broker.publish([item(qty=q % 5)] * 3) for q in range(40)))
             await until(lambda: broker.waiting == 0 and broker.describe()["pending"] == 0)
             levels: dict[int, list[int]] = {}
-            for row in broker.statistics.trace:
+            for row in broker.statistics.trace():
                 assert row.live
                 assert row.determined <= row.sent
                 levels.setdefault(row.seq, []).append(row.level)
@@ -311,7 +311,7 @@ def test_what_waits_is_matched_together(tmp_path: Path, monkeypatch: pytest.Monk
             assert (low.seqs(), high.seqs()) == (list(range(3, 12)), list(range(1, 9)))
             assert [d["subscriptions"] for d in high.got] == [["s", "t"]] * 3 + [["s"]] * 5
             sent: dict[int, list[int]] = {}
-            for row in broker.statistics.trace:
+            for row in broker.statistics.trace():
                 sent.setdefault(row.seq, []).append(row.level)
             assert all(levels == sorted(levels, reverse=True) for levels in sent.values())
             await broker.publish([item(qty=0), item(qty=20), item(qty=21)])
@@ -468,6 +468,7 @@ def test_a_change_goes_on_when_who_asked_has_gone(tmp_path: Path) -> None:
                     await asyncio.sleep(0)
                 asking.cancel()
             await asyncio.gather(*broker._changes)
+            await broker.wait_for_stored_changes()
             assert {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()} == set(broker.registry.index)
             assert len(broker.registry.index) >= 19  # the first was gone before it began
 

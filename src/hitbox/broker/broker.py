@@ -18,7 +18,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -49,6 +49,9 @@ from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, UnknownSubscription
 
+if TYPE_CHECKING:
+    from hitbox.broker.telemetry import Telemetry  # an extra
+
 TICK_SECONDS = 0.1
 RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
@@ -76,7 +79,9 @@ class Broker:
         settings: Settings | None = None,
         disk: Disk | None = None,
         writer: type[Writer] = Writer,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self.telemetry = telemetry
         self.settings = check_settings(settings or Settings())
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         self._make_writer = writer
@@ -134,7 +139,7 @@ class Broker:
         for subscriber in self.registry.by_number.values():
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
-        self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings)
+        self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         if failed := self.store.failed():
             rows, _ = await self.dispatcher.run(self._read(failed))
             again = list(self.dispatcher.failed)
@@ -235,6 +240,7 @@ class Broker:
             try:
                 self.registry.event_checker.match(item.event, item.where)
                 item.check_id()
+                item.check_traceparent()
                 item.check_payload()
                 if item.cloudevent is not None:
                     check_context(item.cloudevent)
@@ -274,12 +280,12 @@ class Broker:
         self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[str | None]
     ) -> asyncio.Future[int]:
         """The same for events with ids. Those that are stored, or about to be, are not stored again."""
-        found = self.message_ids.sort(items, keys, bodies)
+        contents = [item.content(body) for item, body in zip(items, bodies, strict=True)]
+        found = self.message_ids.sort(items, keys, contents)
         stored = None
         if found.fresh:
-            texts = [bodies[at] for at in found.fresh]
-            stored = self._accept([items[at] for at in found.fresh], texts)
-            self.message_ids.add([keys[at] for at in found.fresh], texts, stored)
+            stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh])
+            self.message_ids.add([keys[at] for at in found.fresh], [contents[at] for at in found.fresh], stored)
         self.statistics.counts["repeated"] += len(items) - len(found.fresh)
         if stored is not None and not found.known:
             return stored
@@ -345,6 +351,8 @@ class Broker:
                 self._accepted.append(
                     AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
                 )
+            if self.telemetry is not None:
+                self.telemetry.add("hitbox.publish", started, committed, bodies, first=first, events=len(items))
             if not accepted.done():
                 accepted.set_result(first)
             self.statistics.counts["published"] += len(items)
@@ -367,7 +375,12 @@ class Broker:
 
     async def _match(self, batch: list[AcceptedEvent]) -> None:
         try:
+            started = time.perf_counter_ns()
             rows, matched = await self.dispatcher.run(batch)
+            if self.telemetry is not None:
+                bodies, ended = [a.body for a in batch], time.perf_counter_ns()
+                about = {"first": batch[0].seq, "events": len(batch), "matches": sum(matched.values())}
+                self.telemetry.add("hitbox.match", started, ended, bodies, **about)
             self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
             failed = self.dispatcher.failed
@@ -806,7 +819,7 @@ class Broker:
         return {**found, "problems": len(problems)}, code
 
     def _pending(self) -> int:
-        return sum(mailbox.pending for mailbox in self.mailboxes.values())
+        return sum(one.pending for number, one in self._busy.items() if self.mailboxes.get(number) is one)
 
     def describe(self) -> Mapping[str, Any]:
         """Numbers for the page, the metrics and `hitbox admin stats`."""

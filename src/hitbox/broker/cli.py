@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import msgspec
@@ -26,6 +26,9 @@ from hitbox.console.progress import progress
 from hitbox.console.table_files import read_schema
 from hitbox.errors import HitboxError, counted
 
+if TYPE_CHECKING:
+    from hitbox.broker.telemetry import Telemetry  # an extra
+
 app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=False)
 admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
 app.add_typer(admin, name="admin")
@@ -36,6 +39,8 @@ admin.add_typer(admin_cli.schema, name="schema")
 
 COLLECT_AFTER = 50_000
 """Objects that are made, and not freed, between two garbage collections of a serving broker."""
+TELEMETRY_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""The broker makes spans if one of these is set."""
 Data = Annotated[Path, typer.Option(help="Folder in which the broker keeps its data.")]
 
 
@@ -95,7 +100,8 @@ def serve(
         if import_ is not None:
             with progress("reading the snapshot", unit="subscriptions") as step:
                 given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
-        broker = Broker(data, given, found.settings)
+        telemetry = _telemetry()
+        broker = Broker(data, given, found.settings, telemetry=telemetry)
         access = AccessControl(is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
@@ -106,12 +112,32 @@ def serve(
             typer.echo(f"hitbox broker on {address} ({count} subscriptions, from {broker.registry.restored_from})")
             sys.stdout.flush()
 
-        await serve(broker, access, host, serving.port, ready, tls=tls, allow_plain_text=serving.allow_plain_text)
+        try:
+            await serve(broker, access, host, serving.port, ready, tls=tls, allow_plain_text=serving.allow_plain_text)
+        finally:
+            if telemetry is not None:
+                await asyncio.to_thread(telemetry.close)
 
     with plain_errors(), _folder_errors(data):
         origins = frozenset(check_origin(one) for one in serving.allow_origin)
         tls = Tls.of(serving.tls_cert, serving.tls_key, serving.tls_client_ca)
         asyncio.run(run())
+
+
+def _telemetry() -> Telemetry | None:
+    """What makes OpenTelemetry spans, if the standard variables ask for them."""
+    asked = [name for name in TELEMETRY_VARIABLES if os.environ.get(name)]
+    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if not asked or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    try:
+        from hitbox.broker.telemetry import from_environment
+    except ImportError as problem:
+        raise BadRequest(
+            f"{asked[0]} is set, but OpenTelemetry is not installed ({problem}): pip install 'hitbox[telemetry]', "
+            "or set OTEL_SDK_DISABLED=true"
+        ) from None
+    return from_environment()
 
 
 def _collect_rarely() -> None:

@@ -48,17 +48,18 @@ class MessageIds:
         """Remember stored events, (number, text)."""
         for number, body in rows:
             if b'"id":' in body:  # also that of a CloudEvent; what merely contains it is decoded in vain
-                key = msgspec.json.decode(body, type=PublishedEvent).key()
+                item = msgspec.json.decode(body, type=PublishedEvent)
+                key = item.key()
                 if key is not None:
-                    self._known[key] = KnownEvent(hash(body), number)
+                    self._known[key] = KnownEvent(hash(item.content(body)), number)
 
-    def sort(self, items: Sequence[PublishedEvent], keys: Sequence[str | None], bodies: Sequence[bytes]) -> Sorted:
+    def sort(self, items: Sequence[PublishedEvent], keys: Sequence[str | None], contents: Sequence[bytes]) -> Sorted:
         """What is fresh, and what is known. Raises Conflict if an id is known with other content."""
         found = Sorted([], [], None)
         here: dict[str, int] = {}
-        for at, (key, body) in enumerate(zip(keys, bodies, strict=True)):
+        for at, (key, text) in enumerate(zip(keys, contents, strict=True)):
             known = self._known.get(key) if key is not None else None
-            content = hash(body)
+            content = hash(text)
             if key is not None and (here.get(key, content) != content or (known and known.content != content)):
                 which = f"event {known.number}" if known and known.number else "another event"
                 name = items[at].id or (items[at].cloudevent or {}).get("id", "")
@@ -75,12 +76,12 @@ class MessageIds:
                 here[key] = content
         return found
 
-    def add(self, keys: Sequence[str | None], bodies: Sequence[bytes], stored: asyncio.Future[int]) -> None:
+    def add(self, keys: Sequence[str | None], contents: Sequence[bytes], stored: asyncio.Future[int]) -> None:
         """Remember events that are about to be stored together; `stored` gets the number of the first."""
         added = []
-        for place, (key, body) in enumerate(zip(keys, bodies, strict=True)):
+        for place, (key, text) in enumerate(zip(keys, contents, strict=True)):
             if key is not None:
-                self._known[key] = KnownEvent(hash(body), 0, stored, place)
+                self._known[key] = KnownEvent(hash(text), 0, stored, place)
                 added.append(key)
 
         def settle(stored: asyncio.Future[int]) -> None:

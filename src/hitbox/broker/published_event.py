@@ -26,6 +26,7 @@ SHOWN = 200
 CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}(?:\s*;[\x20-\x7e]*)?")
 MAX_ID = 200
 ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID}}}")
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 BYTES = "application/octet-stream"
 """The content type of bytes whose publisher names none."""
 
@@ -42,6 +43,21 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The context attributes, if it was published as a CloudEvent (see cloudevents.py)."""
     id: str | None = None
     """Chosen by the publisher: a publish with the same id is not stored again (see message_ids.py)."""
+    traceparent: str | None = None
+    """The publisher's span, as in the header of W3C Trace Context; it is delivered with the event."""
+
+    def content(self, body: bytes) -> bytes:
+        """What must be the same if the event is published again. `body`: its text."""
+        if self.traceparent is None:
+            return body
+        return msgspec.json.encode(msgspec.structs.replace(self, traceparent=None))  # a repetition has its own span
+
+    def check_traceparent(self) -> None:
+        if self.traceparent is not None and not is_traceparent(self.traceparent):
+            raise BadRequest(
+                f"{self.traceparent!r:.80} is no traceparent: it looks like "
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+            )
 
     def key(self) -> str | None:
         """What identifies the event if it is published again; None: nothing does."""
@@ -72,6 +88,11 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
             return ""
         text = msgspec.json.encode(self.payload).decode()
         return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether a text is a `traceparent` of version 00 of W3C Trace Context."""
+    return TRACEPARENT.fullmatch(text) is not None
 
 
 def check_content_type(text: str) -> None:

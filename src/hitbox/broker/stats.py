@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat, starmap
+from typing import Any, NamedTuple, Protocol
 
 from hitbox.broker.clock import time
 
@@ -26,6 +27,18 @@ class TraceRow(NamedTuple):
     accepted: int
     determined: int
     sent: int
+    live: bool
+
+
+class Sent(Protocol):
+    """What the statistics need of a delivery. Those of events that were stored together have the same `accepted` and
+    `committed`; 0: before a restart."""
+
+    seq: int
+    level: int
+    accepted: int
+    determined: int
+    committed: int
     live: bool
 
 
@@ -59,8 +72,8 @@ class Statistics:
         self.counts: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()
         """Connections that were refused or closed because of a limit, by reason."""
-        self.trace: deque[TraceRow] = deque(maxlen=trace)
-        self.latencies: deque[tuple[int, float]] = deque(maxlen=LATENCIES)
+        self._trace: deque[tuple[int, int, str, int, int, int, bool]] = deque(maxlen=trace)
+        self._latencies: deque[float] = deque(maxlen=LATENCIES)
         self.history: deque[dict[str, float]] = deque(maxlen=SECONDS)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.event_count = 0
@@ -78,6 +91,25 @@ class Statistics:
         if status in REFUSALS:
             self.refusals[REFUSALS[status]] += 1
 
+    def add_sent(self, subscriber: str, deliveries: Sequence[Sent], now: int) -> None:
+        """Deliveries were written to a connection of a subscriber."""
+        self.counts["delivered"] += len(deliveries)
+        self._trace.extend([(d.seq, d.level, subscriber, d.accepted, d.determined, now, d.live) for d in deliveries])
+        live: dict[tuple[int, int], int] = {}
+        for d in deliveries:
+            if d.live:
+                times = (d.accepted, d.committed)
+                live[times] = live.get(times, 0) + 1
+        for (accepted, committed), count in live.items():
+            if committed:
+                self.commit_to_sent.observe((now - committed) / 1e9, count)
+            if accepted:
+                self._latencies.extend(repeat((now - accepted) / 1e6, count))
+
+    def trace(self) -> Iterator[TraceRow]:
+        """The latest deliveries that were sent, the oldest first."""
+        return starmap(TraceRow, self._trace)
+
     def add_events(self, events: Iterable[dict[str, Any]]) -> None:
         """Add events to the page's list of the latest events; `event_count` counts them."""
         for one in events:
@@ -91,7 +123,7 @@ class Statistics:
 
     def percentile(self, share: float) -> float:
         """Milliseconds from accepted to sent, over the latest live deliveries."""
-        found = sorted(value for _, value in self.latencies)
+        found = sorted(self._latencies)
         return found[min(int(share * len(found)), len(found) - 1)] if found else 0.0
 
     def tick(self, pending: int = 0, store_bytes: int = 0) -> dict[str, float]:
@@ -103,6 +135,6 @@ class Statistics:
         line = {"time": time.time(), **rates, "p50": self.percentile(0.5), "p99": self.percentile(0.99)}
         line |= {"pending": pending, "store_bytes": store_bytes}
         if not rates["delivered"]:
-            self.latencies.clear()
+            self._latencies.clear()
         self.history.append(line)
         return line

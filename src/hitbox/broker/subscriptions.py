@@ -380,14 +380,6 @@ class SubscriptionRegistry:
         hidden = self.visibility.hidden_from(event)
         return [one for one in self.takes_unmatched.values() if one.owner not in hidden]
 
-    def by_subscriber(self, ids: Iterable[str]) -> dict[Subscriber, list[str]]:
-        """The names of the subscriptions, grouped by subscriber."""
-        found: dict[str, list[str]] = {}
-        for id in ids:
-            owner, _, name = id.partition("/")
-            found.setdefault(owner, []).append(name)
-        return {self.by_name[owner]: names for owner, names in found.items() if owner in self.by_name}
-
     # ---- snapshots and schema
 
     def save(self) -> dict[str, int]:

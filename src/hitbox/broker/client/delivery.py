@@ -15,7 +15,8 @@ class Delivery(msgspec.Struct, frozen=True):
     `changes` is for subscribers with the option `changes`: {subscription: "enter", "leave" or "stay"} of an event with
     an old and a new image. `payload` is what was published with the event: JSON, or bytes with their `content_type`.
     `cloudevent` has the context attributes of an event that was published as a CloudEvent; if the subscriber asked for
-    CloudEvents, it is the whole CloudEvent of every event, with its data, and `payload` is None.
+    CloudEvents, it is the whole CloudEvent of every event, with its data, and `payload` is None. `traceparent` is the
+    publisher's span, if it was published with one (W3C Trace Context).
     """
 
     seq: int
@@ -28,6 +29,7 @@ class Delivery(msgspec.Struct, frozen=True):
     content_type: str | None = None
     cloudevent: dict[str, Any] | None = None
     id: str | None = None
+    traceparent: str | None = None
     changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False

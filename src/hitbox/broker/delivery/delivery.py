@@ -10,14 +10,18 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
 from hitbox.broker.settings import Settings
-from hitbox.broker.stats import Statistics, TraceRow
+from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
+
+if TYPE_CHECKING:
+    from hitbox.broker.telemetry import Telemetry  # an extra
 
 FETCH_ROWS = 1_000
 
@@ -51,8 +55,11 @@ class AckGroup:
 class DeliveryTracker:
     """Records what happens to deliveries. `recorded`: the deliveries of events up to this number are stored."""
 
-    def __init__(self, store: Store, writer: Writer, watch: Statistics, settings: Settings):
+    def __init__(
+        self, store: Store, writer: Writer, watch: Statistics, settings: Settings, telemetry: Telemetry | None = None
+    ):
         self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
+        self.telemetry = telemetry
         self.recorded: int = store.get_meta("matched", 0)
         self._after_next_record: list[Callable[[], object]] = []
         self._acks: AckGroup | None = None  # that waits for the store; more may join it
@@ -106,28 +113,17 @@ class DeliveryTracker:
 
     def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
         """These were written to the connection: their time-out begins."""
+        now = time.perf_counter_ns()
+        for d in deliveries:
+            d.sent_at = now
         if not mailbox.subscriber.ephemeral:
             mailbox.extend([d.seq for d in deliveries])
-        now = time.perf_counter_ns()
         name = mailbox.subscriber.name
-        count = same = committed = 0
-        for d in deliveries:
-            count += 1
-            d.sent_at = now
-            if not d.live or d.committed != committed:
-                self._observe_sent(now, committed, same)
-                same, committed = 0, d.committed if d.live else 0
-            same += 1
-            self.statistics.trace.append(TraceRow(d.seq, d.level, name, d.accepted, d.determined, now, d.live))
-            if d.live and d.accepted:
-                self.statistics.latencies.append((d.level, (now - d.accepted) / 1e6))
-        self._observe_sent(now, committed, same)
-        self.statistics.counts["delivered"] += count
-
-    def _observe_sent(self, now: int, committed: int, count: int) -> None:
-        """`count` live deliveries of events that were committed together were sent."""
-        if committed:
-            self.statistics.commit_to_sent.observe((now - committed) / 1e9, count)
+        self.statistics.add_sent(name, deliveries, now)
+        if self.telemetry is not None:
+            began = min((d.determined for d in deliveries if d.live), default=now)
+            bodies = [d.body for d in deliveries]
+            self.telemetry.add("hitbox.send", began, now, bodies, subscriber=name, deliveries=len(deliveries))
 
     def acknowledge(self, mailbox: Mailbox, seqs: Sequence[int]) -> asyncio.Future[None] | None:
         """Delete acknowledged deliveries. An acknowledgement may come late, on another connection; then its number is
@@ -138,11 +134,15 @@ class DeliveryTracker:
         first = next((d for seq in seqs if (d := mailbox.in_flight.get(seq)) is not None), None)
         known, others = mailbox.acknowledge(seqs)
         if first is not None and first.sent_at:  # those of one message were sent at about the same time
-            self.statistics.sent_to_acked.observe((time.perf_counter_ns() - first.sent_at) / 1e9, len(known))
-        early = [key for key in known if key[1] > self.recorded]
-        self._delete(mailbox, [key for key in known if key[1] <= self.recorded] if early else known)
-        if early:
+            now, name = time.perf_counter_ns(), mailbox.subscriber.name
+            self.statistics.sent_to_acked.observe((now - first.sent_at) / 1e9, len(known))
+            if self.telemetry is not None:
+                began, count = first.sent_at, len(known)
+                self.telemetry.add("hitbox.acknowledge", began, now, [first.body], subscriber=name, deliveries=count)
+        if mailbox.newest > self.recorded and (early := [key for key in known if key[1] > self.recorded]):
             self._after_next_record.append(partial(self._delete, mailbox, early))
+            known = [key for key in known if key[1] <= self.recorded]
+        self._delete(mailbox, known)
         last = self.store.events.next() - 1
         unknown = [seq for seq in others if 0 < seq <= last]
         return self._acknowledge_unknown(mailbox, unknown) if unknown else None

@@ -32,6 +32,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
@@ -49,8 +51,7 @@ LARGE = 4096
 Row = tuple[int, int, int, str, int]
 
 
-@dataclass(slots=True)
-class AcceptedEvent:
+class AcceptedEvent(msgspec.Struct, eq=False):
     """An event that is in the store."""
 
     seq: int
@@ -67,11 +68,12 @@ class AcceptedEvent:
 
 @dataclass(slots=True)
 class Level:
-    """The deliveries of one level; `lowest`: the lowest priority of any subscription of their subscribers."""
+    """The deliveries of one level, those of a subscriber in the order of their events; `lowest`: the lowest priority of
+    any subscription of their subscribers."""
 
     level: int
     lowest: int
-    deliveries: list[tuple[Subscriber, Delivery]] = field(default_factory=list)
+    deliveries: dict[Subscriber, list[Delivery]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -109,13 +111,15 @@ class Dispatcher:
                     await send(waiting.popleft())
             for level in waiting:
                 await send(level)
-        for found in made.values():
-            rows += [
-                (subscriber.number, d.level, d.seq, "\n".join(d.ids), int(d.sent or d.live))
-                for subscriber, d in found.items()
-                if not subscriber.ephemeral
-            ]
-        return rows, {seq: sum(len(d.ids) for d in found.values()) for seq, found in made.items()}
+        matches: dict[int, int] = {}
+        for seq, found in made.items():
+            count = 0
+            for subscriber, d in found.items():
+                count += len(d.ids)
+                if not subscriber.ephemeral:
+                    rows.append((subscriber.number, d.level, seq, "\n".join(d.ids), 1 if d.sent or d.live else 0))
+            matches[seq] = count
+        return rows, matches
 
     async def _levels(
         self, batch: list[AcceptedEvent], made: dict[int, dict[Subscriber, Delivery]]
@@ -128,12 +132,13 @@ class Dispatcher:
             if 0 not in levels:  # whether nobody wants it is known at level 0
                 wanted[0].append((a, []))
         for number in range(LEVELS - 1, -1, -1):
-            level = Level(number, LEVELS)
+            level, now = Level(number, LEVELS), time.perf_counter_ns()
             for a, ids in wanted[number]:
-                found = self.registry.by_subscriber(ids)
-                if number == 0 and not found and not made[a.seq] and a.seq not in self.failed:
-                    found = {one: [] for one in self.registry.takers_of_unmatched(a.event)}
-                self._collect(a, found, level, made[a.seq])
+                mine = made[a.seq]
+                self._collect(a, ids, level, mine, now)
+                if number == 0 and not mine and a.seq not in self.failed:
+                    for one in self.registry.takers_of_unmatched(a.event):
+                        self._add(a, one, [], level, mine, now)
             if level.deliveries:
                 yield level
 
@@ -187,29 +192,49 @@ class Dispatcher:
         return found
 
     def _collect(
-        self, a: AcceptedEvent, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
+        self, a: AcceptedEvent, ids: list[str], level: Level, made: dict[Subscriber, Delivery], now: int
     ) -> None:
-        now = time.perf_counter_ns()
-        for subscriber, names in found.items():
-            delivery = made.get(subscriber)
-            if delivery is not None:
-                delivery.ids += names
+        """Name the subscriptions that matched at this level in the deliveries of their subscribers."""
+        by_name = self.registry.by_name
+        for id in ids:
+            owner, _, name = id.partition("/")
+            subscriber = by_name.get(owner)
+            if subscriber is None:
                 continue
-            delivery = made[subscriber] = Delivery(
-                a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again,
-                committed=a.committed,
-            )  # fmt: skip
-            level.deliveries.append((subscriber, delivery))
+            delivery = made.get(subscriber)
+            if delivery is None:
+                self._add(a, subscriber, [name], level, made, now)
+            else:
+                delivery.ids.append(name)
+
+    def _add(
+        self,
+        a: AcceptedEvent,
+        subscriber: Subscriber,
+        names: list[str],
+        level: Level,
+        made: dict[Subscriber, Delivery],
+        now: int,
+    ) -> None:
+        delivery = made[subscriber] = Delivery(
+            a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again, a.committed
+        )
+        mine = level.deliveries.get(subscriber)
+        if mine is None:
+            level.deliveries[subscriber] = [delivery]
             level.lowest = min(level.lowest, subscriber.lowest)
+        else:
+            mine.append(delivery)
 
     async def _send(self, level: Level) -> list[Mailbox]:
         """Offer a level to the mailboxes and let the connections run."""
         touched = []
-        for subscriber, delivery in level.deliveries:
+        for subscriber, deliveries in level.deliveries.items():
             mailbox = self.mailboxes.get(subscriber.number)
-            if mailbox is not None and mailbox.offer(delivery):
+            taken = 0 if mailbox is None else mailbox.offer(deliveries)
+            if mailbox is not None and taken:
                 touched.append(mailbox)
-            else:
+            for delivery in deliveries[taken:]:
                 delivery.live = False
         await asyncio.sleep(0)
         return touched

@@ -35,6 +35,7 @@ from hitbox.encoding.arrays import LEVELS
 MEMORY_ROWS = 1_000
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
+_encode = msgspec.json.Encoder().encode
 MOST_DOUBLINGS = 60  # of a pause: more would overflow, and every limit is reached earlier
 
 
@@ -55,8 +56,7 @@ class Consumer:
     """It waits for deliveries: what it got before is written."""
 
 
-@dataclass(slots=True, eq=False)
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """One event for one subscriber, with all the subscriptions that matched."""
 
     seq: int
@@ -69,24 +69,23 @@ class Delivery:
     accepted: int = 0
     determined: int = 0
     live: bool = True
+    committed: int = 0
     deadline: float = 0.0
     retry_at: float = 0.0
-    committed: int = 0
     holder: Consumer | None = None
     sent_at: int = 0
     """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
 
     def encode(self, body: bytes | None = None) -> bytes:
         """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
-        names, changes = msgspec.json.encode(self.ids), b""
+        names = _encode(self.ids)
         if b" " in names:  # changes stand behind names
             plain, by_name = parted(self.ids)
-            names, changes = msgspec.json.encode(plain), b'"changes":%b,' % msgspec.json.encode(by_name)
+            names = b'%b,"changes":%b' % (_encode(plain), _encode(by_name))
         again = b"true" if self.sent else b"false"
-        head = b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,'
-        return (
-            head % (self.seq, self.level, self.time, self.tries + 1, again, names) + changes + (body or self.body)[1:]
-        )
+        return b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,%b' % (
+            self.seq, self.level, self.time, self.tries + 1, again, names, (body or self.body)[1:],
+        )  # fmt: skip
 
 
 class Mailbox:
@@ -122,46 +121,49 @@ class Mailbox:
 
     # ---- in
 
-    def offer(self, delivery: Delivery) -> bool:
-        """Add a delivery; returns whether it will be sent from memory (otherwise from disk, or not at all)."""
-        self.pending += 1
+    def offer(self, deliveries: list[Delivery]) -> int:
+        """Add deliveries of one level, in the order of their events; returns how many of them, from the first on, will
+        be sent from memory (the others from disk, or not at all)."""
+        if self.subscriber.ephemeral and not self._consumers:
+            return 0
+        self.pending += len(deliveries)
         self._busy[self.subscriber.number] = self
-        self.newest = max(self.newest, delivery.seq)  # a batch comes level by level, so not in order of number
+        self.newest = max(self.newest, deliveries[-1].seq)  # a batch comes level by level, so not in order of number
         if self.subscriber.ephemeral:
-            return self._offer_live(delivery)
-        if not self._consumers or self.spilled or self.ready >= MEMORY_ROWS:
+            self._push(deliveries)
+            self._drop_oldest(self.ready - self.subscriber.options.limit)
+            return len(deliveries)
+        room = 0 if not self._consumers or self.spilled else max(MEMORY_ROWS - self.ready, 0)
+        if len(deliveries) > room:
             self.spilled = True
             self.spills += 1
-            self.wake.set()
-            return False
-        self._push(delivery)
-        return True
+            deliveries = deliveries[:room]
+        self._push(deliveries)
+        return len(deliveries)
 
-    def _offer_live(self, delivery: Delivery) -> bool:
-        if not self._consumers:
-            self.pending -= 1
-            return False
-        self._push(delivery)
-        if self.ready > self.subscriber.options.limit:
-            if self.subscriber.options.policy == "disconnect":
-                self.over_limit = True
+    def _drop_oldest(self, count: int) -> None:
+        """An ephemeral subscriber has so many deliveries more than its limit."""
+        if count > 0 and self.subscriber.options.policy == "disconnect":
+            self.over_limit = True
+        for _ in range(count):
             oldest = min((queue for queue in self._ready if queue), key=lambda queue: queue[0].seq)
             oldest.popleft()
             self.ready -= 1
             self.pending -= 1
             self.dropped += 1
-        return True
 
-    def _push(self, delivery: Delivery) -> None:
-        self._ready[delivery.level].append(delivery)
-        self.ready += 1
-        self.idle.clear()
+    def _push(self, deliveries: list[Delivery]) -> None:
+        """Add deliveries of one level to its queue."""
+        if deliveries:
+            self._ready[deliveries[0].level].extend(deliveries)
+            self.ready += len(deliveries)
+            self.idle.clear()
         self.wake.set()
 
     def fill(self, stored: Iterable[StoredDelivery]) -> None:
         """Add deliveries that were fetched from disk."""
         for s in stored:
-            self._push(Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False))
+            self._push([Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False)])
 
     def rows_added(self, count: int) -> None:
         """Deliveries were added to the store directly (a replay)."""
@@ -190,11 +192,12 @@ class Mailbox:
         consumer = self._consumers[id(connection)]
         consumer.resting = False
         most = min(most, self.window_left(connection)) if not self.subscriber.ephemeral else most
+        until_written = math.inf
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
                 size += len(delivery.body)
-                delivery.deadline = math.inf  # until it is written
+                delivery.deadline = until_written
                 delivery.holder = consumer
                 found.append(delivery)
         self.ready -= len(found)
@@ -202,7 +205,7 @@ class Mailbox:
             self.pending -= len(found)
         else:
             consumer.held += len(found)
-            self.in_flight.update((d.seq, d) for d in found)
+            self.in_flight.update([(d.seq, d) for d in found])
         return found
 
     def rest(self, connection: Connection) -> None:
@@ -224,12 +227,13 @@ class Mailbox:
     def extend(self, seqs: Iterable[int], connection: Connection | None = None) -> None:
         """Restart the time-out of these deliveries. Those that are not with the client are ignored."""
         deadline = time.monotonic() + self.subscriber.options.visibility_seconds
+        in_flight = self.in_flight
         for seq in seqs:
-            delivery = self.in_flight.get(seq)
+            delivery = in_flight.get(seq)
             if delivery is not None and self.holds(connection, delivery):
-                del self.in_flight[seq]  # move it to the end: in_flight is in order of deadline
+                del in_flight[seq]  # move it to the end: in_flight is in order of deadline
                 delivery.deadline = deadline
-                self.in_flight[seq] = delivery
+                in_flight[seq] = delivery
         if deadline < self._latest_deadline:  # visibility_seconds became shorter: some have more time than these
             self.in_flight = dict(sorted(self.in_flight.items(), key=lambda one: one[1].deadline))
         self._latest_deadline = max(self._latest_deadline, deadline)

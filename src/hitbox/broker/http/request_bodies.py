@@ -6,6 +6,7 @@ import io
 import re
 import struct
 from collections import Counter
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -57,13 +58,20 @@ def kind_of(request: Request) -> str:
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
 
 
+@cache
+def _decoder(type: Any) -> msgspec.json.Decoder[Any]:
+    """Kept, because making one for a union of messages takes 25 times as long as decoding a message."""
+    return msgspec.json.Decoder(type)
+
+
 def decode(data: bytes | str, type: type[T]) -> T:
     try:
-        return msgspec.json.decode(data, type=type)
+        found: T = _decoder(type).decode(data)  # type: ignore[arg-type]
     except RecursionError:
         raise BadRequest("the body is invalid: objects and lists are nested too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise BadRequest(f"the body is invalid: {_why(data, problem)}") from None
+    return found
 
 
 def _why(data: bytes | str, problem: Exception) -> str:

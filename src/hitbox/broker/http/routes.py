@@ -33,7 +33,7 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
 from hitbox.broker.http.gate import declared
 from hitbox.broker.http.lookups import Lookups
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, is_traceparent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.broker.webhook import WebhookSettings
@@ -202,7 +202,7 @@ async def stats(call: Call) -> Any:
 
 async def trace(call: Call) -> Any:
     all_shown = call.caller.shown_numbers() is None
-    trace = [row for row in call.broker.statistics.trace if row.seq >= call.query.first]
+    trace = [row for row in call.broker.statistics.trace() if row.seq >= call.query.first]
     rows = [row._asdict() for row in trace if all_shown or call.caller.shows_id(row.subscriber)]
     return {"rows": rows[: call.query.limit]}
 
@@ -216,6 +216,9 @@ async def publish(call: Call) -> Any:
     else:
         read = partial(request_bodies.items, data, kind, s, schema.names)
     items = await asyncio.to_thread(read) if len(data) > LARGE else read()
+    parent = call.request.headers.get("traceparent")
+    if parent is not None and is_traceparent(parent):  # one that is invalid is ignored, as W3C Trace Context says
+        items = [one if one.traceparent else msgspec.structs.replace(one, traceparent=parent) for one in items]
     call.rate_limiter.take(call.caller.name, len(items))
     await call.caller.check_publish(items)
     first = await call.broker.publish(items)

@@ -37,7 +37,7 @@ import logging
 import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -342,8 +342,8 @@ class DeliveryNumbers:
                 wanted.append((first, last))
                 end = last
         if sum(last - first + 1 for first, last in wanted) <= len(known):
-            found = [number for first, last in wanted for number in range(first, last + 1) if number in known]
-        else:
-            firsts = [first for first, _ in wanted]
-            found = [n for n in known if (at := bisect_right(firsts, n)) and n <= wanted[at - 1][1]]
+            numbers = chain.from_iterable(range(first, last + 1) for first, last in wanted)
+            return [seq for number in numbers if (seq := known.pop(number, None)) is not None]
+        firsts = [first for first, _ in wanted]
+        found = [n for n in known if (at := bisect_right(firsts, n)) and n <= wanted[at - 1][1]]
         return [known.pop(number) for number in found]
