@@ -30,13 +30,14 @@ from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
+from hitbox.broker.delivery.expiry import ExpirySearch
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.delivery.target_address import check_literal
 from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.message_ids import MessageIds
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
@@ -135,6 +136,7 @@ class Broker:
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings)
+        self._expiry = ExpirySearch(self.tracker, self.mailboxes)
         if failed := self.store.failed():
             rows, _ = await self.dispatcher.run(self._read(failed))
             again = list(self.dispatcher.failed)
@@ -235,6 +237,7 @@ class Broker:
             try:
                 self.registry.event_checker.match(item.event, item.where)
                 item.check_id()
+                item.check_ttl()
                 item.check_payload()
                 if item.cloudevent is not None:
                     check_context(item.cloudevent)
@@ -342,6 +345,8 @@ class Broker:
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, _, _ in group))
         for items, bodies, accepted in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
+                if item.ttl_seconds is not None:
+                    self._expiry.expect(expires_at(now, body))
                 self._accepted.append(
                     AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
                 )
@@ -749,6 +754,7 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
+            self._expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again
@@ -838,5 +844,5 @@ def _replace(connections: Iterable[Connection]) -> None:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
-    "errors", "hidden", "repeated",
+    "errors", "hidden", "repeated", "expired",
 )  # fmt: skip

@@ -149,6 +149,10 @@ def publish(
     payload: Annotated[str, typer.Option(help="JSON that is delivered with each event and not matched.")] = "",
     payload_file: Annotated[Path | None, typer.Option(help="The same: the bytes of a file.")] = None,
     content_type: Annotated[str, typer.Option(help="What these bytes are, such as image/png.")] = "",
+    ttl: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which the events are not delivered any more.", show_default=False),
+    ] = None,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
@@ -159,12 +163,16 @@ def publish(
     kind = content_type or None
     with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
         if event != "-":
-            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind))
+            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind, ttl_seconds=ttl))
             return
         lines = (_json(line) for line in sys.stdin if line.strip())
         with progress("publishing", unit="events") as step:
             while batch := list(itertools.islice(lines, 1000)):
-                each = {"payloads": [carried] * len(batch), "content_types": [kind] * len(batch)}
+                each: dict[str, Any] = {
+                    "payloads": [carried] * len(batch),
+                    "content_types": [kind] * len(batch),
+                    "ttl_seconds": ttl,
+                }
                 typer.echo(client.publish_many(batch, [where or None] * len(batch), **each))
                 step.advance(len(batch))
 

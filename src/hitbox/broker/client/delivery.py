@@ -28,6 +28,7 @@ class Delivery(msgspec.Struct, frozen=True):
     content_type: str | None = None
     cloudevent: dict[str, Any] | None = None
     id: str | None = None
+    ttl_seconds: float | None = None
     changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False

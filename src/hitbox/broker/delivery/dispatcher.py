@@ -35,6 +35,7 @@ from typing import Any
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
+from hitbox.broker.published_event import expires_at
 from hitbox.broker.settings import Way
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
@@ -189,7 +190,7 @@ class Dispatcher:
     def _collect(
         self, a: AcceptedEvent, found: Mapping[Subscriber, list[str]], level: Level, made: dict[Subscriber, Delivery]
     ) -> None:
-        now = time.perf_counter_ns()
+        now, expires = time.perf_counter_ns(), expires_at(a.time, a.body)
         for subscriber, names in found.items():
             delivery = made.get(subscriber)
             if delivery is not None:
@@ -197,7 +198,7 @@ class Dispatcher:
                 continue
             delivery = made[subscriber] = Delivery(
                 a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again,
-                committed=a.committed,
+                committed=a.committed, expires=expires,
             )  # fmt: skip
             level.deliveries.append((subscriber, delivery))
             level.lowest = min(level.lowest, subscriber.lowest)

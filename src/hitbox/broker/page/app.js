@@ -477,7 +477,7 @@ const listSubscribers = () => listed("who-error", async () => {
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
     (s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : "")
       + (s.paused ? ", paused" : "") + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
-    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
+    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.expired), String(s.dead), subscriberActions(s))));
 });
 
 $("who-search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscribers().catch(() => {}), 200); });
