@@ -468,6 +468,7 @@ def test_a_change_goes_on_when_who_asked_has_gone(tmp_path: Path) -> None:
                     await asyncio.sleep(0)
                 asking.cancel()
             await asyncio.gather(*broker._changes)
+            await broker.wait_for_stored_changes()
             assert {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()} == set(broker.registry.index)
             assert len(broker.registry.index) >= 19  # the first was gone before it began
 
@@ -514,7 +515,7 @@ def test_housekeeping_that_fails_for_one_goes_on_for_the_others(
             options = Options(visibility_seconds=0.05, backoff_seconds=0.01)
             ann = await Listener(broker, auto=False).attach("ann", options=options)
             bob = await Listener(broker, auto=False).attach("bob", options=options)
-            monkeypatch.setattr(ann.mailbox, "expired", lambda now: 1 // 0)
+            monkeypatch.setattr(ann.mailbox, "timed_out", lambda now: 1 // 0)
             await broker.publish([item(qty=1)])
             await until(lambda: len(bob.got) >= 3)
             assert broker.statistics.counts["errors"] > 0

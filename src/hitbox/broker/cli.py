@@ -214,6 +214,9 @@ def subscribe(
     changes: Annotated[
         bool, typer.Option("--changes", help="Be told whether a changed document enters, leaves or stays.")
     ] = False,
+    expires: Annotated[
+        float, typer.Option(min=0, help="Remove the subscriber if it is not used for so many seconds; 0: never.")
+    ] = 0,
     count: Annotated[int, typer.Option(min=0, help="Exit after this many deliveries; 0: never.")] = 0,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to keep trying to connect.")] = 5.0,
     url: Url = HERE,
@@ -228,8 +231,9 @@ def subscribe(
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        flags = {option: True for option, on in (("unmatched", unmatched), ("changes", changes)) if on}
-        options = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
+        given = {"unmatched": unmatched, "changes": changes, "expires_seconds": expires}
+        flags = {option: value for option, value in given.items() if value}
+        options: dict[str, Any] = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
             typer.echo(msgspec.json.encode(delivery).decode())
 

@@ -378,6 +378,14 @@ class Mailbox:
         self.idle.set()
         self.wake.set()
 
+    def unused_seconds(self) -> float:
+        """How long the subscriber has had no connection, no webhook that is in use, and no change of its subscriptions
+        or options. Called every second if it can expire."""
+        now, s = time.monotonic(), self.subscriber
+        if self._consumers or (s.webhook is not None and not s.webhook.disabled):
+            s.used = now
+        return now - s.used
+
     def describe(self) -> dict[str, object]:
         """State of the subscriber for the API and the page."""
         s = self.subscriber
@@ -390,6 +398,7 @@ class Mailbox:
             "connected": self.connected is not None,
             "connections": len(self._consumers),
             "paused": s.paused,
+            "unused_seconds": round(self.unused_seconds(), 1) if s.options.expires_seconds else None,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
             "held": len(self.in_flight),
