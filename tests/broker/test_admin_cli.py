@@ -51,8 +51,8 @@ def test_subscribers(url: str) -> None:
     fill(url, "ann", 3, 0)
     fill(url, "bob", 1, 0)
     head, first, second, total = run(url, "subscribers", "list").splitlines()
-    assert head.split() == ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped"]
-    assert first.split() == ["ann", "false", "false", "1", "3", "0", "0"]
+    assert head.split() == ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped", "expired"]
+    assert first.split() == ["ann", "false", "false", "1", "3", "0", "0", "0"]
     assert second.split()[:1] == ["bob"]
     assert total == "2 shown; the broker has 2 subscribers"
     assert [one["name"] for one in answer(url, "subscribers", "list", "o")["subscribers"]] == ["bob"]

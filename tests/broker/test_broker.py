@@ -515,7 +515,7 @@ def test_housekeeping_that_fails_for_one_goes_on_for_the_others(
             options = Options(visibility_seconds=0.05, backoff_seconds=0.01)
             ann = await Listener(broker, auto=False).attach("ann", options=options)
             bob = await Listener(broker, auto=False).attach("bob", options=options)
-            monkeypatch.setattr(ann.mailbox, "expired", lambda now: 1 // 0)
+            monkeypatch.setattr(ann.mailbox, "timed_out", lambda now: 1 // 0)
             await broker.publish([item(qty=1)])
             await until(lambda: len(bob.got) >= 3)
             assert broker.statistics.counts["errors"] > 0

@@ -15,8 +15,9 @@ import msgspec
 from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.changes import parted
+from hitbox.broker.clock import time as clock
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.store.checked_table import Row
 from hitbox.broker.subscriptions import Subscriber, stored_values
 from hitbox.encoding.schema import Schema
@@ -158,7 +159,7 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         raise Unknown(f"events before {broker.store.events.first()} are gone (retention)")
     last, total = broker.store.events.next() - 1, 0
     while first <= last:
-        query = "SELECT seq, body FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
+        query = "SELECT seq, time, body FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
         rows = await asyncio.to_thread(broker.store.read, query, (first, last, CHUNK))
         if not rows:
             break
@@ -175,8 +176,11 @@ async def replay(broker: Broker, name: str, first: int) -> int:
 
 
 def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
-    """(level, seq, ids) of those of the events (seq, body) that match the subscriber's current subscriptions."""
-    return [found for seq, body in rows if (found := _wants(broker, subscriber, seq, body))]
+    """(level, seq, ids) of those of the events (seq, time, body) that match the subscriber's current subscriptions and
+    have not expired."""
+    now = clock.time_ns() // 1000
+    alive = [(seq, body) for seq, when, body in rows if not 0 < expires_at(when, body) <= now]
+    return [found for seq, body in alive if (found := _wants(broker, subscriber, seq, body))]
 
 
 def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:

@@ -88,7 +88,7 @@ def list_subscribers(
 ) -> None:
     """List subscribers, those with the most pending deliveries first."""
     found = ask(url, token, "GET", "/v1/subscribers", q=search, limit=limit)
-    columns = ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped"]
+    columns = ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped", "expired"]
 
     def lines() -> Iterable[str]:
         yield from _table(columns, [[one[name] for name in columns] for one in found["subscribers"]])

@@ -30,19 +30,20 @@ from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
+from hitbox.broker.delivery.expiry import ExpirySearch
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.delivery.target_address import check_literal
 from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
 from hitbox.broker.message_ids import MessageIds
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriber_record import record_of
+from hitbox.broker.subscriber_record import USE_SECONDS, record_of, with_use
 from hitbox.broker.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.broker.wanted_changes import WantedChange, next_group
 from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
@@ -64,6 +65,9 @@ LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
 INLINE_BYTES = 8_000
 """A group of changes of subscriptions with more text than this is applied in a thread."""
+EXPIRE_AT_ONCE = 10
+"""Unused subscribers that are removed per second."""
+EXPIRED = "subscriber %r was not used for %g seconds: it is removed with its %d subscriptions and pending deliveries"
 MANY = 200
 """A batch of more events than this is checked in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
@@ -140,6 +144,7 @@ class Broker:
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
+        self._expiry = ExpirySearch(self.tracker, self.mailboxes)
         if failed := self.store.failed():
             rows, _ = await self.dispatcher.run(self._read(failed))
             again = list(self.dispatcher.failed)
@@ -241,6 +246,7 @@ class Broker:
                 self.registry.event_checker.match(item.event, item.where)
                 item.check_id()
                 item.check_traceparent()
+                item.check_ttl()
                 item.check_payload()
                 if item.cloudevent is not None:
                     check_context(item.cloudevent)
@@ -348,6 +354,8 @@ class Broker:
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, _, _ in group))
         for items, bodies, accepted in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
+                if item.ttl_seconds is not None:
+                    self._expiry.expect(expires_at(now, body))
                 self._accepted.append(
                     AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
                 )
@@ -446,6 +454,7 @@ class Broker:
         it belongs to another one already, only `hand_over` changes that."""
         known = self.registry.by_name.get(name)
         if known is not None and options in (None, known.options) and owner in ("", known.owner):
+            known.used = time.monotonic()
             return known
         return await self._change(self._put_subscriber(name, options, owner, hand_over))
 
@@ -455,9 +464,15 @@ class Broker:
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
-            row = (subscriber.number, name, record_of(wanted, subscriber.webhook, subscriber.paused), owner)
+            row = (
+                subscriber.number,
+                name,
+                record_of(wanted, subscriber.webhook, subscriber.paused, time.time()),
+                owner,
+            )
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
+            subscriber.used = subscriber.stored_use = time.monotonic()
             self._add(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         if not wanted.shared:
@@ -512,9 +527,10 @@ class Broker:
                 raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: this needs a durable one")
             hook = subscriber.webhook if webhook is None else webhook(subscriber)
             wanted = subscriber.paused if paused is None else paused
-            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted))
+            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()))
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.webhook, subscriber.paused = hook, wanted
+            subscriber.used = subscriber.stored_use = time.monotonic()
         mailbox = self.mailboxes[subscriber.number]
         if webhook is not None:
             mailbox.webhook_problem = ""
@@ -547,11 +563,16 @@ class Broker:
         """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
         await self._change(self._remove_subscriber(self.subscriber(name)))
 
-    async def _remove_subscriber(self, subscriber: Subscriber) -> None:
+    async def _remove_subscriber(self, subscriber: Subscriber, only_unused: bool = False) -> None:
         async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
             await self.wait_for_stored_changes()
+            if only_unused:
+                if not self._is_unused(subscriber):
+                    return  # it came back while we waited
+                self.statistics.counts["expired_subscribers"] += 1
+                log.info(EXPIRED, subscriber.name, subscriber.options.expires_seconds, subscriber.subscriptions)
             await asyncio.to_thread(self.registry.clear, subscriber)
             self._forget(subscriber, "the subscriber was removed")
             if subscriber.ephemeral:
@@ -561,6 +582,25 @@ class Broker:
                 lambda: self.store.remove_subscriber(number, name), mandatory=True, frees_space=True
             )
         await stored
+
+    def _is_unused(self, subscriber: Subscriber) -> bool:
+        """Whether it is time to remove a subscriber that nobody uses."""
+        mailbox, most = self.mailboxes.get(subscriber.number), subscriber.options.expires_seconds
+        return mailbox is not None and 0 < most < mailbox.unused_seconds()
+
+    async def _expire_subscribers(self) -> None:
+        """Remove subscribers that were not used for as long as their options say, and store when others were used."""
+        expiring = list(self.registry.expiring.values())
+        unused = [one for one in expiring if self._is_unused(one)]
+        fresh = [one for one in expiring if one.used - one.stored_use >= USE_SECONDS][:LOADED_ROWS]
+        if fresh and not self.writer.full:
+            uses = {one.number: one.last_use() for one in fresh}
+            now = [(one, one.used) for one in fresh]
+            await self.writer.submit(partial(_store_uses, self.store, uses))
+            for one, used in now:
+                one.stored_use = used
+        for one in unused[:EXPIRE_AT_ONCE]:
+            await self._change(self._remove_subscriber(one, only_unused=True))
 
     async def wait_for_stored_changes(self) -> None:
         """Wait until every change of the index is in the store. The caller holds the change barrier exclusively."""
@@ -762,14 +802,16 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
+            self._expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again
             if turn % 10 == 0:
                 sizes = self.store.sizes()
                 self.statistics.tick(self._pending(), sizes["store_database"] + sizes["store_log"])
+                await self._run_housekeeping(self._expire_subscribers())
             if turn % 50 == 0:
-                await self._trim()
+                await self._run_housekeeping(self._trim())
 
     def _retain(self) -> int:
         """Remove old events; if the store's size is limited, early enough to stay below the limit."""
@@ -781,10 +823,14 @@ class Broker:
         return gone
 
     async def _trim(self) -> None:
+        await self.writer.submit(self._retain)
+        if self.store.changes.rows() >= self.settings.snapshot_changes:
+            await self.snapshot()
+
+    async def _run_housekeeping(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that may fail and is tried again later."""
         try:
-            await self.writer.submit(self._retain)
-            if self.store.changes.rows() >= self.settings.snapshot_changes:
-                await self.snapshot()
+            await work
         except (HitboxError, OSError) as problem:
             log.warning("housekeeping: %s", problem)
         except Exception:
@@ -844,6 +890,13 @@ class Broker:
         }
 
 
+def _store_uses(store: Store, uses: Mapping[int, float]) -> None:
+    """Store when subscribers were last used; the rest of their records stays as it is."""
+    for number, used in uses.items():
+        for _, name, settings, _ in list(store.subscribers.scan("number = ?", (number,))):
+            store.put_subscriber(number, name, with_use(settings, used))
+
+
 def _replace(connections: Iterable[Connection]) -> None:
     for one in connections:
         one.close(4409, "another connection of this subscriber took over")
@@ -851,5 +904,6 @@ def _replace(connections: Iterable[Connection]) -> None:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
-    "errors", "hidden", "repeated",
+    "errors", "hidden", "repeated", "expired",
+    "expired_subscribers",
 )  # fmt: skip

@@ -175,6 +175,10 @@ def publish(
     payload: Annotated[str, typer.Option(help="JSON that is delivered with each event and not matched.")] = "",
     payload_file: Annotated[Path | None, typer.Option(help="The same: the bytes of a file.")] = None,
     content_type: Annotated[str, typer.Option(help="What these bytes are, such as image/png.")] = "",
+    ttl: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which the events are not delivered any more.", show_default=False),
+    ] = None,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
@@ -185,12 +189,16 @@ def publish(
     kind = content_type or None
     with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
         if event != "-":
-            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind))
+            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind, ttl_seconds=ttl))
             return
         lines = (_json(line) for line in sys.stdin if line.strip())
         with progress("publishing", unit="events") as step:
             while batch := list(itertools.islice(lines, 1000)):
-                each = {"payloads": [carried] * len(batch), "content_types": [kind] * len(batch)}
+                each: dict[str, Any] = {
+                    "payloads": [carried] * len(batch),
+                    "content_types": [kind] * len(batch),
+                    "ttl_seconds": ttl,
+                }
                 typer.echo(client.publish_many(batch, [where or None] * len(batch), **each))
                 step.advance(len(batch))
 
@@ -232,6 +240,9 @@ def subscribe(
     changes: Annotated[
         bool, typer.Option("--changes", help="Be told whether a changed document enters, leaves or stays.")
     ] = False,
+    expires: Annotated[
+        float, typer.Option(min=0, help="Remove the subscriber if it is not used for so many seconds; 0: never.")
+    ] = 0,
     count: Annotated[int, typer.Option(min=0, help="Exit after this many deliveries; 0: never.")] = 0,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds to keep trying to connect.")] = 5.0,
     url: Url = HERE,
@@ -246,8 +257,9 @@ def subscribe(
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        flags = {option: True for option, on in (("unmatched", unmatched), ("changes", changes)) if on}
-        options = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
+        given = {"unmatched": unmatched, "changes": changes, "expires_seconds": expires}
+        flags = {option: value for option, value in given.items() if value}
+        options: dict[str, Any] = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
             typer.echo(msgspec.json.encode(delivery).decode())
 

@@ -2,6 +2,7 @@
 
     {"event": {"price": 12.5}, "where": "age > 30", "payload": {"any": ["JSON"]}}
     {"event": {"price": 12.5}, "payload": "aGVsbG8=", "content_type": "text/plain"}
+    {"event": {"price": 12.5}, "ttl_seconds": 60}
 
 The attributes in `event` are matched; the payload is stored and delivered with them as it is. With a content type it is
 bytes, in JSON as base64.
@@ -27,6 +28,13 @@ CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9
 MAX_ID = 200
 ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID}}}")
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+MAX_TTL = 366 * 86_400
+"""Seconds."""
+TTL = re.compile(rb'"ttl_seconds":([0-9.e+-]+)}$')
+"""The end of a stored text with a time to live. No other text ends like this: the names of its fields are fixed, and a
+quote inside a string is escaped."""
+TTL_BYTES = 40
+"""So many bytes at the end of a stored text are enough to find the time to live."""
 BYTES = "application/octet-stream"
 """The content type of bytes whose publisher names none."""
 
@@ -45,6 +53,8 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """Chosen by the publisher: a publish with the same id is not stored again (see message_ids.py)."""
     traceparent: str | None = None
     """The publisher's span, as in the header of W3C Trace Context; it is delivered with the event."""
+    ttl_seconds: float | None = None
+    """So long after it was accepted the event is not delivered any more. The last field: see `expires_at`."""
 
     def content(self, body: bytes) -> bytes:
         """What must be the same if the event is published again. `body`: its text."""
@@ -70,6 +80,12 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         if self.id is not None and not ID.fullmatch(self.id):
             raise BadRequest(f"the id of an event is 1 to {MAX_ID} visible ASCII characters, not {self.id!r:.80}")
 
+    def check_ttl(self) -> None:
+        if self.ttl_seconds is not None and not 0 < self.ttl_seconds <= MAX_TTL:  # nan fails too
+            raise BadRequest(
+                f"ttl_seconds must be more than 0 and at most {MAX_TTL} (366 days), not {self.ttl_seconds}"
+            )
+
     def check_payload(self) -> None:
         """Raise BadRequest if the payload cannot be stored and delivered."""
         if self.content_type is not None:
@@ -93,6 +109,19 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 def is_traceparent(text: str) -> bool:
     """Whether a text is a `traceparent` of version 00 of W3C Trace Context."""
     return TRACEPARENT.fullmatch(text) is not None
+
+
+def expires_at(time: int, body: bytes) -> int:
+    """When a stored event that was accepted at `time` is not delivered any more, in microseconds since 1970; 0: it has
+    no time to live. Reads the end of the text only.
+
+    >>> expires_at(1_000, b'{"event":{"ttl_seconds":2}}'), expires_at(1_000, b'{"event":{},"ttl_seconds":0.5}')
+    (0, 501000)
+    """
+    if not b"0" <= body[-2:-1] <= b"9":  # it does not end in a number: nearly all of them
+        return 0
+    found = TTL.search(body, max(len(body) - TTL_BYTES, 0))
+    return 0 if found is None else max(time + int(float(found[1]) * 1e6), 1)
 
 
 def check_content_type(text: str) -> None:

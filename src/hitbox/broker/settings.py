@@ -12,6 +12,8 @@ from hitbox.broker.errors import BadRequest
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
 MOST = 2**53
+LEAST_EXPIRY, MOST_EXPIRY = 60, 3660 * 86_400
+"""Seconds after which an unused subscriber may expire."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]{0,99}")
 
 
@@ -99,6 +101,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Also receive events that match no subscription of any subscriber: at level 0, with no subscription named."""
     changes: bool = False
     """Of events with an old and a new image, be told whether they enter, leave or stay, for each subscription."""
+    expires_seconds: float = 0.0
+    """It is removed after so long without a connection, a webhook or a change of its subscriptions; 0: never."""
 
 
 def check_settings(settings: Settings) -> Settings:
@@ -126,4 +130,8 @@ def check_options(options: Options, ephemeral: bool) -> Options:
         raise BadRequest("visibility_seconds must be 0.01 to 86400")
     if not 0 <= options.backoff_seconds <= 86_400 or not 0 <= options.max_backoff_seconds <= 86_400:
         raise BadRequest("backoff_seconds and max_backoff_seconds must be 0 to 86400")
+    if options.expires_seconds and ephemeral:
+        raise BadRequest("an ephemeral subscriber ends with its connection: expires_seconds is for durable ones")
+    if options.expires_seconds != 0 and not LEAST_EXPIRY <= options.expires_seconds <= MOST_EXPIRY:  # nan fails too
+        raise BadRequest(f"expires_seconds must be {LEAST_EXPIRY} to {MOST_EXPIRY} (ten years), or 0 for never")
     return options

@@ -10,21 +10,34 @@ from hitbox.broker.errors import BadRequest
 from hitbox.broker.settings import Options, check_options
 from hitbox.broker.webhook import Webhook
 
+USE_SECONDS = 3_600.0
+"""How often the use of a subscriber is stored, at most."""
+
 
 class SubscriberRecord(Options, frozen=True, forbid_unknown_fields=True):
     """The options are replaced as a whole, by every client that connects with some; the rest is not."""
 
     webhook: Webhook | None = None
     paused: bool = False
+    used: float = 0.0
+    """When it was last used, in seconds since 1970; it may be up to USE_SECONDS later. 0: nobody knows."""
 
     @property
     def options(self) -> Options:
         return Options(**{name: getattr(self, name) for name in Options.__struct_fields__})
 
 
-def record_of(options: Options, webhook: Webhook | None, paused: bool) -> bytes:
-    """As it is stored."""
-    return msgspec.json.encode(SubscriberRecord(**msgspec.structs.asdict(options), webhook=webhook, paused=paused))
+def record_of(options: Options, webhook: Webhook | None, paused: bool, used: float) -> bytes:
+    """As it is stored. When it was used is stored if it can expire."""
+    known = used if options.expires_seconds else 0.0
+    return msgspec.json.encode(
+        SubscriberRecord(**msgspec.structs.asdict(options), webhook=webhook, paused=paused, used=known)
+    )
+
+
+def with_use(stored: Any, used: float) -> bytes:
+    """A stored record, with the time of its latest use."""
+    return msgspec.json.encode(msgspec.structs.replace(read_record(stored), used=used))
 
 
 def read_record(stored: Any) -> SubscriberRecord:

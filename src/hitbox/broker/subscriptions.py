@@ -26,7 +26,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.store.store import READABLE, Store
-from hitbox.broker.subscriber_record import SubscriberRecord, read_record, record_of
+from hitbox.broker.subscriber_record import USE_SECONDS, SubscriberRecord, read_record, record_of
 from hitbox.broker.webhook import Webhook
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, LEVELS
 from hitbox.encoding.schema import Schema
@@ -68,10 +68,26 @@ class Subscriber:
     webhook: Webhook | None = None
     paused: bool = False
     """Nothing is sent to it."""
+    used: float = field(default_factory=lambda: time.monotonic())
+    """When it was last used: see `Mailbox.unused_seconds`."""
+    stored_use: float = field(default_factory=lambda: time.monotonic())
+    """The same, as the store knows it."""
 
     def record(self) -> bytes:
         """As it is stored."""
-        return record_of(self.options, self.webhook, self.paused)
+        return record_of(self.options, self.webhook, self.paused, self.last_use())
+
+    def last_use(self) -> float:
+        """In seconds since 1970."""
+        return time.time() - (time.monotonic() - self.used)
+
+    def restore_use(self, stored: float) -> None:
+        """After a start: it was used at most USE_SECONDS after what is stored. However long the broker was down, it has
+        so much time to come back, or `expires_seconds` if that is less."""
+        now, most = time.monotonic(), self.options.expires_seconds
+        ago = max(time.time() - stored, 0.0) if stored else 0.0
+        self.used = now - max(min(ago - USE_SECONDS, most - min(most, USE_SECONDS)), 0.0)
+        self.stored_use = now - ago
 
 
 class Change(NamedTuple):
@@ -104,6 +120,7 @@ class SubscriptionRegistry:
         self.by_number: dict[int, Subscriber] = {}
         self.takes_unmatched: dict[int, Subscriber] = {}
         self.takes_changes: set[int] = set()
+        self.expiring: dict[int, Subscriber] = {}
         self._next = 1
         owners = {number: owner for number, owner, _ in store.owners.scan()}
         for number, name, options, _ in store.subscribers.scan():
@@ -114,6 +131,7 @@ class SubscriptionRegistry:
                 record, owner = self._record(name, options), owners.get(number, "")
                 one = Subscriber(number, name, record.options, owner=owner)
                 one.webhook, one.paused = record.webhook, record.paused
+                one.restore_use(record.used)
                 self.add(one)
         query = f"""SELECT subscriber, ifnull(min(iif(priority BETWEEN 0 AND {LEVELS - 1}, priority, NULL)), {LEVELS}),
                     count(*) FROM subscriptions GROUP BY subscriber"""
@@ -217,6 +235,9 @@ class SubscriptionRegistry:
         self.by_name[subscriber.name] = self.by_number[subscriber.number] = subscriber
         self.takes_unmatched.pop(subscriber.number, None)
         self.takes_changes.discard(subscriber.number)
+        self.expiring.pop(subscriber.number, None)
+        if subscriber.options.expires_seconds:
+            self.expiring[subscriber.number] = subscriber
         if subscriber.options.unmatched:
             self.takes_unmatched[subscriber.number] = subscriber
         if subscriber.options.changes:
@@ -225,6 +246,7 @@ class SubscriptionRegistry:
     def forget(self, subscriber: Subscriber) -> None:
         self.by_name.pop(subscriber.name, None)
         self.by_number.pop(subscriber.number, None)
+        self.expiring.pop(subscriber.number, None)
         self.takes_unmatched.pop(subscriber.number, None)
         self.takes_changes.discard(subscriber.number)
 
@@ -277,6 +299,7 @@ class SubscriptionRegistry:
     def _count(self, change: Change, more: int) -> None:
         """Keep the numbers of a subscriber: it has so many subscriptions more."""
         subscriber, put, remove = change
+        subscriber.used = time.monotonic()
         subscriber.subscriptions += more
         subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
         if subscriber.ephemeral:

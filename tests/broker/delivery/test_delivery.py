@@ -283,7 +283,7 @@ def test_a_shorter_time_out_acts_while_longer_ones_run(tmp_path: Path) -> None:
                 await broker.put_subscriber("ann", Options(visibility_seconds=seconds))
                 await broker.publish([item(qty=1)])
                 await until(lambda count=int(seconds < 1) + 1: len(ann.got) == count)
-            assert [d.seq for d in ann.mailbox.expired(time.monotonic() + 500)] == [2]
+            assert [d.seq for d in ann.mailbox.timed_out(time.monotonic() + 500)] == [2]
 
     run(scenario())
 
@@ -305,9 +305,9 @@ def test_a_replayed_delivery_keeps_its_own_pause(tmp_path: Path) -> None:
             await admin.replay(broker, "ann", 1)
             await until(lambda: len(ann.got) == 2)
             broker.tracker.refuse(ann.mailbox, [1])
-            ann.mailbox.expired(time.monotonic() + 45)
+            ann.mailbox.timed_out(time.monotonic() + 45)
             assert (ann.mailbox.paused, ann.mailbox.ready) == (1, 0)
-            ann.mailbox.expired(time.monotonic() + 90)
+            ann.mailbox.timed_out(time.monotonic() + 90)
             assert (ann.mailbox.paused, ann.mailbox.ready) == (0, 1)
 
     run(scenario())

@@ -196,13 +196,14 @@ class Client(Management):
         payload: Any = None,
         content_type: str | None = None,
         id: str | None = None,
+        ttl_seconds: float | None = None,
     ) -> int:
         """Publish one event; returns its number once it is durable. `payload` is delivered with it, but not matched:
         anything that JSON can hold, or bytes with a `content_type`. With an `id` that no other event has, such as a
         UUID, the event is stored once, however often it is published, and the client tries again if it gets no
-        answer."""
+        answer. After `ttl_seconds` it is not delivered any more."""
         more = {"payloads": [payload], "content_types": [content_type], "ids": [id]}
-        return await self.publish_many([event], [where], **more)
+        return await self.publish_many([event], [where], ttl_seconds=ttl_seconds, **more)
 
     async def publish_many(
         self,
@@ -212,10 +213,11 @@ class Client(Management):
         payloads: Sequence[Any] | None = None,
         content_types: Sequence[str | None] | None = None,
         ids: Sequence[str | None] | None = None,
+        ttl_seconds: float | None = None,
     ) -> int:
         """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
         list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
-        event; with ids, the events need not have numbers that follow each other.
+        event; with ids, the events need not have numbers that follow each other. `ttl_seconds` is for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
         """
@@ -223,7 +225,11 @@ class Client(Management):
         given = {"where": where, "payloads": payloads, "content_types": content_types, "ids": ids}
         columns = [_column(name, column, len(rows)) for name, column in given.items()]
         items = [
-            {"event": for_json(event), **_given(where=text, id=id), **payload_fields(payload, kind)}
+            {
+                "event": for_json(event),
+                **_given(where=text, id=id, ttl_seconds=ttl_seconds),
+                **payload_fields(payload, kind),
+            }
             for event, text, payload, kind, id in zip(rows, *columns, strict=True)
         ]
         return await self._publish_until_accepted(lambda: self._publish(items), all("id" in item for item in items))

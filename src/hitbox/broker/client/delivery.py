@@ -30,6 +30,7 @@ class Delivery(msgspec.Struct, frozen=True):
     cloudevent: dict[str, Any] | None = None
     id: str | None = None
     traceparent: str | None = None
+    ttl_seconds: float | None = None
     changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False

@@ -87,8 +87,9 @@ class SyncClient(SyncManagement):
         payload: Any = None,
         content_type: str | None = None,
         id: str | None = None,
+        ttl_seconds: float | None = None,
     ) -> int:
-        more = {"payload": payload, "content_type": content_type, "id": id}
+        more = {"payload": payload, "content_type": content_type, "id": id, "ttl_seconds": ttl_seconds}
         return int(self.do(self.asynchronous.publish(event, where, **more)))
 
     def publish_many(
@@ -99,8 +100,9 @@ class SyncClient(SyncManagement):
         payloads: Sequence[Any] | None = None,
         content_types: Sequence[str | None] | None = None,
         ids: Sequence[str | None] | None = None,
+        ttl_seconds: float | None = None,
     ) -> int:
-        more = {"payloads": payloads, "content_types": content_types, "ids": ids}
+        more = {"payloads": payloads, "content_types": content_types, "ids": ids, "ttl_seconds": ttl_seconds}
         return int(self.do(self.asynchronous.publish_many(events, where, **more)))
 
     def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:

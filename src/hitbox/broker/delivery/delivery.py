@@ -88,8 +88,10 @@ class DeliveryTracker:
                 return []
             if not mailbox.subscriber.paused:
                 found = mailbox.take(connection, most)
+                if fresh := self._unexpired(mailbox, found):
+                    return fresh
                 if found:
-                    return found
+                    continue
                 if mailbox.needs_refill(connection):
                     await self._refill(mailbox, connection)
                     continue
@@ -97,6 +99,40 @@ class DeliveryTracker:
             mailbox.wake.clear()
             await mailbox.wake.wait()
         return []
+
+    def _unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those of the deliveries whose time to live has not passed; the others are removed."""
+        now = time.time_ns() // 1000
+        late = [d for d in deliveries if d.expires and d.expires <= now]
+        if not late:
+            return deliveries
+        self.expire(mailbox, [(d.level, d.seq) for d in late])
+        gone = {d.seq for d in late}
+        return [d for d in deliveries if d.seq not in gone]
+
+    def expire(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> None:
+        """Remove deliveries (level, seq) whose time to live has passed."""
+        if mailbox.subscriber.ephemeral:
+            self._count_expired(mailbox, len(keys))
+            return
+        mailbox.drop(seq for _, seq in keys)
+        mailbox.wake.set()
+        for some in ([key for key in keys if key[1] <= self.recorded], [key for key in keys if key[1] > self.recorded]):
+            if some:
+                self._after_record(some[0][1], partial(self._remove_expired, mailbox, some))
+
+    def _remove_expired(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> None:
+        number = mailbox.subscriber.number
+        gone = self.writer.submit(
+            lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()), mandatory=True
+        )
+        self._count_removed(mailbox, gone).add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else self._count_expired(mailbox, done.result())
+        )
+
+    def _count_expired(self, mailbox: Mailbox, count: int) -> None:
+        mailbox.expired += count
+        self.statistics.counts["expired"] += count
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
         skip, spills, number = set(mailbox.in_flight), mailbox.spills, mailbox.subscriber.number
@@ -215,6 +251,9 @@ class DeliveryTracker:
 
     def _try_failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
         number, seq, level = mailbox.subscriber.number, d.seq, d.level
+        if d.expires and d.expires <= time.time_ns() // 1000:
+            self.expire(mailbox, [(level, seq)])
+            return
         if mailbox.try_failed(d, time.monotonic()):
             tries = d.tries
             retry = partial(self.store.retry, number, level, seq, tries)
@@ -237,7 +276,7 @@ class DeliveryTracker:
     async def enforce_limits(self, mailbox: Mailbox) -> None:
         """Handle time-outs and the limit of pending deliveries; called ten times per second."""
         if mailbox.connected is not None:
-            for delivery in mailbox.expired(time.monotonic()):
+            for delivery in mailbox.timed_out(time.monotonic()):
                 self._try_failed(mailbox, delivery, "not acknowledged in time")
         if mailbox.pending <= mailbox.subscriber.options.limit:
             mailbox.within_limit = True

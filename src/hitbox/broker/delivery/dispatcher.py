@@ -37,6 +37,7 @@ import msgspec
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
+from hitbox.broker.published_event import expires_at
 from hitbox.broker.settings import Way
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
@@ -217,7 +218,18 @@ class Dispatcher:
         now: int,
     ) -> None:
         delivery = made[subscriber] = Delivery(
-            a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again, a.committed
+            a.seq,
+            level.level,
+            names,
+            a.time,
+            a.body,
+            a.again,
+            0,
+            a.accepted,
+            now,
+            not a.again,
+            a.committed,
+            expires=expires_at(a.time, a.body),
         )
         mine = level.deliveries.get(subscriber)
         if mine is None:

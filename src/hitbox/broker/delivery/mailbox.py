@@ -28,6 +28,7 @@ import msgspec
 
 from hitbox.broker.changes import parted
 from hitbox.broker.clock import time
+from hitbox.broker.published_event import expires_at
 from hitbox.broker.store.store import StoredDelivery
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
@@ -75,6 +76,8 @@ class Delivery(msgspec.Struct, eq=False):
     holder: Consumer | None = None
     sent_at: int = 0
     """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
+    expires: int = 0
+    """When it is not to be sent any more, in microseconds since 1970; 0: never."""
 
     def encode(self, body: bytes | None = None) -> bytes:
         """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
@@ -98,7 +101,7 @@ class Mailbox:
         if pending:
             self._busy[subscriber.number] = self
         self.pending = pending  # durable subscriber: number of its rows in the store
-        self.dropped = self.dead = self.resent = 0
+        self.dropped = self.dead = self.resent = self.expired = 0
         self._consumers: dict[int, Consumer] = {}  # by the id of the connection, the newest last
         self.is_filling = False  # one of them fetches from disk
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
@@ -163,7 +166,8 @@ class Mailbox:
     def fill(self, stored: Iterable[StoredDelivery]) -> None:
         """Add deliveries that were fetched from disk."""
         for s in stored:
-            self._push([Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False)])
+            expires = expires_at(s.time, s.body)
+            self._push([Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False, expires=expires)])
 
     def rows_added(self, count: int) -> None:
         """Deliveries were added to the store directly (a replay)."""
@@ -272,6 +276,11 @@ class Mailbox:
                 self._ready[level] = deque(delivery for delivery in queue if delivery.seq not in gone)
         self.ready = sum(map(len, self._ready))
 
+    def is_with_client(self, seq: int) -> bool:
+        """Whether a delivery was given to a connection, and neither acknowledged nor returned."""
+        delivery = self.in_flight.get(seq)
+        return delivery is not None and delivery.holder is not None
+
     def drop(self, seqs: Iterable[int]) -> None:
         """Forget deliveries that were deleted from the store."""
         seqs = list(seqs)
@@ -281,7 +290,7 @@ class Mailbox:
 
     # ---- time
 
-    def expired(self, now: float) -> list[Delivery]:
+    def timed_out(self, now: float) -> list[Delivery]:
         """The deliveries in flight that are past their time-out. Those whose pause is over return to their queue."""
         while self._retry_heap and self._retry_heap[0][0] <= now:
             at, seq = heapq.heappop(self._retry_heap)
@@ -373,6 +382,14 @@ class Mailbox:
         self.idle.set()
         self.wake.set()
 
+    def unused_seconds(self) -> float:
+        """How long the subscriber has had no connection, no webhook that is in use, and no change of its subscriptions
+        or options. Called every second if it can expire."""
+        now, s = time.monotonic(), self.subscriber
+        if self._consumers or (s.webhook is not None and not s.webhook.disabled):
+            s.used = now
+        return now - s.used
+
     def describe(self) -> dict[str, object]:
         """State of the subscriber for the API and the page."""
         s = self.subscriber
@@ -385,11 +402,13 @@ class Mailbox:
             "connected": self.connected is not None,
             "connections": len(self._consumers),
             "paused": s.paused,
+            "unused_seconds": round(self.unused_seconds(), 1) if s.options.expires_seconds else None,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
             "held": len(self.in_flight),
             "spooled": self.spilled,
             "dropped": self.dropped,
+            "expired": self.expired,
             "dead": self.dead,
             "redelivered": self.resent,
             "webhook": webhook,

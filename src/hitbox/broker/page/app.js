@@ -424,6 +424,7 @@ const OPTIONS = [
   { name: "shared", label: "Several connections share its deliveries", type: "checkbox" },
   { name: "unmatched", label: "Also receives events that match nothing", type: "checkbox" },
   { name: "changes", label: "Is told whether a changed document enters, leaves or stays", type: "checkbox" },
+  { name: "expires_seconds", label: "Seconds without use after which it is removed (0: never)", type: "number" },
 ];
 
 const WEBHOOK = [
@@ -476,8 +477,9 @@ const listSubscribers = () => listed("who-error", async () => {
   message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
   $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
     (s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : "")
+      + (s.unused_seconds ? `, unused for ${Math.floor(s.unused_seconds)} of ${s.options.expires_seconds} s` : "")
       + (s.paused ? ", paused" : "") + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
-    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.dead), subscriberActions(s))));
+    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.expired), String(s.dead), subscriberActions(s))));
 });
 
 $("who-search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscribers().catch(() => {}), 200); });

@@ -42,6 +42,7 @@ import msgspec
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
+from hitbox.broker.published_event import TTL_BYTES, expires_at
 from hitbox.broker.settings import NAME
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
@@ -620,11 +621,11 @@ class Store:
         found.sort(key=lambda one: (-one.level, one.seq))
         return found, len(order) > limit
 
-    def _events(self, seqs: Sequence[int]) -> dict[int, tuple[int, bytes]]:
-        """{seq: (time, body)} of events."""
+    def _events(self, seqs: Sequence[int], text: str = "body") -> dict[int, tuple[int, bytes]]:
+        """{seq: (time, body)} of events. `text`: what of the body, in SQL."""
         if not seqs:
             return {}
-        query = "SELECT seq, time, body FROM events WHERE seq IN (SELECT value FROM json_each(?))"
+        query = f"SELECT seq, time, {text} FROM events WHERE seq IN (SELECT value FROM json_each(?))"
         rows = self.db.execute(query, (msgspec.json.encode(seqs).decode(),))
         return {seq: (when, body) for seq, when, body in rows}
 
@@ -661,14 +662,16 @@ class Store:
 
     def replay_dead_letters(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
         """Turn dead letters into deliveries again; returns their (number, subscriber, seq). A letter is skipped if its
-        event is pending for the subscriber already, or if it has no text to send."""
+        event is pending for the subscriber already or has expired, or if it has no text to send."""
         revived = []
+        now = time.time_ns() // 1000
         for number in numbers:
             for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
                 if (
                     body is None
                     or not self.existing_subscribers([subscriber])
                     or self.pending_levels(subscriber, [seq])
+                    or 0 < expires_at(self._events([seq]).get(seq, (0, b""))[0], body) <= now
                 ):
                     continue
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, body)])
@@ -719,6 +722,33 @@ class Store:
         settled = [(TOP - urgency, seq) for urgency, seq in self.db.execute(query, (subscriber, count))]
         recent = [(row[1], row[2]) for row in self.recent.of(subscriber)]
         return heapq.nsmallest(count, settled + recent, key=lambda key: key[1])
+
+    def expired(
+        self, after: tuple[int, int, int], limit: int, now: int
+    ) -> tuple[list[tuple[int, int, int]], int, tuple[int, int, int] | None]:
+        """Look at the next `limit` deliveries after the key (subscriber, urgency, seq). Returns (subscriber, level,
+        seq) of those that have expired; when the first of the others expires, 0 if none does; and the key of the last
+        one. None instead of a key: these were all, with those of the log."""
+        query = f"""SELECT d.subscriber, d.urgency, d.seq, ifnull(e.time, 0),
+                    substr(ifnull(d.body, e.body), -{TTL_BYTES})
+                    FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
+                    WHERE (d.subscriber, d.urgency, d.seq) > (?, ?, ?)
+                    ORDER BY d.subscriber, d.urgency, d.seq LIMIT ?"""
+        rows = list(self.db.execute(query, (*after, limit)))
+        key = tuple(rows[-1][:3]) if len(rows) == limit else None
+        found = [(number, TOP - urgency, seq, when, end) for number, urgency, seq, when, end in rows]
+        if key is None and self.recent.count:
+            recent = list(self.recent.all())
+            ends = self._events(sorted({row[2] for row in recent}), f"substr(body, -{TTL_BYTES})")
+            found += [(*row[:3], *ends[row[2]]) for row in recent if row[2] in ends]
+        late, soonest = [], 0
+        for number, level, seq, when, end in found:
+            expires = expires_at(when, end or b"")
+            if 0 < expires <= now:
+                late.append((number, level, seq))
+            elif expires:
+                soonest = min(soonest or expires, expires)
+        return late, soonest, key
 
     # ---- retention
 

@@ -1,0 +1,207 @@
+"""Events with a time to live: when it has passed, they are not delivered any more."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hitbox
+from hitbox.broker import admin
+from hitbox.broker.client import BadRequest, Client
+from hitbox.broker.clock import time
+from hitbox.broker.metrics import exposition
+from hitbox.broker.published_event import MAX_TTL, PublishedEvent, expires_at
+from hitbox.broker.settings import Options
+from hitbox.broker.subscriptions import Subscription
+from support.broker_kit import Listener, running, serving, until
+
+EVERYTHING = [Subscription("all", "price >= 0", 4)]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Move the broker's wall clock by so many seconds."""
+    real = time.time_ns
+
+    def move(seconds: float) -> None:
+        monkeypatch.setattr(time, "time_ns", lambda: real() + int(seconds * 1e9))
+
+    return move
+
+
+def event(price: float, ttl: float | None = None) -> PublishedEvent:
+    return PublishedEvent({"price": price}, ttl_seconds=ttl)
+
+
+@pytest.mark.parametrize(
+    ("body", "expires"),
+    [
+        (b'{"event":{"a":1}}', 0),
+        (b'{"event":{"ttl_seconds":5}}', 0),
+        (b'{"event":{},"payload":5}', 0),
+        (b'{"event":{},"payload":"\\"ttl_seconds\\":5}"}', 0),
+        (b'{"event":{},"payload":{"ttl_seconds":5}}', 0),
+        (b'{"event":{},"ttl_seconds":5}', 5_000_100),
+        (b'{"event":{},"ttl_seconds":1e-6}', 101),
+        (b"", 0),
+        (b"}", 0),
+    ],
+)
+def test_the_end_of_a_text_says_when_it_expires(body: bytes, expires: int) -> None:
+    assert expires_at(100, body) == expires
+
+
+def test_bad_times_are_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for bad in (0, -1, MAX_TTL + 1, float("nan"), float("inf")):
+                with pytest.raises(hitbox.HitboxError, match="ttl_seconds must be more than 0 and at most 31622400"):
+                    await broker.publish([event(1, bad)])
+            assert broker.store.events.next() == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_offline_subscriber_does_not_get_what_has_expired(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", EVERYTHING)
+            await broker.publish([event(1, 60), event(2), event(3, 600)])
+            await until(broker.caught_up)
+        later(100)
+        async with running(tmp_path, None) as broker:  # also after a restart
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: len(ann.got) == 2 and not ann.mailbox.pending)
+            assert ann.seqs() == [2, 3]
+            assert broker.describe()["expired"] == ann.mailbox.expired == 1
+            assert b"hitbox_expired_total 1.0" in exposition(broker, lambda _: True)
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_deliveries_that_nobody_asks_for_are_removed(tmp_path: Path, later, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Several steps, with rows in the table and in the log; what has not expired stays."""
+    monkeypatch.setattr("hitbox.broker.delivery.expiry.ROWS", 7)
+    monkeypatch.setattr("hitbox.broker.delivery.expiry.PAUSE_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", EVERYTHING)
+            await broker.subscribe("bob", EVERYTHING)
+            await broker.publish([event(n, 60 if n % 2 else None) for n in range(40)])
+            await until(broker.caught_up)
+            await broker.writer.submit(lambda: broker.store.settle(80))
+            await broker.publish([event(n, 60 if n % 2 else 600) for n in range(10)])
+            await until(broker.caught_up)
+            mailboxes = [broker.mailbox(name) for name in ("ann", "bob")]
+            assert [m.pending for m in mailboxes] == [50, 50]
+            later(100)
+            await until(lambda: [m.pending for m in mailboxes] == [25, 25])
+            assert [m.expired for m in mailboxes] == [25, 25]
+            assert broker.store.unacknowledged() == 50
+            later(1000)
+            await until(lambda: [m.pending for m in mailboxes] == [20, 20])
+            await broker.publish([event(1, 60)])  # after a time without any
+            later(2000)
+            await until(lambda: [m.expired for m in mailboxes] == [31, 31])
+            assert [m.pending for m in mailboxes] == [20, 20]
+            assert broker.store.unacknowledged() == 40
+
+    asyncio.run(scenario())
+
+
+def test_what_a_client_has_is_its_own_until_it_fails(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
+    """A delivery in flight may be acknowledged late. If it is refused instead, it is not tried again."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", EVERYTHING)
+            ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=3, backoff_seconds=0))
+            await broker.publish([event(1, 60), event(2, 60), event(3)])
+            await until(lambda: len(ann.got) == 3 and broker.caught_up())
+            later(100)
+            broker._expiry.expect(0)
+            await until(lambda: broker._expiry._not_before and broker._expiry._step is None)
+            broker.tracker.acknowledge(ann.mailbox, [1])
+            broker.tracker.refuse(ann.mailbox, [2, 3])
+            await until(lambda: len(ann.got) == 4)
+            assert ann.seqs() == [1, 2, 3, 3]
+            broker.tracker.acknowledge(ann.mailbox, [3])
+            await until(lambda: not ann.mailbox.pending)
+            counts = broker.describe()
+            assert (counts["acked"], counts["expired"], counts["dead"]) == (2, 1, 0)
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_replays_leave_out_what_has_expired(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", EVERYTHING)
+            ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=1))
+            await broker.publish([event(1, 60), event(2)])
+            await until(lambda: len(ann.got) == 2 and broker.caught_up())
+            broker.tracker.refuse(ann.mailbox, [1, 2])
+            await until(lambda: broker.store.dead.rows() == 2)
+            later(100)
+            assert await admin.replay_dead_letters(broker, [1, 2]) == 1  # the other one stays a dead letter
+            assert broker.store.dead.rows() == 1
+            await until(lambda: len(ann.got) == 3)
+            broker.tracker.acknowledge(ann.mailbox, [2])
+            await until(lambda: not ann.mailbox.pending)
+            assert await admin.replay(broker, "ann", 1) == 1
+            await until(lambda: len(ann.got) == 4)
+            assert ann.seqs() == [1, 2, 2, 2]
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_ephemeral_subscribers_get_no_expired_events(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            gate = asyncio.Event()
+            live = await Listener(broker, slow=gate).attach_ephemeral("live", Options(policy="drop_oldest"))
+            await broker.subscribe("live", EVERYTHING)
+            await broker.publish([event(1, 60)])
+            await until(lambda: broker.caught_up() and not live.mailbox.ready)  # it is being sent
+            await broker.publish([event(2, 60), event(3)])
+            await until(lambda: live.mailbox.ready == 2)
+            later(100)
+            gate.set()
+            await until(lambda: len(live.got) == 2)
+            assert live.seqs() == [1, 3]
+            assert live.mailbox.expired == 1
+            assert not live.mailbox.pending
+            await live.leave()
+
+    asyncio.run(scenario())
+
+
+def test_through_sockets(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
+    """Published by HTTP, over the publish socket and on the command line; received over a WebSocket."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            await client.put_subscription("ann", "all", "price >= 0")
+            with pytest.raises(BadRequest, match="ttl_seconds must be more than 0"):
+                await client.publish({"price": 1}, ttl_seconds=0)
+            await client.publish({"price": 1}, ttl_seconds=60)
+            await client.request("POST", "/v1/events", {"event": {"price": 2}, "ttl_seconds": 60})
+            command = [sys.executable, "-m", "hitbox", "publish", '{"price": 3}', "--ttl", "60", "--url", url]
+            assert await asyncio.to_thread(subprocess.check_output, command, text=True) == "3\n"
+            await client.publish({"price": 4}, ttl_seconds=6000)
+            later(100)
+            async with client.subscriber("ann") as ann:
+                found = await anext(aiter(ann))
+                assert (found.event, found.ttl_seconds) == ({"price": 4}, 6000)
+            await until(lambda: broker.describe()["expired"] == 3)
+            assert (await client.get_subscriber("ann"))["expired"] == 3
+
+    asyncio.run(scenario())
