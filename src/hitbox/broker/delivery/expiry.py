@@ -41,7 +41,8 @@ class ExpirySearch:
             return
         now = time.time_ns() // 1000
         if self._after is None:
-            if now < self._next or time.monotonic() < self._not_before:
+            nothing = not self._tracker.store.unacknowledged()
+            if nothing or now < self._next or time.monotonic() < self._not_before:
                 return
             self._after, self._next = BEGIN, NEVER
         after, store = self._after, self._tracker.store
