@@ -33,6 +33,7 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
 from hitbox.broker.http.gate import declared
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.websocket import check_publish
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
@@ -216,9 +217,8 @@ async def publish(call: Call) -> Any:
     else:
         read = partial(request_bodies.items, data, kind, s, schema.names)
     items = await asyncio.to_thread(read) if len(data) > LARGE else read()
-    call.rate_limiter.take(call.caller.name, len(items))
-    await call.caller.check_publish(items)
-    first = await call.broker.publish(items)
+    await check_publish(call.broker, call.rate_limiter, call.caller, items)
+    first = await call.broker.publish(items, call.caller.name)
     return {"first": first, "count": len(items)}
 
 
