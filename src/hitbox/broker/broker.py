@@ -25,6 +25,7 @@ import msgspec
 
 from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.rights import Caller
+from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import time
 from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
@@ -58,8 +59,8 @@ RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
 """Deliveries that may be waiting for the store while the disk is full."""
-Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int]]]
-"""Publishes that are stored together: events, their texts, and the number of the first, once it is known."""
+Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], Charge | None]]
+"""Publishes that are stored together: events, their texts, the number of the first, once it is known, and the quota."""
 T = TypeVar("T")
 LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
@@ -266,11 +267,11 @@ class Broker:
             bodies.append(body)
         return bodies
 
-    async def publish(self, items: Sequence[PublishedEvent]) -> int:
-        """Accept events; returns the number of the first one, once all are durable."""
-        return await asyncio.shield(await self.accept(items))
+    async def publish(self, items: Sequence[PublishedEvent], principal: str = "") -> int:
+        """Accept events; returns the number of the first one, once all are durable. `principal`: who publishes them."""
+        return await asyncio.shield(await self.accept(items, principal))
 
-    async def accept(self, items: Sequence[PublishedEvent]) -> asyncio.Future[int]:
+    async def accept(self, items: Sequence[PublishedEvent], principal: str = "") -> asyncio.Future[int]:
         """Check events and add them to the group that is stored next. The future has the number of the first one, once
         all are durable; they are stored even if nobody waits for it."""
         if not items:
@@ -280,17 +281,19 @@ class Broker:
         large = len(items) > MANY or any(item.where is not None for item in items)
         bodies = await asyncio.to_thread(self.check, items) if large else self.check(items)
         keys = [item.key() for item in items] if self.settings.message_ids else []
-        return self._accept_once(items, bodies, keys) if any(keys) else self._accept(items, bodies)
+        if any(keys):
+            return self._accept_once(items, bodies, keys, principal)
+        return self._accept(items, bodies, principal)
 
     def _accept_once(
-        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[str | None]
+        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[str | None], principal: str
     ) -> asyncio.Future[int]:
         """The same for events with ids. Those that are stored, or about to be, are not stored again."""
         contents = [item.content(body) for item, body in zip(items, bodies, strict=True)]
         found = self.message_ids.sort(items, keys, contents)
         stored = None
         if found.fresh:
-            stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh])
+            stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh], principal)
             self.message_ids.add([keys[at] for at in found.fresh], [contents[at] for at in found.fresh], stored)
         self.statistics.counts["repeated"] += len(items) - len(found.fresh)
         if stored is not None and not found.known:
@@ -307,18 +310,19 @@ class Broker:
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())  # the publisher may have gone
         return answered
 
-    def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes]) -> asyncio.Future[int]:
+    def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str) -> asyncio.Future[int]:
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = sum(map(len, bodies))
-        self._admit(len(items), size)
+        charge = self._admit(len(items), size, principal)
         self.waiting += len(items)
         self.waiting_bytes += size
-        self._arrived.append((items, bodies, accepted))
+        self._arrived.append((items, bodies, accepted, charge))
         if self._appending is None:  # the others of this turn of the event loop join the group
             self._appending = asyncio.create_task(self._append())
         return accepted
 
-    def _admit(self, count: int, size: int) -> None:
+    def _admit(self, count: int, size: int, principal: str) -> Charge | None:
+        """Raise if there is no room for more events, or the principal's quota is used up; returns what it used."""
         s = self.settings
         if self.closing or self.failed:
             raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
@@ -327,15 +331,18 @@ class Broker:
             rate = self.statistics.history[-1]["published"] if self.statistics.history else 0.0
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
+        most = self.directory.quotas(principal).max_day_bytes
+        return self.directory.usage.take(principal, size, most) if most else None
 
     async def _append(self) -> None:
         """Hand the groups of events that have arrived to the store, one after the other, in their order."""
         while self._arrived:
             group, self._arrived = self._arrived, []
-            bodies = [body for _, some, _ in group for body in some]
+            bodies = [body for _, some, _, _ in group for body in some]
             await self.change_barrier.enter(len(bodies))
             now = time.time_ns() // 1000
-            stored = self.writer.submit(partial(self.store.append, bodies, now))
+            charges = [charge for *_, charge in group if charge is not None]
+            stored = self.writer.submit(partial(_append, self.store, bodies, now, charges))
             stored.add_done_callback(partial(self._stored, group, now, time.perf_counter_ns()))
         self._appending = None
 
@@ -343,7 +350,9 @@ class Broker:
         """A group of events is durable, or cannot be stored. Queue them for matching, and tell the publishers."""
         problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
         if problem is not None:
-            for items, bodies, accepted in group:
+            for items, bodies, accepted, charge in group:
+                if charge is not None:
+                    self.directory.usage.give_back(charge)
                 self.change_barrier.leave(len(items))
                 self._done(len(items), sum(map(len, bodies)))
                 if not accepted.done():
@@ -351,8 +360,8 @@ class Broker:
                     accepted.exception()  # the publisher may have gone
             return
         first, committed = stored.result(), time.perf_counter_ns()
-        self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, _, _ in group))
-        for items, bodies, accepted in group:
+        self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))
+        for items, bodies, accepted, _ in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
                 if item.ttl_seconds is not None:
                     self._expiry.expect(expires_at(now, body))
@@ -648,8 +657,9 @@ class Broker:
         """Change the index, and hand the changes to the store. The caller holds the change barrier exclusively."""
         room = self.settings.max_subscriptions - len(self.registry.index) - len(self.registry.ephemeral_index)
         admitted = []
+        owned: dict[str, int] = {}
         for wanted in group:
-            if self._admit_change(wanted, room):
+            if self._admit_change(wanted, room, owned):
                 admitted.append(wanted)
                 room -= len(wanted.put)
         group = admitted
@@ -679,19 +689,40 @@ class Broker:
                 stored.add_done_callback(self._changing.discard)
                 stored.add_done_callback(partial(self._changed, some))
 
-    def _admit_change(self, wanted: WantedChange, room: int) -> bool:
-        """Find or make its subscriber; returns false if the change was refused. `room`: for how many subscriptions."""
+    def _admit_change(self, wanted: WantedChange, room: int, owned: dict[str, int]) -> bool:
+        """Find or make its subscriber; returns false if the change was refused. `room`: for how many subscriptions.
+        `owned`: how many the principals with a quota have, with the changes before this one."""
         try:
             subscriber, wanted.fresh = self._known_or_new(wanted.name, wanted.owner)
             if wanted.strict:
                 self._check_known(subscriber, wanted.remove)
             if wanted.put and len(wanted.put) > room:
                 raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
+            self._check_quota(subscriber, wanted, owned)
         except HitboxError as problem:
             wanted.fail(problem)
             return False
         wanted.change = Change(subscriber, wanted.put, wanted.remove)
         return True
+
+    def _check_quota(self, subscriber: Subscriber, wanted: WantedChange, owned: dict[str, int]) -> None:
+        """Raise if the owner of the subscriber would have more subscriptions than it may have. Replacing and removing
+        is allowed, also to one that has too many."""
+        owner = subscriber.owner or wanted.owner
+        most = self.directory.quotas(owner).max_subscriptions
+        if not most:
+            return
+        if owner not in owned:
+            owned[owner] = self.directory.owned_subscriptions(owner)
+        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
+        fresh = sum(f"{subscriber.name}/{one.name}" not in index for one in wanted.put)
+        gone = sum(f"{subscriber.name}/{name}" in index for name in wanted.remove)
+        if fresh > gone and owned[owner] + fresh - gone > most:
+            raise Forbidden(
+                f"{owner!r} has {owned[owner]} subscriptions and may have {most} (max_subscriptions): "
+                f"{fresh - gone} more are too many"
+            )
+        owned[owner] += fresh - gone
 
     def _changed(self, group: list[WantedChange], stored: asyncio.Future[set[int]]) -> None:
         """The store has a group of changes, or refused them."""
@@ -888,6 +919,13 @@ class Broker:
             "restore_seconds": self.registry.restore_seconds,
             **{name: self.statistics.counts[name] for name in COUNTERS},
         }
+
+
+def _append(store: Store, bodies: Sequence[bytes], now: int, charges: Sequence[Charge]) -> int:
+    """Store events, and what they use of the quotas of their publishers; returns the number of the first one."""
+    first = store.append(bodies, now)
+    store_charges(store, charges)
+    return first
 
 
 def _store_uses(store: Store, uses: Mapping[int, float]) -> None:

@@ -404,11 +404,15 @@ def put_principal(
     names: Annotated[str, typer.Option(help="Subscribers that it may use: team-a.*, ann, or * for all.")] = "*",
     publish: Annotated[str, typer.Option(help="Predicate: the events that it may publish; empty: all.")] = "",
     see: Annotated[str, typer.Option(help="Predicate: the events that it may see; empty: all.")] = "",
+    max_subscriptions: Annotated[int, typer.Option(min=0, help="Of all its subscribers; 0: no limit.")] = 0,
+    publish_rate: Annotated[float, typer.Option(min=0, help="Events per second; 0: as the broker's setting.")] = 0,
+    max_day_bytes: Annotated[int, typer.Option(min=0, help="Of events published in a day (UTC); 0: no limit.")] = 0,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
     """Create a principal, or replace its rights."""
-    body = {"roles": role or [], "names": names, "publish": publish, "see": see}
+    quotas = {"max_subscriptions": max_subscriptions, "publish_rate": publish_rate, "max_day_bytes": max_day_bytes}
+    body = {"roles": role or [], "names": names, "publish": publish, "see": see, **quotas}
     ask(url, token, "PUT", f"/v1/principals/{quote(name, safe='')}", body)
 
 

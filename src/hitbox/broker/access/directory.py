@@ -33,6 +33,7 @@ from hitbox.broker.access.principals import (
     new_token,
 )  # fmt: skip
 from hitbox.broker.access.rights import SUBSCRIBE, Caller, Need
+from hitbox.broker.access.usage import PREFIX, Usage
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict, NotAllowed, Unknown
 from hitbox.broker.settings import check_name
@@ -105,6 +106,7 @@ class Directory:
             if settings is not None:
                 self.tokens[id] = Token(id, principal, hash, settings)
         self.protected = bool(self.principals) or bool(store.get_meta("protected", False))
+        self.usage = Usage(store)
         self._watched: set[Watched] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._changing = asyncio.Lock()
@@ -203,6 +205,14 @@ class Directory:
             return principal
         return msgspec.structs.replace(principal, roles=[role for role in principal.roles if role in limits.roles])
 
+    def quotas(self, name: str) -> Principal:
+        """The quotas of a principal; those of nobody, and of one that cannot be read, are none."""
+        return self.principals.get(name) or EVERYTHING
+
+    def owned_subscriptions(self, name: str) -> int:
+        """The subscriptions of all subscribers of a principal."""
+        return sum(one.subscriptions for one in self.registry.by_name.values() if one.owner == name)
+
     # ---- connections
 
     def watch(self, caller: Caller, close: Callable[[int, str], None], need: Need = SUBSCRIBE) -> Watched:
@@ -278,6 +288,7 @@ class Directory:
             for id in tokens:
                 del self.tokens[id]
             del self.principals[name]
+            self.usage.forget(name)
             self._recheck()
             await writer.submit(lambda: _remove(self.store, name, tokens), mandatory=True, frees_space=True)
             self.adopt(self.compile(self.registry.schema))
@@ -346,7 +357,10 @@ class Directory:
             rights = self.principals[name] or Principal()
             owned = sum(one.owner == name for one in self.registry.by_name.values())
             tokens = sum(one.principal == name for one in self.tokens.values())
-            found.append({"name": name, **msgspec.to_builtins(rights), "tokens": tokens, "subscribers": owned})
+            found.append({
+                "name": name, **msgspec.to_builtins(rights), "tokens": tokens, "subscribers": owned,
+                "subscriptions": self.owned_subscriptions(name), "day_bytes": self.usage.today(name),
+            })  # fmt: skip
         return found
 
 
@@ -410,6 +424,7 @@ def _add(store: Store, token: Token, first: bool) -> None:
 def _remove(store: Store, principal: str, tokens: list[str]) -> None:
     store.tokens.delete((id,) for id in tokens)
     store.principals.delete([(principal,)])
+    store.meta.delete([(PREFIX + principal,)])
 
 
 def _migrate(store: Store) -> None:

@@ -30,12 +30,18 @@ MOST_TEXT = 10_000
 
 class Principal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rights of a principal. `names`: "team-a.*" is every subscriber whose name begins with "team-a.", "ann" or
-    "ann/*" is the subscriber ann with all its subscriptions. `publish` and `see` are predicates; empty: everything."""
+    "ann/*" is the subscriber ann with all its subscriptions. `publish` and `see` are predicates; empty: everything.
+
+    Quotas; 0: none. `max_subscriptions`: of all its subscribers. `publish_rate`: events per second, instead of the
+    setting of the broker. `max_day_bytes`: of the events that it publishes in a day (UTC), as they are stored."""
 
     roles: list[Role] = []
     names: str = "*"
     publish: str = ""
     see: str = ""
+    max_subscriptions: int = 0
+    publish_rate: float = 0.0
+    max_day_bytes: int = 0
 
     def covers(self, name: str) -> bool:
         """Whether the pattern allows the name of a subscriber.
@@ -98,6 +104,9 @@ def check_principal(given: Principal) -> Principal:
     for name in ("publish", "see"):
         if len(getattr(given, name)) > MOST_TEXT:
             raise BadRequest(f"the predicate {name} may have at most {MOST_TEXT} characters")
+    for name in ("max_subscriptions", "publish_rate", "max_day_bytes"):
+        if not 0 <= getattr(given, name) <= MOST:  # nan fails too
+            raise BadRequest(f"{name} must be 0 (no limit) to {MOST}, not {getattr(given, name)}")
     return msgspec.structs.replace(given, roles=_in_order(given.roles))
 
 

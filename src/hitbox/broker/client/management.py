@@ -180,11 +180,23 @@ class Management:
         return list((await self.request("GET", "/v1/principals"))["principals"])
 
     async def put_principal(
-        self, name: str, roles: Iterable[str], *, names: str = "*", publish: str = "", see: str = ""
+        self,
+        name: str,
+        roles: Iterable[str],
+        *,
+        names: str = "*",
+        publish: str = "",
+        see: str = "",
+        max_subscriptions: int = 0,
+        publish_rate: float = 0.0,
+        max_day_bytes: int = 0,
     ) -> None:
         """Create a principal, or replace its rights. `names`: the subscribers that it may use, such as "team-a.*";
-        `publish` and `see`: predicates, what it may publish and see (empty: everything)."""
-        body = {"roles": list(roles), "names": names, "publish": publish, "see": see}
+        `publish` and `see`: predicates, what it may publish and see (empty: everything). Quotas (0: none):
+        `max_subscriptions` of all its subscribers, `publish_rate` in events per second, `max_day_bytes` of the events
+        that it publishes in a day (UTC)."""
+        quotas = {"max_subscriptions": max_subscriptions, "publish_rate": publish_rate, "max_day_bytes": max_day_bytes}
+        body = {"roles": list(roles), "names": names, "publish": publish, "see": see, **quotas}
         await self.request("PUT", _path("principals", name), body)
 
     async def remove_principal(self, name: str) -> None:

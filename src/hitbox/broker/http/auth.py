@@ -131,19 +131,19 @@ def token_in(headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:
 
 @dataclass(slots=True)
 class RateLimiter:
-    """Limits events per second and principal; unused rate is saved for at most one second."""
+    """Limits events per second and principal; unused rate is saved for at most one second. `rate` is for those who have
+    none of their own."""
 
     rate: float
     _levels: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def take(self, principal: str, count: int) -> None:
-        if self.rate <= 0:
+    def take(self, principal: str, count: int, own_rate: float = 0.0) -> None:
+        rate = own_rate or self.rate
+        if rate <= 0:
             return
         now = time.monotonic()
-        level, then = self._levels.get(principal, (self.rate, now))
-        level = min(level + (now - then) * self.rate, self.rate)
+        level, then = self._levels.get(principal, (rate, now))
+        level = min(level + (now - then) * rate, rate)
         if level <= 0:
-            raise Overloaded(
-                f"{principal} publishes more than {self.rate:g} events per second", -level / self.rate + 0.1
-            )
+            raise Overloaded(f"{principal} publishes more than {rate:g} events per second", -level / rate + 0.1)
         self._levels[principal] = (level - count, now)

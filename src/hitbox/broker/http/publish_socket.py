@@ -77,7 +77,7 @@ class PublishSession:
             message = await asyncio.to_thread(_decode, data) if large else _decode(data)
             try:
                 await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-                found: asyncio.Future[int] | HitboxError = await self.broker.accept(message.items)
+                found: asyncio.Future[int] | HitboxError = await self.broker.accept(message.items, self.caller.name)
             except HitboxError as problem:
                 found = problem
             self._unanswered.append((message, found))

@@ -33,6 +33,7 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
 from hitbox.broker.http.gate import declared
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.websocket import check_publish
 from hitbox.broker.published_event import PublishedEvent, is_traceparent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
@@ -219,9 +220,8 @@ async def publish(call: Call) -> Any:
     parent = call.request.headers.get("traceparent")
     if parent is not None and is_traceparent(parent):  # one that is invalid is ignored, as W3C Trace Context says
         items = [one if one.traceparent else msgspec.structs.replace(one, traceparent=parent) for one in items]
-    call.rate_limiter.take(call.caller.name, len(items))
-    await call.caller.check_publish(items)
-    first = await call.broker.publish(items)
+    await check_publish(call.broker, call.rate_limiter, call.caller, items)
+    first = await call.broker.publish(items, call.caller.name)
     return {"first": first, "count": len(items)}
 
 

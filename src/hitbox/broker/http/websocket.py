@@ -245,7 +245,7 @@ class Session(Receiver):
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-        return {"first": await self.broker.publish(message.items), "count": len(message.items)}
+        return {"first": await self.broker.publish(message.items, self.caller.name), "count": len(message.items)}
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
@@ -290,7 +290,7 @@ async def check_publish(
     """Raise unless the caller may publish these events now, in one message."""
     check_batch(broker, len(items))
     caller.check(PUBLISH)
-    rate_limiter.take(caller.name, len(items))
+    rate_limiter.take(caller.name, len(items), caller.rights().publish_rate)
     await caller.check_publish(items)
 
 

@@ -566,19 +566,32 @@ $("schema-form").addEventListener("submit", (event) => {
 const ROLES = ["publish", "subscribe", "observe", "manage"];
 const principalPath = (name) => `/v1/principals/${encodeURIComponent(name)}`;
 
-function principalFields({ name = "", roles = [], names = "*", publish = "", see = "" } = {}) {
+const QUOTAS = [
+  { name: "max_subscriptions", label: "Most subscriptions (0: no limit)", type: "number" },
+  { name: "publish_rate", label: "Most published events per second (0: the broker's setting)", type: "number" },
+  { name: "max_day_bytes", label: "Most published bytes per day (0: no limit)", type: "number" },
+];
+
+const shownQuotas = (one) => [
+  one.max_subscriptions && `${one.subscriptions} of ${one.max_subscriptions} subscriptions`,
+  one.publish_rate && `${one.publish_rate} events per second`,
+  one.max_day_bytes && `${one.day_bytes} of ${one.max_day_bytes} bytes today`,
+].filter(Boolean).join(", ") || "none";
+
+function principalFields({ name = "", roles = [], names = "*", publish = "", see = "", ...quotas } = {}) {
   return [
     ...(name ? [] : [{ name: "name", label: "Name", type: "text", value: "" }]),
     ...ROLES.map((role) => ({ name: role, label: role, type: "checkbox", value: roles.includes(role) })),
     { name: "names", label: "Subscribers that it may use, such as team-a.*", type: "text", value: names },
     { name: "may_publish", label: "Predicate: what it may publish (empty: everything)", type: "text", value: publish },
     { name: "may_see", label: "Predicate: what it may see (empty: everything)", type: "text", value: see },
+    ...QUOTAS.map((one) => ({ ...one, value: quotas[one.name] || 0 })),
   ];
 }
 
 async function putPrincipal(name, values) {
   const roles = ROLES.filter((role) => values[role]);
-  await ask("PUT", principalPath(name), { roles, names: values.names, publish: values.may_publish, see: values.may_see });
+  await ask("PUT", principalPath(name), { roles, names: values.names, publish: values.may_publish, see: values.may_see, ...Object.fromEntries(QUOTAS.map((one) => [one.name, values[one.name]])) });
   message("principals-done", `${name} is saved`);
   await listAccess();
 }
@@ -623,7 +636,7 @@ const listAccess = () => listed("principals-error", async () => {
   $("first-token").hidden = Boolean(me.token);
   const [{ principals }, { tokens }] = await Promise.all([ask("GET", "/v1/principals"), ask("GET", "/v1/tokens")]);
   $("principals").replaceChildren(...principals.map((one) =>
-    cells(one.name, one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), principalActions(one))));
+    cells(one.name, one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), shownQuotas(one), principalActions(one))));
   $("tokens").replaceChildren(...tokens.map((one) => cells(make("code", one.id), one.principal, one.roles ? one.roles.join(", ") : "all of the principal's",
     one.expires ? new Date(one.expires * 1000).toLocaleString() : "never", one.note, action("Revoke", one.id, () => confirmThen(`Revoke ${one.id}?`, "Its connections are closed at once.", "Revoke", async () => {
       await ask("DELETE", `/v1/tokens/${encodeURIComponent(one.id)}`);

@@ -1,0 +1,195 @@
+"""Quotas of principals: subscriptions, events per second, bytes per day."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hitbox.broker.access.principals import Principal, check_principal
+from hitbox.broker.broker import Broker
+from hitbox.broker.client import BadRequest, Client, Forbidden, Overloaded
+from hitbox.broker.clock import time
+from hitbox.broker.errors import StoreFull
+from hitbox.broker.http.auth import RateLimiter
+from support.broker_kit import item, running, serving, sub
+
+DAY = 86_400
+
+
+@asynccontextmanager
+async def with_ann(path: Path, **quotas: Any) -> AsyncIterator[tuple[Broker, Client, Client]]:
+    """A broker, a client that may do everything, and one of the principal ann with these quotas."""
+    async with serving(path) as (broker, url):
+        async with Client(url) as first:
+            text = (await first.create_token("root"))["token"]
+        async with Client(url, text) as root:
+            await root.put_principal("ann", ["publish", "subscribe"], **quotas)
+            token = (await root.create_token("ann"))["token"]
+            async with Client(url, token) as ann:
+                yield broker, root, ann
+
+
+def size(broker: Broker) -> int:
+    """Bytes of all stored events."""
+    ((found,),) = broker.store.read("SELECT ifnull(sum(length(body)), 0) FROM events")
+    return int(found)
+
+
+async def shown(root: Client) -> dict[str, Any]:
+    return next(one for one in await root.principals() if one["name"] == "ann")
+
+
+def test_subscriptions(tmp_path: Path) -> None:
+    """Over HTTP and a WebSocket, over all subscribers of the principal, whoever adds them."""
+
+    async def scenario() -> None:
+        async with with_ann(tmp_path, max_subscriptions=3) as (broker, root, ann):
+            await ann.put_subscription("one", "a", "price > 1")
+            await ann.put_subscriptions("two", [{"name": "a", "where": "price > 1"}, {"name": "b", "where": "qty > 1"}])
+            told = r"'ann' has 3 subscriptions and may have 3 \(max_subscriptions\): 1 more are too many"
+            for client in (ann, root):
+                with pytest.raises(Forbidden, match=told):
+                    await client.put_subscription("one", "b", "price > 2")
+            with pytest.raises(Forbidden, match=told):
+                await ann.put_subscription("three", "a", "price > 2")
+            assert "three" not in broker.registry.by_name
+            await ann.put_subscription("one", "a", "price > 3")  # replaces
+            async with ann.subscriber("two") as two:
+                with pytest.raises(Forbidden, match=told):
+                    await two.subscribe("c", "price > 2")
+                await two.unsubscribe("a")
+                await two.subscribe("c", "price > 2")  # the connection is open
+            async with ann.subscriber(ephemeral=True, policy="drop_oldest") as live:
+                with pytest.raises(Forbidden, match=told):
+                    await live.subscribe("c", "price > 2")
+            found = await shown(root)
+            assert (found["subscriptions"], found["max_subscriptions"]) == (3, 3)
+            await root.put_principal("ann", ["publish", "subscribe"], max_subscriptions=1)  # it has too many now
+            with pytest.raises(Forbidden, match="has 3 subscriptions and may have 1"):
+                await ann.put_subscription("one", "b", "price > 2")
+            await ann.remove_subscription("one", "a")
+            await ann.put_subscription("two", "b", "price > 5")
+            await root.put_subscription("of-root", "a", "price > 1")  # others have no quota
+
+    asyncio.run(scenario())
+
+
+def test_changes_of_one_group_count_together(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.directory.principals["ann"] = Principal(["subscribe"], max_subscriptions=5)
+            changes = [broker.subscribe(f"s{n}", [sub("a", "qty > 1")], owner="ann") for n in range(20)]
+            found = await asyncio.gather(*changes, return_exceptions=True)
+            assert sum(isinstance(one, Exception) for one in found) == 15
+            assert broker.directory.owned_subscriptions("ann") == len(broker.registry.index) == 5
+
+    asyncio.run(scenario())
+
+
+def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By HTTP, over the publish socket and on a subscriber's WebSocket; over a restart; until the next day."""
+    now = [20_000 * DAY + 100.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    async def scenario() -> None:
+        one, most = {"event": {"price": 1.5}}, len(b'{"event":{"price":1.5}}') * 4
+        async with with_ann(tmp_path, max_day_bytes=most) as (broker, root, ann):
+            await ann.request("POST", "/v1/events", one)
+            await ann.publish(one["event"])
+            with pytest.raises(
+                Forbidden, match=f"has published {most // 2} bytes today and may publish {most} per day"
+            ):
+                await ann.publish_many([one["event"]] * 3)  # all or none
+            assert size(broker) == most // 2 == (await shown(root))["day_bytes"]
+            await root.publish_many([one["event"]] * 10)
+        async with serving(tmp_path) as (broker, _):
+            broker.directory.tokens.clear()
+            broker.directory.protected = False
+            assert broker.directory.usage.today("ann") == most // 2
+            await broker.publish([item(price=1.5)] * 2, "ann")
+            before = size(broker)
+            with pytest.raises(Exception, match="max_day_bytes"):
+                await broker.publish([item(price=1.5)], "ann")
+            assert size(broker) == before
+            now[0] += DAY
+            await broker.publish([item(price=1.5)], "ann")
+            assert broker.directory.usage.today("ann") == most // 4
+        async with running(tmp_path, None) as broker:
+            assert broker.directory.usage.today("ann") == most // 4
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_stored_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.directory.principals["ann"] = Principal(["publish"], max_day_bytes=10_000)
+            await broker.publish([item(price=1.5)], "ann")
+            used = broker.directory.usage.today("ann")
+
+            def full(*_: object) -> int:
+                raise StoreFull("the disk is full")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(broker.store, "append", full)
+                with pytest.raises(StoreFull):
+                    await broker.publish([item(price=1.5)], "ann")
+            assert broker.directory.usage.today("ann") == used > 0
+        async with running(tmp_path, None) as broker:
+            assert broker.directory.usage.today("ann") == used
+
+    asyncio.run(scenario())
+
+
+def test_events_per_second(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with with_ann(tmp_path, publish_rate=0.01) as (_, root, ann):
+            ann.timeout = 1
+            await ann.request("POST", "/v1/events", {"event": {"price": 1}})
+            with pytest.raises(Overloaded, match=r"ann publishes more than 0.01 events per second") as found:
+                await ann.request("POST", "/v1/events", {"event": {"price": 1}})
+            assert 90 < found.value.retry_after < 110
+            await root.publish_many([{"price": 1}] * 10)  # others are not limited
+
+    asyncio.run(scenario())
+
+
+def test_an_own_rate_comes_before_that_of_the_broker() -> None:
+    limiter = RateLimiter(1.0)
+    limiter.take("ann", 5, own_rate=100.0)
+    limiter.take("ann", 5, own_rate=100.0)
+    limiter.take("bob", 5)
+    with pytest.raises(Exception, match="bob publishes more than 1 events per second"):
+        limiter.take("bob", 1)
+
+
+@pytest.mark.parametrize("bad", [{"max_subscriptions": -1}, {"publish_rate": float("nan")}, {"max_day_bytes": 2**60}])
+def test_bad_quotas_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match=r"must be 0 \(no limit\) to"):
+        check_principal(Principal([], **bad))
+
+
+def test_on_the_command_line(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with with_ann(tmp_path) as (_, root, _ann):
+            base = [sys.executable, "-m", "hitbox", "admin", "principals"]
+            where = ["--url", root.url, "--token", (await root.create_token("root"))["token"]]
+            given = ["--max-subscriptions", "7", "--publish-rate", "2.5", "--max-day-bytes", "1000"]
+            put = [*base, "put", "bob", "--role", "publish", *given, *where]
+            await asyncio.to_thread(subprocess.run, put, check=True)
+            lines = await asyncio.to_thread(subprocess.check_output, [*base, "list", *where], text=True)
+            bob = next(one for one in map(json.loads, lines.splitlines()) if one["name"] == "bob")
+            assert [bob[name] for name in ("max_subscriptions", "publish_rate", "max_day_bytes")] == [7, 2.5, 1000]
+            assert (bob["subscriptions"], bob["day_bytes"]) == (0, 0)
+            with pytest.raises(BadRequest, match="max_subscriptions must be 0"):
+                await root.put_principal("bob", [], max_subscriptions=-1)
+
+    asyncio.run(scenario())
