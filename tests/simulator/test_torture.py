@@ -252,7 +252,7 @@ def dead_letters_too_early(right: Any) -> Bug:
     return with_tries(right, lambda most: max(most - 1, 1))
 
 
-@bug(Mailbox, "expired")
+@bug(Mailbox, "timed_out")
 def time_outs_never_act(right: Any) -> Bug:
     def bad(mailbox: Mailbox, now: float) -> list[Delivery]:
         right(mailbox, now)
@@ -261,7 +261,7 @@ def time_outs_never_act(right: Any) -> Bug:
     return bad
 
 
-@bug(Mailbox, "expired")
+@bug(Mailbox, "timed_out")
 def pauses_never_end(right: Any) -> Bug:
     def bad(mailbox: Mailbox, now: float) -> Any:
         mailbox._retry_heap.clear()
@@ -270,7 +270,7 @@ def pauses_never_end(right: Any) -> Bug:
     return bad
 
 
-@bug(Mailbox, "expired")
+@bug(Mailbox, "timed_out")
 def pauses_are_skipped(right: Any) -> Bug:
     def bad(mailbox: Mailbox, now: float) -> Any:
         mailbox._retry_heap[:] = [(0.0, seq) for _, seq in mailbox._retry_heap]
