@@ -1,6 +1,7 @@
 """The broker beside mosquitto, for the part that both can do: deliveries by topic, with acknowledgements.
 
     python benchmarks/broker_neighbour.py --rounds 3        # needs mosquitto (Debian: apt-get install mosquitto)
+    python benchmarks/broker_neighbour.py --before ../hitbox-old        # and another checkout of hitbox, with a .venv
 
 100 durable subscribers, ten for each of ten topics; an event has one topic, so ten subscribers get it. In hitbox that
 is 100 subscriptions `topic = 't3'`; in mosquitto (MQTT 3.1.1) a subscription of topic t3 with QoS 1 and a persistent
@@ -26,6 +27,7 @@ import socket
 import statistics
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,12 +37,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from broker_compare import WAYS, SocketPublisher
+import hitbox
+from broker_compare import WAYS, HttpPublisher, SocketPublisher
 from broker_load import Server
-from hitbox.broker.broker import Broker
-from hitbox.broker.subscriptions import Subscription
-from hitbox.encoding.schema import Schema
-from stamped import Connection
+from stamped import Connection, Refused
 
 SUBSCRIBERS, TOPICS = 100, 10
 QUIET_SECONDS = 60.0
@@ -231,6 +231,12 @@ class HitboxLoad:
         for number, one in enumerate(self.receivers):
             one.hello(f"s{number:02d}")
 
+    def _publisher(self) -> HttpPublisher | SocketPublisher:
+        try:
+            return SocketPublisher(self.url)
+        except Refused:  # an older version
+            return HttpPublisher(self.url)
+
     def run(self, topics: list[int], first: int, publishers: int, batch: int) -> Expected:
         chosen = selectors.DefaultSelector()
         for number, one in enumerate(self.receivers):
@@ -240,7 +246,7 @@ class HitboxLoad:
         left = len(topics)
         sent: dict[Any, int] = {}
 
-        def next_batch(publisher: SocketPublisher) -> None:
+        def next_batch(publisher: HttpPublisher | SocketPublisher) -> None:
             start = next(starts, None)
             if start is None:
                 chosen.unregister(publisher.socket)
@@ -251,7 +257,7 @@ class HitboxLoad:
             publisher.publish([{"topic": f"t{t}", "n": first + start + at} for at, t in enumerate(some)])  # type: ignore[dict-item,misc]
 
         for _ in range(publishers):
-            publisher = SocketPublisher(self.url)
+            publisher = self._publisher()
             chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, -1))
             next_batch(publisher)
         arrived, wanted, last = 0, len(topics) * SUBSCRIBERS // TOPICS, time.monotonic()
@@ -274,12 +280,13 @@ class HitboxLoad:
             one.socket.close()
 
 
-async def make_store(folder: Path) -> None:
-    broker = Broker(folder, Schema({"topic": "string", "n": "int"}))
-    await broker.start()
-    for number in range(SUBSCRIBERS):
-        await broker.subscribe(f"s{number:02d}", [Subscription("topic", f"topic = 't{number % TOPICS}'")])
-    await broker.stop()
+def make_store(checkout: Path | None, folder: Path, snapshot: Path) -> None:
+    """A store as `checkout` writes it."""
+    python = sys.executable if checkout is None else str(checkout.absolute() / ".venv/bin/python")
+    program = (
+        "import sys, pathlib; from hitbox.broker import import_export as i; i.load(*map(pathlib.Path, sys.argv[1:]))"
+    )
+    subprocess.run([python, "-c", program, str(folder), str(snapshot)], check=True)
 
 
 def measured(load: Any, cpu_seconds: Any, topics: list[int], warm: int, way: str) -> tuple[float, float]:
@@ -304,28 +311,38 @@ def measured(load: Any, cpu_seconds: Any, topics: list[int], warm: int, way: str
 async def main(options: argparse.Namespace) -> None:
     topics = np.random.default_rng(options.seed).integers(0, TOPICS, options.events + 1000).tolist()
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start, seed {options.seed}")
+    checkouts = {"before": options.before} if options.before else {}
+    checkouts["hitbox"] = None
     with tempfile.TemporaryDirectory(prefix="hitbox-neighbour-") as name:
         place = Path(name)
-        await make_store(place / "store")
+        index = hitbox.Index({"topic": "string", "n": "int"})
+        for number in range(SUBSCRIBERS):
+            index.subscribe(f"s{number:02d}/topic", f"topic = 't{number % TOPICS}'")
+        index.save(place / "snapshot")
+        for which, checkout in checkouts.items():
+            make_store(checkout, place / which, place / "snapshot")
         for way in WAYS:
-            found: dict[str, list[float]] = {"hitbox": [], "mosquitto": []}
+            found: dict[str, list[float]] = {which: [] for which in (*checkouts, "mosquitto")}
             for turn in range(options.rounds):
-                shutil.copytree(place / "store", place / "run")
-                async with Server(place / "run") as server:
-                    load: Any = HitboxLoad(server.url)
-                    results = {"hitbox": measured(load, server.cpu_seconds, topics, 1000, way)}
-                    load.close()
-                shutil.rmtree(place / "run")
+                for which, checkout in checkouts.items():
+                    shutil.copytree(place / which, place / "run")
+                    async with Server(place / "run", checkout=checkout) as server:
+                        load: Any = HitboxLoad(server.url)
+                        used, took = measured(load, server.cpu_seconds, topics, 1000, way)
+                        load.close()
+                    shutil.rmtree(place / "run")
+                    found[which].append(used)
+                    print(f"{way:8}{which:11}{used:8.1f} µs of CPU, {took:8.1f} µs per event", flush=True)
                 neighbour = Mosquitto(place / f"mosquitto-{way}-{turn}")
                 load = MqttLoad(neighbour.port)
-                results["mosquitto"] = measured(load, neighbour.cpu_seconds, topics, 1000, way)
+                used, took = measured(load, neighbour.cpu_seconds, topics, 1000, way)
                 load.close()
                 neighbour.close()
-                for broker, (used, took) in results.items():
-                    found[broker].append(used)
-                    print(f"{way:8}{broker:11}{used:8.1f} µs of CPU, {took:8.1f} µs per event", flush=True)
-            ratio = statistics.median(a / b for a, b in zip(found["hitbox"], found["mosquitto"], strict=True))
-            print(f"{way:8}hitbox / mosquitto: {ratio:.1f} (median of {options.rounds})", flush=True)
+                found["mosquitto"].append(used)
+                print(f"{way:8}{'mosquitto':11}{used:8.1f} µs of CPU, {took:8.1f} µs per event", flush=True)
+            for which, times in found.items():
+                ratio = statistics.median(a / b for a, b in zip(times, found["hitbox"], strict=True))
+                print(f"{way:8}{which:11}{statistics.median(times):8.1f} µs of CPU, {ratio:.2f} of hitbox", flush=True)
 
 
 if __name__ == "__main__":
@@ -333,4 +350,5 @@ if __name__ == "__main__":
     parser.add_argument("--events", type=int, default=10_000, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--before", type=Path, help="another checkout of hitbox, to compare with")
     asyncio.run(main(parser.parse_args()))

@@ -377,3 +377,49 @@ def test_numbers_beyond_64_bits_are_numbers(value: Any, wanted: list[str]) -> No
     assert sorted(index.match({"x": value, "l": []})) == wanted
     assert index.match_batch([{"x": value, "l": []}]).counts.tolist() == [len(wanted)]
     assert index.match({"x": "text", "l": [value]}) == ["equal", "list"]
+
+
+def test_every_null_in_place_of_a_list_is_a_null_list() -> None:
+    """NaN, NaT and pandas.NA are null, as None is: pandas writes them where a list is missing."""
+    index = Index()
+    for where in (
+        "ANY(x) IS NULL",
+        "ALL(x) IS NULL",
+        "(ANY(x) IS NULL) IS NULL",
+        "EXISTS(x WHERE TRUE)",
+        "(EXISTS(x WHERE k IS NULL)) IS NULL",
+        "(ANY(o.x) IS NULL) IS NULL",
+    ):
+        index.subscribe(where, where)
+    wanted = ["(ANY(o.x) IS NULL) IS NULL", "(ANY(x) IS NULL) IS NULL", "(EXISTS(x WHERE k IS NULL)) IS NULL"]
+    nulls: list[Any] = [None, math.nan, np.float32("nan"), np.datetime64("NaT"), decimal.Decimal("NaN")]
+    for null in nulls:
+        event = {"x": null, "o": {"x": null}}
+        assert sorted(index.match(event)) == wanted, null
+        assert sorted(index.match_batch([event, event]).to_lists()[1].as_py()) == wanted, null
+        for where in index:
+            assert index.explain(event, where).matched == (where in wanted), (null, where)  # type: ignore[union-attr]
+    for type_ in (pa.timestamp("us"), pa.date32(), pa.float64(), pa.string(), pa.list_(pa.string())):
+        column = pa.nulls(1, type_)
+        found = index.match_batch(pa.table({"x": column, "o": pa.StructArray.from_arrays([column], ["x"])}))
+        assert sorted(found.to_lists()[0].as_py()) == wanted, type_
+
+
+@pytest.mark.parametrize("schema", [None, {"y": "int"}])
+def test_every_null_in_place_of_an_image_is_no_image(schema: Any) -> None:
+    """Rows of a pandas table have NaN where a column of objects has a null."""
+    index = Index(schema)
+    index.subscribe("came", "y = 1 AND OLD.y IS MISSING")
+    index.subscribe("went", "y IS MISSING AND OLD.y = 1")
+    nulls: list[Any] = [None, math.nan, np.float32("nan"), np.datetime64("NaT")]
+    for null in nulls:
+        came, went = {"old": null, "new": {"y": 1}}, {"old": {"y": 1}, "new": null}
+        assert index.match(came) == ["came"], null
+        assert index.match(went) == ["went"], null
+        assert index.match_batch([came, went]).to_lists().to_pylist() == [["came"], ["went"]], null
+
+
+def test_a_field_called_old_that_is_ignored_may_be_nan() -> None:
+    index = Index(hitbox.Schema({"y": "int"}, extra="ignore"))
+    index.subscribe(1, "y = 1")
+    assert index.match({"y": 1, "old": math.nan}) == index.match({"y": 1, "old": 3.5}) == [1]

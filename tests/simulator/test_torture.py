@@ -154,11 +154,6 @@ def settling_forgets_what_was_acknowledged(right: Any) -> Bug:
     return bad
 
 
-@bug(RecentDeliveries, "oldest_event")
-def retention_ignores_recent_deliveries(_: Any) -> Bug:
-    return lambda recent, first: None
-
-
 @bug(RecentDeliveries, "next_of")
 def recent_deliveries_are_not_fetched(_: Any) -> Bug:
     return lambda recent, *rest: []

@@ -68,7 +68,8 @@ def images(schema: Schema, event: Event) -> tuple[Event, Event | None]:
         return event, None
     given = [event.get(name) for name in ("new", "old")]
     two = [as_mapping(one) for one in given]
-    if not all(one is None or image is not None for one, image in zip(given, two, strict=True)):
+    no_image = is_missing if any(image is not None for image in two) else _is_none  # NaN alone may be a field's
+    if not all(image is not None or no_image(one) for one, image in zip(given, two, strict=True)):
         return event, None
     for name in event:
         declared = name in schema or name in schema.objects
@@ -78,6 +79,10 @@ def images(schema: Schema, event: Event) -> tuple[Event, Event | None]:
             raise ValueProblem(f"attribute {name!r} stands beside the images old and new: it belongs into one of them")
     new, old = two
     return new or {}, old
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
 
 
 def document(schema: Schema, event: Event) -> Document:
@@ -125,16 +130,16 @@ def _object(fields: Schema, value: Any) -> dict[str, Any] | None:
 
 def open_document(event: Event) -> Document:
     """An event of an open schema, as it was given. It has images if they are all that it has."""
-    if event.keys() <= {"old", "new"} and all(one is None or isinstance(one, Mapping) for one in event.values()):
-        old = event.get("old")
-        return Document(event.get("new"), None if old is None else Document(old))
+    if event.keys() <= {"old", "new"} and all(isinstance(one, Mapping) or is_missing(one) for one in event.values()):
+        new, old = (one if isinstance(one := event.get(name), Mapping) else None for name in ("new", "old"))
+        return Document(new, None if old is None else Document(old))
     return Document(event)
 
 
 def open_elements(origin: Any, steps: Sequence[str]) -> list[Any] | None:
     """The values that a path leads to, through objects and lists: one value is a list of itself. None of no value."""
     found, is_list = _walk(origin, ".".join(steps).split("."))
-    return found if is_list or found != [None] else None
+    return None if not is_list and is_missing(found[0]) else found
 
 
 def _walk(origin: Any, steps: Sequence[str]) -> tuple[list[Any], bool]:

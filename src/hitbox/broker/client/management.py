@@ -81,7 +81,7 @@ class Management:
         return dict(await self.request("GET", _path("subscribers", subscriber, "webhook")))
 
     async def put_webhook(self, subscriber: str, url: str, **settings: Any) -> dict[str, Any]:
-        """Send the deliveries of a subscriber by POST to an address. Settings: secret ("whsec_...", or "new"),
+        """Send the deliveries of a subscriber by POST to an address. Settings: secret (a text, or "new"),
         overlap_seconds, batch, max_requests. A secret that the broker made is in the answer, and never shown again."""
         return dict(await self.request("PUT", _path("subscribers", subscriber, "webhook"), {"url": url, **settings}))
 

@@ -83,7 +83,7 @@ class SyncManagement:
         return found
 
     def put_webhook(self, subscriber: str, url: str, **settings: Any) -> dict[str, Any]:
-        """Send the deliveries of a subscriber by POST to an address. Settings: secret ("whsec_...", or "new"),
+        """Send the deliveries of a subscriber by POST to an address. Settings: secret (a text, or "new"),
         overlap_seconds, batch, max_requests. A secret that the broker made is in the answer, and never shown again."""
         found: dict[str, Any] = self.do(self.asynchronous.put_webhook(subscriber, url, **settings))
         return found
