@@ -904,7 +904,7 @@ class Broker:
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "subscribers": len(self.registry.by_name),
-            "connections": sum(len(m.connections()) for m in self.mailboxes.values()),
+            "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())),
             "pending": self._pending(),
             "waiting": self.waiting,
             "last": self.store.events.next() - 1,

@@ -345,6 +345,9 @@ class Mailbox:
         """All of them, the newest last."""
         return [one.connection for one in self._consumers.values()]
 
+    def connection_count(self) -> int:
+        return len(self._consumers)
+
     def is_connected(self, connection: Connection) -> bool:
         return id(connection) in self._consumers
 
