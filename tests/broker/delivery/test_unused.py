@@ -64,7 +64,7 @@ def test_what_nobody_uses_is_removed(tmp_path: Path, later: Move, caplog: pytest
             assert names(broker) == {"changed", "connected", "hooked", "kept"}
             assert broker.describe()["expired_subscribers"] == 1
             assert b"hitbox_expired_subscribers_total 1.0" in exposition(broker, lambda _: True)
-            assert broker.store.unacknowledged() == 0
+            await until(lambda: broker.store.unacknowledged() == 0)  # the store follows
             assert "gone/s" not in broker.registry.index
             await listener.leave()
             later(2 * WEEK + 30)
