@@ -98,7 +98,7 @@ void define_somehow(Reader& reader, const Reader::Question& asked) {
     const bool plain = below(2), bound = plain || below(2);
     shape.meanings.push_back({bound ? std::optional<std::string>(asked.text) : std::nullopt,
                               bound && !plain && below(2) ? std::optional<std::string>("above") : std::nullopt, plain,
-                              !plain && below(2) == 0, below(10) == 0, below(2) ? shape.attribute : 8});
+                              below(10) == 0, below(2) ? shape.attribute : 8});
     return;
   }
   if (below(20) == 0) {
