@@ -27,7 +27,6 @@ import socket
 import statistics
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -38,7 +37,7 @@ import msgspec
 import numpy as np
 
 import hitbox
-from broker_compare import WAYS, HttpPublisher, SocketPublisher
+from broker_compare import WAYS, HttpPublisher, SocketPublisher, load_with
 from broker_load import Server
 from stamped import Connection, Refused
 
@@ -280,15 +279,6 @@ class HitboxLoad:
             one.socket.close()
 
 
-def make_store(checkout: Path | None, folder: Path, snapshot: Path) -> None:
-    """A store as `checkout` writes it."""
-    python = sys.executable if checkout is None else str(checkout.absolute() / ".venv/bin/python")
-    program = (
-        "import sys, pathlib; from hitbox.broker import import_export as i; i.load(*map(pathlib.Path, sys.argv[1:]))"
-    )
-    subprocess.run([python, "-c", program, str(folder), str(snapshot)], check=True)
-
-
 def measured(load: Any, cpu_seconds: Any, topics: list[int], warm: int, way: str) -> tuple[float, float]:
     """(CPU time of the broker, time) per event in microseconds; every delivery is checked."""
     publishers, batch = WAYS[way]
@@ -311,8 +301,8 @@ def measured(load: Any, cpu_seconds: Any, topics: list[int], warm: int, way: str
 async def main(options: argparse.Namespace) -> None:
     topics = np.random.default_rng(options.seed).integers(0, TOPICS, options.events + 1000).tolist()
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start, seed {options.seed}")
-    checkouts = {"before": options.before} if options.before else {}
-    checkouts["hitbox"] = None
+    own = Path(__file__).resolve().parents[1]
+    checkouts = {"before": options.before, "hitbox": own} if options.before else {"hitbox": own}
     with tempfile.TemporaryDirectory(prefix="hitbox-neighbour-") as name:
         place = Path(name)
         index = hitbox.Index({"topic": "string", "n": "int"})
@@ -320,7 +310,7 @@ async def main(options: argparse.Namespace) -> None:
             index.subscribe(f"s{number:02d}/topic", f"topic = 't{number % TOPICS}'")
         index.save(place / "snapshot")
         for which, checkout in checkouts.items():
-            make_store(checkout, place / which, place / "snapshot")
+            load_with(checkout, place / which, place / "snapshot")
         for way in WAYS:
             found: dict[str, list[float]] = {which: [] for which in (*checkouts, "mosquitto")}
             for turn in range(options.rounds):
