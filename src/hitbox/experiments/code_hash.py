@@ -1,7 +1,7 @@
 """A hash of the code that a measurement depends on: it changes when that code changes, and with nothing else.
 
 The code of a contestant on a workload: the modules of both and of the harness, and every module of hitbox that those
-import. The engine's C++ sources belong to it where it takes part. Comments, docstrings and layout do not count in
+import. The engine's C++ sources for boxes belong to it where it takes part. Comments, docstrings and layout do not count in
 Python.
 """
 
@@ -20,6 +20,8 @@ from hitbox.workloads import PRESETS
 
 PACKAGE = Path(hitbox.__file__).parent
 NATIVE = PACKAGE.parent / "engine"
+BOXES = ("base", "build", "format", "match")
+"""The C++ that builds and matches boxes; the experiments of the papers use no other."""
 HARNESS = ("hitbox.experiments.measure", "hitbox.experiments.measure_unit")
 NOT_FOLLOWED = {
     "hitbox",
@@ -91,9 +93,9 @@ def _is_text(node: ast.AST) -> bool:
 
 @cache
 def native_sources() -> bytes:
-    """The engine's C++ sources, or the compiled module where hitbox was installed without them."""
+    """The engine's C++ sources for boxes, or the compiled module where hitbox was installed without them."""
     digest = hashlib.sha256()
-    files = sorted(file for file in NATIVE.rglob("*") if file.suffix in (".cpp", ".hpp")) if NATIVE.is_dir() else []
+    files = sorted(file for folder in BOXES for file in (NATIVE / folder).glob("*.[ch]pp"))
     if not files:
         spec = find_spec("hitbox.engine._kernels")
         files = [Path(spec.origin)] if spec and spec.origin else []

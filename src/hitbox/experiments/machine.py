@@ -33,12 +33,16 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
+    """Name, family and model: virtual machines of several generations call themselves the same."""
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    said: dict[str, str] = {}
+    for line in info.read_text().splitlines() if info.exists() else ():
+        name, _, value = line.partition(":")
+        said.setdefault(name.strip(), value.strip())
+    if "model name" not in said:
+        return platform.processor() or platform.machine()
+    numbers = ", ".join(f"{name.split()[-1]} {said[name]}" for name in ("cpu family", "model") if name in said)
+    return said["model name"] + (f" ({numbers})" if numbers else "")
 
 
 def commit() -> str | None:
