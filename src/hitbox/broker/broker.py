@@ -29,6 +29,7 @@ from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import time
 from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
+from hitbox.broker.delivery.delayed import DelayedEvents
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.expiry import ExpirySearch
@@ -100,6 +101,7 @@ class Broker:
             raise
         self.statistics = Statistics()
         self.message_ids = MessageIds(self.settings.message_ids)
+        self.delayed = DelayedEvents(self)
         self.webhooks = Webhooks(self)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
@@ -154,6 +156,7 @@ class Broker:
             )
         last = self.store.events.next() - 1
         self.message_ids.load(self._latest(self.settings.message_ids))
+        self.delayed.start()
         query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
         ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
@@ -196,7 +199,7 @@ class Broker:
         """An event that an earlier run stored."""
         item = msgspec.json.decode(body, type=PublishedEvent)
         values = stored_values(item.event, self.registry.schema)
-        return AcceptedEvent(seq, values, item.where, body, when, 0, again=True)
+        return AcceptedEvent(seq, values, item.where, body, when, 0, again=True, expires=expires_at(when, body))
 
     async def stop(self) -> None:
         """Accept nothing more, finish what was accepted, save the index and close."""
@@ -204,6 +207,7 @@ class Broker:
         if self.failed is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(30):
+                    await self.delayed.stop()
                     async with self.change_barrier.exclusive():
                         pass
                     while unfinished := {*self._changes, *self._changing}:
@@ -247,7 +251,7 @@ class Broker:
                 self.registry.event_checker.match(item.event, item.where)
                 item.check_id()
                 item.check_traceparent()
-                item.check_ttl()
+                item.check_times()
                 item.check_payload()
                 if item.cloudevent is not None:
                     check_context(item.cloudevent)
@@ -265,10 +269,14 @@ class Broker:
                     "(max_event_bytes)"
                 )
             bodies.append(body)
+        if len({item.delay_seconds is None for item in items}) > 1:
+            raise BadRequest("some of the events have delay_seconds and some do not: publish them in two requests")
         return bodies
 
     async def publish(self, items: Sequence[PublishedEvent], principal: str = "") -> int:
-        """Accept events; returns the number of the first one, once all are durable. `principal`: who publishes them."""
+        """Accept events; returns the number of the first one, once all are durable. `principal`: who publishes them.
+        Delayed events have no numbers yet: it is the number of the first among the delayed ones, or 0 if that is an
+        event already, because the publish is a repetition."""
         return await asyncio.shield(await self.accept(items, principal))
 
     async def accept(self, items: Sequence[PublishedEvent], principal: str = "") -> asyncio.Future[int]:
@@ -294,7 +302,8 @@ class Broker:
         stored = None
         if found.fresh:
             stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh], principal)
-            self.message_ids.add([keys[at] for at in found.fresh], [contents[at] for at in found.fresh], stored)
+            fresh = [keys[at] for at in found.fresh], [contents[at] for at in found.fresh]
+            self.message_ids.add(*fresh, stored, items[0].delay_seconds is not None)
         self.statistics.counts["repeated"] += len(items) - len(found.fresh)
         if stored is not None and not found.known:
             return stored
@@ -304,7 +313,9 @@ class Broker:
             for one in [known.stored for known in found.known] + [stored]:
                 if one is not None:
                     await asyncio.shield(one)
-            return found.first.number if found.first is not None else stored.result()  # type: ignore[union-attr]
+            if found.first is None:
+                return stored.result()  # type: ignore[union-attr]
+            return 0 if found.first.moved else found.first.number
 
         answered = asyncio.create_task(answer())
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())  # the publisher may have gone
@@ -313,9 +324,15 @@ class Broker:
     def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str) -> asyncio.Future[int]:
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = sum(map(len, bodies))
+        delayed = items[0].delay_seconds is not None
+        if delayed:
+            self.delayed.check_room(len(items))
         charge = self._admit(len(items), size, principal)
-        self.waiting += len(items)
-        self.waiting_bytes += size
+        if delayed:
+            stored = self.delayed.accept(items, bodies, principal, charge)
+            stored.add_done_callback(partial(self._delayed_stored, bodies, time.perf_counter_ns(), charge))
+            return stored
+        self.admit_waiting(len(items), size)
         self._arrived.append((items, bodies, accepted, charge))
         if self._appending is None:  # the others of this turn of the event loop join the group
             self._appending = asyncio.create_task(self._append())
@@ -354,7 +371,7 @@ class Broker:
                 if charge is not None:
                     self.directory.usage.give_back(charge)
                 self.change_barrier.leave(len(items))
-                self._done(len(items), sum(map(len, bodies)))
+                self.release_waiting(len(items), sum(map(len, bodies)))
                 if not accepted.done():
                     accepted.set_exception(problem)
                     accepted.exception()  # the publisher may have gone
@@ -363,11 +380,7 @@ class Broker:
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))
         for items, bodies, accepted, _ in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
-                if item.ttl_seconds is not None:
-                    self._expiry.expect(expires_at(now, body))
-                self._accepted.append(
-                    AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
-                )
+                self._queue(AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed), item)
             if self.telemetry is not None:
                 self.telemetry.add("hitbox.publish", started, committed, bodies, first=first, events=len(items))
             if not accepted.done():
@@ -376,7 +389,43 @@ class Broker:
             first += len(items)
         self._work.set()
 
-    def _done(self, count: int, size: int) -> None:
+    def _queue(self, accepted: AcceptedEvent, item: PublishedEvent) -> None:
+        """Queue an event for matching."""
+        if item.ttl_seconds is not None:
+            accepted.expires = expires_at(accepted.time, accepted.body)
+            self._expiry.expect(accepted.expires)
+        self._accepted.append(accepted)
+
+    def queue_stored(self, first: int, bodies: Sequence[bytes], now: int, started: int) -> None:
+        """Queue events for matching that were delayed and have just been stored as events."""
+        committed = time.perf_counter_ns()
+        for seq, body in enumerate(bodies, first):
+            item = msgspec.json.decode(body, type=PublishedEvent)
+            values = stored_values(item.event, self.registry.schema)
+            self._queue(AcceptedEvent(seq, values, item.where, body, now, started, False, committed), item)
+        self.statistics.counts["published"] += len(bodies)
+        self._work.set()
+
+    def _delayed_stored(
+        self, bodies: list[bytes], started: int, charge: Charge | None, stored: asyncio.Future[int]
+    ) -> None:
+        """Delayed events are durable, or cannot be stored."""
+        if stored.cancelled() or stored.exception() is not None:
+            if charge is not None:
+                self.directory.usage.give_back(charge)
+            return
+        committed = time.perf_counter_ns()
+        self.statistics.publish_to_commit.observe((committed - started) / 1e9, len(bodies))
+        self.statistics.counts["delayed"] += len(bodies)
+        if self.telemetry is not None:
+            about = {"first_delayed": stored.result(), "events": len(bodies)}
+            self.telemetry.add("hitbox.publish", started, committed, bodies, **about)
+
+    def admit_waiting(self, count: int, size: int) -> None:
+        self.waiting += count
+        self.waiting_bytes += size
+
+    def release_waiting(self, count: int, size: int) -> None:
         self.waiting -= count
         self.waiting_bytes -= size
 
@@ -411,7 +460,7 @@ class Broker:
             )
         finally:
             self.change_barrier.leave(len(batch))
-            self._done(len(batch), sum(len(a.body) for a in batch))
+            self.release_waiting(len(batch), sum(len(a.body) for a in batch))
 
     async def _wait_for_store(self) -> None:
         """Wait while too many deliveries in memory are not stored yet. While the disk is full more are allowed: a
@@ -833,6 +882,7 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
+            self.delayed.step()
             self._expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
@@ -907,6 +957,7 @@ class Broker:
             "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())),
             "pending": self._pending(),
             "waiting": self.waiting,
+            "waiting_delayed": self.store.delayed.rows(),
             "last": self.store.events.next() - 1,
             "first": self.store.events.first(),
             "dead_letters": self.store.dead.rows(),
@@ -942,6 +993,5 @@ def _replace(connections: Iterable[Connection]) -> None:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
-    "errors", "hidden", "repeated", "expired",
-    "expired_subscribers",
+    "errors", "hidden", "repeated", "expired", "expired_subscribers", "delayed",
 )  # fmt: skip

@@ -27,6 +27,7 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.websocket import Publish, check_publish, receive, send_texts
+from hitbox.broker.published_event import answered
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
@@ -114,6 +115,9 @@ def _answer(message: Publish, found: asyncio.Future[int] | HitboxError) -> bytes
     problem = found if isinstance(found, HitboxError) else found.exception()
     if problem is None:
         assert not isinstance(found, HitboxError)
+        if message.items and message.items[0].delay_seconds is not None:
+            done = {"type": "done", "request": message.request, **answered(message.items, found.result())}
+            return msgspec.json.encode(done)
         return b'{"type":"done","request":%d,"first":%d,"count":%d}' % (
             message.request, found.result(), len(message.items),
         )  # fmt: skip

@@ -55,7 +55,7 @@ from hitbox.broker.http.access_log import SENT_BYTES
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import close_code, describe, status_of
 from hitbox.broker.logs import without_message
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, answered
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
@@ -245,7 +245,7 @@ class Session(Receiver):
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-        return {"first": await self.broker.publish(message.items, self.caller.name), "count": len(message.items)}
+        return answered(message.items, await self.broker.publish(message.items, self.caller.name))
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
