@@ -104,17 +104,20 @@ class Actors:
         if self.environment.chance(0.2):
             await self.environment.pause(delay)
             at = self.random.randrange(len(events))
-            one = events[at]
-            one.state = "asked" if one.state == "waiting" else one.state  # it may be deleted although no answer comes
-            with contextlib.suppress(StoreFailed, StoreFull):
-                count = await broker.delayed.cancel([first + at])
-                if self.environment.disk.dead:
-                    return
-                if count:
-                    self._published([one], "refused")
-                    self.environment.counts["events cancelled"] += 1
-                elif one.state == "asked":
-                    one.state = "waiting"
+            await self._cancel(events[at], first + at)
+
+    async def _cancel(self, event: ModelEvent, number: int) -> None:
+        """Cancel a delayed event, which may be due already. It may be deleted although no answer comes."""
+        event.state = "asked" if event.state == "waiting" else event.state
+        with contextlib.suppress(StoreFailed, StoreFull):
+            count = await self.environment.broker.delayed.cancel([number])
+            if self.environment.disk.dead:
+                return
+            if count:
+                self._published([event], "refused")
+                self.environment.counts["events cancelled"] += 1
+            elif event.state == "asked":
+                event.state = "waiting"
 
     def _published(self, events: list[ModelEvent], state: str) -> None:
         self.environment.note(state, len(events))
