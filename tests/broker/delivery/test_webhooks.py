@@ -471,6 +471,42 @@ def test_rights_are_those_of_the_owner(tmp_path: Path, monkeypatch: pytest.Monke
     run(scenario())
 
 
+def test_whoever_sets_it_gets_no_more_than_it_may_see(tmp_path: Path) -> None:
+    """Subscribers from before the first principal belong to nobody: the first one that uses them owns them."""
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), target() as there:
+            await prepare(broker)
+            await broker.subscribe("bob", [sub("s", "qty > 0")])
+            await broker.put_webhook("bob", WebhookSettings(there.url()))
+            await broker.pause("bob", True)
+            async with Client(url) as local:
+                root_token = (await local.create_token("root"))["token"]
+            async with Client(url, root_token) as root:
+                await root.put_principal("eve", ["subscribe"], names="*", see="city = 'Paris'")
+                await root.put_principal("dan", ["subscribe"], names="*")
+                await root.publish_many([{"qty": 1, "city": "Rome"}, {"qty": 1, "city": "Paris"}])
+                await until(lambda: pending(broker) == 2)
+                tokens = [(await root.create_token(name))["token"] for name in ("eve", "dan")]
+            async with Client(url, tokens[0]) as eve, Client(url, tokens[1]) as dan:
+                await eve.put_webhook("ann", there.url())
+                with pytest.raises(Exception, match="belongs to another principal"):
+                    await dan.put_webhook("ann", there.url())
+                await until(lambda: pending(broker) == 0)
+                assert there.seqs() == [2]
+                await eve.request(
+                    "PUT", "/v1/subscribers/bob/subscriptions/t", {"where": "qty > 1"}
+                )  # it is set already
+                await eve.request("POST", "/v1/subscribers/bob/resume")
+                await until(lambda: broker.mailbox("bob").pending == 0)
+                assert there.seqs() == [2, 2]
+            assert (broker.subscriber("ann").owner, broker.subscriber("bob").owner) == ("eve", "eve")
+        async with private(tmp_path) as (broker, _):
+            assert broker.subscriber("ann").owner == "eve"
+
+    run(scenario())
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
