@@ -507,6 +507,27 @@ def test_whoever_sets_it_gets_no_more_than_it_may_see(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_the_url_is_requested_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {"": "/", "?a=1;b": "/?a=1;b", "/hook;v=1": "/hook;v=1", "/A//b/../c;d?e=%20": "/A//b/../c;d?e=%20"}
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            for at, path in enumerate(paths):
+                await broker.put_webhook("ann", WebhookSettings(f"http://127.0.0.1:{there.port}{path}"))
+                await publish(broker)
+                await until(lambda at=at: len(there.got) == at + 1 and pending(broker) == 0)  # type: ignore[misc]
+            assert [one.line for one in there.got] == [f"POST {path} HTTP/1.1" for path in paths.values()]
+            assert {one.headers["host"] for one in there.got} == {f"127.0.0.1:{there.port}"}
+            monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.1"])  # IPv6 may be off
+            await broker.put_webhook("ann", WebhookSettings(f"http://[2606:4700::1]:{there.port}/hook"))
+            await publish(broker)
+            await until(lambda: len(there.got) == len(paths) + 1)
+            assert there.got[-1].headers["host"] == f"[2606:4700::1]:{there.port}"
+
+    run(scenario())
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:

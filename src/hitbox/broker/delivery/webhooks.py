@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import httpcore
 import msgspec
@@ -80,7 +81,9 @@ class Requests:
             return Outcome("unreachable", f"no connection: {problem or type(problem).__name__}")
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
+        address, host = request_address(url)
+        lines = [("host", host), *headers.items()]
+        async with self._pool.stream("POST", address, headers=lines, content=body) as answer:
             status = answer.status
             seconds = retry_after(answer.headers)
             await _throw_away(answer)
@@ -94,6 +97,23 @@ class Requests:
     async def close(self) -> None:
         await self._pool.aclose()
         self.network.close()
+
+
+def request_address(url: str) -> tuple[httpcore.URL, str]:
+    """The parts of a url, unchanged, and the header Host for it. httpcore's own way loses what follows a semicolon, and
+    the brackets of an IPv6 address.
+
+    >>> address, host = request_address("https://[2606:4700::1]:8443/hook;v=1?x=2")
+    >>> address.host, address.port, address.target, host
+    (b'2606:4700::1', 8443, b'/hook;v=1?x=2', '[2606:4700::1]:8443')
+    """
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = f"[{name.partition('%')[0]}]" if ":" in name else name
+    return httpcore.URL(scheme=parts.scheme, host=name, port=parts.port, target=target), (
+        host if parts.port is None else f"{host}:{parts.port}"
+    )
 
 
 async def _throw_away(answer: httpcore.Response) -> None:
