@@ -197,6 +197,25 @@ def test_no_answer_a_broken_one_and_none_listening(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_target_does_not_choose_how_long_the_reason_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error may repeat what the target sent. It is kept with each dead letter."""
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(max_tries=1))
+            there.answers = [b"HTTP/" + b"x" * 50_000 + b"\r\n\r\n"]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await publish(broker, 3)
+            await until(lambda: broker.statistics.counts["dead"] == 3)
+            reasons = [reason for (reason,) in broker.store.read("SELECT reason FROM dead")]
+            assert len(reasons) == 3
+            assert all(one.startswith("webhook: no valid answer: illegal status line") for one in reasons)
+            assert max(len(text) for text in (*reasons, shown(broker)["problem"], caplog.text)) < 500
+            assert webhooks.shortened(httpcore.ReadError(OSError())) == "ReadError"  # it has no text
+
+    run(scenario())
+
+
 def test_an_endless_answer_is_not_read(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path) as (broker, _), target() as there:

@@ -42,6 +42,8 @@ REQUEST_SECONDS = 60.0
 """Most time for one request; less if the subscriber's visibility_seconds are fewer."""
 ANSWER_BYTES, ANSWER_SECONDS = 64 * 1024, 1.0
 """How much of the body of an answer is read, and thrown away, and for how long."""
+SHOWN = 200
+"""Characters of an error that are kept."""
 DRAIN_SECONDS = 5.0
 AGAIN_SECONDS = 30.0
 """After this time a webhook is tried again that ended because its owner lacked a right, or by an error."""
@@ -77,8 +79,10 @@ class Requests:
             return Outcome("late", f"no answer within {seconds:g} seconds")
         except AddressNotAllowed as problem:
             return Outcome("blocked", str(problem))
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as problem:
-            return Outcome("unreachable", f"no connection: {problem or type(problem).__name__}")
+        except httpcore.ProtocolError as problem:
+            return Outcome("unreachable", f"no valid answer: {shortened(problem)}")
+        except (httpcore.NetworkError, httpcore.TimeoutException, OSError) as problem:
+            return Outcome("unreachable", f"no connection: {shortened(problem)}")
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
         address, host = request_address(url)
@@ -97,6 +101,12 @@ class Requests:
     async def close(self) -> None:
         await self._pool.aclose()
         self.network.close()
+
+
+def shortened(problem: Exception) -> str:
+    """What is wrong. It may repeat what the target sent, and becomes a part of the log and of each dead letter."""
+    text = str(problem) or type(problem).__name__
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def request_address(url: str) -> tuple[httpcore.URL, str]:
