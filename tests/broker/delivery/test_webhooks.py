@@ -547,6 +547,32 @@ def test_the_url_is_requested_as_it_is_written(tmp_path: Path, monkeypatch: pyte
     run(scenario())
 
 
+def test_nothing_new_is_sent_to_a_webhook_that_was_removed(tmp_path: Path) -> None:
+    """While its last requests are being answered, neither what comes then is sent to it, nor what waits for a turn."""
+
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=2) as (broker, _), target() as there, target() as other:
+            await prepare(broker)
+            there.hold = asyncio.Event()
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1, max_requests=4))
+            await publish(broker, 3)
+            await until(
+                lambda: there.at_once == 2 and len(broker.mailbox("ann").in_flight) == 3
+            )  # one waits for a turn
+            await broker.remove_webhook("ann")
+            last = await publish(broker)
+            await until(lambda: broker.tracker.recorded >= last)
+            await asyncio.sleep(0.05)
+            there.hold.set()
+            await until(lambda: broker.mailbox("ann").connected is None)
+            assert (sorted(there.seqs()), pending(broker)) == ([1, 2], 2)
+            await broker.put_webhook("ann", WebhookSettings(other.url()))
+            await until(lambda: pending(broker) == 0)
+            assert other.seqs() == [3, 4]
+
+    run(scenario())
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:

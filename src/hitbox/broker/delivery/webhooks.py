@@ -180,6 +180,7 @@ class WebhookSession(Receiver):
         tasks = [asyncio.create_task(self._take()), asyncio.ensure_future(self.ended.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            tasks[0].cancel()  # what comes from now on is not for this target
             if self._pushing:
                 await asyncio.wait(self._pushing, timeout=DRAIN_SECONDS)
         finally:
@@ -219,6 +220,8 @@ class WebhookSession(Receiver):
         body = self._body(deliveries)
         id = message_id(self.mailbox.subscriber.name, seqs)
         async with self.requests.turns:
+            if self.ended.is_set():
+                return  # they go to whoever is next
             self.tracker.sent(self.mailbox, deliveries)
             headers = signed_headers(self.webhook, id, time.time(), body)
             headers |= {"content-type": "application/json", "user-agent": "hitbox"}
