@@ -243,6 +243,14 @@ def test_a_body_that_does_not_end_does_not_matter(tmp_path: Path) -> None:
             await until(lambda: pending(broker) == 0)
             assert dict(broker.statistics.webhook_requests) == {"ok": 3}
             assert (there.seqs(), there.connections) == ([1, 2, 3], 2)
+            # also if the time for a request ends while the body is read
+            await broker.put_subscriber("ann", Options(visibility_seconds=0.3, max_tries=1))
+            there.answers = [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"]
+            await publish(broker)
+            await until(lambda: sum(broker.statistics.webhook_requests.values()) == 4)
+            assert dict(broker.statistics.webhook_requests) == {"ok": 4}
+            await until(lambda: pending(broker) == 0)
+            assert broker.mailbox("ann").dead == 0
 
     run(scenario())
 
@@ -425,6 +433,36 @@ def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             async with private(tmp_path / "a") as (broker, _):
                 await until(lambda: pending(broker) == 0)
                 assert there.seqs() == [1]
+
+    run(scenario())
+
+
+def test_tls_that_breaks_after_the_status_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path / "ca", "authority")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("target"))
+
+    async def answer_and_break(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"]}}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+        await writer.drain()
+        raw = writer.transport._ssl_protocol._transport  # type: ignore[attr-defined]
+        raw.write(b"no record of TLS" * 10)
+        await reader.read()
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(answer_and_break, "127.0.0.1", 0, ssl=context)
+        async with private(tmp_path / "a") as (broker, _):
+            await prepare(broker)
+            port = server.sockets[0].getsockname()[1]
+            await broker.put_webhook("ann", WebhookSettings(f"https://127.0.0.1:{port}/"))
+            await publish(broker)
+            await until(lambda: broker.statistics.webhook_requests)
+            assert dict(broker.statistics.webhook_requests) == {"ok": 1}
+            await until(lambda: pending(broker) == 0)
+        server.close()
 
     run(scenario())
 

@@ -41,7 +41,7 @@ RETRY_AFTER_MOST = 3600.0
 REQUEST_SECONDS = 60.0
 """Most time for one request; less if the subscriber's visibility_seconds are fewer."""
 ANSWER_BYTES, ANSWER_SECONDS = 64 * 1024, 1.0
-"""How much of the body of an answer is read, and thrown away, and for how long."""
+"""How much of the body of an answer is read, and thrown away, and for how long at most."""
 SHOWN = 200
 """Characters of an error that are kept."""
 DRAIN_SECONDS = 5.0
@@ -73,8 +73,8 @@ class Requests:
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
         try:
-            async with asyncio.timeout(seconds):
-                return await self._post(url, headers, body)
+            async with asyncio.timeout(seconds) as limit:
+                return await self._post(url, headers, body, limit)
         except TimeoutError:
             return Outcome("late", f"no answer within {seconds:g} seconds")
         except AddressNotAllowed as problem:
@@ -84,13 +84,15 @@ class Requests:
         except (httpcore.NetworkError, httpcore.TimeoutException, OSError) as problem:
             return Outcome("unreachable", f"no connection: {shortened(problem)}")
 
-    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+    async def _post(self, url: str, headers: dict[str, str], body: bytes, limit: asyncio.Timeout) -> Outcome:
         address, host = request_address(url)
         lines = [("host", host), *headers.items()]
         async with self._pool.stream("POST", address, headers=lines, content=body) as answer:
+            left = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+            limit.reschedule(None)  # the status decides
             status = answer.status
             seconds = retry_after(answer.headers)
-            await _throw_away(answer)
+            await _throw_away(answer, min(ANSWER_SECONDS, max(left, 0.0) / 2))  # they are acknowledged in time
         if 200 <= status < 300:
             return Outcome("ok")
         if status == 410:
@@ -126,17 +128,17 @@ def request_address(url: str) -> tuple[httpcore.URL, str]:
     )
 
 
-async def _throw_away(answer: httpcore.Response) -> None:
+async def _throw_away(answer: httpcore.Response, seconds: float) -> None:
     """Read the body, so that the connection can be used again. One that is long, slow or broken changes nothing: the
     status has decided, and the connection is closed."""
     size = 0
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(seconds):
             async for part in answer.aiter_stream():
                 size += len(part)
                 if size > ANSWER_BYTES:
                     return
-    except (TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
+    except (OSError, httpcore.NetworkError, httpcore.ProtocolError):  # also TimeoutError, and errors of TLS
         return
 
 
