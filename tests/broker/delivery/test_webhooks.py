@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import logging
 import re
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Coroutine
 from email.utils import formatdate
@@ -399,6 +401,31 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatc
             await network.connect_tcp("rebinding.example", 443)
         assert connected == ["93.184.216.34", "93.184.216.34"]
         network.close()
+
+    run(scenario())
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="needs the address 127.0.0.2, and a queue of connections that fills"
+)
+def test_an_address_that_does_not_answer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two addresses of a host is down: its packets are lost, nothing refuses the connection."""
+    monkeypatch.setattr(target_address, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.2", "127.0.0.1"])
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(visibility_seconds=20))
+            with contextlib.ExitStack() as stack:
+                silent = stack.enter_context(socket.create_server(("127.0.0.2", there.port), backlog=0))
+                for _ in range(4):  # its queue is full: what comes now gets no answer
+                    one = stack.enter_context(socket.socket())
+                    one.setblocking(False)
+                    one.connect_ex(silent.getsockname())
+                await broker.put_webhook("ann", WebhookSettings(there.url("two.example")))
+                await publish(broker)
+                await until(lambda: broker.statistics.webhook_requests)
+                assert (dict(broker.statistics.webhook_requests), there.seqs()) == ({"ok": 1}, [1])
 
     run(scenario())
 
