@@ -75,6 +75,12 @@ def shown(broker: Broker) -> dict[str, Any]:
     return found
 
 
+def states(broker: Broker) -> dict[str, int]:
+    """How many webhooks are in each state, in /metrics."""
+    text = metrics.exposition(broker, lambda _: True).decode()
+    return {state: int(float(n)) for state, n in re.findall(r'^hitbox_webhooks\{state="(\w+)"\} (\S+)$', text, re.M)}
+
+
 def test_deliveries_are_posted_signed_and_acknowledged(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path) as (broker, url), target() as there, httpx.AsyncClient(base_url=url) as http:
@@ -168,9 +174,11 @@ def test_other_answers_are_tried_again_and_become_dead_letters(tmp_path: Path, s
             (letter,) = (await client.request("GET", "/v1/dead"))["letters"]
             assert f"webhook: the target answered {status}" in letter["reason"]
             assert str(status) in shown(broker)["problem"]
+            assert states(broker) == {"ok": 0, "failing": 1, "disabled": 0}
             await client.request("POST", "/v1/dead/replay", {"numbers": [letter["number"]]})
             await until(lambda: pending(broker) == 0 and len(there.got) == 4)
             assert shown(broker)["problem"] == ""
+            assert states(broker) == {"ok": 1, "failing": 0, "disabled": 0}
 
     run(scenario())
 
@@ -286,6 +294,7 @@ def test_gone_disables_and_keeps_the_deliveries(tmp_path: Path) -> None:
                 await publish(broker)
                 await until(lambda: pending(broker) == 2 and broker.mailbox("ann").connected is None)
                 assert "410" in shown(broker)["problem"]
+                assert states(broker) == {"ok": 0, "failing": 0, "disabled": 1}
             async with private(tmp_path) as (broker, _):
                 assert (len(there.got), pending(broker)) == (1, 2)
                 assert broker.mailbox("ann").connected is None

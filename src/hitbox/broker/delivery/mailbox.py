@@ -406,6 +406,13 @@ class Mailbox:
             s.used = now
         return now - s.used
 
+    def webhook_state(self) -> str:
+        """For the metrics: "ok", "failing" (its latest request failed) or "disabled"; empty: it has no webhook."""
+        webhook = self.subscriber.webhook
+        if webhook is None:
+            return ""
+        return "disabled" if webhook.disabled else "failing" if self.webhook_problem else "ok"
+
     def describe(self) -> dict[str, object]:
         """State of the subscriber for the API and the page."""
         s = self.subscriber
