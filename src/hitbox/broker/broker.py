@@ -538,8 +538,9 @@ class Broker:
         self.webhooks.update(mailbox)
         return subscriber
 
-    async def put_webhook(self, name: str, given: WebhookSettings) -> str:
-        """Set the webhook of a subscriber; returns its secret if one was made, to be shown once."""
+    async def put_webhook(self, name: str, given: WebhookSettings, owner: str = "") -> str:
+        """Set the webhook of a subscriber; returns its secret if one was made, to be shown once. Its deliveries are
+        sent with the rights of its owner, so one that belongs to nobody belongs to `owner` from now on."""
         check_url(given.url, self.settings.allow_private_webhooks)
         if not self.settings.allow_private_webhooks:
             check_literal(urlsplit(given.url).hostname or "")
@@ -550,7 +551,7 @@ class Broker:
             new, made = given.changed(subscriber.webhook, time.time())
             return new
 
-        await self._change(self._set_apart(self.subscriber(name), webhook=change))
+        await self._change(self._set_apart(self.subscriber(name), webhook=change, owner=owner))
         return made
 
     async def remove_webhook(self, name: str) -> None:
@@ -576,18 +577,20 @@ class Broker:
         subscriber: Subscriber,
         webhook: Callable[[Subscriber], Webhook | None] | None = None,
         paused: bool | None = None,
+        owner: str = "",
     ) -> None:
-        """Change what is set apart from the options; None: as it is."""
+        """Change what is set apart from the options; None: as it is. One that belongs to nobody belongs to `owner`."""
         async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
             if subscriber.ephemeral:
                 raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: this needs a durable one")
+            self._known_or_new(subscriber.name, owner)  # another principal may have claimed it while we waited
             hook = subscriber.webhook if webhook is None else webhook(subscriber)
             wanted = subscriber.paused if paused is None else paused
-            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()))
+            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()), owner)
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
-            subscriber.webhook, subscriber.paused = hook, wanted
+            subscriber.webhook, subscriber.paused, subscriber.owner = hook, wanted, owner or subscriber.owner
             subscriber.used = subscriber.stored_use = time.monotonic()
         mailbox = self.mailboxes[subscriber.number]
         if webhook is not None:
@@ -729,6 +732,8 @@ class Broker:
             subscriber.owner = subscriber.owner or wanted.claimed
             if wanted.fresh:
                 self._add(subscriber)
+            elif wanted.claimed:
+                self.webhooks.update(self.mailboxes[subscriber.number])  # it goes on with the rights of the owner
             (others if wanted.put or wanted.fresh else freeing).append(wanted)
         for some in (freeing, others):
             if some:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
@@ -40,10 +41,9 @@ MOST_SUBSCRIBERS = 1_000
 """Series of the subscribers with the most pending deliveries; the others have none."""
 REASONS = ("sockets", "address", "rate", "head", "body", "header_bytes", "stalled", "silent")
 """Why a connection is refused or closed (http/connections.py)."""
-
-
 OUTCOMES = ("ok", "status", "gone", "late", "unreachable", "blocked")
 """How a request to a webhook ends (delivery/webhooks.py)."""
+WEBHOOK_STATES = ("ok", "failing", "disabled")
 
 
 class _BrokerCollector(Collector):
@@ -67,6 +67,11 @@ class _BrokerCollector(Collector):
         for outcome in OUTCOMES:
             requests.add_metric([outcome], watch.webhook_requests[outcome])
         yield requests
+        webhooks = GaugeMetricFamily("hitbox_webhooks", "Webhooks of subscribers", labels=["state"])
+        found_webhooks = Counter(mailbox.webhook_state() for mailbox in self.broker.mailboxes.values())
+        for state in WEBHOOK_STATES:
+            webhooks.add_metric([state], found_webhooks[state])
+        yield webhooks
         for name, says in HISTOGRAMS.items():
             one = getattr(watch, name)
             family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)

@@ -150,6 +150,7 @@ class EventStream(Receiver):
         while deliveries := await self.next(mailbox):
             self._is_stuck = True
             await write(b"".join([b"id: %d\ndata: %b\n\n" % (d.seq, d.encode()) for d in deliveries]))
+            await write(b"")  # waits until the client has read enough; the write before it does not
             self._is_stuck = False
             self.tracker.sent(mailbox, deliveries)
             if self.query.ack == "sent":

@@ -345,7 +345,7 @@ async def get_webhook(call: Call) -> Any:
 async def put_webhook(call: Call) -> Any:
     """Whoever sets it gets the deliveries, so the caller must be allowed to receive them."""
     name = call.received_subscriber().subscriber.name
-    secret = await call.broker.put_webhook(name, call.body)
+    secret = await call.broker.put_webhook(name, call.body, call.caller.receiver(name))
     shown = call.broker.mailbox(name).describe()["webhook"]
     return {**shown, "secret": secret} if secret and isinstance(shown, dict) else shown
 
