@@ -568,3 +568,36 @@ with Client.sync(sys.argv[1]) as client:
             assert broker.describe()["last"] == 1
 
     run(scenario())
+
+
+# ---- closing
+
+
+def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
+    """A publish with an id is tried again without an answer, but not by a client that was closed meanwhile."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            client = Client(url)
+            async with broker.change_barrier.exclusive():  # nothing is stored
+                publishing = asyncio.create_task(client.publish({"qty": 1}, id="a"))
+                await until(lambda: broker.waiting)
+                await client.close()
+                with pytest.raises(NoAnswer, match="may have been accepted"):
+                    await publishing
+                opening = Client(url)
+                early = asyncio.create_task(opening.publish({"qty": 2}, id="b"))
+                await asyncio.sleep(0)  # it connects
+                await opening.close()
+                with pytest.raises(NoAnswer):
+                    await early
+            calls = [client.publish({"qty": 1}), client.publish_cloudevents(), client.stats(), client.metrics()]
+            for call in calls:
+                with pytest.raises(StoreFailed, match="the client is closed"):
+                    await call
+            with pytest.raises(StoreFailed, match="the client is closed"):
+                await anext(client.live())
+            await client.close()
+            await until(lambda: broker.store.events.next() == 2)
+
+    run(scenario())

@@ -81,6 +81,7 @@ class Client(Management):
         await self.close()
 
     async def close(self) -> None:
+        """Disconnect, for good. A publish without an answer raises NoAnswer, also if it has an id."""
         await self._publishing.close()
         await self._http.aclose()
 
@@ -102,7 +103,12 @@ class Client(Management):
             raise error_of(found, status)
         return found
 
+    def _check_open(self) -> None:
+        if self._publishing.closed:
+            raise StoreFailed("the client is closed")
+
     async def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+        self._check_open()
         try:
             return await self._http.request(method, path, **request)
         except httpx.HTTPError as problem:
@@ -130,6 +136,7 @@ class Client(Management):
         """Once per second {"stats": .., "events": .., "arrived": ..}: the figures and the latest events, or those for
         which the predicate holds. Ends when the broker ends it."""
         params = {"where": where} if where else {}
+        self._check_open()
         try:
             timeout = httpx.Timeout(self.timeout, read=None)
             async with self._http.stream("GET", "/v1/live", params=params, timeout=timeout) as response:
@@ -171,6 +178,7 @@ class Client(Management):
     async def download(self, method: str, path: str, file: IO[bytes], progress: Progress = no_progress) -> None:
         """Write the answer to a file. `progress` gets (done, total), in bytes."""
         done = total = 0
+        self._check_open()
         try:
             timeout = httpx.Timeout(self.timeout, read=None)  # the broker may need long to prepare the answer
             async with self._http.stream(method, path, timeout=timeout) as response:
@@ -255,7 +263,7 @@ class Client(Management):
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
             except NoAnswer:
-                if not repeatable or time.monotonic() + pause >= until:
+                if not repeatable or self._publishing.closed or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("pauses do not end")
@@ -263,6 +271,7 @@ class Client(Management):
     async def _publish(self, items: list[dict[str, Any]]) -> Any:
         """Publish over the socket. If there is none, publish by HTTP, which also says what is wrong."""
         content = encoded(items)
+        self._check_open()
         if self._publish_by_http or len(content) > LARGEST:
             return await self.request("POST", "/v1/events", items)
         try:
