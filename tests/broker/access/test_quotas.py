@@ -157,6 +157,8 @@ def test_events_per_second(tmp_path: Path) -> None:
             with pytest.raises(Overloaded, match=r"ann publishes more than 0.01 events per second") as found:
                 await ann.request("POST", "/v1/events", {"event": {"price": 1}})
             assert 90 < found.value.retry_after < 110
+            with pytest.raises(Overloaded):  # longer than the client waits for an answer: the program is told
+                await ann.publish({"price": 1})
             await root.publish_many([{"price": 1}] * 10)  # others are not limited
 
     asyncio.run(scenario())

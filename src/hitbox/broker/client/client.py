@@ -223,8 +223,8 @@ class Client(Management):
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
     ) -> int:
-        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
-        list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
+        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded, unless it
+        would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
         event; with ids, the events need not have numbers that follow each other. `ttl_seconds` is for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
@@ -249,8 +249,8 @@ class Client(Management):
         return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED), True)
 
     async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]], repeatable: bool) -> int:
-        """The number of the first event. Tries again while the broker is overloaded. Without an answer it tries again,
-        for `timeout` seconds, if the events have ids."""
+        """The number of the first event. Tries again while the broker is overloaded, unless it says to wait longer than
+        `timeout` seconds. Without an answer it tries again, for `timeout` seconds, if the events have ids."""
         until = time.monotonic() + self.timeout
         for pause in pauses():
             try:
@@ -259,7 +259,7 @@ class Client(Management):
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
             except Overloaded as problem:
-                if pause >= LONGEST_PAUSE / 2:
+                if pause >= LONGEST_PAUSE / 2 or problem.retry_after > self.timeout:
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
             except NoAnswer:
