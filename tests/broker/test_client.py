@@ -601,3 +601,27 @@ def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
             await until(lambda: broker.store.events.next() == 2)
 
     run(scenario())
+
+
+def test_who_waits_for_a_delivery_is_told_that_the_subscriber_is_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url), Client(url) as client:
+            ann = client.subscriber("ann", subscriptions=[{"name": "s", "where": "qty > 0"}])
+            with pytest.raises(StoreFailed, match="use it inside of `async with`"):
+                await ann.next()
+
+            async def loop() -> None:
+                async for _ in ann:
+                    pass
+
+            async with ann:
+                waiting = [asyncio.create_task(one) for one in (ann.next(), loop(), ann.run(print))]
+                await asyncio.sleep(0.05)
+            for one in waiting:
+                with pytest.raises(StoreFailed, match="not connected"):
+                    await one
+            async with ann:  # it may be used again
+                await client.publish({"qty": 1})
+                assert (await ann.next()).event == {"qty": 1}
+
+    run(scenario())

@@ -106,6 +106,7 @@ class Subscriber:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._socket is not None:
             await self._socket.close()
+        self._arrived.set()  # who waits for a delivery, in another task, is told
         if self._fatal_error is None:
             self._tell("closed", "the program closed it")
 
@@ -231,6 +232,8 @@ class Subscriber:
         while not self._waiting:
             if self._fatal_error is not None:
                 raise self._fatal_error
+            if self._task is None or self._task.done():
+                raise StoreFailed("the subscriber is not connected: use it inside of `async with`")
             if self._starved():
                 await self._send_window()
             self._arrived.clear()
