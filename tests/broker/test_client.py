@@ -449,6 +449,47 @@ def test_everything_of_a_subscriber_without_an_event_loop(tmp_path: Path, caplog
     run(scenario())
 
 
+def test_callbacks_of_every_kind(tmp_path: Path) -> None:
+    """What a callback returns does not matter. An asynchronous one cannot run without an event loop, so what it got
+    must not be acknowledged."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            await client.put_subscription("ann", "s", "qty > 0")
+            await client.put_subscriber("ann", backoff_seconds=0.01)
+            seen: list[int] = []
+
+            def keeps(delivery: Delivery) -> bool:
+                seen.append(delivery.seq)
+                return True
+
+            async def waits(delivery: Delivery) -> int:
+                await asyncio.sleep(0)
+                seen.append(delivery.seq)
+                return delivery.seq
+
+            for number, callback in enumerate((keeps, waits, lambda one: waits(one)), 1):
+                async with client.subscriber("ann") as ann:
+                    task = asyncio.create_task(ann.run(callback))
+                    await client.publish({"qty": number})
+                    await until(lambda: not broker.mailbox("ann").pending and broker.caught_up())  # noqa: B023
+                    task.cancel()
+                assert seen == list(range(1, number + 1))
+
+            def work() -> None:
+                with Client.sync(url) as without, without.subscriber("ann") as ann:
+                    ann.run(waits)
+
+            await client.publish({"qty": 4})
+            with pytest.raises(BadRequest, match="the callback is asynchronous"):
+                await asyncio.to_thread(work)
+            assert seen == [1, 2, 3]
+            async with client.subscriber("ann") as ann:
+                assert ((again := await ann.next()).seq, again.redelivered) == (4, True)
+
+    run(scenario())
+
+
 def test_a_callback_that_uses_its_client_is_told_so(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as (_, url):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -264,13 +265,14 @@ class Subscriber:
             if self.auto:
                 await self.finish(found)
 
-    async def run(self, callback: Callable[[Delivery], Awaitable[None] | None]) -> None:
-        """Call `callback` for each delivery until cancelled. An exception is logged, and the delivery is refused."""
+    async def run(self, callback: Callable[[Delivery], object]) -> None:
+        """Call `callback` for each delivery until cancelled, and wait for it if it is asynchronous. An exception is
+        logged, and the delivery is refused."""
         while True:
             found = await self.next()
             try:
                 result = callback(found)
-                if result is not None:
+                if inspect.isawaitable(result):
                     await result
             except Exception:
                 self.log_failure(found)
