@@ -383,6 +383,38 @@ def test_nobody_answers(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_subscriber_that_was_removed_while_it_was_away_has_its_subscriptions_again(tmp_path: Path) -> None:
+    """It expired, for example. Without this it would be connected, and get nothing."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            first = [{"name": "first", "where": "qty > 0"}, {"name": "gone", "where": "qty > 0"}]
+            async with client.subscriber("ann", subscriptions=first, expires_seconds=60) as ann:
+                await ann.subscribe("second", "qty > 1", priority=7)
+                await ann.unsubscribe("gone")
+
+                async def reconnect(removed: bool) -> set[Any]:
+                    before, mailbox = ann.connections, broker.mailbox("ann")
+                    assert ann._socket is not None
+                    ann._socket.transport.abort()
+                    await until(lambda: not mailbox.connections())
+                    if removed:
+                        await broker.remove_subscriber("ann")
+                    await until(lambda: ann.connections > before)
+                    await until(lambda: not removed or broker.subscriber("ann").subscriptions)
+                    return set(broker.registry.index)
+
+                assert await reconnect(True) == {"ann/first", "ann/second"}
+                await client.publish({"qty": 2})
+                assert (await ann.next()).subscriptions == ["second", "first"]
+                await client.remove_subscription("ann", "first")
+                assert await reconnect(False) == {"ann/second"}  # what others changed stays
+                await client.remove_subscription("ann", "second")
+                assert await reconnect(False) == set()
+
+    run(scenario())
+
+
 def test_a_program_may_refuse_within_the_loop(tmp_path: Path) -> None:
     """What a program refused itself is not acknowledged when its loop goes on."""
 
@@ -472,7 +504,7 @@ def test_callbacks_of_every_kind(tmp_path: Path) -> None:
                 async with client.subscriber("ann") as ann:
                     task = asyncio.create_task(ann.run(callback))
                     await client.publish({"qty": number})
-                    await until(lambda: not broker.mailbox("ann").pending and broker.caught_up())  # noqa: B023
+                    await until(lambda: not broker.mailbox("ann").pending and broker.caught_up())
                     task.cancel()
                 assert seen == list(range(1, number + 1))
 

@@ -224,8 +224,9 @@ class Client(Management):
         ttl_seconds: float | None = None,
     ) -> int:
         """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded, unless it
-        would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
-        event; with ids, the events need not have numbers that follow each other. `ttl_seconds` is for all of them.
+        would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`,
+        `payloads`, `content_types` and `ids` have one entry per event; with ids, the events need not have numbers that
+        follow each other. `ttl_seconds` is for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
         """

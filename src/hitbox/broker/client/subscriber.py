@@ -128,8 +128,7 @@ class Subscriber:
         """Add or replace a subscription; returns warnings."""
         one = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
         found = await self._request({"type": "subscribe", "put": [one]})
-        if self._hello["ephemeral"]:
-            self._subscriptions[name] = one
+        self._subscriptions[name] = one
         return list(found["warnings"])
 
     async def unsubscribe(self, name: str) -> None:
@@ -380,6 +379,10 @@ class Subscriber:
             log.warning("connected to the broker at %s", self._client.url)
         self._socket, self._last_error, self._refusal = socket, "", None
         self.connections += 1
+        if self._subscriptions and "put" not in hello and welcome.get("new"):  # it expired, or was removed
+            log.warning("the broker did not know subscriber %r any more: its subscriptions are made again", self.name)
+            put = list(self._subscriptions.values())
+            await self._send({"type": "subscribe", "put": put, "request": next(self._requests)})
         await self._send_acks()
         self._tell("connected")
         if self._ready is not None and not self._ready.done():
