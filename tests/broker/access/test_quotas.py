@@ -94,6 +94,33 @@ def test_changes_of_one_group_count_together(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_an_invalid_change_neither_takes_nor_gives_room_to_its_group(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.directory.principals["ann"] = Principal(["subscribe"], max_subscriptions=5)
+
+            async def together(*changes: tuple[str, list[str], list[str]]) -> list[bool]:
+                """(subscriber, new names, names to remove); a name that begins with a dash is invalid."""
+                calls = [
+                    broker.subscribe(
+                        name, [sub(one.strip("-"), "no > 1" if one[0] == "-" else "qty > 1") for one in put], gone,
+                        owner="ann",
+                    )
+                    for name, put, gone in changes
+                ]  # fmt: skip
+                return [one == [] for one in await asyncio.gather(*calls, return_exceptions=True)]
+
+            found = await together(("x", ["-a", "b", "c"], []), ("y", ["a", "b", "c", "d", "e"], []))
+            assert found == [False, True]  # the invalid one takes no room
+            assert await together(("y", ["-z"], list("abcde")), ("x", ["f", "g", "h", "i"], [])) == [False, False]
+            assert broker.directory.owned_subscriptions("ann") == 5  # nothing was removed, so there is no room
+            found = await together(("y", [], ["a", "b"]), ("x", ["f", "g"], []), ("v", ["h"], []), ("y", ["c"], []))
+            assert found == [True, True, False, True]  # what is removed first makes room
+            assert broker.directory.owned_subscriptions("ann") == len(broker.registry.index) == 5
+
+    asyncio.run(scenario())
+
+
 def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By HTTP, over the publish socket and on a subscriber's WebSocket; over a restart; until the next day."""
     now = [20_000 * DAY + 100.0]
