@@ -145,7 +145,7 @@ class Broker:
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
-        self._expiry = ExpirySearch(self.tracker, self.mailboxes)
+        self.expiry = ExpirySearch(self.tracker, self.mailboxes)
         if failed := self.store.failed():
             rows, _ = await self.dispatcher.run(self._read(failed))
             again = list(self.dispatcher.failed)
@@ -363,8 +363,6 @@ class Broker:
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))
         for items, bodies, accepted, _ in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
-                if item.ttl_seconds is not None:
-                    self._expiry.expect(expires_at(now, body))
                 self._accepted.append(
                     AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
                 )
@@ -404,6 +402,8 @@ class Broker:
             await self._wait_for_store()
             self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
+                if expires := expires_at(a.time, a.body):
+                    self.expiry.expect(expires)  # not earlier: a search that came before the record would miss it
                 self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
             self.statistics.add_events(
                 {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
@@ -851,7 +851,7 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
-            self._expiry.step()
+            self.expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again

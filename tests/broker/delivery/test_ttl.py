@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import hitbox
 from hitbox.broker import admin
 from hitbox.broker.client import BadRequest, Client
 from hitbox.broker.clock import time
+from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.metrics import exposition
 from hitbox.broker.published_event import MAX_TTL, PublishedEvent, expires_at
 from hitbox.broker.settings import Options
@@ -115,6 +117,49 @@ def test_deliveries_that_nobody_asks_for_are_removed(tmp_path: Path, later, monk
     asyncio.run(scenario())
 
 
+def test_what_is_recorded_late_or_replayed_expires_too(tmp_path: Path, later, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """A search that ends between the moment when an event is accepted and the moment when its deliveries are recorded
+    finds nothing of it. Neither does one before a replay."""
+    monkeypatch.setattr("hitbox.broker.delivery.expiry.PAUSE_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+
+            async def search() -> None:
+                broker.expiry.expect(0)
+                broker.expiry._not_before = 0.0
+                await until(lambda: broker.expiry._not_before and broker.expiry._step is None)
+
+            await broker.subscribe("ann", EVERYTHING)
+            ann, gate, right = broker.mailbox("ann"), asyncio.Event(), broker.dispatcher.run
+            await broker.publish([event(0)])
+            await until(broker.caught_up)
+
+            async def slow(batch: Any) -> Any:
+                await gate.wait()
+                return await right(batch)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Dispatcher, "run", lambda _, batch: slow(batch))
+                await broker.publish([event(1, 60)])
+                await search()
+                gate.set()
+                await until(broker.caught_up)
+            later(100)
+            await until(lambda: ann.expired == 1)
+            await broker.publish([event(1, 60)])
+            await until(broker.caught_up)
+            await broker.subscribe("bob", EVERYTHING)
+            await broker.writer.submit(lambda: broker.store.acknowledge([(ann.subscriber.number, 4, 3)]))
+            await search()
+            assert await admin.replay(broker, "bob", 3) == 1
+            later(300)
+            await until(lambda: broker.mailbox("bob").expired == 1)
+            assert broker.store.unacknowledged() == 1
+
+    asyncio.run(scenario())
+
+
 def test_what_a_client_has_is_its_own_until_it_fails(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
     """A delivery in flight may be acknowledged late. If it is refused instead, it is not tried again."""
 
@@ -125,8 +170,8 @@ def test_what_a_client_has_is_its_own_until_it_fails(tmp_path: Path, later) -> N
             await broker.publish([event(1, 60), event(2, 60), event(3)])
             await until(lambda: len(ann.got) == 3 and broker.caught_up())
             later(100)
-            broker._expiry.expect(0)
-            await until(lambda: broker._expiry._not_before and broker._expiry._step is None)
+            broker.expiry.expect(0)
+            await until(lambda: broker.expiry._not_before and broker.expiry._step is None)
             broker.tracker.acknowledge(ann.mailbox, [1])
             broker.tracker.refuse(ann.mailbox, [2, 3])
             await until(lambda: len(ann.got) == 4)
