@@ -208,6 +208,32 @@ def test_replays_leave_out_what_has_expired(tmp_path: Path, later) -> None:  # t
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("policy", "counter"), [("spool", "dead"), ("drop_oldest", "dropped")])
+def test_what_has_expired_is_neither_a_dead_letter_nor_dropped(
+    tmp_path: Path, later, policy: Any, counter: str
+) -> None:  # type: ignore[no-untyped-def]
+    """The limit comes before the search: what has expired is removed as such."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.put_subscriber("ann", Options(policy, limit=10))
+            await broker.subscribe("ann", EVERYTHING)
+            ann = broker.mailbox("ann")
+            await broker.publish([event(1), *[event(n, 60) for n in range(6)], event(2)])
+            await until(broker.caught_up)
+            broker.expiry.step = lambda: None  # type: ignore[method-assign]
+            later(100)
+            await broker.publish([event(n) for n in range(5)])  # 13 pending, 7 without those that have expired
+            await until(lambda: broker.caught_up() and ann.pending == 7)
+            assert (ann.expired, getattr(ann, counter), broker.store.dead.rows()) == (6, 0, 0)
+            await broker.publish([event(n) for n in range(5)])
+            await until(lambda: broker.caught_up() and ann.pending == 10)
+            assert (ann.expired, getattr(ann, counter)) == (6, 2)
+            assert broker.describe()["expired"] == 6
+
+    asyncio.run(scenario())
+
+
 def test_ephemeral_subscribers_get_no_expired_events(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
     async def scenario() -> None:
         async with running(tmp_path) as broker:

@@ -723,6 +723,11 @@ class Store:
         recent = [(row[1], row[2]) for row in self.recent.of(subscriber)]
         return heapq.nsmallest(count, settled + recent, key=lambda key: key[1])
 
+    def expired_of(self, keys: Sequence[tuple[int, int]], now: int) -> list[tuple[int, int]]:
+        """Those of the deliveries (level, seq) whose event has expired."""
+        events = self._events([seq for _, seq in keys], f"substr(body, -{TTL_BYTES})")
+        return [key for key in keys if key[1] in events and 0 < expires_at(*events[key[1]]) <= now]
+
     def expired(
         self, after: tuple[int, int, int], limit: int, now: int
     ) -> tuple[list[tuple[int, int, int]], int, tuple[int, int, int] | None]:
