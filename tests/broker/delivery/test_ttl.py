@@ -208,6 +208,33 @@ def test_replays_leave_out_what_has_expired(tmp_path: Path, later) -> None:  # t
     asyncio.run(scenario())
 
 
+def test_a_revived_dead_letter_keeps_its_event(tmp_path: Path) -> None:
+    """Without its event nobody knows when it was accepted, and it would count as expired."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, keep_seconds=0) as broker:
+            await broker.subscribe("ann", EVERYTHING)
+            ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=1))
+            await broker.publish([event(1, 600), event(2)])
+            await until(lambda: len(ann.got) == 2 and broker.caught_up())
+            broker.tracker.refuse(ann.mailbox, [1, 2])
+            await until(lambda: broker.store.dead.rows() == 2)
+            await ann.leave()
+            assert await admin.replay_dead_letters(broker, [1, 2]) == 2
+            await broker.writer.submit(broker._retain)
+            assert broker.store.events.first() == 1
+            late, _, _ = broker.store.expired((-1, 0, 0), 100, time.time_ns() // 1000)
+            assert late == []
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: len(ann.got) == 2 and not ann.mailbox.pending)
+            assert [(d["seq"], d["time"] > 0) for d in ann.got] == [(1, True), (2, True)]
+            await ann.leave()
+            await broker.writer.submit(broker._retain)
+            assert broker.store.events.first() == 3
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("policy", "counter"), [("spool", "dead"), ("drop_oldest", "dropped")])
 def test_what_has_expired_is_neither_a_dead_letter_nor_dropped(
     tmp_path: Path, later, policy: Any, counter: str

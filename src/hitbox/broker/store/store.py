@@ -674,7 +674,8 @@ class Store:
                     or 0 < expires_at(self._events([seq]).get(seq, (0, b""))[0], body) <= now
                 ):
                     continue
-                self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, body)])
+                own = body if seq < self.events.first() else None  # otherwise the event stays as long as it is pending
+                self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, own)])
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
