@@ -88,7 +88,7 @@ class DeliveryTracker:
                 return []
             if not mailbox.subscriber.paused:
                 found = mailbox.take(connection, most)
-                if fresh := self._unexpired(mailbox, found):
+                if fresh := self.unexpired(mailbox, found):
                     return fresh
                 if found:
                     continue
@@ -100,7 +100,7 @@ class DeliveryTracker:
             await mailbox.wake.wait()
         return []
 
-    def _unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
+    def unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those of the deliveries whose time to live has not passed; the others are removed."""
         now = time.time_ns() // 1000
         late = [d for d in deliveries if d.expires and d.expires <= now]
