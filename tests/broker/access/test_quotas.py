@@ -155,6 +155,25 @@ def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
+def test_a_day_that_begins_during_a_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was used on the day before does not count on the new one, in memory as in the store."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            usage = broker.directory.usage
+            monkeypatch.setattr(time, "time", lambda: 20_000 * DAY + 1.0)
+            assert usage.take("ann", 100, 150).day == 20_000
+            for before in range(3):  # midnight is after so many looks at the clock
+                usage._of["ann"] = (20_000, 100)
+                looks = iter([20_001 * DAY - 1.0] * before)
+                with monkeypatch.context() as patched:
+                    patched.setattr(time, "time", lambda looks=looks: next(looks, 20_001 * DAY + 1.0))
+                    charge = usage.take("ann", 10, 150)
+                assert usage._of["ann"] == (charge.day, 10 if charge.day == 20_001 else 110)
+
+    asyncio.run(scenario())
+
+
 def test_what_is_not_stored_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
