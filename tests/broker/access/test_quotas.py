@@ -219,6 +219,14 @@ def test_an_own_rate_comes_before_that_of_the_broker() -> None:
         limiter.take("bob", 1)
 
 
+def test_a_rate_of_nearly_nothing() -> None:
+    limiter = RateLimiter(0.0)
+    limiter.take("ann", 10_000, own_rate=1e-320)
+    with pytest.raises(Overloaded) as found:
+        limiter.take("ann", 1, own_rate=1e-320)
+    assert found.value.retry_after == DAY
+
+
 @pytest.mark.parametrize("bad", [{"max_subscriptions": -1}, {"publish_rate": float("nan")}, {"max_day_bytes": 2**60}])
 def test_bad_quotas_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"must be 0 \(no limit\) to"):
