@@ -583,8 +583,8 @@ class Broker:
                     return  # it came back while we waited
                 self.statistics.counts["expired_subscribers"] += 1
                 log.info(EXPIRED, subscriber.name, subscriber.options.expires_seconds, subscriber.subscriptions)
+            self._forget(subscriber, "the subscriber was removed")  # first: a client that comes now makes a new one
             await asyncio.to_thread(self.registry.clear, subscriber)
-            self._forget(subscriber, "the subscriber was removed")
             if subscriber.ephemeral:
                 return
             number, name = subscriber.number, subscriber.name
