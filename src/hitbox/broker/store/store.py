@@ -34,6 +34,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -282,6 +283,10 @@ class Store:
         newest = max([settled or 0, *(row[2] for row in self.recent.all())])
         if newest > matched:
             yield f"events are matched up to {matched}, but there is a delivery of event {newest}"
+        for number, rows in groupby(self.recent.all(), key=lambda row: row[0]):
+            seqs = [row[2] for row in rows]
+            if len(self.pending_levels(number, seqs)) > len(seqs):
+                yield f"deliveries of subscriber {number} are in table log and in table deliveries"
         ((highest,),) = self.db.execute("SELECT max(number) FROM dead")
         if highest is not None and highest >= self.dead.next():
             yield f"table dead contains number {highest}, but the ledger says that {self.dead.next() - 1} is the last"
