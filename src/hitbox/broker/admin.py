@@ -159,6 +159,8 @@ async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
         mailbox = broker.mailboxes.get(subscriber)
         if mailbox is not None:
             mailbox.rows_added(1)
+    if replayed:
+        broker.expiry.expect(0)
     return len(replayed)
 
 
@@ -190,6 +192,8 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         if subscriber.number not in broker.mailboxes:
             raise Unknown(f"subscriber {name!r} was removed meanwhile")
         broker.mailboxes[subscriber.number].rows_added(count)
+        if count:
+            broker.expiry.expect(0)
         total += count
     return total
 

@@ -147,7 +147,7 @@ class Broker:
             self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
-        self._expiry = ExpirySearch(self.tracker, self.mailboxes)
+        self.expiry = ExpirySearch(self.tracker, self.mailboxes)
         if failed := self.store.failed():
             rows, _ = await self.dispatcher.run(self._read(failed))
             again = list(self.dispatcher.failed)
@@ -393,7 +393,6 @@ class Broker:
         """Queue an event for matching."""
         if item.ttl_seconds is not None:
             accepted.expires = expires_at(accepted.time, accepted.body)
-            self._expiry.expect(accepted.expires)
         self._accepted.append(accepted)
 
     def queue_stored(self, first: int, bodies: Sequence[bytes], now: int, started: int) -> None:
@@ -453,6 +452,8 @@ class Broker:
             await self._wait_for_store()
             self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
+                if a.expires:
+                    self.expiry.expect(a.expires)  # not earlier: a search that came before the record would miss it
                 self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
             self.statistics.add_events(
                 {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
@@ -598,14 +599,15 @@ class Broker:
         mailbox.wake.set()
         self.webhooks.update(mailbox)
 
-    def _known_or_new(self, name: str, owner: str) -> tuple[Subscriber, bool]:
-        """The subscriber, and whether it is new. The caller holds the change barrier exclusively."""
+    def _known_or_new(self, name: str, owner: str, more: int = 0) -> tuple[Subscriber, bool]:
+        """The subscriber, and whether it is new. `more`: others are about to be added. The caller holds the change
+        barrier exclusively."""
         known = self.registry.by_name.get(name)
         if known is not None:
             if owner and known.owner not in ("", owner):  # it was made while we waited
                 raise Forbidden(f"the subscriber {name!r} belongs to another principal")
             return known, False
-        if len(self.registry.by_name) >= self.settings.max_subscribers:
+        if len(self.registry.by_name) + more >= self.settings.max_subscribers:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
         return self.registry.new_subscriber(name, Options()), True
 
@@ -634,8 +636,8 @@ class Broker:
                     return  # it came back while we waited
                 self.statistics.counts["expired_subscribers"] += 1
                 log.info(EXPIRED, subscriber.name, subscriber.options.expires_seconds, subscriber.subscriptions)
+            self._forget(subscriber, "the subscriber was removed")  # first: a client that comes now makes a new one
             await asyncio.to_thread(self.registry.clear, subscriber)
-            self._forget(subscriber, "the subscriber was removed")
             if subscriber.ephemeral:
                 return
             number, name = subscriber.number, subscriber.name
@@ -706,14 +708,28 @@ class Broker:
             self._changer = None
 
     async def _apply(self, group: list[WantedChange]) -> None:
-        """Change the index, and hand the changes to the store. The caller holds the change barrier exclusively."""
-        room = self.settings.max_subscriptions - len(self.registry.index) - len(self.registry.ephemeral_index)
-        admitted = []
+        """Change the index, and hand the changes to the store. The caller holds the change barrier exclusively. What a
+        limit refuses because of others of its group is looked at again after them: an invalid one takes no room."""
         owned: dict[str, int] = {}
+        for wanted in await self._apply_together(group, owned):
+            await self._apply_together([wanted], owned)
+
+    async def _apply_together(self, group: list[WantedChange], owned: dict[str, int]) -> list[WantedChange]:
+        """Returns the changes that are to be looked at again. `owned`: how many subscriptions principals with a quota
+        have."""
+        room = self.settings.max_subscriptions - len(self.registry.index) - len(self.registry.ephemeral_index)
+        new = 0
+        admitted: list[WantedChange] = []
+        again: list[WantedChange] = []
         for wanted in group:
-            if self._admit_change(wanted, room, owned):
+            problem = self._admit_change(wanted, room, new, owned)
+            if problem is None:
                 admitted.append(wanted)
-                room -= len(wanted.put)
+                room, new = room - len(wanted.put), new + wanted.fresh
+            elif admitted:
+                again.append(wanted)
+            else:
+                wanted.fail(problem)
         group = admitted
         small = sum(map(WantedChange.size, group)) <= INLINE_BYTES
         changes = [wanted.change for wanted in group]
@@ -721,10 +737,13 @@ class Broker:
         freeing: list[WantedChange] = []
         others: list[WantedChange] = []
         for wanted, result in zip(group, found, strict=True):
+            subscriber = wanted.change.subscriber
+            if wanted.remove or isinstance(result, Exception):
+                owned.pop(subscriber.owner or wanted.owner, None)  # it may be fewer: to be counted again
             if isinstance(result, Exception):
                 wanted.fail(result)
                 continue
-            subscriber, wanted.warnings = wanted.change.subscriber, result
+            wanted.warnings = result
             if subscriber.ephemeral:
                 wanted.succeed()
                 continue
@@ -742,22 +761,22 @@ class Broker:
                 self._changing.add(stored)
                 stored.add_done_callback(self._changing.discard)
                 stored.add_done_callback(partial(self._changed, some))
+        return again
 
-    def _admit_change(self, wanted: WantedChange, room: int, owned: dict[str, int]) -> bool:
-        """Find or make its subscriber; returns false if the change was refused. `room`: for how many subscriptions.
-        `owned`: how many the principals with a quota have, with the changes before this one."""
+    def _admit_change(self, wanted: WantedChange, room: int, new: int, owned: dict[str, int]) -> HitboxError | None:
+        """Find or make its subscriber; returns why the change is refused. `room`: for how many subscriptions. `new`:
+        subscribers that the changes before this one make. `owned`: with the subscriptions that they make."""
         try:
-            subscriber, wanted.fresh = self._known_or_new(wanted.name, wanted.owner)
+            subscriber, wanted.fresh = self._known_or_new(wanted.name, wanted.owner, new)
             if wanted.strict:
                 self._check_known(subscriber, wanted.remove)
             if wanted.put and len(wanted.put) > room:
                 raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
             self._check_quota(subscriber, wanted, owned)
         except HitboxError as problem:
-            wanted.fail(problem)
-            return False
+            return problem
         wanted.change = Change(subscriber, wanted.put, wanted.remove)
-        return True
+        return None
 
     def _check_quota(self, subscriber: Subscriber, wanted: WantedChange, owned: dict[str, int]) -> None:
         """Raise if the owner of the subscriber would have more subscriptions than it may have. Replacing and removing
@@ -776,7 +795,7 @@ class Broker:
                 f"{owner!r} has {owned[owner]} subscriptions and may have {most} (max_subscriptions): "
                 f"{fresh - gone} more are too many"
             )
-        owned[owner] += fresh - gone
+        owned[owner] += max(fresh - gone, 0)
 
     def _changed(self, group: list[WantedChange], stored: asyncio.Future[set[int]]) -> None:
         """The store has a group of changes, or refused them."""
@@ -888,7 +907,7 @@ class Broker:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             self.delayed.step()
-            self._expiry.step()
+            self.expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again

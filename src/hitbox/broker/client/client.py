@@ -81,6 +81,7 @@ class Client(Management):
         await self.close()
 
     async def close(self) -> None:
+        """Disconnect, for good. A publish without an answer raises NoAnswer, also if it has an id."""
         await self._publishing.close()
         await self._http.aclose()
 
@@ -102,7 +103,12 @@ class Client(Management):
             raise error_of(found, status)
         return found
 
+    def _check_open(self) -> None:
+        if self._publishing.closed:
+            raise StoreFailed("the client is closed")
+
     async def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+        self._check_open()
         try:
             return await self._http.request(method, path, **request)
         except httpx.HTTPError as problem:
@@ -130,6 +136,7 @@ class Client(Management):
         """Once per second {"stats": .., "events": .., "arrived": ..}: the figures and the latest events, or those for
         which the predicate holds. Ends when the broker ends it."""
         params = {"where": where} if where else {}
+        self._check_open()
         try:
             timeout = httpx.Timeout(self.timeout, read=None)
             async with self._http.stream("GET", "/v1/live", params=params, timeout=timeout) as response:
@@ -171,6 +178,7 @@ class Client(Management):
     async def download(self, method: str, path: str, file: IO[bytes], progress: Progress = no_progress) -> None:
         """Write the answer to a file. `progress` gets (done, total), in bytes."""
         done = total = 0
+        self._check_open()
         try:
             timeout = httpx.Timeout(self.timeout, read=None)  # the broker may need long to prepare the answer
             async with self._http.stream(method, path, timeout=timeout) as response:
@@ -220,10 +228,10 @@ class Client(Management):
         ttl_seconds: float | None = None,
         delay_seconds: float | None = None,
     ) -> int:
-        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
-        list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
-        event; with ids, the events need not have numbers that follow each other. `ttl_seconds` and `delay_seconds`
-        are for all of them.
+        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded, unless it
+        would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`,
+        `payloads`, `content_types` and `ids` have one entry per event; with ids, the events need not have numbers that
+        follow each other. `ttl_seconds` and `delay_seconds` are for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
         """
@@ -247,8 +255,8 @@ class Client(Management):
         return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED), True)
 
     async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]], repeatable: bool) -> int:
-        """The number of the first event. Tries again while the broker is overloaded. Without an answer it tries again,
-        for `timeout` seconds, if the events have ids."""
+        """The number of the first event. Tries again while the broker is overloaded, unless it says to wait longer than
+        `timeout` seconds. Without an answer it tries again, for `timeout` seconds, if the events have ids."""
         until = time.monotonic() + self.timeout
         for pause in pauses():
             try:
@@ -257,11 +265,11 @@ class Client(Management):
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
             except Overloaded as problem:
-                if pause >= LONGEST_PAUSE / 2:
+                if pause >= LONGEST_PAUSE / 2 or problem.retry_after > self.timeout:
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
             except NoAnswer:
-                if not repeatable or time.monotonic() + pause >= until:
+                if not repeatable or self._publishing.closed or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("pauses do not end")
@@ -269,6 +277,7 @@ class Client(Management):
     async def _publish(self, items: list[dict[str, Any]]) -> Any:
         """Publish over the socket. If there is none, publish by HTTP, which also says what is wrong."""
         content = encoded(items)
+        self._check_open()
         if self._publish_by_http or len(content) > LARGEST:
             return await self.request("POST", "/v1/events", items)
         try:

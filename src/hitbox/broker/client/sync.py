@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import threading
 import weakref
@@ -295,13 +296,17 @@ class SyncSubscriber:
             while True:
                 found = self.next()
                 try:
-                    callback(found)
+                    result = callback(found)
                 except Exception:
                     self._subscriber.log_failure(found)
                     self.nack(found)
-                else:
-                    if self._subscriber.auto:
-                        self._do(self._subscriber.finish(found))
+                    continue
+                if inspect.iscoroutine(result):  # nothing of it has run
+                    result.close()
+                    self.nack(found)
+                    raise BadRequest("the callback is asynchronous: use it with `hitbox.Client`, not with Client.sync")
+                if self._subscriber.auto:
+                    self._do(self._subscriber.finish(found))
         except StoreFailed:
             if not self._closed:
                 raise

@@ -35,6 +35,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -286,6 +287,10 @@ class Store:
         newest = max([settled or 0, *(row[2] for row in self.recent.all())])
         if newest > matched:
             yield f"events are matched up to {matched}, but there is a delivery of event {newest}"
+        for number, rows in groupby(self.recent.all(), key=lambda row: row[0]):
+            seqs = [row[2] for row in rows]
+            if len(self.pending_levels(number, seqs)) > len(seqs):
+                yield f"deliveries of subscriber {number} are in table log and in table deliveries"
         for table in (self.dead, self.delayed):
             ((highest,),) = self.db.execute(f"SELECT max(number) FROM {table.name}")
             if highest is not None and highest >= table.next():
@@ -721,7 +726,8 @@ class Store:
                     or 0 < expires_at(self._events([seq]).get(seq, (0, b""))[0], body) <= now
                 ):
                     continue
-                self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, body)])
+                own = body if seq < self.events.first() else None  # otherwise the event stays as long as it is pending
+                self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, own)])
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
@@ -769,6 +775,11 @@ class Store:
         settled = [(TOP - urgency, seq) for urgency, seq in self.db.execute(query, (subscriber, count))]
         recent = [(row[1], row[2]) for row in self.recent.of(subscriber)]
         return heapq.nsmallest(count, settled + recent, key=lambda key: key[1])
+
+    def expired_of(self, keys: Sequence[tuple[int, int]], now: int) -> list[tuple[int, int]]:
+        """Those of the deliveries (level, seq) whose event has expired."""
+        events = self._events([seq for _, seq in keys], f"substr(body, -{TTL_BYTES})")
+        return [key for key in keys if key[1] in events and 0 < expires_at(*events[key[1]]) <= now]
 
     def expired(
         self, after: tuple[int, int, int], limit: int, now: int
