@@ -46,11 +46,11 @@ from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriber_record import USE_SECONDS, record_of, with_use
-from hitbox.broker.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry, stored_values
-from hitbox.broker.wanted_changes import WantedChange, next_group
+from hitbox.broker.subscription_changes import SubscriptionChanges
+from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, UnknownSubscription
+from hitbox.errors import HitboxError
 
 if TYPE_CHECKING:
     from hitbox.broker.telemetry import Telemetry  # an extra
@@ -65,8 +65,6 @@ Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], C
 T = TypeVar("T")
 LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
-INLINE_BYTES = 8_000
-"""A group of changes of subscriptions with more text than this is applied in a thread."""
 EXPIRE_AT_ONCE = 10
 """Unused subscribers that are removed per second."""
 EXPIRED = "subscriber %r was not used for %g seconds: it is removed with its %d subscriptions and pending deliveries"
@@ -102,6 +100,7 @@ class Broker:
         self.statistics = Statistics()
         self.message_ids = MessageIds(self.settings.message_ids)
         self.delayed = DelayedEvents(self)
+        self._subscription_changes = SubscriptionChanges(self)
         self.webhooks = Webhooks(self)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
@@ -114,10 +113,7 @@ class Broker:
         self._ahead: dict[
             asyncio.Future[None], int
         ] = {}  # writes of deliveries that wait for the store: number of rows
-        self._changing: set[asyncio.Future[set[int]]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._wanted: deque[WantedChange] = deque()
-        self._changer: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.started = self.closing = False
         self.failed: BaseException | None = None
@@ -210,7 +206,7 @@ class Broker:
                     await self.delayed.stop()
                     async with self.change_barrier.exclusive():
                         pass
-                    while unfinished := {*self._changes, *self._changing}:
+                    while unfinished := {*self._changes, *self._subscription_changes.storing}:
                         await asyncio.wait(unfinished)
         for task in self._tasks:
             task.cancel()
@@ -498,9 +494,9 @@ class Broker:
 
     async def _change(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a change of subscribers to its end, even if the request that asked for it is cancelled."""
-        return await asyncio.shield(self._start_change(work))
+        return await asyncio.shield(self.start_change(work))
 
-    def _start_change(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start_change(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -519,7 +515,7 @@ class Broker:
 
     async def _put_subscriber(self, name: str, options: Options | None, owner: str, hand_over: bool) -> Subscriber:
         async with self.change_barrier.exclusive():
-            subscriber, _ = self._known_or_new(name, "" if hand_over else owner)
+            subscriber, _ = self.known_or_new(name, "" if hand_over else owner)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
@@ -532,7 +528,7 @@ class Broker:
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             subscriber.used = subscriber.stored_use = time.monotonic()
-            self._add(subscriber)
+            self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         if not wanted.shared:
             _replace(mailbox.connections()[:-1])  # it was shared until now
@@ -586,7 +582,7 @@ class Broker:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
             if subscriber.ephemeral:
                 raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: this needs a durable one")
-            self._known_or_new(subscriber.name, owner)  # another principal may have claimed it while we waited
+            self.known_or_new(subscriber.name, owner)  # another principal may have claimed it while we waited
             hook = subscriber.webhook if webhook is None else webhook(subscriber)
             wanted = subscriber.paused if paused is None else paused
             row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()), owner)
@@ -599,7 +595,7 @@ class Broker:
         mailbox.wake.set()
         self.webhooks.update(mailbox)
 
-    def _known_or_new(self, name: str, owner: str, more: int = 0) -> tuple[Subscriber, bool]:
+    def known_or_new(self, name: str, owner: str, more: int = 0) -> tuple[Subscriber, bool]:
         """The subscriber, and whether it is new. `more`: others are about to be added. The caller holds the change
         barrier exclusively."""
         known = self.registry.by_name.get(name)
@@ -611,12 +607,12 @@ class Broker:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
         return self.registry.new_subscriber(name, Options()), True
 
-    def _add(self, subscriber: Subscriber) -> None:
+    def add_subscriber(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
         if subscriber.number not in self.mailboxes:
             self.mailboxes[subscriber.number] = Mailbox(subscriber, busy=self._busy)
 
-    def _forget(self, subscriber: Subscriber, reason: str) -> None:
+    def forget_subscriber(self, subscriber: Subscriber, reason: str) -> None:
         mailbox = self.mailboxes.pop(subscriber.number, None)
         for connection in [] if mailbox is None else mailbox.connections():
             connection.close(4404, reason)
@@ -636,7 +632,9 @@ class Broker:
                     return  # it came back while we waited
                 self.statistics.counts["expired_subscribers"] += 1
                 log.info(EXPIRED, subscriber.name, subscriber.options.expires_seconds, subscriber.subscriptions)
-            self._forget(subscriber, "the subscriber was removed")  # first: a client that comes now makes a new one
+            self.forget_subscriber(
+                subscriber, "the subscriber was removed"
+            )  # first: a client that comes now makes a new one
             await asyncio.to_thread(self.registry.clear, subscriber)
             if subscriber.ephemeral:
                 return
@@ -667,8 +665,8 @@ class Broker:
 
     async def wait_for_stored_changes(self) -> None:
         """Wait until every change of the index is in the store. The caller holds the change barrier exclusively."""
-        if self._changing:
-            await asyncio.wait(self._changing)
+        if self._subscription_changes.storing:
+            await asyncio.wait(self._subscription_changes.storing)
 
     async def subscribe(
         self,
@@ -685,156 +683,7 @@ class Broker:
             check_name(one.name, "subscription")
         puts = list({one.name: one for one in put}.values())
         removes = list(dict.fromkeys(remove))
-        wanted = WantedChange(name, puts, removes, strict, owner, asyncio.get_running_loop().create_future())
-        self._wanted.append(wanted)
-        if self._changer is None:  # the others of this turn of the event loop join the group
-            self._changer = self._start_change(self._change_in_groups())
-        return await asyncio.shield(wanted.done)
-
-    async def _change_in_groups(self) -> None:
-        """Apply all changes of subscriptions that wait, each group with one pause of the events and one commit."""
-        try:
-            while self._wanted:
-                async with self.change_barrier.exclusive():
-                    group = next_group(self._wanted, self.registry.by_name)
-                    try:
-                        await self._apply(group)
-                    except Exception as problem:
-                        self.statistics.counts["errors"] += 1
-                        log.exception("changes of subscriptions failed unexpectedly")
-                        for wanted in group:
-                            wanted.fail(problem)
-        finally:
-            self._changer = None
-
-    async def _apply(self, group: list[WantedChange]) -> None:
-        """Change the index, and hand the changes to the store. The caller holds the change barrier exclusively. What a
-        limit refuses because of others of its group is looked at again after them: an invalid one takes no room."""
-        owned: dict[str, int] = {}
-        for wanted in await self._apply_together(group, owned):
-            await self._apply_together([wanted], owned)
-
-    async def _apply_together(self, group: list[WantedChange], owned: dict[str, int]) -> list[WantedChange]:
-        """Returns the changes that are to be looked at again. `owned`: how many subscriptions principals with a quota
-        have."""
-        room = self.settings.max_subscriptions - len(self.registry.index) - len(self.registry.ephemeral_index)
-        new = 0
-        admitted: list[WantedChange] = []
-        again: list[WantedChange] = []
-        for wanted in group:
-            problem = self._admit_change(wanted, room, new, owned)
-            if problem is None:
-                admitted.append(wanted)
-                room, new = room - len(wanted.put), new + wanted.fresh
-            elif admitted:
-                again.append(wanted)
-            else:
-                wanted.fail(problem)
-        group = admitted
-        small = sum(map(WantedChange.size, group)) <= INLINE_BYTES
-        changes = [wanted.change for wanted in group]
-        found = self.registry.apply(changes) if small else await asyncio.to_thread(self.registry.apply, changes)
-        freeing: list[WantedChange] = []
-        others: list[WantedChange] = []
-        for wanted, result in zip(group, found, strict=True):
-            subscriber = wanted.change.subscriber
-            if wanted.remove or isinstance(result, Exception):
-                owned.pop(subscriber.owner or wanted.owner, None)  # it may be fewer: to be counted again
-            if isinstance(result, Exception):
-                wanted.fail(result)
-                continue
-            wanted.warnings = result
-            if subscriber.ephemeral:
-                wanted.succeed()
-                continue
-            wanted.claimed = wanted.owner if not subscriber.owner else ""
-            subscriber.owner = subscriber.owner or wanted.claimed
-            if wanted.fresh:
-                self._add(subscriber)
-            elif wanted.claimed:
-                self.webhooks.update(self.mailboxes[subscriber.number])  # it goes on with the rights of the owner
-            (others if wanted.put or wanted.fresh else freeing).append(wanted)
-        for some in (freeing, others):
-            if some:
-                rows = [wanted.stored() for wanted in some]
-                stored = self.writer.submit(partial(self.store.change, rows), frees_space=some is freeing)
-                self._changing.add(stored)
-                stored.add_done_callback(self._changing.discard)
-                stored.add_done_callback(partial(self._changed, some))
-        return again
-
-    def _admit_change(self, wanted: WantedChange, room: int, new: int, owned: dict[str, int]) -> HitboxError | None:
-        """Find or make its subscriber; returns why the change is refused. `room`: for how many subscriptions. `new`:
-        subscribers that the changes before this one make. `owned`: with the subscriptions that they make."""
-        try:
-            subscriber, wanted.fresh = self._known_or_new(wanted.name, wanted.owner, new)
-            if wanted.strict:
-                self._check_known(subscriber, wanted.remove)
-            if wanted.put and len(wanted.put) > room:
-                raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
-            self._check_quota(subscriber, wanted, owned)
-        except HitboxError as problem:
-            return problem
-        wanted.change = Change(subscriber, wanted.put, wanted.remove)
-        return None
-
-    def _check_quota(self, subscriber: Subscriber, wanted: WantedChange, owned: dict[str, int]) -> None:
-        """Raise if the owner of the subscriber would have more subscriptions than it may have. Replacing and removing
-        is allowed, also to one that has too many."""
-        owner = subscriber.owner or wanted.owner
-        most = self.directory.quotas(owner).max_subscriptions
-        if not most:
-            return
-        if owner not in owned:
-            owned[owner] = self.directory.owned_subscriptions(owner)
-        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
-        fresh = sum(f"{subscriber.name}/{one.name}" not in index for one in wanted.put)
-        gone = sum(f"{subscriber.name}/{name}" in index for name in wanted.remove)
-        if fresh > gone and owned[owner] + fresh - gone > most:
-            raise Forbidden(
-                f"{owner!r} has {owned[owner]} subscriptions and may have {most} (max_subscriptions): "
-                f"{fresh - gone} more are too many"
-            )
-        owned[owner] += max(fresh - gone, 0)
-
-    def _changed(self, group: list[WantedChange], stored: asyncio.Future[set[int]]) -> None:
-        """The store has a group of changes, or refused them."""
-        problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
-        for wanted in group:
-            missing = problem is None and wanted.change.subscriber.number in stored.result()
-            if problem is None and not missing:
-                wanted.succeed()
-            else:
-                gone = Unknown(f"there is no subscriber {wanted.name!r}: it was removed in the meantime")
-                self._start_change(self._undo_and_fail(wanted, problem or gone))
-
-    async def _undo_and_fail(self, wanted: WantedChange, problem: BaseException) -> None:
-        try:
-            await self._undo(wanted.change.subscriber, [one.name for one in wanted.put] + wanted.remove)
-        finally:
-            wanted.fail(problem)
-
-    def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:
-        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
-        for name in names:
-            if f"{subscriber.name}/{name}" not in index:
-                raise UnknownSubscription(f"subscriber {subscriber.name!r} has no subscription {name!r:.100}")
-
-    async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
-        """The store refused a change: make the index agree with the store again."""
-        async with self.change_barrier.exclusive():
-            await self.wait_for_stored_changes()
-            stored = self.store.subscriptions_of(subscriber.number, names)
-            await asyncio.to_thread(
-                self.registry.copy_from_store, subscriber, {name: stored.get(name) for name in names}
-            )
-            query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
-            ((subscriber.subscriptions,),) = self.store.read(query, (subscriber.number,))
-            known = self.store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
-            owners = self.store.read("SELECT principal FROM owners WHERE subscriber = ?", (subscriber.number,))
-            subscriber.owner = owners[0][0] if owners else ""
-            if not known and self.registry.by_number.get(subscriber.number) is subscriber:
-                self._forget(subscriber, "the subscriber could not be stored")
+        return await self._subscription_changes.ask(name, puts, removes, strict, owner)
 
     # ---- connections
 
@@ -862,7 +711,7 @@ class Broker:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
         subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True, owner=owner)
-        self._add(subscriber)
+        self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         mailbox.connect(connection, 0)
         return mailbox
