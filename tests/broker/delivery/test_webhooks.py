@@ -338,6 +338,28 @@ def test_retry_after_is_respected_within_bounds(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_target_with_several_requests_at_a_time_is_left_alone_too(tmp_path: Path) -> None:
+    """Also by what comes after the failure, for which a request is free."""
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(backoff_seconds=0.5, max_backoff_seconds=0.5))
+            there.answers = [answer(503, retry_after="3000")]
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1, max_requests=4))
+            await publish(broker)
+            await until(lambda: shown(broker)["problem"])
+            last = await publish(broker, 3)
+            await until(lambda: broker.tracker.recorded >= last + 2 and broker.mailbox("ann").resent == 1)
+            await asyncio.sleep(0.1)
+            assert (there.seqs(), pending(broker)) == ([1], 4)
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=2))  # new settings are tried at once
+            there.answers = [answer(503)]
+            await until(lambda: pending(broker) == 0)  # without Retry-After it is left alone for a short time only
+            assert set(there.seqs()) == {1, 2, 3, 4}
+
+    run(scenario())
+
+
 def test_requests_at_a_time_per_target_and_in_all(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path, max_webhook_requests=3) as (broker, _), target() as one, target() as two:

@@ -169,7 +169,7 @@ class WebhookSession(Receiver):
         self._slots = asyncio.Semaphore(found.max_requests)
         self._pushing: set[asyncio.Task[None]] = set()
         self._failures = 0  # requests in a row
-        self._resume_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None  # while the target is left alone
 
     @property
     def window(self) -> int:
@@ -186,6 +186,7 @@ class WebhookSession(Receiver):
             if self._pushing:
                 await asyncio.wait(self._pushing, timeout=DRAIN_SECONDS)
         finally:
+            self._stop_timer()
             for task in (*tasks, *self._pushing):
                 task.cancel()
             found = await asyncio.gather(*tasks, *self._pushing, return_exceptions=True)
@@ -198,8 +199,6 @@ class WebhookSession(Receiver):
             await self._slots.acquire()
             deliveries: list[Delivery] = []
             try:
-                while (wait := self._resume_at - time.monotonic()) > 0:
-                    await asyncio.sleep(wait)
                 deliveries = await self.next(self.mailbox, self.webhook.batch)
             finally:
                 if not deliveries:
@@ -258,7 +257,20 @@ class WebhookSession(Receiver):
         doubled = 2.0 ** min(self._failures, MOST_DOUBLINGS)
         self._failures += 1
         pause = max(min(options.backoff_seconds * doubled, options.max_backoff_seconds), outcome.retry_after)
-        self._resume_at = max(self._resume_at, time.monotonic() + pause)
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer.when() < loop.time() + pause:
+            self._stop_timer()
+            self._timer = loop.call_later(pause, self._resume)
+        self.mailbox.set_window(self, 0)
+
+    def _resume(self) -> None:
+        self._timer = None
+        self.mailbox.set_window(self, self.window)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Host(Protocol):
