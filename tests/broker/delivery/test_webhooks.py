@@ -409,6 +409,23 @@ def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     run(scenario())
 
 
+def test_plain_http_that_was_allowed_once_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with target() as there:
+            async with private(tmp_path) as (broker, _):
+                await prepare(broker, Options(backoff_seconds=0.01, max_tries=1000))
+                await broker.put_webhook("ann", WebhookSettings(there.url("public.example")))
+            monkeypatch.setattr(target_address, "is_public", lambda _: True)
+            monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.1"])
+            async with serving(tmp_path) as (broker, _):  # the setting is off now
+                await publish(broker)
+                await until(lambda: broker.statistics.webhook_requests)
+                assert (list(broker.statistics.webhook_requests), there.got) == (["blocked"], [])
+                assert "must be https" in shown(broker)["problem"]
+
+    run(scenario())
+
+
 def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is public when it is checked and private a moment later, and one that has both."""
     connected: list[str] = []

@@ -30,11 +30,11 @@ from hitbox.broker.clock import time
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import MOST_DOUBLINGS, Connection, Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
-from hitbox.broker.delivery.target_address import AddressNotAllowed, CheckedNetwork
-from hitbox.broker.errors import NotAllowed
+from hitbox.broker.delivery.target_address import CheckedNetwork
+from hitbox.broker.errors import BadRequest, NotAllowed
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Settings
-from hitbox.broker.webhook import Webhook, message_id, signed_headers
+from hitbox.broker.webhook import Webhook, check_url, message_id, signed_headers
 from hitbox.errors import HitboxError
 
 RETRY_AFTER_MOST = 3600.0
@@ -73,11 +73,12 @@ class Requests:
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
         try:
+            check_url(url, self.network.allow_private)  # it may have been set while more was allowed
             async with asyncio.timeout(seconds) as limit:
                 return await self._post(url, headers, body, limit)
         except TimeoutError:
             return Outcome("late", f"no answer within {seconds:g} seconds")
-        except AddressNotAllowed as problem:
+        except BadRequest as problem:  # also AddressNotAllowed
             return Outcome("blocked", str(problem))
         except httpcore.ProtocolError as problem:
             return Outcome("unreachable", f"no valid answer: {shortened(problem)}")
