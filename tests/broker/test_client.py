@@ -173,6 +173,8 @@ def calls(client: Any, folder: Path) -> list[tuple[str, Any]]:
         ("dead_letters", lambda: client.dead_letters("ann")),
         ("replay_dead_letters", lambda: client.replay_dead_letters([1])),
         ("drop_dead_letters", lambda: client.drop_dead_letters([1])),
+        ("delayed", lambda: client.delayed()),
+        ("cancel_delayed", lambda: client.cancel_delayed([1])),
         ("schema", lambda: client.schema()),
         ("put_schema", lambda: client.put_schema({**SCHEMA, "weight": "float"})),
         ("stats", lambda: client.stats()),
@@ -383,6 +385,38 @@ def test_nobody_answers(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_subscriber_that_was_removed_while_it_was_away_has_its_subscriptions_again(tmp_path: Path) -> None:
+    """It expired, for example. Without this it would be connected, and get nothing."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            first = [{"name": "first", "where": "qty > 0"}, {"name": "gone", "where": "qty > 0"}]
+            async with client.subscriber("ann", subscriptions=first, expires_seconds=60) as ann:
+                await ann.subscribe("second", "qty > 1", priority=7)
+                await ann.unsubscribe("gone")
+
+                async def reconnect(removed: bool) -> set[Any]:
+                    before, mailbox = ann.connections, broker.mailbox("ann")
+                    assert ann._socket is not None
+                    ann._socket.transport.abort()
+                    await until(lambda: not mailbox.connections())
+                    if removed:
+                        await broker.remove_subscriber("ann")
+                    await until(lambda: ann.connections > before)
+                    await until(lambda: not removed or broker.subscriber("ann").subscriptions)
+                    return set(broker.registry.index)
+
+                assert await reconnect(True) == {"ann/first", "ann/second"}
+                await client.publish({"qty": 2})
+                assert (await ann.next()).subscriptions == ["second", "first"]
+                await client.remove_subscription("ann", "first")
+                assert await reconnect(False) == {"ann/second"}  # what others changed stays
+                await client.remove_subscription("ann", "second")
+                assert await reconnect(False) == set()
+
+    run(scenario())
+
+
 def test_a_program_may_refuse_within_the_loop(tmp_path: Path) -> None:
     """What a program refused itself is not acknowledged when its loop goes on."""
 
@@ -445,6 +479,47 @@ def test_everything_of_a_subscriber_without_an_event_loop(tmp_path: Path, caplog
             (record,) = [one for one in caplog.records if one.name == LOOP]
             assert "event 2 (attempt 1)" in record.getMessage()
             await until(lambda: broker.mailbox("ann").connected is None)
+
+    run(scenario())
+
+
+def test_callbacks_of_every_kind(tmp_path: Path) -> None:
+    """What a callback returns does not matter. An asynchronous one cannot run without an event loop, so what it got
+    must not be acknowledged."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            await client.put_subscription("ann", "s", "qty > 0")
+            await client.put_subscriber("ann", backoff_seconds=0.01)
+            seen: list[int] = []
+
+            def keeps(delivery: Delivery) -> bool:
+                seen.append(delivery.seq)
+                return True
+
+            async def waits(delivery: Delivery) -> int:
+                await asyncio.sleep(0)
+                seen.append(delivery.seq)
+                return delivery.seq
+
+            for number, callback in enumerate((keeps, waits, lambda one: waits(one)), 1):
+                async with client.subscriber("ann") as ann:
+                    task = asyncio.create_task(ann.run(callback))
+                    await client.publish({"qty": number})
+                    await until(lambda: not broker.mailbox("ann").pending and broker.caught_up())
+                    task.cancel()
+                assert seen == list(range(1, number + 1))
+
+            def work() -> None:
+                with Client.sync(url) as without, without.subscriber("ann") as ann:
+                    ann.run(waits)
+
+            await client.publish({"qty": 4})
+            with pytest.raises(BadRequest, match="the callback is asynchronous"):
+                await asyncio.to_thread(work)
+            assert seen == [1, 2, 3]
+            async with client.subscriber("ann") as ann:
+                assert ((again := await ann.next()).seq, again.redelivered) == (4, True)
 
     run(scenario())
 
@@ -566,5 +641,62 @@ with Client.sync(sys.argv[1]) as client:
             assert (out.split(), trouble, process.returncode) == ([b"interrupted"], b"", 0)
             await until(lambda: broker.mailbox("ann").connected is None)
             assert broker.describe()["last"] == 1
+
+    run(scenario())
+
+
+# ---- closing
+
+
+def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
+    """A publish with an id is tried again without an answer, but not by a client that was closed meanwhile."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            client = Client(url)
+            async with broker.change_barrier.exclusive():  # nothing is stored
+                publishing = asyncio.create_task(client.publish({"qty": 1}, id="a"))
+                await until(lambda: broker.waiting)
+                await client.close()
+                with pytest.raises(NoAnswer, match="may have been accepted"):
+                    await publishing
+                opening = Client(url)
+                early = asyncio.create_task(opening.publish({"qty": 2}, id="b"))
+                await asyncio.sleep(0)  # it connects
+                await opening.close()
+                with pytest.raises(NoAnswer):
+                    await early
+            calls = [client.publish({"qty": 1}), client.publish_cloudevents(), client.stats(), client.metrics()]
+            for call in calls:
+                with pytest.raises(StoreFailed, match="the client is closed"):
+                    await call
+            with pytest.raises(StoreFailed, match="the client is closed"):
+                await anext(client.live())
+            await client.close()
+            await until(lambda: broker.store.events.next() == 2)
+
+    run(scenario())
+
+
+def test_who_waits_for_a_delivery_is_told_that_the_subscriber_is_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url), Client(url) as client:
+            ann = client.subscriber("ann", subscriptions=[{"name": "s", "where": "qty > 0"}])
+            with pytest.raises(StoreFailed, match="use it inside of `async with`"):
+                await ann.next()
+
+            async def loop() -> None:
+                async for _ in ann:
+                    pass
+
+            async with ann:
+                waiting = [asyncio.create_task(one) for one in (ann.next(), loop(), ann.run(print))]
+                await asyncio.sleep(0.05)
+            for one in waiting:
+                with pytest.raises(StoreFailed, match="not connected"):
+                    await one
+            async with ann:  # it may be used again
+                await client.publish({"qty": 1})
+                assert (await ann.next()).event == {"qty": 1}
 
     run(scenario())

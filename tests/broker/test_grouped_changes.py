@@ -77,6 +77,24 @@ def _replace(old: Any, new: Any) -> Any:
     return new
 
 
+def test_new_subscribers_of_a_group_count_together(tmp_path: Path) -> None:
+    """Also those that are not valid do not count: they are never made."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_subscribers=3) as broker:
+            await broker.subscribe("ann", [sub("a", "qty > 0")])
+            wheres = ["colour > 0", "qty > 0", "colour > 0", "qty > 1", "qty > 2", "qty > 3"]
+            wanted = [broker.subscribe(f"s{n}", [sub("a", where)]) for n, where in enumerate(wheres)]
+            found = await asyncio.gather(
+                *wanted, broker.subscribe("ann", [sub("b", "qty > 0")]), return_exceptions=True
+            )
+            assert [type(one) for one in found[4:]] == [Overloaded, Overloaded, list]
+            assert set(broker.registry.by_name) == {"ann", "s1", "s3"}
+            assert agrees_with_its_store(broker)
+
+    run(scenario())
+
+
 def test_the_last_change_of_a_subscription_counts(tmp_path: Path) -> None:
     """Changes of the same subscription in one turn are applied in their order."""
 

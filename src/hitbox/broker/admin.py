@@ -16,6 +16,7 @@ from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.changes import parted
 from hitbox.broker.clock import time as clock
+from hitbox.broker.delivery.delayed import describe
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.store.checked_table import Row
@@ -87,6 +88,24 @@ async def latest_events(broker: Broker, count: int) -> list[Any]:
     return [one["event"] for one in await events(broker, max(stored.next() - count, stored.first()), count)]
 
 
+async def delayed_events(broker: Broker, caller: Caller, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """How many delayed events there are, and those that are due first, of those that the caller may see."""
+    query = "SELECT number, due, principal, body FROM delayed ORDER BY due, number LIMIT ?"
+    rows = await asyncio.to_thread(broker.store.read, query, (limit if caller.sees_all() else -1,))
+    if caller.sees_all():
+        return broker.store.delayed.rows(), describe(rows)
+    shown = await asyncio.to_thread(lambda: [row for row in rows if caller.sees_body(row[3])])
+    return len(shown), describe(shown[:limit])
+
+
+async def cancellable(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
+    """Those of the delayed events that the caller published, or may manage."""
+    query = "SELECT number, principal, body FROM delayed WHERE number IN (SELECT value FROM json_each(?))"
+    rows = await asyncio.to_thread(broker.store.read, query, (msgspec.json.encode(numbers).decode(),))
+    manages = caller.manages()
+    return [number for number, who, body in rows if who == caller.name or (manages and caller.sees_body(body))]
+
+
 def unseen(broker: Broker, latest: Sequence[Any]) -> list[dict[str, Any]]:
     """The attributes that subscriptions speak of and none of these events has, which may be misspelt.
 
@@ -140,6 +159,8 @@ async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
         mailbox = broker.mailboxes.get(subscriber)
         if mailbox is not None:
             mailbox.rows_added(1)
+    if replayed:
+        broker.expiry.expect(0)
     return len(replayed)
 
 
@@ -171,6 +192,8 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         if subscriber.number not in broker.mailboxes:
             raise Unknown(f"subscriber {name!r} was removed meanwhile")
         broker.mailboxes[subscriber.number].rows_added(count)
+        if count:
+            broker.expiry.expect(0)
         total += count
     return total
 

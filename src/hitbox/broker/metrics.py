@@ -19,6 +19,7 @@ GAUGES = {
     "connections": "Connections of subscribers: WebSockets, event streams and webhooks",
     "pending": "Deliveries not acknowledged yet",
     "waiting": "Events accepted but not matched yet",
+    "waiting_delayed": "Events that wait for their delay to pass",
     "dead_letters": "Dead letters stored",
     "store_full": "1 while the store has no space left",
     "problems": "Problems found at start or later; the log and /v1/stats list them",

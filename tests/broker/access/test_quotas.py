@@ -94,6 +94,33 @@ def test_changes_of_one_group_count_together(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_an_invalid_change_neither_takes_nor_gives_room_to_its_group(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.directory.principals["ann"] = Principal(["subscribe"], max_subscriptions=5)
+
+            async def together(*changes: tuple[str, list[str], list[str]]) -> list[bool]:
+                """(subscriber, new names, names to remove); a name that begins with a dash is invalid."""
+                calls = [
+                    broker.subscribe(
+                        name, [sub(one.strip("-"), "no > 1" if one[0] == "-" else "qty > 1") for one in put], gone,
+                        owner="ann",
+                    )
+                    for name, put, gone in changes
+                ]  # fmt: skip
+                return [one == [] for one in await asyncio.gather(*calls, return_exceptions=True)]
+
+            found = await together(("x", ["-a", "b", "c"], []), ("y", ["a", "b", "c", "d", "e"], []))
+            assert found == [False, True]  # the invalid one takes no room
+            assert await together(("y", ["-z"], list("abcde")), ("x", ["f", "g", "h", "i"], [])) == [False, False]
+            assert broker.directory.owned_subscriptions("ann") == 5  # nothing was removed, so there is no room
+            found = await together(("y", [], ["a", "b"]), ("x", ["f", "g"], []), ("v", ["h"], []), ("y", ["c"], []))
+            assert found == [True, True, False, True]  # what is removed first makes room
+            assert broker.directory.owned_subscriptions("ann") == len(broker.registry.index) == 5
+
+    asyncio.run(scenario())
+
+
 def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By HTTP, over the publish socket and on a subscriber's WebSocket; over a restart; until the next day."""
     now = [20_000 * DAY + 100.0]
@@ -128,6 +155,25 @@ def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
+def test_a_day_that_begins_during_a_publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was used on the day before does not count on the new one, in memory as in the store."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            usage = broker.directory.usage
+            monkeypatch.setattr(time, "time", lambda: 20_000 * DAY + 1.0)
+            assert usage.take("ann", 100, 150).day == 20_000
+            for before in range(3):  # midnight is after so many looks at the clock
+                usage._of["ann"] = (20_000, 100)
+                looks = iter([20_001 * DAY - 1.0] * before)
+                with monkeypatch.context() as patched:
+                    patched.setattr(time, "time", lambda looks=looks: next(looks, 20_001 * DAY + 1.0))
+                    charge = usage.take("ann", 10, 150)
+                assert usage._of["ann"] == (charge.day, 10 if charge.day == 20_001 else 110)
+
+    asyncio.run(scenario())
+
+
 def test_what_is_not_stored_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
@@ -157,6 +203,8 @@ def test_events_per_second(tmp_path: Path) -> None:
             with pytest.raises(Overloaded, match=r"ann publishes more than 0.01 events per second") as found:
                 await ann.request("POST", "/v1/events", {"event": {"price": 1}})
             assert 90 < found.value.retry_after < 110
+            with pytest.raises(Overloaded):  # longer than the client waits for an answer: the program is told
+                await ann.publish({"price": 1})
             await root.publish_many([{"price": 1}] * 10)  # others are not limited
 
     asyncio.run(scenario())
@@ -169,6 +217,14 @@ def test_an_own_rate_comes_before_that_of_the_broker() -> None:
     limiter.take("bob", 5)
     with pytest.raises(Exception, match="bob publishes more than 1 events per second"):
         limiter.take("bob", 1)
+
+
+def test_a_rate_of_nearly_nothing() -> None:
+    limiter = RateLimiter(0.0)
+    limiter.take("ann", 10_000, own_rate=1e-320)
+    with pytest.raises(Overloaded) as found:
+        limiter.take("ann", 1, own_rate=1e-320)
+    assert found.value.retry_after == DAY
 
 
 @pytest.mark.parametrize("bad", [{"max_subscriptions": -1}, {"publish_rate": float("nan")}, {"max_day_bytes": 2**60}])

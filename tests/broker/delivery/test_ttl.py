@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,24 +14,14 @@ import hitbox
 from hitbox.broker import admin
 from hitbox.broker.client import BadRequest, Client
 from hitbox.broker.clock import time
+from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.metrics import exposition
-from hitbox.broker.published_event import MAX_TTL, PublishedEvent, expires_at
+from hitbox.broker.published_event import MAX_SECONDS, PublishedEvent, expires_at
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscription
 from support.broker_kit import Listener, running, serving, until
 
 EVERYTHING = [Subscription("all", "price >= 0", 4)]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Move the broker's wall clock by so many seconds."""
-    real = time.time_ns
-
-    def move(seconds: float) -> None:
-        monkeypatch.setattr(time, "time_ns", lambda: real() + int(seconds * 1e9))
-
-    return move
 
 
 def event(price: float, ttl: float | None = None) -> PublishedEvent:
@@ -58,7 +49,7 @@ def test_the_end_of_a_text_says_when_it_expires(body: bytes, expires: int) -> No
 def test_bad_times_are_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            for bad in (0, -1, MAX_TTL + 1, float("nan"), float("inf")):
+            for bad in (0, -1, MAX_SECONDS + 1, float("nan"), float("inf")):
                 with pytest.raises(hitbox.HitboxError, match="ttl_seconds must be more than 0 and at most 31622400"):
                     await broker.publish([event(1, bad)])
             assert broker.store.events.next() == 1
@@ -115,6 +106,49 @@ def test_deliveries_that_nobody_asks_for_are_removed(tmp_path: Path, later, monk
     asyncio.run(scenario())
 
 
+def test_what_is_recorded_late_or_replayed_expires_too(tmp_path: Path, later, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """A search that ends between the moment when an event is accepted and the moment when its deliveries are recorded
+    finds nothing of it. Neither does one before a replay."""
+    monkeypatch.setattr("hitbox.broker.delivery.expiry.PAUSE_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+
+            async def search() -> None:
+                broker.expiry.expect(0)
+                broker.expiry._not_before = 0.0
+                await until(lambda: broker.expiry._not_before and broker.expiry._step is None)
+
+            await broker.subscribe("ann", EVERYTHING)
+            ann, gate, right = broker.mailbox("ann"), asyncio.Event(), broker.dispatcher.run
+            await broker.publish([event(0)])
+            await until(broker.caught_up)
+
+            async def slow(batch: Any) -> Any:
+                await gate.wait()
+                return await right(batch)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Dispatcher, "run", lambda _, batch: slow(batch))
+                await broker.publish([event(1, 60)])
+                await search()
+                gate.set()
+                await until(broker.caught_up)
+            later(100)
+            await until(lambda: ann.expired == 1)
+            await broker.publish([event(1, 60)])
+            await until(broker.caught_up)
+            await broker.subscribe("bob", EVERYTHING)
+            await broker.writer.submit(lambda: broker.store.acknowledge([(ann.subscriber.number, 4, 3)]))
+            await search()
+            assert await admin.replay(broker, "bob", 3) == 1
+            later(300)
+            await until(lambda: broker.mailbox("bob").expired == 1)
+            assert broker.store.unacknowledged() == 1
+
+    asyncio.run(scenario())
+
+
 def test_what_a_client_has_is_its_own_until_it_fails(tmp_path: Path, later) -> None:  # type: ignore[no-untyped-def]
     """A delivery in flight may be acknowledged late. If it is refused instead, it is not tried again."""
 
@@ -125,8 +159,8 @@ def test_what_a_client_has_is_its_own_until_it_fails(tmp_path: Path, later) -> N
             await broker.publish([event(1, 60), event(2, 60), event(3)])
             await until(lambda: len(ann.got) == 3 and broker.caught_up())
             later(100)
-            broker._expiry.expect(0)
-            await until(lambda: broker._expiry._not_before and broker._expiry._step is None)
+            broker.expiry.expect(0)
+            await until(lambda: broker.expiry._not_before and broker.expiry._step is None)
             broker.tracker.acknowledge(ann.mailbox, [1])
             broker.tracker.refuse(ann.mailbox, [2, 3])
             await until(lambda: len(ann.got) == 4)
@@ -159,6 +193,59 @@ def test_replays_leave_out_what_has_expired(tmp_path: Path, later) -> None:  # t
             await until(lambda: len(ann.got) == 4)
             assert ann.seqs() == [1, 2, 2, 2]
             await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_revived_dead_letter_keeps_its_event(tmp_path: Path) -> None:
+    """Without its event nobody knows when it was accepted, and it would count as expired."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, keep_seconds=0) as broker:
+            await broker.subscribe("ann", EVERYTHING)
+            ann = await Listener(broker, auto=False).attach("ann", options=Options(max_tries=1))
+            await broker.publish([event(1, 600), event(2)])
+            await until(lambda: len(ann.got) == 2 and broker.caught_up())
+            broker.tracker.refuse(ann.mailbox, [1, 2])
+            await until(lambda: broker.store.dead.rows() == 2)
+            await ann.leave()
+            assert await admin.replay_dead_letters(broker, [1, 2]) == 2
+            await broker.writer.submit(broker._retain)
+            assert broker.store.events.first() == 1
+            late, _, _ = broker.store.expired((-1, 0, 0), 100, time.time_ns() // 1000)
+            assert late == []
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: len(ann.got) == 2 and not ann.mailbox.pending)
+            assert [(d["seq"], d["time"] > 0) for d in ann.got] == [(1, True), (2, True)]
+            await ann.leave()
+            await broker.writer.submit(broker._retain)
+            assert broker.store.events.first() == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("policy", "counter"), [("spool", "dead"), ("drop_oldest", "dropped")])
+def test_what_has_expired_is_neither_a_dead_letter_nor_dropped(
+    tmp_path: Path, later, policy: Any, counter: str
+) -> None:  # type: ignore[no-untyped-def]
+    """The limit comes before the search: what has expired is removed as such."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.put_subscriber("ann", Options(policy, limit=10))
+            await broker.subscribe("ann", EVERYTHING)
+            ann = broker.mailbox("ann")
+            await broker.publish([event(1), *[event(n, 60) for n in range(6)], event(2)])
+            await until(broker.caught_up)
+            broker.expiry.step = lambda: None  # type: ignore[method-assign]
+            later(100)
+            await broker.publish([event(n) for n in range(5)])  # 13 pending, 7 without those that have expired
+            await until(lambda: broker.caught_up() and ann.pending == 7)
+            assert (ann.expired, getattr(ann, counter), broker.store.dead.rows()) == (6, 0, 0)
+            await broker.publish([event(n) for n in range(5)])
+            await until(lambda: broker.caught_up() and ann.pending == 10)
+            assert (ann.expired, getattr(ann, counter)) == (6, 2)
+            assert broker.describe()["expired"] == 6
 
     asyncio.run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.metrics import exposition
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriber_record import USE_SECONDS, read_record
+from hitbox.broker.subscriptions import Subscriber
 from hitbox.broker.webhook import WebhookSettings
 from support.broker_kit import Listener, item, running, serving, sub, until
 
@@ -117,6 +119,57 @@ def test_one_that_comes_back_while_it_is_being_removed_stays(tmp_path: Path, lat
             await removing
             assert names(broker) == {"ann"}
             assert ann.closed is None
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_comes_during_the_removal_gets_a_new_subscriber(
+    tmp_path: Path, later: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is connected afterwards: not to the one that goes, which would end its connection for good."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.put_subscriber("ann", Options(expires_seconds=60))
+            old, clear, begun, go_on = (
+                broker.subscriber("ann"),
+                broker.registry.clear,
+                asyncio.Event(),
+                threading.Event(),
+            )
+            loop = asyncio.get_running_loop()
+
+            def slow(subscriber: Subscriber) -> None:
+                loop.call_soon_threadsafe(begun.set)
+                go_on.wait(20)
+                clear(subscriber)
+
+            monkeypatch.setattr(broker.registry, "clear", slow)
+            later(100)
+            removing = asyncio.create_task(broker._remove_subscriber(old, only_unused=True))
+            await begun.wait()
+            coming = asyncio.create_task(Listener(broker).attach("ann"))
+            await asyncio.sleep(0.01)
+            go_on.set()
+            await removing
+            ann = await coming
+            assert broker.subscriber("ann") is ann.mailbox.subscriber is not old
+            assert ann.closed is None
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_the_time_begins_when_the_connection_ends(tmp_path: Path, later: Move) -> None:
+    """Not when somebody looked the last time, which may be long ago if the broker was busy."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            ann = await Listener(broker).attach("ann", options=Options(expires_seconds=60))
+            later(1000)
+            ann.mailbox.disconnect(ann)
+            assert ann.mailbox.unused_seconds() < 60
             await ann.leave()
 
     asyncio.run(scenario())

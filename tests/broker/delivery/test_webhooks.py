@@ -24,8 +24,10 @@ import pytest
 from hitbox.broker import metrics
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
+from hitbox.broker.clock import time as clock
 from hitbox.broker.delivery import target_address, webhooks
 from hitbox.broker.delivery.target_address import is_public
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.webhook import Secret, WebhookSettings
 from support.broker_kit import Listener, item, serving, sub, until
@@ -376,6 +378,29 @@ def test_requests_at_a_time_per_target_and_in_all(tmp_path: Path) -> None:
             await until(lambda: broker.describe()["pending"] == 0)
             assert sorted(one.seqs()) == sorted(two.seqs()) == list(range(1, 11))
             assert max(one.most_at_once, two.most_at_once) <= 2
+
+    run(scenario())
+
+
+def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = clock.time_ns
+
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=1) as (broker, _), target() as there:
+            there.hold = asyncio.Event()
+            await prepare(broker)
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=2, max_requests=4))
+            await publish(broker)
+            await until(lambda: there.at_once)
+            await broker.publish([PublishedEvent({"qty": n}, ttl_seconds=60) for n in (1, 2)])
+            await until(lambda: len(broker.mailbox("ann").in_flight) == 3)
+            await broker.publish([PublishedEvent({"qty": 1}, ttl_seconds=60), item(qty=1)])
+            await until(lambda: len(broker.mailbox("ann").in_flight) == 5)
+            monkeypatch.setattr(clock, "time_ns", lambda: real() + 100 * 10**9)
+            there.hold.set()
+            await until(lambda: pending(broker) == 0)
+            assert there.seqs() == [1, 5]
+            assert broker.mailbox("ann").expired == 3
 
     run(scenario())
 

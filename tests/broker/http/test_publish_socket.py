@@ -18,7 +18,7 @@ from websockets.http11 import Request, Response
 from hitbox.broker.access.principals import hash_of
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
-from hitbox.broker.errors import NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
 from hitbox.broker.http.publish_socket import MOST_UNANSWERED
 from support.broker_kit import Listener, item, serving, sub, until
 
@@ -64,6 +64,32 @@ def test_many_in_flight_are_answered_in_order(tmp_path: Path) -> None:
                 n for n in range(2_000) if n != 500
             ]
             assert commits(broker) - before < 2_000  # stored in groups
+
+    run(scenario())
+
+
+def test_items_of_the_wrong_kind_refuse_their_own_request_only(tmp_path: Path) -> None:
+    """Callers share the connection: the mistake of one must not leave the others without an answer."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            async with publishing(url) as socket:
+                bad = [{"event": 5}, {"event": {"qty": 1}, "id": 5}, {"event": {}, "colour": "red"}, "x", None]
+                for n, one in enumerate(bad):
+                    await socket.send(json.dumps({"type": "publish", "request": n, "items": [one]}))
+                await socket.send(publish(7, {"qty": 1}))
+                answers = [json.loads(await socket.recv()) for _ in range(6)]
+                assert [a["request"] for a in answers] == [0, 1, 2, 3, 4, 7]
+                assert [a["type"] for a in answers] == ["error"] * 5 + ["done"]
+                assert {a["status"] for a in answers[:5]} == {400}
+                assert "items[0].id" in answers[1]["error"]["message"]
+            async with Client(url) as client:
+                mistakes = [client.publish({"qty": 1}, id=5), client.publish({"qty": 1}, ttl_seconds="x")]  # type: ignore[arg-type]
+                calls = [*mistakes, *(client.publish({"qty": n}) for n in range(20))]
+                found = await asyncio.gather(*calls, return_exceptions=True)
+                assert [type(one) for one in found[:2]] == [BadRequest] * 2
+                assert sorted(found[2:]) == list(range(2, 22))  # type: ignore[type-var]
+            assert broker.store.events.next() == 22
 
     run(scenario())
 
@@ -132,7 +158,7 @@ def test_overload_refuses_some_and_nothing_hangs(tmp_path: Path) -> None:
     [
         ("{", 1008),
         ('{"type": "hello", "subscriber": "ann"}', 1008),
-        ('{"type": "publish", "request": 1, "items": [{"event": {}, "more": 1}]}', 1008),
+        ('{"type": "publish", "request": "x", "items": []}', 1008),
         (publish(1, {"city": "x" * 200_000}), 1009),
     ],
 )

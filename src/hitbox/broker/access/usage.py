@@ -37,12 +37,16 @@ class Usage:
 
     def today(self, principal: str) -> int:
         """Bytes that it has published today."""
-        day, used = self._of.get(principal, (0, 0))
-        return used if day == _today() else 0
+        return self._on(_today(), principal)
+
+    def _on(self, day: int, principal: str) -> int:
+        known, used = self._of.get(principal, (0, 0))
+        return used if known == day else 0
 
     def take(self, principal: str, size: int, most: int) -> Charge:
         """Count a publish of this size. Raises Forbidden if that is more than `most` bytes per day."""
-        used, day = self.today(principal), _today()
+        day = _today()
+        used = self._on(day, principal)
         if used + size > most:
             raise Forbidden(
                 f"{principal!r} has published {used} bytes today and may publish {most} per day (max_day_bytes): "

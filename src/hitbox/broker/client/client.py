@@ -81,6 +81,7 @@ class Client(Management):
         await self.close()
 
     async def close(self) -> None:
+        """Disconnect, for good. A publish without an answer raises NoAnswer, also if it has an id."""
         await self._publishing.close()
         await self._http.aclose()
 
@@ -102,7 +103,12 @@ class Client(Management):
             raise error_of(found, status)
         return found
 
+    def _check_open(self) -> None:
+        if self._publishing.closed:
+            raise StoreFailed("the client is closed")
+
     async def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+        self._check_open()
         try:
             return await self._http.request(method, path, **request)
         except httpx.HTTPError as problem:
@@ -130,6 +136,7 @@ class Client(Management):
         """Once per second {"stats": .., "events": .., "arrived": ..}: the figures and the latest events, or those for
         which the predicate holds. Ends when the broker ends it."""
         params = {"where": where} if where else {}
+        self._check_open()
         try:
             timeout = httpx.Timeout(self.timeout, read=None)
             async with self._http.stream("GET", "/v1/live", params=params, timeout=timeout) as response:
@@ -171,6 +178,7 @@ class Client(Management):
     async def download(self, method: str, path: str, file: IO[bytes], progress: Progress = no_progress) -> None:
         """Write the answer to a file. `progress` gets (done, total), in bytes."""
         done = total = 0
+        self._check_open()
         try:
             timeout = httpx.Timeout(self.timeout, read=None)  # the broker may need long to prepare the answer
             async with self._http.stream(method, path, timeout=timeout) as response:
@@ -197,13 +205,17 @@ class Client(Management):
         content_type: str | None = None,
         id: str | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
         """Publish one event; returns its number once it is durable. `payload` is delivered with it, but not matched:
         anything that JSON can hold, or bytes with a `content_type`. With an `id` that no other event has, such as a
         UUID, the event is stored once, however often it is published, and the client tries again if it gets no
-        answer. After `ttl_seconds` it is not delivered any more."""
-        more = {"payloads": [payload], "content_types": [content_type], "ids": [id]}
-        return await self.publish_many([event], [where], ttl_seconds=ttl_seconds, **more)
+        answer. After `ttl_seconds` it is not delivered any more. With `delay_seconds` it is matched and delivered that
+        much later; the number is then its number among the delayed events, for `cancel_delayed`, or 0 if the id belongs
+        to an event whose delay has passed."""
+        more: dict[str, Any] = {"payloads": [payload], "content_types": [content_type], "ids": [id]}
+        times: dict[str, Any] = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        return await self.publish_many([event], [where], **more, **times)
 
     async def publish_many(
         self,
@@ -214,10 +226,12 @@ class Client(Management):
         content_types: Sequence[str | None] | None = None,
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
-        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded. They are a
-        list or a table, as in `Index.match_batch`. `where`, `payloads`, `content_types` and `ids` have one entry per
-        event; with ids, the events need not have numbers that follow each other. `ttl_seconds` is for all of them.
+        """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded, unless it
+        would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`,
+        `payloads`, `content_types` and `ids` have one entry per event; with ids, the events need not have numbers that
+        follow each other. `ttl_seconds` and `delay_seconds` are for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
         """
@@ -227,7 +241,7 @@ class Client(Management):
         items = [
             {
                 "event": for_json(event),
-                **_given(where=text, id=id, ttl_seconds=ttl_seconds),
+                **_given(where=text, id=id, delay_seconds=delay_seconds, ttl_seconds=ttl_seconds),
                 **payload_fields(payload, kind),
             }
             for event, text, payload, kind, id in zip(rows, *columns, strict=True)
@@ -241,21 +255,21 @@ class Client(Management):
         return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED), True)
 
     async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]], repeatable: bool) -> int:
-        """The number of the first event. Tries again while the broker is overloaded. Without an answer it tries again,
-        for `timeout` seconds, if the events have ids."""
+        """The number of the first event. Tries again while the broker is overloaded, unless it says to wait longer than
+        `timeout` seconds. Without an answer it tries again, for `timeout` seconds, if the events have ids."""
         until = time.monotonic() + self.timeout
         for pause in pauses():
             try:
                 found = await publish()
-                return int(found["first"])
+                return int(found["delayed"] if "delayed" in found else found["first"])
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
             except Overloaded as problem:
-                if pause >= LONGEST_PAUSE / 2:
+                if pause >= LONGEST_PAUSE / 2 or problem.retry_after > self.timeout:
                     raise
                 await asyncio.sleep(max(pause, problem.retry_after))
             except NoAnswer:
-                if not repeatable or time.monotonic() + pause >= until:
+                if not repeatable or self._publishing.closed or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("pauses do not end")
@@ -263,6 +277,7 @@ class Client(Management):
     async def _publish(self, items: list[dict[str, Any]]) -> Any:
         """Publish over the socket. If there is none, publish by HTTP, which also says what is wrong."""
         content = encoded(items)
+        self._check_open()
         if self._publish_by_http or len(content) > LARGEST:
             return await self.request("POST", "/v1/events", items)
         try:

@@ -25,6 +25,7 @@ class PublishSocket:
 
     def __init__(self, open_socket: Callable[[], Any]):
         self._open_socket = open_socket
+        self.closed = False
         self._opening = asyncio.Lock()
         self._socket: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -32,10 +33,14 @@ class PublishSocket:
         self._requests = itertools.count(1)
 
     async def open(self) -> None:
-        """Connect, if there is no connection. Raises what opening a WebSocket raises."""
+        """Connect, if there is no connection. Raises what opening a WebSocket raises, or ConnectionLost."""
         async with self._opening:
             if self._reader is None or self._reader.done() or self._reader.get_loop() != asyncio.get_running_loop():
-                self._socket = await self._open_socket()
+                socket = await self._open_socket()
+                if self.closed:
+                    await socket.close()
+                    raise ConnectionLost("the client was closed")
+                self._socket = socket
                 self._reader = asyncio.create_task(self._read(self._socket))
 
     async def publish(self, items: bytes) -> Any:
@@ -70,6 +75,8 @@ class PublishSocket:
                 await socket.close()
 
     async def close(self) -> None:
+        """Disconnect, for good. Publishes without an answer raise ConnectionLost."""
+        self.closed = True
         if self._reader is not None and self._reader.get_loop() is asyncio.get_running_loop():
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)

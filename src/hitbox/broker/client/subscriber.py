@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -106,6 +107,7 @@ class Subscriber:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._socket is not None:
             await self._socket.close()
+        self._arrived.set()  # who waits for a delivery, in another task, is told
         if self._fatal_error is None:
             self._tell("closed", "the program closed it")
 
@@ -126,8 +128,7 @@ class Subscriber:
         """Add or replace a subscription; returns warnings."""
         one = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
         found = await self._request({"type": "subscribe", "put": [one]})
-        if self._hello["ephemeral"]:
-            self._subscriptions[name] = one
+        self._subscriptions[name] = one
         return list(found["warnings"])
 
     async def unsubscribe(self, name: str) -> None:
@@ -231,6 +232,8 @@ class Subscriber:
         while not self._waiting:
             if self._fatal_error is not None:
                 raise self._fatal_error
+            if self._task is None or self._task.done():
+                raise StoreFailed("the subscriber is not connected: use it inside of `async with`")
             if self._starved():
                 await self._send_window()
             self._arrived.clear()
@@ -261,13 +264,14 @@ class Subscriber:
             if self.auto:
                 await self.finish(found)
 
-    async def run(self, callback: Callable[[Delivery], Awaitable[None] | None]) -> None:
-        """Call `callback` for each delivery until cancelled. An exception is logged, and the delivery is refused."""
+    async def run(self, callback: Callable[[Delivery], object]) -> None:
+        """Call `callback` for each delivery until cancelled, and wait for it if it is asynchronous. An exception is
+        logged, and the delivery is refused."""
         while True:
             found = await self.next()
             try:
                 result = callback(found)
-                if result is not None:
+                if inspect.isawaitable(result):
                     await result
             except Exception:
                 self.log_failure(found)
@@ -375,6 +379,10 @@ class Subscriber:
             log.warning("connected to the broker at %s", self._client.url)
         self._socket, self._last_error, self._refusal = socket, "", None
         self.connections += 1
+        if self._subscriptions and "put" not in hello and welcome.get("new"):  # it expired, or was removed
+            log.warning("the broker did not know subscriber %r any more: its subscriptions are made again", self.name)
+            put = list(self._subscriptions.values())
+            await self._send({"type": "subscribe", "put": put, "request": next(self._requests)})
         await self._send_acks()
         self._tell("connected")
         if self._ready is not None and not self._ready.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import threading
 import weakref
@@ -88,9 +89,11 @@ class SyncClient(SyncManagement):
         content_type: str | None = None,
         id: str | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
-        more = {"payload": payload, "content_type": content_type, "id": id, "ttl_seconds": ttl_seconds}
-        return int(self.do(self.asynchronous.publish(event, where, **more)))
+        more = {"payload": payload, "content_type": content_type, "id": id}
+        times = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        return int(self.do(self.asynchronous.publish(event, where, **more, **times)))
 
     def publish_many(
         self,
@@ -101,9 +104,11 @@ class SyncClient(SyncManagement):
         content_types: Sequence[str | None] | None = None,
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
-        more = {"payloads": payloads, "content_types": content_types, "ids": ids, "ttl_seconds": ttl_seconds}
-        return int(self.do(self.asynchronous.publish_many(events, where, **more)))
+        more = {"payloads": payloads, "content_types": content_types, "ids": ids}
+        times = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        return int(self.do(self.asynchronous.publish_many(events, where, **more, **times)))
 
     def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         return int(self.do(self.asynchronous.publish_cloudevents(*events)))
@@ -291,13 +296,17 @@ class SyncSubscriber:
             while True:
                 found = self.next()
                 try:
-                    callback(found)
+                    result = callback(found)
                 except Exception:
                     self._subscriber.log_failure(found)
                     self.nack(found)
-                else:
-                    if self._subscriber.auto:
-                        self._do(self._subscriber.finish(found))
+                    continue
+                if inspect.iscoroutine(result):  # nothing of it has run
+                    result.close()
+                    self.nack(found)
+                    raise BadRequest("the callback is asynchronous: use it with `hitbox.Client`, not with Client.sync")
+                if self._subscriber.auto:
+                    self._do(self._subscriber.finish(found))
         except StoreFailed:
             if not self._closed:
                 raise

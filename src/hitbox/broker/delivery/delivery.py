@@ -85,7 +85,7 @@ class DeliveryTracker:
         while mailbox.is_served(connection):
             if not mailbox.subscriber.paused:
                 found = mailbox.take(connection, most)
-                if fresh := self._unexpired(mailbox, found):
+                if fresh := self.unexpired(mailbox, found):
                     return fresh
                 if found:
                     continue
@@ -97,7 +97,7 @@ class DeliveryTracker:
             await mailbox.wake.wait()
         return []
 
-    def _unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
+    def unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those of the deliveries whose time to live has not passed; the others are removed."""
         now = time.time_ns() // 1000
         late = [d for d in deliveries if d.expires and d.expires <= now]
@@ -118,7 +118,7 @@ class DeliveryTracker:
             if some:
                 self._after_record(some[0][1], partial(self._remove_expired, mailbox, some))
 
-    def _remove_expired(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> None:
+    def _remove_expired(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> asyncio.Future[int]:
         number = mailbox.subscriber.number
         gone = self.writer.submit(
             lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()), mandatory=True
@@ -126,6 +126,7 @@ class DeliveryTracker:
         self._count_removed(mailbox, gone).add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._count_expired(mailbox, done.result())
         )
+        return gone
 
     def _count_expired(self, mailbox: Mailbox, count: int) -> None:
         mailbox.expired += count
@@ -281,15 +282,25 @@ class DeliveryTracker:
             await self._enforce_pending_limit(mailbox)
 
     async def _enforce_pending_limit(self, mailbox: Mailbox) -> None:
-        """A durable subscriber has more pending deliveries than its limit: apply its policy."""
+        """A durable subscriber has more pending deliveries than its limit: apply its policy to the oldest. If some of
+        them, or of the next ones, have expired, these are removed first."""
         options, number = mailbox.subscriber.options, mailbox.subscriber.number
         if options.policy == "disconnect":
             if mailbox.within_limit and mailbox.connected is not None and not mailbox.subscriber.paused:
                 mailbox.within_limit = False
                 mailbox.close_slow_connections()
             return
-        over = mailbox.pending - options.limit
-        keys = await self.writer.submit(lambda: self.store.oldest(number, over), mandatory=True)
+        over, now = mailbox.pending - options.limit, time.time_ns() // 1000
+
+        def oldest() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+            found = self.store.oldest(number, over + FETCH_ROWS)
+            return found[:over], self.store.expired_of(found, now)
+
+        keys, late = await self.writer.submit(oldest, mandatory=True)
+        if late:
+            mailbox.drop(seq for _, seq in late)
+            await self._remove_expired(mailbox, late)
+            return  # that may be enough
         mailbox.drop(seq for _, seq in keys)
         if options.policy == "spool":
             mailbox.dead += len(keys)

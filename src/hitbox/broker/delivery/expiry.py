@@ -32,7 +32,7 @@ class ExpirySearch:
         self._step: asyncio.Future[Found] | None = None
 
     def expect(self, expires: int) -> None:
-        """An event was accepted that expires at this time."""
+        """Deliveries were recorded that expire at this time; 0: it is unknown, look at them."""
         self._next = min(self._next, expires)
 
     def step(self) -> None:

@@ -379,6 +379,7 @@ class Mailbox:
         consumer = self._consumers.pop(id(connection), None)
         if consumer is None:
             return
+        self.subscriber.used = time.monotonic()
         if self._consumers:
             for delivery in reversed([d for d in self.in_flight.values() if d.holder is consumer]):
                 self._remove_in_flight(delivery.seq)

@@ -218,12 +218,15 @@ class WebhookSession(Receiver):
             self.ended.set()  # `run` raises it
 
     async def _push(self, deliveries: list[Delivery]) -> None:
-        seqs = [d.seq for d in deliveries]
-        body = self._body(deliveries)
-        id = message_id(self.mailbox.subscriber.name, seqs)
         async with self.requests.turns:
             if self.ended.is_set():
                 return  # they go to whoever is next
+            deliveries = self.tracker.unexpired(self.mailbox, deliveries)  # it may have waited for its turn
+            if not deliveries:
+                return
+            seqs = [d.seq for d in deliveries]
+            body = self._body(deliveries)
+            id = message_id(self.mailbox.subscriber.name, seqs)
             self.tracker.sent(self.mailbox, deliveries)
             headers = signed_headers(self.webhook, id, time.time(), body)
             headers |= {"content-type": "application/json", "user-agent": "hitbox"}

@@ -22,6 +22,8 @@ ADDRESS = re.compile(
 PORTS = {"http": 80, "https": 443}
 PROTOCOL = "hitbox.json.2"
 BEARER = "bearer."
+LONGEST_WAIT = 86_400.0
+"""Seconds that a publisher over its rate is told to wait, at most."""
 
 
 def parse_address(text: str, header: str, port: int) -> tuple[str, int]:
@@ -145,5 +147,6 @@ class RateLimiter:
         level, then = self._levels.get(principal, (rate, now))
         level = min(level + (now - then) * rate, rate)
         if level <= 0:
-            raise Overloaded(f"{principal} publishes more than {rate:g} events per second", -level / rate + 0.1)
+            wait = min(-level / rate + 0.1, LONGEST_WAIT)
+            raise Overloaded(f"{principal} publishes more than {rate:g} events per second", wait)
         self._levels[principal] = (level - count, now)

@@ -23,16 +23,24 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.broker import Broker
+from hitbox.broker.errors import BadRequest
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.websocket import Publish, check_publish, receive, send_texts
+from hitbox.broker.published_event import answered
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
 LARGE = 64 * 1024
 """A message of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
+
+
+class Frame(msgspec.Struct, tag_field="type", tag="publish"):
+    """A message without its items, which may be invalid."""
+
+    request: int = 0
 
 
 class PublishSession:
@@ -44,7 +52,7 @@ class PublishSession:
         self.socket, self.broker, self.rate_limiter, self.caller = socket, broker, rate_limiter, caller
         self._close_with = (1000, "")
         self._ended = asyncio.Event()
-        self._unanswered: deque[tuple[Publish, asyncio.Future[int] | HitboxError]] = deque()
+        self._unanswered: deque[tuple[Publish | Frame, asyncio.Future[int] | HitboxError]] = deque()
         self._more, self._fewer = asyncio.Event(), asyncio.Event()
 
     def close(self, code: int, reason: str) -> None:
@@ -74,12 +82,18 @@ class PublishSession:
         while True:
             data = await receive(self.socket)
             large = len(data) > LARGE
-            message = await asyncio.to_thread(_decode, data) if large else _decode(data)
+            message: Publish | Frame
+            found: asyncio.Future[int] | HitboxError
             try:
-                await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-                found: asyncio.Future[int] | HitboxError = await self.broker.accept(message.items, self.caller.name)
-            except HitboxError as problem:
-                found = problem
+                message = await asyncio.to_thread(_decode, data) if large else _decode(data)
+            except BadRequest as problem:
+                message, found = _frame(data, problem), problem
+            else:
+                try:
+                    await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
+                    found = await self.broker.accept(message.items, self.caller.name)
+                except HitboxError as problem:
+                    found = problem
             self._unanswered.append((message, found))
             self._more.set()
             while len(self._unanswered) >= MOST_UNANSWERED:
@@ -110,10 +124,22 @@ def _decode(data: bytes | str) -> Publish:
     return request_bodies.decode(data, Publish)
 
 
-def _answer(message: Publish, found: asyncio.Future[int] | HitboxError) -> bytes:
+def _frame(data: bytes | str, problem: BadRequest) -> Frame:
+    """Which request has invalid items. Raises the problem if that cannot be read: then the connection ends."""
+    try:
+        return request_bodies.decode(data, Frame)
+    except BadRequest:
+        raise problem from None
+
+
+def _answer(message: Publish | Frame, found: asyncio.Future[int] | HitboxError) -> bytes:
     problem = found if isinstance(found, HitboxError) else found.exception()
     if problem is None:
         assert not isinstance(found, HitboxError)
+        assert isinstance(message, Publish)
+        if message.items and message.items[0].delay_seconds is not None:
+            done = {"type": "done", "request": message.request, **answered(message.items, found.result())}
+            return msgspec.json.encode(done)
         return b'{"type":"done","request":%d,"first":%d,"count":%d}' % (
             message.request, found.result(), len(message.items),
         )  # fmt: skip

@@ -19,14 +19,14 @@ came on an earlier connection.
 
 "format": "cloudevents" in a hello asks for deliveries with a whole CloudEvent, with its data, in "cloudevent".
 
-"put" in a hello creates subscriptions together with the subscriber, all or none; the welcome has "warnings" about
-them. Flow control: at most `window` deliveries are sent and not yet acknowledged; a "window" message changes this at
-any time. A delivery that is not acknowledged within the subscriber's `visibility_seconds` is sent again. That time
-starts when the delivery is written to the connection, and starts again at each "extend" that names it. A client may
-extend as often as needed: deliveries that still wait in the client, and those that it works on. With "ephemeral": true
-the subscriber and its subscriptions exist as long as the connection, get live events only, and acknowledge nothing. An
-ephemeral subscriber without a name is given one. A browser cannot set headers, so it sends its token as the subprotocol
-"bearer.TOKEN" next to "hitbox.json.2".
+"put" in a hello creates subscriptions together with the subscriber, all or none; the welcome has "warnings" about them,
+and "new" says whether this connection made the subscriber. Flow control: at most `window` deliveries are sent and not
+yet acknowledged; a "window" message changes this at any time. A delivery that is not acknowledged within the
+subscriber's `visibility_seconds` is sent again. That time starts when the delivery is written to the connection, and
+starts again at each "extend" that names it. A client may extend as often as needed: deliveries that still wait in the
+client, and those that it works on. With "ephemeral": true the subscriber and its subscriptions exist as long as the
+connection, get live events only, and acknowledge nothing. An ephemeral subscriber without a name is given one. A
+browser cannot set headers, so it sends its token as the subprotocol "bearer.TOKEN" next to "hitbox.json.2".
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from hitbox.broker.http.access_log import SENT_BYTES
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import close_code, describe, status_of
 from hitbox.broker.logs import without_message
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, answered
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
@@ -169,6 +169,7 @@ class Session(Receiver):
         self._format = hello.format
         check_batch(self.broker, len(hello.put))
         warnings: list[str] = []
+        new = hello.subscriber not in self.broker.registry.by_name
         if hello.ephemeral:
             name = check_name(hello.subscriber or f"live-{secrets.token_hex(8)}", "subscriber")
             owner = self.caller.receiver(name) if hello.subscriber else self.caller.own_name()
@@ -184,7 +185,7 @@ class Session(Receiver):
         try:
             if hello.ephemeral and hello.put:
                 warnings = await self.broker.subscribe(name, hello.put, owner=owner)
-            await self._send_message({"type": "welcome", **mailbox.describe(), "warnings": warnings})
+            await self._send_message({"type": "welcome", **mailbox.describe(), "new": new, "warnings": warnings})
         except BaseException:
             await self.broker.detach(mailbox, self)
             raise
@@ -245,7 +246,7 @@ class Session(Receiver):
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-        return {"first": await self.broker.publish(message.items, self.caller.name), "count": len(message.items)}
+        return answered(message.items, await self.broker.publish(message.items, self.caller.name))
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
