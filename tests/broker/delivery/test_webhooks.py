@@ -340,6 +340,28 @@ def test_retry_after_is_respected_within_bounds(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_target_with_several_requests_at_a_time_is_left_alone_too(tmp_path: Path) -> None:
+    """Also by what comes after the failure, for which a request is free."""
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(backoff_seconds=0.5, max_backoff_seconds=0.5))
+            there.answers = [answer(503, retry_after="3000")]
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1, max_requests=4))
+            await publish(broker)
+            await until(lambda: shown(broker)["problem"])
+            last = await publish(broker, 3)
+            await until(lambda: broker.tracker.recorded >= last + 2 and broker.mailbox("ann").resent == 1)
+            await asyncio.sleep(0.1)
+            assert (there.seqs(), pending(broker)) == ([1], 4)
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=2))  # new settings are tried at once
+            there.answers = [answer(503)]
+            await until(lambda: pending(broker) == 0)  # without Retry-After it is left alone for a short time only
+            assert set(there.seqs()) == {1, 2, 3, 4}
+
+    run(scenario())
+
+
 def test_requests_at_a_time_per_target_and_in_all(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path, max_webhook_requests=3) as (broker, _), target() as one, target() as two:
@@ -408,6 +430,23 @@ def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
             await until(lambda: broker.statistics.webhook_requests["blocked"] >= 2)
             assert "no public address" in shown(broker)["problem"]
             assert (there.connections, pending(broker)) == (0, 1)
+
+    run(scenario())
+
+
+def test_plain_http_that_was_allowed_once_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with target() as there:
+            async with private(tmp_path) as (broker, _):
+                await prepare(broker, Options(backoff_seconds=0.01, max_tries=1000))
+                await broker.put_webhook("ann", WebhookSettings(there.url("public.example")))
+            monkeypatch.setattr(target_address, "is_public", lambda _: True)
+            monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.1"])
+            async with serving(tmp_path) as (broker, _):  # the setting is off now
+                await publish(broker)
+                await until(lambda: broker.statistics.webhook_requests)
+                assert (list(broker.statistics.webhook_requests), there.got) == (["blocked"], [])
+                assert "must be https" in shown(broker)["problem"]
 
     run(scenario())
 

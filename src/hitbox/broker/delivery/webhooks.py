@@ -30,11 +30,11 @@ from hitbox.broker.clock import time
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import MOST_DOUBLINGS, Connection, Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
-from hitbox.broker.delivery.target_address import AddressNotAllowed, CheckedNetwork
-from hitbox.broker.errors import NotAllowed
+from hitbox.broker.delivery.target_address import CheckedNetwork
+from hitbox.broker.errors import BadRequest, NotAllowed
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Settings
-from hitbox.broker.webhook import Webhook, message_id, signed_headers
+from hitbox.broker.webhook import Webhook, check_url, message_id, signed_headers
 from hitbox.errors import HitboxError
 
 RETRY_AFTER_MOST = 3600.0
@@ -73,11 +73,12 @@ class Requests:
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
         try:
+            check_url(url, self.network.allow_private)  # it may have been set while more was allowed
             async with asyncio.timeout(seconds) as limit:
                 return await self._post(url, headers, body, limit)
         except TimeoutError:
             return Outcome("late", f"no answer within {seconds:g} seconds")
-        except AddressNotAllowed as problem:
+        except BadRequest as problem:  # also AddressNotAllowed
             return Outcome("blocked", str(problem))
         except httpcore.ProtocolError as problem:
             return Outcome("unreachable", f"no valid answer: {shortened(problem)}")
@@ -169,7 +170,7 @@ class WebhookSession(Receiver):
         self._slots = asyncio.Semaphore(found.max_requests)
         self._pushing: set[asyncio.Task[None]] = set()
         self._failures = 0  # requests in a row
-        self._resume_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None  # while the target is left alone
 
     @property
     def window(self) -> int:
@@ -186,6 +187,7 @@ class WebhookSession(Receiver):
             if self._pushing:
                 await asyncio.wait(self._pushing, timeout=DRAIN_SECONDS)
         finally:
+            self._stop_timer()
             for task in (*tasks, *self._pushing):
                 task.cancel()
             found = await asyncio.gather(*tasks, *self._pushing, return_exceptions=True)
@@ -198,8 +200,6 @@ class WebhookSession(Receiver):
             await self._slots.acquire()
             deliveries: list[Delivery] = []
             try:
-                while (wait := self._resume_at - time.monotonic()) > 0:
-                    await asyncio.sleep(wait)
                 deliveries = await self.next(self.mailbox, self.webhook.batch)
             finally:
                 if not deliveries:
@@ -261,7 +261,20 @@ class WebhookSession(Receiver):
         doubled = 2.0 ** min(self._failures, MOST_DOUBLINGS)
         self._failures += 1
         pause = max(min(options.backoff_seconds * doubled, options.max_backoff_seconds), outcome.retry_after)
-        self._resume_at = max(self._resume_at, time.monotonic() + pause)
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer.when() < loop.time() + pause:
+            self._stop_timer()
+            self._timer = loop.call_later(pause, self._resume)
+        self.mailbox.set_window(self, 0)
+
+    def _resume(self) -> None:
+        self._timer = None
+        self.mailbox.set_window(self, self.window)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Host(Protocol):
