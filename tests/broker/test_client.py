@@ -173,6 +173,8 @@ def calls(client: Any, folder: Path) -> list[tuple[str, Any]]:
         ("dead_letters", lambda: client.dead_letters("ann")),
         ("replay_dead_letters", lambda: client.replay_dead_letters([1])),
         ("drop_dead_letters", lambda: client.drop_dead_letters([1])),
+        ("delayed", lambda: client.delayed()),
+        ("cancel_delayed", lambda: client.cancel_delayed([1])),
         ("schema", lambda: client.schema()),
         ("put_schema", lambda: client.put_schema({**SCHEMA, "weight": "float"})),
         ("stats", lambda: client.stats()),

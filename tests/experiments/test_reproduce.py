@@ -94,6 +94,23 @@ def test_a_finished_unit_is_not_measured_again(tmp_path: Path, monkeypatch: pyte
         Store(tmp_path).point(todo[0])
 
 
+def test_an_experiment_is_measured_on_one_kind_of_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = [*some("index-count", "subscriptions"), *some("index-count", "distinct")]
+    monkeypatch.setattr(runner, "cpu_model", lambda: "old")
+    runner.run(todo[:1], Store(tmp_path), decide=False)
+    partly = Store(tmp_path)
+    (first,) = [unit for unit in partly.valid(todo[0]) if (unit.contestant, unit.seed) == ("counting", 1)]
+    partly.put(todo[1], replace(first, code=todo[1].code("counting")), measurements.SCHEMA.empty_table())
+    monkeypatch.setattr(runner, "cpu_model", lambda: "new")
+    asked = runner.missing(todo, Store(tmp_path))
+    assert {one.task for one in asked} == {todo[1]}  # the first one is complete, on another machine
+    assert ("counting", 1) in {(one.label, one.seed) for one in asked}
+    assert runner.undecided(todo[:1], Store(tmp_path)) == []
+    runner.run(todo, Store(tmp_path), decide=False)
+    assert {unit.cpu for unit in Store(tmp_path).valid(todo[0])} == {"old"}
+    assert {unit.cpu for unit in Store(tmp_path).valid(todo[1])} == {"new"}
+
+
 def test_a_run_stops_when_its_time_is_over_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = some("index-count", "subscriptions", 2)
     clock = itertools.count()

@@ -16,6 +16,7 @@ from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.changes import parted
 from hitbox.broker.clock import time as clock
+from hitbox.broker.delivery.delayed import describe
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.store.checked_table import Row
@@ -85,6 +86,24 @@ async def latest_events(broker: Broker, count: int) -> list[Any]:
     """The latest stored events, `count` at most."""
     stored = broker.store.events
     return [one["event"] for one in await events(broker, max(stored.next() - count, stored.first()), count)]
+
+
+async def delayed_events(broker: Broker, caller: Caller, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """How many delayed events there are, and those that are due first, of those that the caller may see."""
+    query = "SELECT number, due, principal, body FROM delayed ORDER BY due, number LIMIT ?"
+    rows = await asyncio.to_thread(broker.store.read, query, (limit if caller.sees_all() else -1,))
+    if caller.sees_all():
+        return broker.store.delayed.rows(), describe(rows)
+    shown = await asyncio.to_thread(lambda: [row for row in rows if caller.sees_body(row[3])])
+    return len(shown), describe(shown[:limit])
+
+
+async def cancellable(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
+    """Those of the delayed events that the caller published, or may manage."""
+    query = "SELECT number, principal, body FROM delayed WHERE number IN (SELECT value FROM json_each(?))"
+    rows = await asyncio.to_thread(broker.store.read, query, (msgspec.json.encode(numbers).decode(),))
+    manages = caller.manages()
+    return [number for number, who, body in rows if who == caller.name or (manages and caller.sees_body(body))]
 
 
 def unseen(broker: Broker, latest: Sequence[Any]) -> list[dict[str, Any]]:

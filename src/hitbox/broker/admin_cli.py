@@ -1,4 +1,4 @@
-"""`hitbox admin subscribers`, `webhooks`, `dead` and `schema`: commands that ask a running broker."""
+"""`hitbox admin subscribers`, `webhooks`, `dead`, `delayed` and `schema`: commands that ask a running broker."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
 subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, pause, resume, remove.")
 webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
+delayed = typer.Typer(no_args_is_help=True, help="Delayed events: list, cancel.")
 schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
 
 
@@ -269,6 +270,36 @@ def _for_each(numbers: list[int] | None, every: bool, subscriber: str, path: str
             return total
         seen.update(fresh)
         total += int(ask(url, token, "POST", path, {"numbers": fresh})["count"])
+
+
+# ---- delayed events
+
+
+@delayed.command("list")
+def list_delayed(limit: Limit = 100, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """List delayed events, those that are due first."""
+    found = ask(url, token, "GET", "/v1/delayed", limit=limit)
+
+    def lines() -> Iterable[str]:
+        rows = [[one["number"], _when(one["due"]), one["event"]] for one in found["events"]]
+        yield from _table(["number", "due", "event"], rows)
+        total = counted(found["count"], "delayed event", "delayed events")
+        yield f"{len(found['events'])} shown; the broker has {total}"
+
+    _print(found, as_json, lines)
+
+
+@delayed.command("cancel")
+def cancel_delayed(
+    numbers: Annotated[list[int], typer.Argument(help="Numbers of delayed events, as `list` shows them.")],
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Delete delayed events that are not due yet."""
+    count = ask(url, token, "POST", "/v1/delayed/cancel", {"numbers": numbers})["count"]
+    asked = counted(len(numbers), "delayed event was", "delayed events were")
+    _print({"count": count}, as_json, lambda: [f"{count} of {asked} cancelled"])
 
 
 # ---- schema

@@ -29,6 +29,7 @@ from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import time
 from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
+from hitbox.broker.delivery.delayed import DelayedEvents
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.expiry import ExpirySearch
@@ -45,11 +46,11 @@ from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriber_record import USE_SECONDS, record_of, with_use
-from hitbox.broker.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry, stored_values
-from hitbox.broker.wanted_changes import WantedChange, next_group
+from hitbox.broker.subscription_changes import SubscriptionChanges
+from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, UnknownSubscription
+from hitbox.errors import HitboxError
 
 if TYPE_CHECKING:
     from hitbox.broker.telemetry import Telemetry  # an extra
@@ -64,8 +65,6 @@ Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], C
 T = TypeVar("T")
 LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
-INLINE_BYTES = 8_000
-"""A group of changes of subscriptions with more text than this is applied in a thread."""
 EXPIRE_AT_ONCE = 10
 """Unused subscribers that are removed per second."""
 EXPIRED = "subscriber %r was not used for %g seconds: it is removed with its %d subscriptions and pending deliveries"
@@ -100,6 +99,8 @@ class Broker:
             raise
         self.statistics = Statistics()
         self.message_ids = MessageIds(self.settings.message_ids)
+        self.delayed = DelayedEvents(self)
+        self._subscription_changes = SubscriptionChanges(self)
         self.webhooks = Webhooks(self)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
@@ -112,10 +113,7 @@ class Broker:
         self._ahead: dict[
             asyncio.Future[None], int
         ] = {}  # writes of deliveries that wait for the store: number of rows
-        self._changing: set[asyncio.Future[set[int]]] = set()
         self._changes: set[asyncio.Task[Any]] = set()
-        self._wanted: deque[WantedChange] = deque()
-        self._changer: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.started = self.closing = False
         self.failed: BaseException | None = None
@@ -154,6 +152,7 @@ class Broker:
             )
         last = self.store.events.next() - 1
         self.message_ids.load(self._latest(self.settings.message_ids))
+        self.delayed.start()
         query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
         ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
@@ -196,7 +195,7 @@ class Broker:
         """An event that an earlier run stored."""
         item = msgspec.json.decode(body, type=PublishedEvent)
         values = stored_values(item.event, self.registry.schema)
-        return AcceptedEvent(seq, values, item.where, body, when, 0, again=True)
+        return AcceptedEvent(seq, values, item.where, body, when, 0, again=True, expires=expires_at(when, body))
 
     async def stop(self) -> None:
         """Accept nothing more, finish what was accepted, save the index and close."""
@@ -204,9 +203,10 @@ class Broker:
         if self.failed is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(30):
+                    await self.delayed.stop()
                     async with self.change_barrier.exclusive():
                         pass
-                    while unfinished := {*self._changes, *self._changing}:
+                    while unfinished := {*self._changes, *self._subscription_changes.storing}:
                         await asyncio.wait(unfinished)
         for task in self._tasks:
             task.cancel()
@@ -247,7 +247,7 @@ class Broker:
                 self.registry.event_checker.match(item.event, item.where)
                 item.check_id()
                 item.check_traceparent()
-                item.check_ttl()
+                item.check_times()
                 item.check_payload()
                 if item.cloudevent is not None:
                     check_context(item.cloudevent)
@@ -265,10 +265,14 @@ class Broker:
                     "(max_event_bytes)"
                 )
             bodies.append(body)
+        if len({item.delay_seconds is None for item in items}) > 1:
+            raise BadRequest("some of the events have delay_seconds and some do not: publish them in two requests")
         return bodies
 
     async def publish(self, items: Sequence[PublishedEvent], principal: str = "") -> int:
-        """Accept events; returns the number of the first one, once all are durable. `principal`: who publishes them."""
+        """Accept events; returns the number of the first one, once all are durable. `principal`: who publishes them.
+        Delayed events have no numbers yet: it is the number of the first among the delayed ones, or 0 if that is an
+        event already, because the publish is a repetition."""
         return await asyncio.shield(await self.accept(items, principal))
 
     async def accept(self, items: Sequence[PublishedEvent], principal: str = "") -> asyncio.Future[int]:
@@ -294,7 +298,8 @@ class Broker:
         stored = None
         if found.fresh:
             stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh], principal)
-            self.message_ids.add([keys[at] for at in found.fresh], [contents[at] for at in found.fresh], stored)
+            fresh = [keys[at] for at in found.fresh], [contents[at] for at in found.fresh]
+            self.message_ids.add(*fresh, stored, items[0].delay_seconds is not None)
         self.statistics.counts["repeated"] += len(items) - len(found.fresh)
         if stored is not None and not found.known:
             return stored
@@ -304,7 +309,9 @@ class Broker:
             for one in [known.stored for known in found.known] + [stored]:
                 if one is not None:
                     await asyncio.shield(one)
-            return found.first.number if found.first is not None else stored.result()  # type: ignore[union-attr]
+            if found.first is None:
+                return stored.result()  # type: ignore[union-attr]
+            return 0 if found.first.moved else found.first.number
 
         answered = asyncio.create_task(answer())
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())  # the publisher may have gone
@@ -313,9 +320,15 @@ class Broker:
     def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str) -> asyncio.Future[int]:
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size = sum(map(len, bodies))
+        delayed = items[0].delay_seconds is not None
+        if delayed:
+            self.delayed.check_room(len(items))
         charge = self._admit(len(items), size, principal)
-        self.waiting += len(items)
-        self.waiting_bytes += size
+        if delayed:
+            stored = self.delayed.accept(items, bodies, principal, charge)
+            stored.add_done_callback(partial(self._delayed_stored, bodies, time.perf_counter_ns(), charge))
+            return stored
+        self.admit_waiting(len(items), size)
         self._arrived.append((items, bodies, accepted, charge))
         if self._appending is None:  # the others of this turn of the event loop join the group
             self._appending = asyncio.create_task(self._append())
@@ -354,7 +367,7 @@ class Broker:
                 if charge is not None:
                     self.directory.usage.give_back(charge)
                 self.change_barrier.leave(len(items))
-                self._done(len(items), sum(map(len, bodies)))
+                self.release_waiting(len(items), sum(map(len, bodies)))
                 if not accepted.done():
                     accepted.set_exception(problem)
                     accepted.exception()  # the publisher may have gone
@@ -363,9 +376,7 @@ class Broker:
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))
         for items, bodies, accepted, _ in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
-                self._accepted.append(
-                    AcceptedEvent(seq, item.event, item.where, body, now, started, committed=committed)
-                )
+                self._queue(AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed), item)
             if self.telemetry is not None:
                 self.telemetry.add("hitbox.publish", started, committed, bodies, first=first, events=len(items))
             if not accepted.done():
@@ -374,7 +385,42 @@ class Broker:
             first += len(items)
         self._work.set()
 
-    def _done(self, count: int, size: int) -> None:
+    def _queue(self, accepted: AcceptedEvent, item: PublishedEvent) -> None:
+        """Queue an event for matching."""
+        if item.ttl_seconds is not None:
+            accepted.expires = expires_at(accepted.time, accepted.body)
+        self._accepted.append(accepted)
+
+    def queue_stored(self, first: int, bodies: Sequence[bytes], now: int, started: int) -> None:
+        """Queue events for matching that were delayed and have just been stored as events."""
+        committed = time.perf_counter_ns()
+        for seq, body in enumerate(bodies, first):
+            item = msgspec.json.decode(body, type=PublishedEvent)
+            values = stored_values(item.event, self.registry.schema)
+            self._queue(AcceptedEvent(seq, values, item.where, body, now, started, False, committed), item)
+        self.statistics.counts["published"] += len(bodies)
+        self._work.set()
+
+    def _delayed_stored(
+        self, bodies: list[bytes], started: int, charge: Charge | None, stored: asyncio.Future[int]
+    ) -> None:
+        """Delayed events are durable, or cannot be stored."""
+        if stored.cancelled() or stored.exception() is not None:
+            if charge is not None:
+                self.directory.usage.give_back(charge)
+            return
+        committed = time.perf_counter_ns()
+        self.statistics.publish_to_commit.observe((committed - started) / 1e9, len(bodies))
+        self.statistics.counts["delayed"] += len(bodies)
+        if self.telemetry is not None:
+            about = {"first_delayed": stored.result(), "events": len(bodies)}
+            self.telemetry.add("hitbox.publish", started, committed, bodies, **about)
+
+    def admit_waiting(self, count: int, size: int) -> None:
+        self.waiting += count
+        self.waiting_bytes += size
+
+    def release_waiting(self, count: int, size: int) -> None:
         self.waiting -= count
         self.waiting_bytes -= size
 
@@ -402,8 +448,8 @@ class Broker:
             await self._wait_for_store()
             self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
-                if expires := expires_at(a.time, a.body):
-                    self.expiry.expect(expires)  # not earlier: a search that came before the record would miss it
+                if a.expires:
+                    self.expiry.expect(a.expires)  # not earlier: a search that came before the record would miss it
                 self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
             self.statistics.add_events(
                 {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
@@ -411,7 +457,7 @@ class Broker:
             )
         finally:
             self.change_barrier.leave(len(batch))
-            self._done(len(batch), sum(len(a.body) for a in batch))
+            self.release_waiting(len(batch), sum(len(a.body) for a in batch))
 
     async def _wait_for_store(self) -> None:
         """Wait while too many deliveries in memory are not stored yet. While the disk is full more are allowed: a
@@ -448,9 +494,9 @@ class Broker:
 
     async def _change(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a change of subscribers to its end, even if the request that asked for it is cancelled."""
-        return await asyncio.shield(self._start_change(work))
+        return await asyncio.shield(self.start_change(work))
 
-    def _start_change(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start_change(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -469,7 +515,7 @@ class Broker:
 
     async def _put_subscriber(self, name: str, options: Options | None, owner: str, hand_over: bool) -> Subscriber:
         async with self.change_barrier.exclusive():
-            subscriber, _ = self._known_or_new(name, "" if hand_over else owner)
+            subscriber, _ = self.known_or_new(name, "" if hand_over else owner)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
@@ -482,15 +528,16 @@ class Broker:
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             subscriber.used = subscriber.stored_use = time.monotonic()
-            self._add(subscriber)
+            self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         if not wanted.shared:
             _replace(mailbox.connections()[:-1])  # it was shared until now
         self.webhooks.update(mailbox)
         return subscriber
 
-    async def put_webhook(self, name: str, given: WebhookSettings) -> str:
-        """Set the webhook of a subscriber; returns its secret if one was made, to be shown once."""
+    async def put_webhook(self, name: str, given: WebhookSettings, owner: str = "") -> str:
+        """Set the webhook of a subscriber; returns its secret if one was made, to be shown once. Its deliveries are
+        sent with the rights of its owner, so one that belongs to nobody belongs to `owner` from now on."""
         check_url(given.url, self.settings.allow_private_webhooks)
         if not self.settings.allow_private_webhooks:
             check_literal(urlsplit(given.url).hostname or "")
@@ -501,7 +548,7 @@ class Broker:
             new, made = given.changed(subscriber.webhook, time.time())
             return new
 
-        await self._change(self._set_apart(self.subscriber(name), webhook=change))
+        await self._change(self._set_apart(self.subscriber(name), webhook=change, owner=owner))
         return made
 
     async def remove_webhook(self, name: str) -> None:
@@ -527,18 +574,20 @@ class Broker:
         subscriber: Subscriber,
         webhook: Callable[[Subscriber], Webhook | None] | None = None,
         paused: bool | None = None,
+        owner: str = "",
     ) -> None:
-        """Change what is set apart from the options; None: as it is."""
+        """Change what is set apart from the options; None: as it is. One that belongs to nobody belongs to `owner`."""
         async with self.change_barrier.exclusive():
             if self.registry.by_number.get(subscriber.number) is not subscriber:
                 raise Unknown(f"there is no subscriber {subscriber.name!r}")  # removed while we waited
             if subscriber.ephemeral:
                 raise Conflict(f"{subscriber.name!r} is an ephemeral subscriber: this needs a durable one")
+            self.known_or_new(subscriber.name, owner)  # another principal may have claimed it while we waited
             hook = subscriber.webhook if webhook is None else webhook(subscriber)
             wanted = subscriber.paused if paused is None else paused
-            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()))
+            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()), owner)
             await self.writer.submit(lambda: self.store.put_subscriber(*row))
-            subscriber.webhook, subscriber.paused = hook, wanted
+            subscriber.webhook, subscriber.paused, subscriber.owner = hook, wanted, owner or subscriber.owner
             subscriber.used = subscriber.stored_use = time.monotonic()
         mailbox = self.mailboxes[subscriber.number]
         if webhook is not None:
@@ -546,7 +595,7 @@ class Broker:
         mailbox.wake.set()
         self.webhooks.update(mailbox)
 
-    def _known_or_new(self, name: str, owner: str, more: int = 0) -> tuple[Subscriber, bool]:
+    def known_or_new(self, name: str, owner: str, more: int = 0) -> tuple[Subscriber, bool]:
         """The subscriber, and whether it is new. `more`: others are about to be added. The caller holds the change
         barrier exclusively."""
         known = self.registry.by_name.get(name)
@@ -558,12 +607,12 @@ class Broker:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
         return self.registry.new_subscriber(name, Options()), True
 
-    def _add(self, subscriber: Subscriber) -> None:
+    def add_subscriber(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
         if subscriber.number not in self.mailboxes:
             self.mailboxes[subscriber.number] = Mailbox(subscriber, busy=self._busy)
 
-    def _forget(self, subscriber: Subscriber, reason: str) -> None:
+    def forget_subscriber(self, subscriber: Subscriber, reason: str) -> None:
         mailbox = self.mailboxes.pop(subscriber.number, None)
         for connection in [] if mailbox is None else mailbox.connections():
             connection.close(4404, reason)
@@ -583,7 +632,9 @@ class Broker:
                     return  # it came back while we waited
                 self.statistics.counts["expired_subscribers"] += 1
                 log.info(EXPIRED, subscriber.name, subscriber.options.expires_seconds, subscriber.subscriptions)
-            self._forget(subscriber, "the subscriber was removed")  # first: a client that comes now makes a new one
+            self.forget_subscriber(
+                subscriber, "the subscriber was removed"
+            )  # first: a client that comes now makes a new one
             await asyncio.to_thread(self.registry.clear, subscriber)
             if subscriber.ephemeral:
                 return
@@ -614,8 +665,8 @@ class Broker:
 
     async def wait_for_stored_changes(self) -> None:
         """Wait until every change of the index is in the store. The caller holds the change barrier exclusively."""
-        if self._changing:
-            await asyncio.wait(self._changing)
+        if self._subscription_changes.storing:
+            await asyncio.wait(self._subscription_changes.storing)
 
     async def subscribe(
         self,
@@ -632,154 +683,7 @@ class Broker:
             check_name(one.name, "subscription")
         puts = list({one.name: one for one in put}.values())
         removes = list(dict.fromkeys(remove))
-        wanted = WantedChange(name, puts, removes, strict, owner, asyncio.get_running_loop().create_future())
-        self._wanted.append(wanted)
-        if self._changer is None:  # the others of this turn of the event loop join the group
-            self._changer = self._start_change(self._change_in_groups())
-        return await asyncio.shield(wanted.done)
-
-    async def _change_in_groups(self) -> None:
-        """Apply all changes of subscriptions that wait, each group with one pause of the events and one commit."""
-        try:
-            while self._wanted:
-                async with self.change_barrier.exclusive():
-                    group = next_group(self._wanted, self.registry.by_name)
-                    try:
-                        await self._apply(group)
-                    except Exception as problem:
-                        self.statistics.counts["errors"] += 1
-                        log.exception("changes of subscriptions failed unexpectedly")
-                        for wanted in group:
-                            wanted.fail(problem)
-        finally:
-            self._changer = None
-
-    async def _apply(self, group: list[WantedChange]) -> None:
-        """Change the index, and hand the changes to the store. The caller holds the change barrier exclusively. What a
-        limit refuses because of others of its group is looked at again after them: an invalid one takes no room."""
-        owned: dict[str, int] = {}
-        for wanted in await self._apply_together(group, owned):
-            await self._apply_together([wanted], owned)
-
-    async def _apply_together(self, group: list[WantedChange], owned: dict[str, int]) -> list[WantedChange]:
-        """Returns the changes that are to be looked at again. `owned`: how many subscriptions principals with a quota
-        have."""
-        room = self.settings.max_subscriptions - len(self.registry.index) - len(self.registry.ephemeral_index)
-        new = 0
-        admitted: list[WantedChange] = []
-        again: list[WantedChange] = []
-        for wanted in group:
-            problem = self._admit_change(wanted, room, new, owned)
-            if problem is None:
-                admitted.append(wanted)
-                room, new = room - len(wanted.put), new + wanted.fresh
-            elif admitted:
-                again.append(wanted)
-            else:
-                wanted.fail(problem)
-        group = admitted
-        small = sum(map(WantedChange.size, group)) <= INLINE_BYTES
-        changes = [wanted.change for wanted in group]
-        found = self.registry.apply(changes) if small else await asyncio.to_thread(self.registry.apply, changes)
-        freeing: list[WantedChange] = []
-        others: list[WantedChange] = []
-        for wanted, result in zip(group, found, strict=True):
-            subscriber = wanted.change.subscriber
-            if wanted.remove or isinstance(result, Exception):
-                owned.pop(subscriber.owner or wanted.owner, None)  # it may be fewer: to be counted again
-            if isinstance(result, Exception):
-                wanted.fail(result)
-                continue
-            wanted.warnings = result
-            if subscriber.ephemeral:
-                wanted.succeed()
-                continue
-            wanted.claimed = wanted.owner if not subscriber.owner else ""
-            subscriber.owner = subscriber.owner or wanted.claimed
-            if wanted.fresh:
-                self._add(subscriber)
-            (others if wanted.put or wanted.fresh else freeing).append(wanted)
-        for some in (freeing, others):
-            if some:
-                rows = [wanted.stored() for wanted in some]
-                stored = self.writer.submit(partial(self.store.change, rows), frees_space=some is freeing)
-                self._changing.add(stored)
-                stored.add_done_callback(self._changing.discard)
-                stored.add_done_callback(partial(self._changed, some))
-        return again
-
-    def _admit_change(self, wanted: WantedChange, room: int, new: int, owned: dict[str, int]) -> HitboxError | None:
-        """Find or make its subscriber; returns why the change is refused. `room`: for how many subscriptions. `new`:
-        subscribers that the changes before this one make. `owned`: with the subscriptions that they make."""
-        try:
-            subscriber, wanted.fresh = self._known_or_new(wanted.name, wanted.owner, new)
-            if wanted.strict:
-                self._check_known(subscriber, wanted.remove)
-            if wanted.put and len(wanted.put) > room:
-                raise Overloaded(f"{self.settings.max_subscriptions} subscriptions are the most", 60)
-            self._check_quota(subscriber, wanted, owned)
-        except HitboxError as problem:
-            return problem
-        wanted.change = Change(subscriber, wanted.put, wanted.remove)
-        return None
-
-    def _check_quota(self, subscriber: Subscriber, wanted: WantedChange, owned: dict[str, int]) -> None:
-        """Raise if the owner of the subscriber would have more subscriptions than it may have. Replacing and removing
-        is allowed, also to one that has too many."""
-        owner = subscriber.owner or wanted.owner
-        most = self.directory.quotas(owner).max_subscriptions
-        if not most:
-            return
-        if owner not in owned:
-            owned[owner] = self.directory.owned_subscriptions(owner)
-        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
-        fresh = sum(f"{subscriber.name}/{one.name}" not in index for one in wanted.put)
-        gone = sum(f"{subscriber.name}/{name}" in index for name in wanted.remove)
-        if fresh > gone and owned[owner] + fresh - gone > most:
-            raise Forbidden(
-                f"{owner!r} has {owned[owner]} subscriptions and may have {most} (max_subscriptions): "
-                f"{fresh - gone} more are too many"
-            )
-        owned[owner] += max(fresh - gone, 0)
-
-    def _changed(self, group: list[WantedChange], stored: asyncio.Future[set[int]]) -> None:
-        """The store has a group of changes, or refused them."""
-        problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
-        for wanted in group:
-            missing = problem is None and wanted.change.subscriber.number in stored.result()
-            if problem is None and not missing:
-                wanted.succeed()
-            else:
-                gone = Unknown(f"there is no subscriber {wanted.name!r}: it was removed in the meantime")
-                self._start_change(self._undo_and_fail(wanted, problem or gone))
-
-    async def _undo_and_fail(self, wanted: WantedChange, problem: BaseException) -> None:
-        try:
-            await self._undo(wanted.change.subscriber, [one.name for one in wanted.put] + wanted.remove)
-        finally:
-            wanted.fail(problem)
-
-    def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:
-        index = self.registry.ephemeral_index if subscriber.ephemeral else self.registry.index
-        for name in names:
-            if f"{subscriber.name}/{name}" not in index:
-                raise UnknownSubscription(f"subscriber {subscriber.name!r} has no subscription {name!r:.100}")
-
-    async def _undo(self, subscriber: Subscriber, names: list[str]) -> None:
-        """The store refused a change: make the index agree with the store again."""
-        async with self.change_barrier.exclusive():
-            await self.wait_for_stored_changes()
-            stored = self.store.subscriptions_of(subscriber.number, names)
-            await asyncio.to_thread(
-                self.registry.copy_from_store, subscriber, {name: stored.get(name) for name in names}
-            )
-            query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
-            ((subscriber.subscriptions,),) = self.store.read(query, (subscriber.number,))
-            known = self.store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
-            owners = self.store.read("SELECT principal FROM owners WHERE subscriber = ?", (subscriber.number,))
-            subscriber.owner = owners[0][0] if owners else ""
-            if not known and self.registry.by_number.get(subscriber.number) is subscriber:
-                self._forget(subscriber, "the subscriber could not be stored")
+        return await self._subscription_changes.ask(name, puts, removes, strict, owner)
 
     # ---- connections
 
@@ -807,7 +711,7 @@ class Broker:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
         subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True, owner=owner)
-        self._add(subscriber)
+        self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         mailbox.connect(connection, 0)
         return mailbox
@@ -851,6 +755,7 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
+            self.delayed.step()
             self.expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
@@ -925,6 +830,7 @@ class Broker:
             "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())),
             "pending": self._pending(),
             "waiting": self.waiting,
+            "waiting_delayed": self.store.delayed.rows(),
             "last": self.store.events.next() - 1,
             "first": self.store.events.first(),
             "dead_letters": self.store.dead.rows(),
@@ -960,6 +866,5 @@ def _replace(connections: Iterable[Connection]) -> None:
 
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
-    "errors", "hidden", "repeated", "expired",
-    "expired_subscribers",
+    "errors", "hidden", "repeated", "expired", "expired_subscribers", "delayed",
 )  # fmt: skip

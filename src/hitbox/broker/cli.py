@@ -35,6 +35,7 @@ app.add_typer(admin, name="admin")
 admin.add_typer(admin_cli.subscribers, name="subscribers")
 admin.add_typer(admin_cli.webhooks, name="webhooks")
 admin.add_typer(admin_cli.dead, name="dead")
+admin.add_typer(admin_cli.delayed, name="delayed")
 admin.add_typer(admin_cli.schema, name="schema")
 
 COLLECT_AFTER = 50_000
@@ -179,17 +180,23 @@ def publish(
         float | None,
         typer.Option(help="Seconds after which the events are not delivered any more.", show_default=False),
     ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which the events are matched and delivered.", show_default=False),
+    ] = None,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
-    """Publish one event, or many from standard input; prints their sequence numbers."""
+    """Publish one event, or many from standard input; prints their numbers, or with --delay their numbers among the
+    delayed events."""
     from hitbox.broker.client import Client
 
     carried = _payload(payload, payload_file)
     kind = content_type or None
+    times: dict[str, Any] = {"ttl_seconds": ttl, "delay_seconds": delay}
     with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
         if event != "-":
-            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind, ttl_seconds=ttl))
+            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind, **times))
             return
         lines = (_json(line) for line in sys.stdin if line.strip())
         with progress("publishing", unit="events") as step:
@@ -197,7 +204,7 @@ def publish(
                 each: dict[str, Any] = {
                     "payloads": [carried] * len(batch),
                     "content_types": [kind] * len(batch),
-                    "ttl_seconds": ttl,
+                    **times,
                 }
                 typer.echo(client.publish_many(batch, [where or None] * len(batch), **each))
                 step.advance(len(batch))

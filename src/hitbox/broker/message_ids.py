@@ -2,13 +2,14 @@
 
 An id is stored with its event. The ids of the latest events are in memory, and at start they are read from the store,
 so a repetition is also recognised after a crash between the store and the answer. The id of a CloudEvent is its
-source and its id. An id that comes again with other content is a mistake of the publisher, and an error.
+source and its id. An id that comes again with other content is a mistake of the publisher, and an error. The id of a
+delayed event is known as long as it waits, and then as that of any other event.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,12 +20,14 @@ from hitbox.broker.published_event import PublishedEvent
 
 @dataclass(slots=True)
 class KnownEvent:
-    """An event with an id. `number` is 0 until it is stored; `stored` has the number of the first of its request."""
+    """An event with an id. `number` is 0 until it is stored; `stored` has the number of the first of its request. A
+    delayed event has its number among the delayed ones; when it becomes an event, it is `moved`."""
 
     content: int
     number: int = 0
     stored: asyncio.Future[int] | None = None
     place: int = 0
+    moved: bool = False
 
 
 @dataclass(slots=True)
@@ -38,27 +41,44 @@ class Sorted:
 
 
 class MessageIds:
-    """The ids of the latest `most` events."""
+    """The ids of the latest `most` events, and of those that are delayed."""
 
     def __init__(self, most: int):
         self._most = most
         self._known: dict[str, KnownEvent] = {}  # in the order of their numbers
+        self._delayed: dict[str, KnownEvent] = {}
 
     def load(self, rows: Iterable[tuple[int, bytes]]) -> None:
         """Remember stored events, (number, text)."""
         for number, body in rows:
-            if b'"id":' in body:  # also that of a CloudEvent; what merely contains it is decoded in vain
-                item = msgspec.json.decode(body, type=PublishedEvent)
-                key = item.key()
-                if key is not None:
-                    self._known[key] = KnownEvent(hash(item.content(body)), number)
+            for key, item in _with_key(body):
+                moved = item.delay_seconds is not None
+                self._known[key] = KnownEvent(hash(item.content(body)), number, moved=moved)
+
+    def load_delayed(self, rows: Iterable[tuple[int, bytes]]) -> None:
+        """The same for delayed events. Does nothing if no ids are kept."""
+        for number, body in rows if self._most else ():
+            for key, item in _with_key(body):
+                self._delayed[key] = KnownEvent(hash(item.content(body)), number)
+
+    def move(self, key: str | None, number: int) -> None:
+        """A delayed event has become an event."""
+        known = self._delayed.pop(key, None) if key is not None else None
+        if key is not None and known is not None:
+            known.number, known.moved = number, True
+            self._known[key] = known
+
+    def cancel(self, key: str | None) -> None:
+        """A delayed event was deleted: its id may be used again."""
+        if key is not None:
+            self._delayed.pop(key, None)
 
     def sort(self, items: Sequence[PublishedEvent], keys: Sequence[str | None], contents: Sequence[bytes]) -> Sorted:
         """What is fresh, and what is known. Raises Conflict if an id is known with other content."""
         found = Sorted([], [], None)
         here: dict[str, int] = {}
         for at, (key, text) in enumerate(zip(keys, contents, strict=True)):
-            known = self._known.get(key) if key is not None else None
+            known = self._known.get(key) or self._delayed.get(key) if key is not None else None
             content = hash(text)
             if key is not None and (here.get(key, content) != content or (known and known.content != content)):
                 which = f"event {known.number}" if known and known.number else "another event"
@@ -76,23 +96,26 @@ class MessageIds:
                 here[key] = content
         return found
 
-    def add(self, keys: Sequence[str | None], contents: Sequence[bytes], stored: asyncio.Future[int]) -> None:
+    def add(
+        self, keys: Sequence[str | None], contents: Sequence[bytes], stored: asyncio.Future[int], delayed: bool
+    ) -> None:
         """Remember events that are about to be stored together; `stored` gets the number of the first."""
+        kept = self._delayed if delayed else self._known
         added = []
         for place, (key, text) in enumerate(zip(keys, contents, strict=True)):
             if key is not None:
-                self._known[key] = KnownEvent(hash(text), 0, stored, place)
+                kept[key] = KnownEvent(hash(text), 0, stored, place)
                 added.append(key)
 
         def settle(stored: asyncio.Future[int]) -> None:
             failed = stored.cancelled() or stored.exception() is not None
             for key in added:
-                known = self._known[key]
+                known = kept[key]
                 if failed:
-                    del self._known[key]
+                    del kept[key]
                 else:
                     known.number, known.stored = stored.result() + known.place, None
-            if not failed:
+            if not failed and not delayed:
                 self._forget(stored.result() + len(keys) - 1 - self._most)
 
         stored.add_done_callback(settle)
@@ -104,3 +127,11 @@ class MessageIds:
             if not 0 < known.number <= last:
                 return
             del self._known[key]
+
+
+def _with_key(body: bytes) -> Iterator[tuple[str, PublishedEvent]]:
+    """The event of a stored text, if it has an id."""
+    if b'"id":' in body:  # also that of a CloudEvent; what merely contains it is decoded in vain
+        item = msgspec.json.decode(body, type=PublishedEvent)
+        if (key := item.key()) is not None:
+            yield key, item

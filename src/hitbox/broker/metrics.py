@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,7 @@ GAUGES = {
     "connections": "Connections of subscribers: WebSockets, event streams and webhooks",
     "pending": "Deliveries not acknowledged yet",
     "waiting": "Events accepted but not matched yet",
+    "waiting_delayed": "Events that wait for their delay to pass",
     "dead_letters": "Dead letters stored",
     "store_full": "1 while the store has no space left",
     "problems": "Problems found at start or later; the log and /v1/stats list them",
@@ -39,10 +41,9 @@ MOST_SUBSCRIBERS = 1_000
 """Series of the subscribers with the most pending deliveries; the others have none."""
 REASONS = ("sockets", "address", "rate", "head", "body", "header_bytes", "stalled", "silent")
 """Why a connection is refused or closed (http/connections.py)."""
-
-
 OUTCOMES = ("ok", "status", "gone", "late", "unreachable", "blocked")
 """How a request to a webhook ends (delivery/webhooks.py)."""
+WEBHOOK_STATES = ("ok", "failing", "disabled")
 
 
 class _BrokerCollector(Collector):
@@ -66,6 +67,11 @@ class _BrokerCollector(Collector):
         for outcome in OUTCOMES:
             requests.add_metric([outcome], watch.webhook_requests[outcome])
         yield requests
+        webhooks = GaugeMetricFamily("hitbox_webhooks", "Webhooks of subscribers", labels=["state"])
+        found_webhooks = Counter(mailbox.webhook_state() for mailbox in self.broker.mailboxes.values())
+        for state in WEBHOOK_STATES:
+            webhooks.add_metric([state], found_webhooks[state])
+        yield webhooks
         for name, says in HISTOGRAMS.items():
             one = getattr(watch, name)
             family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)

@@ -3,6 +3,7 @@
     {"event": {"price": 12.5}, "where": "age > 30", "payload": {"any": ["JSON"]}}
     {"event": {"price": 12.5}, "payload": "aGVsbG8=", "content_type": "text/plain"}
     {"event": {"price": 12.5}, "ttl_seconds": 60}
+    {"event": {"price": 12.5}, "delay_seconds": 3600}
 
 The attributes in `event` are matched; the payload is stored and delivered with them as it is. With a content type it is
 bytes, in JSON as base64.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -28,8 +30,8 @@ CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9
 MAX_ID = 200
 ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID}}}")
 TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-MAX_TTL = 366 * 86_400
-"""Seconds."""
+MAX_SECONDS = 366 * 86_400
+"""Of a time to live and of a delay."""
 TTL = re.compile(rb'"ttl_seconds":([0-9.e+-]+)}$')
 """The end of a stored text with a time to live. No other text ends like this: the names of its fields are fixed, and a
 quote inside a string is escaped."""
@@ -53,8 +55,11 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """Chosen by the publisher: a publish with the same id is not stored again (see message_ids.py)."""
     traceparent: str | None = None
     """The publisher's span, as in the header of W3C Trace Context; it is delivered with the event."""
+    delay_seconds: float | None = None
+    """So long after it was accepted it is matched and delivered (see delivery/delayed.py)."""
     ttl_seconds: float | None = None
-    """So long after it was accepted the event is not delivered any more. The last field: see `expires_at`."""
+    """So long after it was accepted, or was due, the event is not delivered any more. The last field: see
+    `expires_at`."""
 
     def content(self, body: bytes) -> bytes:
         """What must be the same if the event is published again. `body`: its text."""
@@ -80,11 +85,10 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         if self.id is not None and not ID.fullmatch(self.id):
             raise BadRequest(f"the id of an event is 1 to {MAX_ID} visible ASCII characters, not {self.id!r:.80}")
 
-    def check_ttl(self) -> None:
-        if self.ttl_seconds is not None and not 0 < self.ttl_seconds <= MAX_TTL:  # nan fails too
-            raise BadRequest(
-                f"ttl_seconds must be more than 0 and at most {MAX_TTL} (366 days), not {self.ttl_seconds}"
-            )
+    def check_times(self) -> None:
+        for name, value in (("ttl_seconds", self.ttl_seconds), ("delay_seconds", self.delay_seconds)):
+            if value is not None and not 0 < value <= MAX_SECONDS:  # nan fails too
+                raise BadRequest(f"{name} must be more than 0 and at most {MAX_SECONDS} (366 days), not {value}")
 
     def check_payload(self) -> None:
         """Raise BadRequest if the payload cannot be stored and delivered."""
@@ -104,6 +108,12 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
             return ""
         text = msgspec.json.encode(self.payload).decode()
         return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def answered(items: Sequence[PublishedEvent], number: int) -> dict[str, int]:
+    """The answer to a publish. Delayed events have no numbers yet; `number` is that of the first among the delayed."""
+    delayed = bool(items) and items[0].delay_seconds is not None
+    return {"delayed" if delayed else "first": number, "count": len(items)}
 
 
 def is_traceparent(text: str) -> bool:

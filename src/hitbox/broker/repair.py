@@ -42,7 +42,7 @@ ASK_FOR = {
     "tokens": "the tokens cannot be read: create one with `hitbox admin tokens create NAME --data DIR`",
     "protected": "the broker requires tokens: create one with `hitbox admin tokens create NAME --data DIR`",
 }
-ADDED_LATER = ("principals", "tokens", "owners", "log")
+ADDED_LATER = ("principals", "tokens", "owners", "log", "delayed")
 """Tables that an older version did not have."""
 CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
 """The columns that a subscription must have to be usable."""
@@ -305,6 +305,11 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
         store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)
+        store.delayed.insert(rows["delayed"])
+        known_numbers = [row[4] for row in rows["ledger"] if row[0] == "delayed"]
+        store.ledger.changed_entry("delayed").last = max(
+            [*known_numbers, *(row[0] for row in rows["delayed"])], default=0
+        )
         store.commit()
         done.kept = {name: table.rows() for name, table in store.tables.items() if name not in ("changes", "log")}
         problems = store.inconsistencies()

@@ -32,6 +32,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, _about("events that are being stored or wait to be matched; beyond: 429", ge=1, le=MOST)
     ] = 20_000
     max_waiting_bytes: Annotated[int, _about("bytes of these events; beyond: 429", ge=1, le=MOST)] = 64 * 2**20
+    max_delayed: Annotated[int, _about("events that wait for their delay to pass; beyond: 429", ge=0, le=MOST)] = (
+        1_000_000
+    )
     max_event_bytes: Annotated[int, _about("bytes of one event; beyond: 413", ge=1, le=MOST)] = 64 * 2**10
     max_body_bytes: Annotated[int, _about("bytes of one request; beyond: 413", ge=1, le=MOST)] = 16 * 2**20
     max_batch: Annotated[int, _about("events or subscriptions in one request; beyond: 413", ge=1, le=MOST)] = 10_000

@@ -1,8 +1,8 @@
 """A hash of the code that a measurement depends on: it changes when that code changes, and with nothing else.
 
 The code of a contestant on a workload: the modules of both and of the harness, and every module of hitbox that those
-import. The engine's C++ sources for boxes belong to it where it takes part. Comments, docstrings and layout do not count in
-Python.
+import. The engine's C++ sources for boxes belong to it where it takes part. Comments, docstrings and layout do not
+count in Python.
 """
 
 from __future__ import annotations

@@ -153,7 +153,8 @@ def _baseline(run: Run, paper: Paper) -> dict[str, float]:
 def _facts(run: Run) -> str:
     record = run.record
     machine = record["machine"]
-    place = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}"
+    cpus = " or ".join(record["measured_on"]) or machine["cpu"]
+    place = f"{cpus}, {machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}"
     facts = {
         "scale": record["scale"],
         "seeds": ", ".join(map(str, record["seeds"])) or "none",

@@ -113,6 +113,7 @@ def write(
         "scale": scale,
         "rules": {"version": judged_by.version, "about": judged_by.about, "thresholds": rules.table(judged_by)},
         "machine": machine(),
+        "measured_on": sorted({unit.cpu for _, unit in units if unit.cpu}),
         "spark": source is not None,
         "code": code_of(todo),
         "commits": dict(Counter(unit.commit for _, unit in units)),

@@ -2,9 +2,10 @@
 
     OUT/points/paper/rein/widths/0.5.parquet        (measurements.py)
 
-The unit of work is a contestant on one seed at a point. A unit is valid while the code that it measured, its
-declaration and the machine are the same; only what is missing or no longer valid is measured. So a stopped run
-continues where it was, and a run can be spread over several invocations, each with a time budget.
+The unit of work is a contestant on one seed at a point. A unit is valid while the code that it measured and its
+declaration are the same, and an experiment is measured on one kind of machine; only what is missing or no longer valid
+is measured. So a stopped run continues where it was, and a run can be spread over several invocations, each with a time
+budget.
 
 Points that use the same boxes are measured together: a contestant is built once for all of them.
 
@@ -190,27 +191,36 @@ class Store:
 
 
 def missing(todo: Iterable[Task], store: Store) -> list[Wanted]:
-    """The first seeds of every contestant that are not there, not valid on this machine, or that would fit now."""
-    found = []
-    cpu, free_gb = cpu_model(), USABLE_SHARE * free_memory() / 1e9
-    for task in todo:
-        settings = SETTINGS[task.scale]
-        there = {
-            (unit.contestant, unit.seed)
-            for unit in store.valid(task)
-            if unit.cpu == cpu and (not unit.needs_gb or unit.needs_gb > free_gb)
-        }
-        for seed in range(1, settings.seeds + 1):
-            found += [Wanted(task, label, seed, settings.events) for label in task.lanes if (label, seed) not in there]
+    """The first seeds of every contestant that are not there, not valid on this machine, or that would fit now. An
+    experiment that was measured completely on another kind of machine is complete: a curve is never a mixture."""
+    found: list[Wanted] = []
+    free_gb = USABLE_SHARE * free_memory() / 1e9
+    for here in by_experiment(todo).values():
+        cpus: dict[Wanted, str] = {}  # where the units that are there were measured
+        wanted: list[Wanted] = []
+        for task in here:
+            settings = SETTINGS[task.scale]
+            units = {(unit.contestant, unit.seed): unit for unit in store.valid(task)}
+            for seed in range(1, settings.seeds + 1):
+                for label in task.lanes:
+                    wanted.append(one := Wanted(task, label, seed, settings.events))
+                    unit = units.get((label, seed))
+                    if unit is not None and (not unit.needs_gb or unit.needs_gb > free_gb):
+                        cpus[one] = unit.cpu
+        if len(cpus) < len(wanted) or len(set(cpus.values())) > 1:
+            found += [one for one in wanted if cpus.get(one) != cpu_model()]
     return found
 
 
 def undecided(todo: Iterable[Task], store: Store, rules: Rules = CURRENT) -> list[Wanted]:
-    """One more seed for every point whose measurements leave a claim undecided that more of them may decide."""
+    """One more seed for every point whose measurements leave a claim undecided that more of them may decide. None for
+    an experiment that was measured on another kind of machine."""
     found: list[Wanted] = []
     todo = list(todo)
     for (_, experiment), curves in curves_from(todo, store, rules).items():
         here = [task for task in todo if task.experiment is experiment]
+        if any(unit.cpu != cpu_model() for task in here for unit in store.valid(task)):
+            continue
         rows = verdicts(here[0].paper, experiment, curves, rules)
         unsettled = {tuple(pair) for row in rows if not row["settled"] for pair in row["used"]}
         for task in here:

@@ -15,7 +15,7 @@ from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
-from hitbox.simulator.checks import Checks
+from hitbox.simulator.checks import TICK, Checks
 from hitbox.simulator.environment import ROOMY, Environment
 from hitbox.simulator.model import (
     NOBODYS,
@@ -32,6 +32,8 @@ from hitbox.simulator.model import (
 
 DOMAIN = 20
 NAMES = ("ann", "bob", "cid", "dot")
+UNCERTAIN = ("asked", "unknown", "waiting")
+"""States of events that may or may not be in the store's table of events."""
 HABITS = ("calm", "calm", "calm", "refusing", "idle")
 """What a client does with its deliveries: acknowledge most, refuse most, or neither."""
 
@@ -58,7 +60,11 @@ class Actors:
                 self.model.event(self.random.randrange(DOMAIN), self.environment.clock.time()) for _ in range(count)
             ]
             pad = "x" * self.random.choice([0, 500, 2000]) if self.environment.capacity != ROOMY else ""
-            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}) for e in events]
+            delay = self.random.uniform(0.1, 30.0) if self.environment.chance(0.15) else None
+            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}, delay_seconds=delay) for e in events]
+            if delay is not None:
+                await self._publish_delayed(events, items, delay)
+                continue
             try:
                 first = await self.environment.broker.publish(items)
             except StoreFull:
@@ -73,6 +79,45 @@ class Actors:
                 for at, event in enumerate(events):
                     self.model.numbered(event, first + at)
                 self._published(events, "accepted")
+
+    async def _publish_delayed(self, events: list[ModelEvent], items: list[PublishedEvent], delay: float) -> None:
+        """Publish events that are due later, and sometimes cancel one of them."""
+        broker = self.environment.broker
+        for event in events:
+            event.due = event.wall + delay - TICK
+        try:
+            first = await broker.publish(items)
+        except StoreFull:
+            self._published(events, "refused")
+            return
+        except StoreFailed:
+            return  # whether they are stored, the next start shows
+        except BrokerError:
+            self._published(events, "refused")
+            return
+        if self.environment.disk.dead:
+            return
+        for event in events:
+            event.state = "waiting" if event.state == "asked" else event.state  # it may be due already
+        self.environment.note("delayed", first)
+        self.environment.counts["events delayed"] += len(events)
+        if self.environment.chance(0.2):
+            await self.environment.pause(delay)
+            at = self.random.randrange(len(events))
+            await self._cancel(events[at], first + at)
+
+    async def _cancel(self, event: ModelEvent, number: int) -> None:
+        """Cancel a delayed event, which may be due already. It may be deleted although no answer comes."""
+        event.state = "asked" if event.state == "waiting" else event.state
+        with contextlib.suppress(StoreFailed, StoreFull):
+            count = await self.environment.broker.delayed.cancel([number])
+            if self.environment.disk.dead:
+                return
+            if count:
+                self._published([event], "refused")
+                self.environment.counts["events cancelled"] += 1
+            elif event.state == "asked":
+                event.state = "waiting"
 
     def _published(self, events: list[ModelEvent], state: str) -> None:
         self.environment.note(state, len(events))
@@ -92,7 +137,9 @@ class Actors:
                 environment.faults.counts["clock jump"] += 1
                 for event in self.model.events.values():
                     if event.state == "asked":
-                        event.wall = min(event.wall, environment.clock.time())
+                        moved = min(0.0, environment.clock.time() - event.wall)
+                        event.wall += moved
+                        event.due = None if event.due is None else event.due + moved
             elif environment.capacity != ROOMY:
                 environment.disk.capacity = (
                     ROOMY if environment.disk.capacity != ROOMY else max(environment.disk.used(), environment.capacity)
@@ -217,7 +264,7 @@ class Actors:
         first = max(store.events.first(), store.events.next() - self.random.choice([5, 50, 50, 500]))
         must: dict[ModelDelivery, Outcome] = {}
         may = 0
-        for event in [e for e in self.model.events.values() if e.seq >= first or e.state in ("asked", "unknown")]:
+        for event in [e for e in self.model.events.values() if e.seq >= first or e.state in UNCERTAIN]:
             delivery = subscriber.deliveries.get(event) or ModelDelivery(event)
             now = self._wanted_now(event, subscriber)
             may += now != {None}
@@ -282,9 +329,8 @@ class Actors:
         self.environment.counts["revived"] += count
         for letter in letters if count == len(letters) else ():
             delivery = subscriber.delivery(self.model.of(letter["seq"]))
-            if (
-                not delivery.maybe_pending and delivery.connection is None
-            ):  # otherwise it has been delivered in the meantime
+            if not delivery.maybe_pending and delivery.connection is None and not delivery.acked:
+                # otherwise it has been delivered in the meantime, or a late acknowledgement has come
                 delivery.reset(surely=True)
 
     async def _racer(self) -> None:

@@ -9,12 +9,14 @@
 - Attempts are counted across connections and starts; a failed delivery is sent again after its pause, max_tries in all.
 - A client never has more deliveries than its window.
 - Event numbers are unique, and after every crash the store opens with exactly the changes that were confirmed.
+- A delayed event becomes an event once, when it is due and not before, unless it was cancelled; then never.
 - Events are kept as long as configured, and no longer; the commit marker is written after every commit.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +76,8 @@ class Checks:
         self.environment.counts["deliveries"] += 1
         if event is None or event.state == "refused":
             raise BrokenPromise(f"{who} got event {message['event']}, which was never accepted")
+        if event.due is not None:
+            self.model.became_event(event, seq, message["time"] / 1e6 or math.inf)  # 0: the event was trimmed
         if message["event"]["a"] != event.value:
             raise BrokenPromise(f"{who} got event {message['event']}, not {event.value}")
         self.model.numbered(event, seq)
@@ -168,6 +172,7 @@ class Checks:
         if self.environment.disk.dead:
             return
         self.model.written(self.environment.broker.tracker.recorded)
+        self._moved()
         commits = store.ledger.entry("commits").rows
         if (
             not store.maintenance_errors
@@ -176,12 +181,37 @@ class Checks:
             raise BrokenPromise(f"there were {commits} commits, the commit marker says {marker}")
         self._trimmed()
 
+    def _moved(self) -> None:
+        """Look for delayed events that have become events."""
+        rows = self.environment.broker.store.events.scan("seq >= ?", (self.model.looked_at,))
+        for seq, when, body, _ in rows:
+            event = self.model.events[json.loads(body)["event"]["n"]]
+            if event.due is not None:
+                self.model.became_event(event, seq, when / 1e6)
+            self.model.looked_at = seq + 1
+
+    def _delayed(self) -> None:
+        """After a start: every delayed event that was accepted waits in the store, or has become an event."""
+        rows = self.environment.broker.store.delayed.scan()
+        waiting = {json.loads(row[3])["event"]["n"] for row in rows}
+        for event in self.model.events.values():
+            if event.due is None or event.seq:
+                continue
+            if event.number in waiting:
+                if event.state == "refused":
+                    raise BrokenPromise(f"event {event.number} was refused or cancelled, and waits in the store")
+                event.state = "waiting"
+            elif event.state == "waiting":
+                raise BrokenPromise(f"event {event.number} was delayed, and is lost")
+            else:
+                event.state = "refused"  # no answer came, and it was not stored
+
     def _trimmed(self) -> None:
         """Check that no event was removed too early."""
         first, keep = self.environment.broker.store.events.first(), self.environment.settings.keep_seconds
         for seq in range(self.model.trimmed, first):
             event = self.model.events.get(self.model.by_seq.get(seq, 0))
-            if event is not None and event.wall + keep > self.environment.clock.latest() + TICK:
+            if event is not None and event.due is None and event.wall + keep > self.environment.clock.latest() + TICK:
                 raise BrokenPromise(
                     f"event {seq} is gone after {self.environment.clock.latest() - event.wall:.1f} s, not {keep}"
                 )
@@ -207,7 +237,11 @@ class Checks:
             if event.state == "refused":
                 raise BrokenPromise(f"event {event.number} was refused, and is in the store")
             self.model.numbered(event, seq)
+        self._moved()
+        self._delayed()
         for event in self.model.events.values():
+            if event.due is not None:
+                continue
             if event.state in ("asked", "unknown"):
                 event.state = "accepted" if event.seq else "unknown"
             if event.seq or event.state == "unknown":

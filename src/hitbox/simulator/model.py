@@ -153,6 +153,9 @@ class ModelEvent:
     wall: float
     removals: int
     state: str = "asked"
+    """asked: no answer yet; accepted, refused; unknown: the answer was lost; waiting: stored, and not due yet."""
+    due: float | None = None
+    """Of a delayed event: when it is due, by the wall clock; at the earliest."""
     seq: int = 0
     since: dict[str, tuple[ModelSubscriber, int]] = field(default_factory=dict)
     until: dict[str, int] | None = None
@@ -169,6 +172,7 @@ class Model:
         self.subscribers: dict[str, ModelSubscriber] = {}
         self.schemas = [schema]  # the last ones may be in force
         self.trimmed = 1  # events before this number are gone
+        self.looked_at = 1  # among events before this number, delayed ones have been looked for
         self.removals = 0  # counts the beginnings and the ends of removals
         self._unsure: list[
             tuple[ModelDelivery, bool]
@@ -189,6 +193,13 @@ class Model:
                 f"event {event.number} has the numbers {event.seq} and {seq}, which is {self.by_seq.get(seq)}'s"
             )
         event.seq = seq
+
+    def became_event(self, event: ModelEvent, seq: int, wall: float) -> None:
+        """A delayed event was found among the events, where it was stored at this time."""
+        if event.due is None or wall < event.due or event.state == "refused":
+            raise BrokenPromise(f"event {event.number}, {event.state}, was due at {event.due}, and came at {wall}")
+        self.numbered(event, seq)
+        event.state = "accepted"
 
     def of(self, seq: int) -> ModelEvent:
         """The event with this number of the broker."""

@@ -302,3 +302,26 @@ def test_a_webhook_an_event_stream_and_a_websocket_together(tmp_path: Path) -> N
             assert set(there.seqs()) | set(await one.receive(1)) == {1, 2, 3}
 
     run(scenario())
+
+
+def test_a_stuck_connection_over_the_limit_stops_no_other(tmp_path: Path) -> None:
+    """All connections are closed once. Those that come back are served, also while one that is stuck has not left."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, allow_private_webhooks=True) as (broker, _), target() as there:
+            await prepare(broker, Options("disconnect", 5, shared=True, visibility_seconds=600))
+            stuck = await Listener(broker, slow=asyncio.Event()).attach("ann", 1)
+            await broker.publish([item(qty=1)])
+            await until(lambda: len(broker.mailbox("ann").in_flight) == 1)
+            there.hold = asyncio.Event()
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1))
+            await broker.publish([item(qty=1)] * 20)
+            await until(lambda: stuck.closed)
+            assert (stuck.closed or (0,))[0] == 1013
+            there.hold.set()
+            await until(lambda: broker.mailbox("ann").pending == 1)
+            assert set(there.seqs()) == set(range(2, 22))
+            assert stuck in broker.mailbox("ann").connections()
+            stuck.task.cancel()
+
+    run(scenario())

@@ -16,23 +16,12 @@ from hitbox.broker.client import BadRequest, Client
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.metrics import exposition
-from hitbox.broker.published_event import MAX_TTL, PublishedEvent, expires_at
+from hitbox.broker.published_event import MAX_SECONDS, PublishedEvent, expires_at
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscription
 from support.broker_kit import Listener, running, serving, until
 
 EVERYTHING = [Subscription("all", "price >= 0", 4)]
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Move the broker's wall clock by so many seconds."""
-    real = time.time_ns
-
-    def move(seconds: float) -> None:
-        monkeypatch.setattr(time, "time_ns", lambda: real() + int(seconds * 1e9))
-
-    return move
 
 
 def event(price: float, ttl: float | None = None) -> PublishedEvent:
@@ -60,7 +49,7 @@ def test_the_end_of_a_text_says_when_it_expires(body: bytes, expires: int) -> No
 def test_bad_times_are_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            for bad in (0, -1, MAX_TTL + 1, float("nan"), float("inf")):
+            for bad in (0, -1, MAX_SECONDS + 1, float("nan"), float("inf")):
                 with pytest.raises(hitbox.HitboxError, match="ttl_seconds must be more than 0 and at most 31622400"):
                     await broker.publish([event(1, bad)])
             assert broker.store.events.next() == 1

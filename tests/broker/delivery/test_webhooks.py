@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import logging
 import re
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Coroutine
 from email.utils import formatdate
@@ -73,6 +75,12 @@ def shown(broker: Broker) -> dict[str, Any]:
     found = broker.mailbox("ann").describe()["webhook"]
     assert isinstance(found, dict)
     return found
+
+
+def states(broker: Broker) -> dict[str, int]:
+    """How many webhooks are in each state, in /metrics."""
+    text = metrics.exposition(broker, lambda _: True).decode()
+    return {state: int(float(n)) for state, n in re.findall(r'^hitbox_webhooks\{state="(\w+)"\} (\S+)$', text, re.M)}
 
 
 def test_deliveries_are_posted_signed_and_acknowledged(tmp_path: Path) -> None:
@@ -168,9 +176,11 @@ def test_other_answers_are_tried_again_and_become_dead_letters(tmp_path: Path, s
             (letter,) = (await client.request("GET", "/v1/dead"))["letters"]
             assert f"webhook: the target answered {status}" in letter["reason"]
             assert str(status) in shown(broker)["problem"]
+            assert states(broker) == {"ok": 0, "failing": 1, "disabled": 0}
             await client.request("POST", "/v1/dead/replay", {"numbers": [letter["number"]]})
             await until(lambda: pending(broker) == 0 and len(there.got) == 4)
             assert shown(broker)["problem"] == ""
+            assert states(broker) == {"ok": 1, "failing": 0, "disabled": 0}
 
     run(scenario())
 
@@ -195,6 +205,25 @@ def test_no_answer_a_broken_one_and_none_listening(tmp_path: Path) -> None:
             assert "no connection" in shown(broker)["problem"]
             await broker.put_webhook("ann", WebhookSettings(there.url()))
             await until(lambda: pending(broker) == 0)
+
+    run(scenario())
+
+
+def test_a_target_does_not_choose_how_long_the_reason_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error may repeat what the target sent. It is kept with each dead letter."""
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(max_tries=1))
+            there.answers = [b"HTTP/" + b"x" * 50_000 + b"\r\n\r\n"]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            await publish(broker, 3)
+            await until(lambda: broker.statistics.counts["dead"] == 3)
+            reasons = [reason for (reason,) in broker.store.read("SELECT reason FROM dead")]
+            assert len(reasons) == 3
+            assert all(one.startswith("webhook: no valid answer: illegal status line") for one in reasons)
+            assert max(len(text) for text in (*reasons, shown(broker)["problem"], caplog.text)) < 500
+            assert webhooks.shortened(httpcore.ReadError(OSError())) == "ReadError"  # it has no text
 
     run(scenario())
 
@@ -226,6 +255,14 @@ def test_a_body_that_does_not_end_does_not_matter(tmp_path: Path) -> None:
             await until(lambda: pending(broker) == 0)
             assert dict(broker.statistics.webhook_requests) == {"ok": 3}
             assert (there.seqs(), there.connections) == ([1, 2, 3], 2)
+            # also if the time for a request ends while the body is read
+            await broker.put_subscriber("ann", Options(visibility_seconds=0.3, max_tries=1))
+            there.answers = [b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"]
+            await publish(broker)
+            await until(lambda: sum(broker.statistics.webhook_requests.values()) == 4)
+            assert dict(broker.statistics.webhook_requests) == {"ok": 4}
+            await until(lambda: pending(broker) == 0)
+            assert broker.mailbox("ann").dead == 0
 
     run(scenario())
 
@@ -259,6 +296,7 @@ def test_gone_disables_and_keeps_the_deliveries(tmp_path: Path) -> None:
                 await publish(broker)
                 await until(lambda: pending(broker) == 2 and broker.mailbox("ann").connected is None)
                 assert "410" in shown(broker)["problem"]
+                assert states(broker) == {"ok": 0, "failing": 0, "disabled": 1}
             async with private(tmp_path) as (broker, _):
                 assert (len(there.got), pending(broker)) == (1, 2)
                 assert broker.mailbox("ann").connected is None
@@ -401,6 +439,31 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatc
     run(scenario())
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="needs the address 127.0.0.2, and a queue of connections that fills"
+)
+def test_an_address_that_does_not_answer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two addresses of a host is down: its packets are lost, nothing refuses the connection."""
+    monkeypatch.setattr(target_address, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.2", "127.0.0.1"])
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker, Options(visibility_seconds=20))
+            with contextlib.ExitStack() as stack:
+                silent = stack.enter_context(socket.create_server(("127.0.0.2", there.port), backlog=0))
+                for _ in range(4):  # its queue is full: what comes now gets no answer
+                    one = stack.enter_context(socket.socket())
+                    one.setblocking(False)
+                    one.connect_ex(silent.getsockname())
+                await broker.put_webhook("ann", WebhookSettings(there.url("two.example")))
+                await publish(broker)
+                await until(lambda: broker.statistics.webhook_requests)
+                assert (dict(broker.statistics.webhook_requests), there.seqs()) == ({"ok": 1}, [1])
+
+    run(scenario())
+
+
 def test_addresses() -> None:
     public = ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"]
     others = [
@@ -431,6 +494,36 @@ def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             async with private(tmp_path / "a") as (broker, _):
                 await until(lambda: pending(broker) == 0)
                 assert there.seqs() == [1]
+
+    run(scenario())
+
+
+def test_tls_that_breaks_after_the_status_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path / "ca", "authority")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("target"))
+
+    async def answer_and_break(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"]}}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")
+        await writer.drain()
+        raw = writer.transport._ssl_protocol._transport  # type: ignore[attr-defined]
+        raw.write(b"no record of TLS" * 10)
+        await reader.read()
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(answer_and_break, "127.0.0.1", 0, ssl=context)
+        async with private(tmp_path / "a") as (broker, _):
+            await prepare(broker)
+            port = server.sockets[0].getsockname()[1]
+            await broker.put_webhook("ann", WebhookSettings(f"https://127.0.0.1:{port}/"))
+            await publish(broker)
+            await until(lambda: broker.statistics.webhook_requests)
+            assert dict(broker.statistics.webhook_requests) == {"ok": 1}
+            await until(lambda: pending(broker) == 0)
+        server.close()
 
     run(scenario())
 
@@ -492,6 +585,89 @@ def test_rights_are_those_of_the_owner(tmp_path: Path, monkeypatch: pytest.Monke
                 await root.request("DELETE", "/v1/principals/ann")
                 await root.publish({"qty": 1})
                 await until(lambda: there.seqs() == [1, 3, 4])
+
+    run(scenario())
+
+
+def test_whoever_sets_it_gets_no_more_than_it_may_see(tmp_path: Path) -> None:
+    """Subscribers from before the first principal belong to nobody: the first one that uses them owns them."""
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, url), target() as there:
+            await prepare(broker)
+            await broker.subscribe("bob", [sub("s", "qty > 0")])
+            await broker.put_webhook("bob", WebhookSettings(there.url()))
+            await broker.pause("bob", True)
+            async with Client(url) as local:
+                root_token = (await local.create_token("root"))["token"]
+            async with Client(url, root_token) as root:
+                await root.put_principal("eve", ["subscribe"], names="*", see="city = 'Paris'")
+                await root.put_principal("dan", ["subscribe"], names="*")
+                await root.publish_many([{"qty": 1, "city": "Rome"}, {"qty": 1, "city": "Paris"}])
+                await until(lambda: pending(broker) == 2)
+                tokens = [(await root.create_token(name))["token"] for name in ("eve", "dan")]
+            async with Client(url, tokens[0]) as eve, Client(url, tokens[1]) as dan:
+                await eve.put_webhook("ann", there.url())
+                with pytest.raises(Exception, match="belongs to another principal"):
+                    await dan.put_webhook("ann", there.url())
+                await until(lambda: pending(broker) == 0)
+                assert there.seqs() == [2]
+                await eve.request(
+                    "PUT", "/v1/subscribers/bob/subscriptions/t", {"where": "qty > 1"}
+                )  # it is set already
+                await eve.request("POST", "/v1/subscribers/bob/resume")
+                await until(lambda: broker.mailbox("bob").pending == 0)
+                assert there.seqs() == [2, 2]
+            assert (broker.subscriber("ann").owner, broker.subscriber("bob").owner) == ("eve", "eve")
+        async with private(tmp_path) as (broker, _):
+            assert broker.subscriber("ann").owner == "eve"
+
+    run(scenario())
+
+
+def test_the_url_is_requested_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {"": "/", "?a=1;b": "/?a=1;b", "/hook;v=1": "/hook;v=1", "/A//b/../c;d?e=%20": "/A//b/../c;d?e=%20"}
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            for at, path in enumerate(paths):
+                await broker.put_webhook("ann", WebhookSettings(f"http://127.0.0.1:{there.port}{path}"))
+                await publish(broker)
+                await until(lambda at=at: len(there.got) == at + 1 and pending(broker) == 0)  # type: ignore[misc]
+            assert [one.line for one in there.got] == [f"POST {path} HTTP/1.1" for path in paths.values()]
+            assert {one.headers["host"] for one in there.got} == {f"127.0.0.1:{there.port}"}
+            monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.1"])  # IPv6 may be off
+            await broker.put_webhook("ann", WebhookSettings(f"http://[2606:4700::1]:{there.port}/hook"))
+            await publish(broker)
+            await until(lambda: len(there.got) == len(paths) + 1)
+            assert there.got[-1].headers["host"] == f"[2606:4700::1]:{there.port}"
+
+    run(scenario())
+
+
+def test_nothing_new_is_sent_to_a_webhook_that_was_removed(tmp_path: Path) -> None:
+    """While its last requests are being answered, neither what comes then is sent to it, nor what waits for a turn."""
+
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=2) as (broker, _), target() as there, target() as other:
+            await prepare(broker)
+            there.hold = asyncio.Event()
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=1, max_requests=4))
+            await publish(broker, 3)
+            await until(
+                lambda: there.at_once == 2 and len(broker.mailbox("ann").in_flight) == 3
+            )  # one waits for a turn
+            await broker.remove_webhook("ann")
+            last = await publish(broker)
+            await until(lambda: broker.tracker.recorded >= last)
+            await asyncio.sleep(0.05)
+            there.hold.set()
+            await until(lambda: broker.mailbox("ann").connected is None)
+            assert (sorted(there.seqs()), pending(broker)) == ([1, 2], 2)
+            await broker.put_webhook("ann", WebhookSettings(other.url()))
+            await until(lambda: pending(broker) == 0)
+            assert other.seqs() == [3, 4]
 
     run(scenario())
 

@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
-from hitbox.broker.http import event_stream
+from hitbox.broker.http import connections, event_stream
 from support.broker_kit import item, serving, sub, until
 
 ANN = "/v1/subscribers/ann"
@@ -303,6 +303,39 @@ def test_the_broker_stops_while_a_stream_stands(tmp_path: Path) -> None:
                 await until(lambda: not is_free(broker))
             assert (await reading)[1]["code"] == 1012
             await found.response.aclose()
+
+    run(scenario())
+
+
+def test_what_a_client_has_not_read_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if nothing comes after it: then no later write shows that the client does not read."""
+    monkeypatch.setattr(event_stream, "CONFIRM_SECONDS", 0.2)
+    full: list[bool] = []
+    pause = connections.HttpProtocol.pause_writing
+
+    def pause_writing(self: connections.HttpProtocol) -> None:
+        full.append(True)
+        pause(self)
+
+    monkeypatch.setattr(connections.HttpProtocol, "pause_writing", pause_writing)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, stall_seconds=2) as (broker, url):
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.setblocking(False)
+                address = httpx.URL(url)
+                await asyncio.get_running_loop().sock_connect(client, (address.host, address.port))
+                text = f"GET {ANN}/deliveries HTTP/1.1\r\nhost: {address.host}:{address.port}\r\n\r\n"
+                await asyncio.get_running_loop().sock_sendall(client, text.encode())
+                await until(lambda: not is_free(broker))
+                while not full:
+                    last = await broker.publish([item(qty=1, city="x" * 3000)] * 60) + 59
+                    await until(lambda last=last: full or broker.statistics.counts["delivered"] == last)  # type: ignore[misc]
+                await until(lambda: is_free(broker))
+            assert broker.statistics.closed["stalled"] == 1
+            assert broker.mailbox("ann").pending >= 60
 
     run(scenario())
 

@@ -43,6 +43,7 @@ class Need:
 
 ANYONE = Need(ROLES)
 PUBLISH = Need(("publish",))
+CANCEL = Need(("publish", "manage"))
 SUBSCRIBE = Need(("subscribe",))
 USE = Need(("subscribe", "manage"))
 READ = Need(("subscribe", "observe", "manage"))

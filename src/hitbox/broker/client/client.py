@@ -205,13 +205,17 @@ class Client(Management):
         content_type: str | None = None,
         id: str | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
         """Publish one event; returns its number once it is durable. `payload` is delivered with it, but not matched:
         anything that JSON can hold, or bytes with a `content_type`. With an `id` that no other event has, such as a
         UUID, the event is stored once, however often it is published, and the client tries again if it gets no
-        answer. After `ttl_seconds` it is not delivered any more."""
-        more = {"payloads": [payload], "content_types": [content_type], "ids": [id]}
-        return await self.publish_many([event], [where], ttl_seconds=ttl_seconds, **more)
+        answer. After `ttl_seconds` it is not delivered any more. With `delay_seconds` it is matched and delivered that
+        much later; the number is then its number among the delayed events, for `cancel_delayed`, or 0 if the id belongs
+        to an event whose delay has passed."""
+        more: dict[str, Any] = {"payloads": [payload], "content_types": [content_type], "ids": [id]}
+        times: dict[str, Any] = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        return await self.publish_many([event], [where], **more, **times)
 
     async def publish_many(
         self,
@@ -222,11 +226,12 @@ class Client(Management):
         content_types: Sequence[str | None] | None = None,
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
         """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded, unless it
         would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`,
         `payloads`, `content_types` and `ids` have one entry per event; with ids, the events need not have numbers that
-        follow each other. `ttl_seconds` is for all of them.
+        follow each other. `ttl_seconds` and `delay_seconds` are for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
         """
@@ -236,7 +241,7 @@ class Client(Management):
         items = [
             {
                 "event": for_json(event),
-                **_given(where=text, id=id, ttl_seconds=ttl_seconds),
+                **_given(where=text, id=id, delay_seconds=delay_seconds, ttl_seconds=ttl_seconds),
                 **payload_fields(payload, kind),
             }
             for event, text, payload, kind, id in zip(rows, *columns, strict=True)
@@ -256,7 +261,7 @@ class Client(Management):
         for pause in pauses():
             try:
                 found = await publish()
-                return int(found["first"])
+                return int(found["delayed"] if "delayed" in found else found["first"])
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
             except Overloaded as problem:

@@ -31,6 +31,7 @@ class Delivery(msgspec.Struct, frozen=True):
     id: str | None = None
     traceparent: str | None = None
     ttl_seconds: float | None = None
+    delay_seconds: float | None = None
     changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False

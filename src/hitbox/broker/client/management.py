@@ -107,6 +107,15 @@ class Management:
         """{"events": stored events, "next": where the next call begins}."""
         return dict(await self.request("GET", "/v1/events", first=first, limit=limit))
 
+    async def delayed(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970."""
+        return list((await self.request("GET", "/v1/delayed", limit=limit))["events"])
+
+    async def cancel_delayed(self, numbers: Iterable[int]) -> int:
+        """Delete delayed events that are not due yet, which this principal published, or if it may manage; returns how
+        many."""
+        return int((await self.request("POST", "/v1/delayed/cancel", {"numbers": list(numbers)}))["count"])
+
     async def check(self, where: str) -> str:
         """A predicate in normal form. Raises BadPredicate if it is wrong."""
         return str((await self.request("POST", "/v1/check", {"where": where}))["predicate"])

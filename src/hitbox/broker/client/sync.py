@@ -89,9 +89,11 @@ class SyncClient(SyncManagement):
         content_type: str | None = None,
         id: str | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
-        more = {"payload": payload, "content_type": content_type, "id": id, "ttl_seconds": ttl_seconds}
-        return int(self.do(self.asynchronous.publish(event, where, **more)))
+        more = {"payload": payload, "content_type": content_type, "id": id}
+        times = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        return int(self.do(self.asynchronous.publish(event, where, **more, **times)))
 
     def publish_many(
         self,
@@ -102,9 +104,11 @@ class SyncClient(SyncManagement):
         content_types: Sequence[str | None] | None = None,
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
+        delay_seconds: float | None = None,
     ) -> int:
-        more = {"payloads": payloads, "content_types": content_types, "ids": ids, "ttl_seconds": ttl_seconds}
-        return int(self.do(self.asynchronous.publish_many(events, where, **more)))
+        more = {"payloads": payloads, "content_types": content_types, "ids": ids}
+        times = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        return int(self.do(self.asynchronous.publish_many(events, where, **more, **times)))
 
     def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         return int(self.do(self.asynchronous.publish_cloudevents(*events)))

@@ -111,6 +111,17 @@ class SyncManagement:
         found: dict[str, Any] = self.do(self.asynchronous.events(first, limit))
         return found
 
+    def delayed(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970."""
+        found: list[dict[str, Any]] = self.do(self.asynchronous.delayed(limit))
+        return found
+
+    def cancel_delayed(self, numbers: Iterable[int]) -> int:
+        """Delete delayed events that are not due yet, which this principal published, or if it may manage; returns how
+        many."""
+        found: int = self.do(self.asynchronous.cancel_delayed(numbers))
+        return found
+
     def check(self, where: str) -> str:
         """A predicate in normal form. Raises BadPredicate if it is wrong."""
         found: str = self.do(self.asynchronous.check(where))

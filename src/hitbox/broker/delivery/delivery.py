@@ -82,10 +82,7 @@ class DeliveryTracker:
 
     async def next(self, mailbox: Mailbox, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
         """Wait for the next deliveries, at most `most`; an empty list if the connection was closed or replaced."""
-        while mailbox.is_connected(connection):
-            if mailbox.over_limit:
-                connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
-                return []
+        while mailbox.is_served(connection):
             if not mailbox.subscriber.paused:
                 found = mailbox.take(connection, most)
                 if fresh := self.unexpired(mailbox, found):
@@ -290,8 +287,8 @@ class DeliveryTracker:
         options, number = mailbox.subscriber.options, mailbox.subscriber.number
         if options.policy == "disconnect":
             if mailbox.within_limit and mailbox.connected is not None and not mailbox.subscriber.paused:
-                mailbox.over_limit, mailbox.within_limit = True, False
-                mailbox.wake.set()
+                mailbox.within_limit = False
+                mailbox.close_slow_connections()
             return
         over, now = mailbox.pending - options.limit, time.time_ns() // 1000
 

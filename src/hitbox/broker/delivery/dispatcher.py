@@ -37,7 +37,6 @@ import msgspec
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
-from hitbox.broker.published_event import expires_at
 from hitbox.broker.settings import Way
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
@@ -65,6 +64,8 @@ class AcceptedEvent(msgspec.Struct, eq=False):
     """It is matched after a restart, so it may have been delivered before."""
     committed: int = 0
     """When it was in the store, in nanoseconds of the clock of `accepted`; 0: before a restart."""
+    expires: int = 0
+    """When its time to live ends, in microseconds since 1970; 0: it has none."""
 
 
 @dataclass(slots=True)
@@ -229,7 +230,7 @@ class Dispatcher:
             now,
             not a.again,
             a.committed,
-            expires=expires_at(a.time, a.body),
+            expires=a.expires,
         )
         mine = level.deliveries.get(subscriber)
         if mine is None:

@@ -55,6 +55,8 @@ class Consumer:
     held: int = 0
     resting: bool = False
     """It waits for deliveries: what it got before is written."""
+    closing: bool = False
+    """It was too slow, and gets nothing more."""
 
 
 class Delivery(msgspec.Struct, eq=False):
@@ -119,7 +121,6 @@ class Mailbox:
         self.written: deque[tuple[float, int]] = deque()
         """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
         self.webhook_problem = ""  # why its latest request failed
-        self.over_limit = False  # to be disconnected
         self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
     # ---- in
@@ -147,7 +148,7 @@ class Mailbox:
     def _drop_oldest(self, count: int) -> None:
         """An ephemeral subscriber has so many deliveries more than its limit."""
         if count > 0 and self.subscriber.options.policy == "disconnect":
-            self.over_limit = True
+            self.close_slow_connections()
         for _ in range(count):
             oldest = min((queue for queue in self._ready if queue), key=lambda queue: queue[0].seq)
             oldest.popleft()
@@ -351,6 +352,19 @@ class Mailbox:
     def is_connected(self, connection: Connection) -> bool:
         return id(connection) in self._consumers
 
+    def is_served(self, connection: Connection) -> bool:
+        """Whether a connection may get deliveries: it was neither closed nor replaced."""
+        consumer = self._consumers.get(id(connection))
+        return consumer is not None and not consumer.closing
+
+    def close_slow_connections(self) -> None:
+        """More deliveries wait than the limit: close the connections of now, also those whose client does not read."""
+        for one in self._consumers.values():
+            if not one.closing:
+                one.closing = True
+                one.connection.close(1013, "too slow: more deliveries are waiting than the subscriber's limit")
+        self.wake.set()
+
     def connect(self, connection: Connection, window: int) -> None:
         """Add a connection; unless the subscriber is shared, the others are forgotten."""
         if not self.subscriber.options.shared:
@@ -378,7 +392,6 @@ class Mailbox:
         self.in_flight.clear()
         self.paused = 0
         self._retry_heap.clear()
-        self.over_limit = False
         if self.subscriber.ephemeral:
             self.pending = 0
         else:
@@ -393,6 +406,13 @@ class Mailbox:
         if self._consumers or (s.webhook is not None and not s.webhook.disabled):
             s.used = now
         return now - s.used
+
+    def webhook_state(self) -> str:
+        """For the metrics: "ok", "failing" (its latest request failed) or "disabled"; empty: it has no webhook."""
+        webhook = self.subscriber.webhook
+        if webhook is None:
+            return ""
+        return "disabled" if webhook.disabled else "failing" if self.webhook_problem else "ok"
 
     def describe(self) -> dict[str, object]:
         """State of the subscriber for the API and the page."""

@@ -18,6 +18,8 @@ import httpcore
 
 from hitbox.broker.errors import BadRequest
 
+CONNECT_SECONDS = 5.0
+"""After this time without an answer the next address of a host is tried."""
 LOOKUPS = 4
 """Names that are resolved at a time. They have threads of their own: a slow name server delays nothing else."""
 
@@ -80,9 +82,10 @@ class CheckedNetwork(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         problem: Exception = httpcore.ConnectError(f"the host {host!r:.100} has no address")
+        seconds = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
         for address in await self._addresses(host, port):
             try:
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+                return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as found:
                 problem = found
         raise problem

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import httpcore
 import msgspec
@@ -40,7 +41,9 @@ RETRY_AFTER_MOST = 3600.0
 REQUEST_SECONDS = 60.0
 """Most time for one request; less if the subscriber's visibility_seconds are fewer."""
 ANSWER_BYTES, ANSWER_SECONDS = 64 * 1024, 1.0
-"""How much of the body of an answer is read, and thrown away, and for how long."""
+"""How much of the body of an answer is read, and thrown away, and for how long at most."""
+SHOWN = 200
+"""Characters of an error that are kept."""
 DRAIN_SECONDS = 5.0
 AGAIN_SECONDS = 30.0
 """After this time a webhook is tried again that ended because its owner lacked a right, or by an error."""
@@ -70,20 +73,26 @@ class Requests:
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
         try:
-            async with asyncio.timeout(seconds):
-                return await self._post(url, headers, body)
+            async with asyncio.timeout(seconds) as limit:
+                return await self._post(url, headers, body, limit)
         except TimeoutError:
             return Outcome("late", f"no answer within {seconds:g} seconds")
         except AddressNotAllowed as problem:
             return Outcome("blocked", str(problem))
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as problem:
-            return Outcome("unreachable", f"no connection: {problem or type(problem).__name__}")
+        except httpcore.ProtocolError as problem:
+            return Outcome("unreachable", f"no valid answer: {shortened(problem)}")
+        except (httpcore.NetworkError, httpcore.TimeoutException, OSError) as problem:
+            return Outcome("unreachable", f"no connection: {shortened(problem)}")
 
-    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
-        async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as answer:
+    async def _post(self, url: str, headers: dict[str, str], body: bytes, limit: asyncio.Timeout) -> Outcome:
+        address, host = request_address(url)
+        lines = [("host", host), *headers.items()]
+        async with self._pool.stream("POST", address, headers=lines, content=body) as answer:
+            left = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+            limit.reschedule(None)  # the status decides
             status = answer.status
             seconds = retry_after(answer.headers)
-            await _throw_away(answer)
+            await _throw_away(answer, min(ANSWER_SECONDS, max(left, 0.0) / 2))  # they are acknowledged in time
         if 200 <= status < 300:
             return Outcome("ok")
         if status == 410:
@@ -96,17 +105,40 @@ class Requests:
         self.network.close()
 
 
-async def _throw_away(answer: httpcore.Response) -> None:
+def shortened(problem: Exception) -> str:
+    """What is wrong. It may repeat what the target sent, and becomes a part of the log and of each dead letter."""
+    text = str(problem) or type(problem).__name__
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def request_address(url: str) -> tuple[httpcore.URL, str]:
+    """The parts of a url, unchanged, and the header Host for it. httpcore's own way loses what follows a semicolon, and
+    the brackets of an IPv6 address.
+
+    >>> address, host = request_address("https://[2606:4700::1]:8443/hook;v=1?x=2")
+    >>> address.host, address.port, address.target, host
+    (b'2606:4700::1', 8443, b'/hook;v=1?x=2', '[2606:4700::1]:8443')
+    """
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    host = f"[{name.partition('%')[0]}]" if ":" in name else name
+    return httpcore.URL(scheme=parts.scheme, host=name, port=parts.port, target=target), (
+        host if parts.port is None else f"{host}:{parts.port}"
+    )
+
+
+async def _throw_away(answer: httpcore.Response, seconds: float) -> None:
     """Read the body, so that the connection can be used again. One that is long, slow or broken changes nothing: the
     status has decided, and the connection is closed."""
     size = 0
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(seconds):
             async for part in answer.aiter_stream():
                 size += len(part)
                 if size > ANSWER_BYTES:
                     return
-    except (TimeoutError, httpcore.NetworkError, httpcore.ProtocolError):
+    except (OSError, httpcore.NetworkError, httpcore.ProtocolError):  # also TimeoutError, and errors of TLS
         return
 
 
@@ -150,6 +182,7 @@ class WebhookSession(Receiver):
         tasks = [asyncio.create_task(self._take()), asyncio.ensure_future(self.ended.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            tasks[0].cancel()  # what comes from now on is not for this target
             if self._pushing:
                 await asyncio.wait(self._pushing, timeout=DRAIN_SECONDS)
         finally:
@@ -186,6 +219,8 @@ class WebhookSession(Receiver):
 
     async def _push(self, deliveries: list[Delivery]) -> None:
         async with self.requests.turns:
+            if self.ended.is_set():
+                return  # they go to whoever is next
             deliveries = self.tracker.unexpired(self.mailbox, deliveries)  # it may have waited for its turn
             if not deliveries:
                 return

@@ -37,6 +37,7 @@ from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.errors import BadRequest
 from hitbox.broker.http.error_responses import close_code, status_of
+from hitbox.broker.http.steps import until_one_ends
 from hitbox.broker.http.websocket import MOST, Window
 from hitbox.broker.logs import without_message
 from hitbox.errors import HitboxError
@@ -131,25 +132,21 @@ class EventStream(Receiver):
         await self._begin(send)
         await write(HELLO)
         steps = (self._send(mailbox, write), _beat(write), _gone(receive), self.ended.wait())
-        tasks = [asyncio.ensure_future(step) for step in steps]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, HitboxError):
-                    self.broker.statistics.count_refusal(status_of(result))
-                    self.close(close_code(result), str(result).partition("\n")[0])
-                elif isinstance(result, Exception):
+        async with until_one_ends(*steps) as problems:
+            for problem in problems:
+                if isinstance(problem, HitboxError):
+                    self.broker.statistics.count_refusal(status_of(problem))
+                    self.close(close_code(problem), str(problem).partition("\n")[0])
+                else:
                     text = "an event stream of subscriber %r failed"
-                    log.error(text, self.name, exc_info=without_message(result))
+                    log.error(text, self.name, exc_info=without_message(problem))
                     self.close(1011, "unexpected error; see the broker's log")
 
     async def _send(self, mailbox: Mailbox, write: Write) -> None:
         while deliveries := await self.next(mailbox):
             self._is_stuck = True
             await write(b"".join([b"id: %d\ndata: %b\n\n" % (d.seq, d.encode()) for d in deliveries]))
+            await write(b"")  # waits until the client has read enough; the write before it does not
             self._is_stuck = False
             self.tracker.sent(mailbox, deliveries)
             if self.query.ack == "sent":

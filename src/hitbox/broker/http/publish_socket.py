@@ -27,7 +27,9 @@ from hitbox.broker.errors import BadRequest
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
+from hitbox.broker.http.steps import until_one_ends
 from hitbox.broker.http.websocket import Publish, check_publish, receive, send_texts
+from hitbox.broker.published_event import answered
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
@@ -61,17 +63,12 @@ class PublishSession:
 
     async def run(self) -> None:
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
-        tasks = [asyncio.create_task(step) for step in (self._receive(), self._answer(), self._ended.wait())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, HitboxError):
-                    self.close(1008, str(result).partition("\n")[0])
-                elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
-                    log.error("a connection of publisher %r failed", self.caller.name, exc_info=result)
+        async with until_one_ends(self._receive(), self._answer(), self._ended.wait()) as problems:
+            for problem in problems:
+                if isinstance(problem, HitboxError):
+                    self.close(1008, str(problem).partition("\n")[0])
+                elif not isinstance(problem, (WebSocketDisconnect, RuntimeError)):
+                    log.error("a connection of publisher %r failed", self.caller.name, exc_info=problem)
                     self.close(1011, "unexpected error; see the broker's log")
             code, reason = self._close_with
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
@@ -136,6 +133,9 @@ def _answer(message: Publish | Frame, found: asyncio.Future[int] | HitboxError) 
     if problem is None:
         assert not isinstance(found, HitboxError)
         assert isinstance(message, Publish)
+        if message.items and message.items[0].delay_seconds is not None:
+            done = {"type": "done", "request": message.request, **answered(message.items, found.result())}
+            return msgspec.json.encode(done)
         return b'{"type":"done","request":%d,"first":%d,"count":%d}' % (
             message.request, found.result(), len(message.items),
         )  # fmt: skip

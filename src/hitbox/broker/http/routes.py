@@ -16,6 +16,7 @@ from hitbox.broker import admin, cloudevents
 from hitbox.broker.access.principals import Principal, Role, TokenSettings
 from hitbox.broker.access.rights import (
     ANYONE,
+    CANCEL,
     MANAGE_ALL,
     OBSERVE,
     OBSERVE_ALL,
@@ -34,7 +35,7 @@ from hitbox.broker.http.auth import RateLimiter
 from hitbox.broker.http.gate import declared
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.websocket import check_publish
-from hitbox.broker.published_event import PublishedEvent, is_traceparent
+from hitbox.broker.published_event import PublishedEvent, answered, is_traceparent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.broker.webhook import WebhookSettings
@@ -99,6 +100,10 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class From(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Number = 1
+    limit: Count = 100
+
+
+class First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Count = 100
 
 
@@ -222,7 +227,17 @@ async def publish(call: Call) -> Any:
         items = [one if one.traceparent else msgspec.structs.replace(one, traceparent=parent) for one in items]
     await check_publish(call.broker, call.rate_limiter, call.caller, items)
     first = await call.broker.publish(items, call.caller.name)
-    return {"first": first, "count": len(items)}
+    return answered(items, first)
+
+
+async def list_delayed(call: Call) -> Any:
+    count, found = await admin.delayed_events(call.broker, call.caller, call.query.limit)
+    return {"count": count, "events": found}
+
+
+async def cancel_delayed(call: Call) -> Any:
+    numbers = await admin.cancellable(call.broker, call.caller, call.body.numbers)
+    return {"count": await call.broker.delayed.cancel(numbers)}
 
 
 async def list_events(call: Call) -> Any:
@@ -330,7 +345,7 @@ async def get_webhook(call: Call) -> Any:
 async def put_webhook(call: Call) -> Any:
     """Whoever sets it gets the deliveries, so the caller must be allowed to receive them."""
     name = call.received_subscriber().subscriber.name
-    secret = await call.broker.put_webhook(name, call.body)
+    secret = await call.broker.put_webhook(name, call.body, call.caller.receiver(name))
     shown = call.broker.mailbox(name).describe()["webhook"]
     return {**shown, "secret": secret} if secret and isinstance(shown, dict) else shown
 
@@ -437,6 +452,8 @@ ROUTES = [
         raw=True,
     ),
     Route("GET", "/v1/events", OBSERVE, list_events, "Stored events", query=From),
+    Route("GET", "/v1/delayed", OBSERVE, list_delayed, "Delayed events, those that are due first", query=First),
+    Route("POST", "/v1/delayed/cancel", CANCEL, cancel_delayed, "Delete delayed events that are not due yet", Numbers),
     Route(
         "GET",
         "/v1/subscribers",

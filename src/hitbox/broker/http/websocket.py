@@ -54,8 +54,9 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.access_log import SENT_BYTES
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.error_responses import close_code, describe, status_of
+from hitbox.broker.http.steps import until_one_ends
 from hitbox.broker.logs import without_message
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.published_event import PublishedEvent, answered
 from hitbox.broker.settings import Options, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
@@ -141,19 +142,14 @@ class Session(Receiver):
             return
         except (WebSocketDisconnect, RuntimeError):
             return
-        tasks = [asyncio.create_task(step) for step in (self._receive(mailbox), self._send(mailbox), self.ended.wait())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
+        async with until_one_ends(self._receive(mailbox), self._send(mailbox), self.ended.wait()) as problems:
             await self.broker.detach(mailbox, self)
-            for task in tasks:
-                task.cancel()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(result, HitboxError):
-                    await self._fail(result)
-                elif isinstance(result, Exception) and not isinstance(result, (WebSocketDisconnect, RuntimeError)):
+            for one in problems:
+                if isinstance(one, HitboxError):
+                    await self._fail(one)
+                elif not isinstance(one, (WebSocketDisconnect, RuntimeError)):
                     text = "a connection of subscriber %r failed"
-                    log.error(text, mailbox.subscriber.name, exc_info=without_message(result))
+                    log.error(text, mailbox.subscriber.name, exc_info=without_message(one))
                     self.close(1011, "unexpected error; see the broker's log")
             await self._close()
 
@@ -246,7 +242,7 @@ class Session(Receiver):
 
     async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
         await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-        return {"first": await self.broker.publish(message.items, self.caller.name), "count": len(message.items)}
+        return answered(message.items, await self.broker.publish(message.items, self.caller.name))
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):

@@ -134,7 +134,7 @@ async function listed(place, run) {
 const FIGURES = [
   ["subscriptions", "subscriptions"], ["connections", "connections"], ["published", "events/s"], ["delivered", "deliveries/s"],
   ["p50", "median ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched events"], ["refused", "refused events"],
-  ["dead_letters", "dead letters"], ["last", "last event"], ["way", "way"],
+  ["waiting_delayed", "delayed events"], ["dead_letters", "dead letters"], ["last", "last event"], ["way", "way"],
 ];
 const LINES = ["time", "published", "delivered", "p50", "p99", "pending", "store_bytes"];
 const SCALE = { store_bytes: 1e-6 }; // megabytes

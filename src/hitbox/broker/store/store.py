@@ -10,6 +10,7 @@
     subscriptions  subscriber, name                       where, priority, about
     changes        seq                                    subscriber's name, name: changed since the last snapshot
     events         seq                                    time, body
+    delayed        number                                 due, principal, body: becomes an event when it is due
     log            seq                                    steps: what happened to recent deliveries (see recent.py)
     deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only if the event is gone)
     dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
@@ -87,6 +88,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
     "tokens": Columns({"id": Name, "principal": Name, "hash": str, "settings": bytes}),
     "owners": Columns({"subscriber": Number, "principal": Name}),
     "log": Columns({"seq": Number, "steps": bytes}),
+    "delayed": Columns({"number": Number, "due": Number, "principal": str, "body": bytes}, bulk=True),
 }  # fmt: skip
 READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
@@ -213,7 +215,9 @@ class Store:
         self.tables = {name: CheckedTable(self.db, self.ledger, name, columns) for name, columns in TABLES.items()}
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:7])
-        self.principals, self.tokens, self.owners, self.log = (self.tables[n] for n in list(TABLES)[7:])
+        self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:10])
+        self.log, self.delayed = (self.tables[n] for n in list(TABLES)[10:])
+        self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
         self.recent = RecentDeliveries(self.log)
         self.db.execute("COMMIT")
         self._pages = 0
@@ -287,9 +291,11 @@ class Store:
             seqs = [row[2] for row in rows]
             if len(self.pending_levels(number, seqs)) > len(seqs):
                 yield f"deliveries of subscriber {number} are in table log and in table deliveries"
-        ((highest,),) = self.db.execute("SELECT max(number) FROM dead")
-        if highest is not None and highest >= self.dead.next():
-            yield f"table dead contains number {highest}, but the ledger says that {self.dead.next() - 1} is the last"
+        for table in (self.dead, self.delayed):
+            ((highest,),) = self.db.execute(f"SELECT max(number) FROM {table.name}")
+            if highest is not None and highest >= table.next():
+                last = table.next() - 1
+                yield f"table {table.name} contains number {highest}, but the ledger says that {last} is the last"
 
     def _check_commit_marker(self, known: int) -> Iterator[str]:
         path = self.folder / FILE_NAME
@@ -536,13 +542,54 @@ class Store:
         found = ((name, self.read(query, (subscriber, name))) for name in names)
         return {name: (rows[0][0], rows[0][1], rows[0][2]) for name, rows in found if rows}
 
-    # ---- events and deliveries
+    # ---- events
 
     def append(self, bodies: Sequence[bytes], now: int) -> int:
         """Store events; returns the number of the first one."""
         first = self.events.next()
         self.events.insert((seq, now, body) for seq, body in enumerate(bodies, first))
         return first
+
+    # ---- delayed events
+
+    def add_delayed(self, rows: Iterable[tuple[int, str, bytes]]) -> int:
+        """Store (due, principal, body); returns the number of the first."""
+        entry = self.ledger.changed_entry("delayed")
+        first = entry.last + 1
+        numbered = [(number, *row) for number, row in enumerate(rows, first)]
+        self.delayed.insert(numbered)
+        entry.last += len(numbered)
+        return first
+
+    def due_delayed(self, now: int, limit: int) -> list[Row]:
+        """(number, body) of those that are due, in their order; from any thread."""
+        return self.read("SELECT number, body FROM delayed WHERE due <= ? ORDER BY due, number LIMIT ?", (now, limit))
+
+    def first_due(self) -> int | None:
+        """When the next one is due; from any thread."""
+        found: list[tuple[int | None]] = self.read("SELECT min(due) FROM delayed")
+        return found[0][0]
+
+    def delayed_from(self, first: int, limit: int) -> list[Row]:
+        """(number, due, principal, body), beginning at a number; from any thread."""
+        query = "SELECT number, due, principal, body FROM delayed WHERE number >= ? ORDER BY number LIMIT ?"
+        return self.read(query, (first, limit))
+
+    def move_delayed(self, numbers: Sequence[int], now: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Make delayed events to events. Returns the number of the first of the events, and of each its number among
+        the delayed ones and its text; those that were cancelled are missing."""
+        found = [(number, body) for number in numbers for *_, body, _ in self.delayed.scan("number = ?", (number,))]
+        first = self.append([body for _, body in found], now)
+        self.delayed.delete((number,) for number, _ in found)
+        return first, found
+
+    def cancel_delayed(self, numbers: Sequence[int]) -> list[bytes]:
+        """Delete delayed events; returns the texts of those that were there."""
+        known = [row for number in dict.fromkeys(numbers) for row in self.delayed.scan("number = ?", (number,))]
+        self.delayed.delete((row[0],) for row in known)
+        return [row[3] for row in known]
+
+    # ---- deliveries
 
     def record(self, rows: Sequence[tuple[int, int, int, str, int]], matched: int, failed: Sequence[int] = ()) -> None:
         """Store the deliveries (subscriber, level, seq, ids, sent) of the events up to `matched`. `failed` lists events

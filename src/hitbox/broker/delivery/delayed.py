@@ -1,0 +1,175 @@
+"""Delayed events: they wait in a table of their own, and become ordinary events when they are due.
+
+    publish with delay_seconds --> table `delayed` -- when due --> table `events` --> matched and delivered
+
+So a delayed event gets its number when it is due, meets the subscriptions that exist then, and its time to live begins
+then. It is moved in one transaction: once, even if the broker is killed. Until it is due, it can be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from hitbox.broker.access.usage import Charge, store_charges
+from hitbox.broker.clock import time
+from hitbox.broker.delivery.change_barrier import ChangeBarrier
+from hitbox.broker.errors import Overloaded
+from hitbox.broker.message_ids import MessageIds
+from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.settings import Settings
+from hitbox.broker.store.group_commit import Writer
+from hitbox.broker.store.store import Store
+
+ROWS = 1_000
+"""Events that are moved at once."""
+PAUSE_SECONDS = 1.0
+"""After a failure of the store, until the next attempt."""
+NEVER = 2**62
+log = logging.getLogger("hitbox.broker")
+Moved = tuple[int, list[tuple[int, bytes]]]
+"""The number of the first of the events, and of each its number among the delayed ones and its text."""
+
+
+class Acceptor(Protocol):
+    """The part of the broker that takes the events when they are due."""
+
+    store: Store
+    writer: Writer
+    settings: Settings
+    message_ids: MessageIds
+    change_barrier: ChangeBarrier
+    waiting: int
+    closing: bool
+
+    def admit_waiting(self, count: int, size: int) -> None: ...
+
+    def release_waiting(self, count: int, size: int) -> None: ...
+
+    def queue_stored(self, first: int, bodies: Sequence[bytes], now: int, started: int) -> None: ...
+
+
+class DelayedEvents:
+    def __init__(self, broker: Acceptor):
+        self._broker = broker
+        self._next = NEVER  # when the first one is due that is known of; microseconds since 1970
+        self._not_before = 0.0
+        self._arriving = 0
+        self._moving: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Read what an earlier run accepted."""
+        store, after = self._broker.store, 0
+        while rows := store.delayed_from(after + 1, ROWS):
+            self._broker.message_ids.load_delayed((number, body) for number, _, _, body in rows)
+            self._next = min(self._next, *(due for _, due, *_ in rows))
+            after = rows[-1][0]
+
+    async def stop(self) -> None:
+        """Wait until those that are being moved are events."""
+        if self._moving is not None:
+            await asyncio.wait([self._moving])
+
+    # ---- accepting and cancelling
+
+    def check_room(self, count: int) -> None:
+        most = self._broker.settings.max_delayed
+        waiting = self._broker.store.delayed.rows() + self._arriving
+        if waiting + count > most:
+            raise Overloaded(f"{waiting} delayed events wait already, and {most} are the most (max_delayed)", 60)
+
+    def accept(
+        self, items: Sequence[PublishedEvent], bodies: Sequence[bytes], principal: str, charge: Charge | None
+    ) -> asyncio.Future[int]:
+        """Store events that are to be delivered later. The future has the number of the first among the delayed ones,
+        once all are durable."""
+        now = time.time_ns() // 1000
+        delays = [int((item.delay_seconds or 0.0) * 1e6) for item in items]
+        rows = [(now + delay, principal, body) for delay, body in zip(delays, bodies, strict=True)]
+        self._arriving += len(rows)
+        stored = self._broker.writer.submit(partial(_add, self._broker.store, rows, charge))
+        stored.add_done_callback(partial(self._stored, len(rows), now + min(delays)))
+        return stored
+
+    def _stored(self, count: int, due: int, stored: asyncio.Future[int]) -> None:
+        self._arriving -= count
+        if not stored.cancelled() and stored.exception() is None:
+            self._next = min(self._next, due)
+
+    async def cancel(self, numbers: Sequence[int]) -> int:
+        """Delete events that are not due yet; returns how many there were."""
+        store = self._broker.store
+        gone: list[bytes] = await self._broker.writer.submit(
+            lambda: store.cancel_delayed(numbers), mandatory=True, frees_space=True
+        )
+        for body in gone:
+            self._broker.message_ids.cancel(_read(body).key())
+        return len(gone)
+
+    # ---- moving those that are due
+
+    def step(self) -> None:
+        """Move what is due; called ten times per second. While the disk is full, they wait."""
+        if self._moving is not None or self._broker.closing or self._broker.writer.full:
+            return
+        if time.time_ns() // 1000 >= self._next and time.monotonic() >= self._not_before:
+            self._moving = asyncio.create_task(self._move())
+            self._moving.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._moving = None
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            self._not_before = time.monotonic() + PAUSE_SECONDS
+            log.warning("delayed events could not be delivered, and are tried again: %s", problem)
+
+    async def _move(self) -> None:
+        broker, now = self._broker, time.time_ns() // 1000
+        room = min(ROWS, broker.settings.max_waiting - broker.waiting)
+        if room <= 0:
+            return
+        due = await asyncio.to_thread(broker.store.due_delayed, now, room)
+        numbers, size = [number for number, _ in due], sum(len(body) for _, body in due)
+        if due:
+            broker.admit_waiting(len(due), size)
+            await broker.change_barrier.enter(len(due))
+            moved = broker.writer.submit(lambda: broker.store.move_delayed(numbers, now))
+            moved.add_done_callback(partial(self._moved, len(due), size, now, time.perf_counter_ns()))
+            await moved
+        self._next = NEVER  # what is stored from here on lowers it again
+        first = await asyncio.to_thread(broker.store.first_due)
+        self._next = min(self._next, NEVER if first is None else first)
+
+    def _moved(self, count: int, size: int, now: int, started: int, moved: asyncio.Future[Moved]) -> None:
+        """Called when the store is done, in the order of its commits: events are matched in the order of their
+        numbers."""
+        broker = self._broker
+        first, found = 0, list[tuple[int, bytes]]()
+        if not moved.cancelled() and moved.exception() is None:
+            first, found = moved.result()
+        broker.change_barrier.leave(count - len(found))  # the others were cancelled meanwhile, or could not be moved
+        broker.release_waiting(count - len(found), size - sum(len(body) for _, body in found))
+        if found:
+            for seq, (_, body) in enumerate(found, first):
+                broker.message_ids.move(_read(body).key(), seq)
+            broker.queue_stored(first, [body for _, body in found], now, started)
+
+
+def _read(body: bytes) -> PublishedEvent:
+    return msgspec.json.decode(body, type=PublishedEvent)
+
+
+def _add(store: Store, rows: Iterable[tuple[int, str, bytes]], charge: Charge | None) -> int:
+    first = store.add_delayed(rows)
+    store_charges(store, [] if charge is None else [charge])
+    return first
+
+
+def describe(rows: Iterable[tuple[int, int, str, bytes]]) -> list[dict[str, Any]]:
+    """Delayed events (number, due, principal, body) as lists show them."""
+    return [{"number": number, "due": due, **msgspec.json.decode(body)} for number, due, _, body in rows]
