@@ -234,7 +234,7 @@ def test_a_context_in_a_plain_publish_is_checked(tmp_path: Path) -> None:
 
 def test_what_belongs_to_the_event_is_delivered_beside_the_cloudevent() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    item = PublishedEvent({"qty": 1}, "qty > 0", {"a": 1}, None, None, "order-7", trace, 60.0)
+    item = PublishedEvent({"qty": 1}, "qty > 0", {"a": 1}, id="order-7", traceparent=trace, ttl_seconds=60.0)
     found = msgspec.json.decode(as_cloudevent(3, 0, msgspec.json.encode(item)), type=PublishedEvent)
     assert (found.event, found.where, found.payload, found.id) == ({"qty": 1}, "qty > 0", None, "order-7")
     assert (found.traceparent, found.ttl_seconds) == (trace, 60.0)
