@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 import hitbox
 from hitbox import Attribute, Schema
 from hitbox.broker.client import Client, Delivery
-from hitbox.broker.cloudevents import BATCHED, STRUCTURED, attributes, from_binary, from_structured
+from hitbox.broker.cloudevents import BATCHED, STRUCTURED, as_cloudevent, attributes, from_binary, from_structured
 from hitbox.broker.errors import BadRequest
+from hitbox.broker.published_event import PublishedEvent
 from support.broker_kit import serving
 
 SCHEMA = Schema({
@@ -228,6 +230,16 @@ def test_a_context_in_a_plain_publish_is_checked(tmp_path: Path) -> None:
             assert found.status_code == 201
 
     run(scenario())
+
+
+def test_what_belongs_to_the_event_is_delivered_beside_the_cloudevent() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    item = PublishedEvent({"qty": 1}, "qty > 0", {"a": 1}, id="order-7", traceparent=trace, ttl_seconds=60.0)
+    found = msgspec.json.decode(as_cloudevent(3, 0, msgspec.json.encode(item)), type=PublishedEvent)
+    assert (found.event, found.where, found.payload, found.id) == ({"qty": 1}, "qty > 0", None, "order-7")
+    assert (found.traceparent, found.ttl_seconds) == (trace, 60.0)
+    assert found.cloudevent is not None
+    assert (found.cloudevent["id"], found.cloudevent["data"]) == ("3", {"a": 1})
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:

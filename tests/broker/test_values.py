@@ -8,7 +8,8 @@ import json
 import math
 import shutil
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from datetime import time as clock_time
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -170,5 +171,25 @@ def test_a_client_publishes_objects_and_tables(tmp_path: Path) -> None:
                 await client.publish_many([Sale(colour["ROME"], Decimal(4)), {"qty": np.int8(5)}])
             rows = [(event.get("city"), event.get("qty")) for event in await events(http)]
             assert rows == [("Rome", 3), ("Oslo", 1), (None, 2), ("Rome", 4), (None, 5)]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_sends_no_value_as_another_one(tmp_path: Path) -> None:
+    """Bytes became base64, and times became texts; subscriptions then compared with these."""
+    loop: list[Any] = []
+    loop.append(loop)
+    cases = [
+        ({"city": one}, "which JSON cannot hold")
+        for one in (b"Rome", bytearray(b"x"), memoryview(b"x"), timedelta(1), clock_time(1, 2), np.timedelta64(1, "s"))
+    ]
+
+    async def scenario() -> None:
+        async with serving(tmp_path, SCHEMA) as (broker, url), Client(url) as client:
+            for event, told in [*cases, ({"city": loop}, "nested more than 200 deep"), ({"city": [b"x"]}, "a bytes")]:
+                with pytest.raises(ValueProblem, match=told):
+                    await client.publish(event)
+            await client.publish({"qty": np.array(3), "price": np.longdouble(1.5)})
+            assert [row[2] for row in broker.store.events_from(1, 10)] == [b'{"event":{"qty":3,"price":1.5}}']
 
     asyncio.run(scenario())

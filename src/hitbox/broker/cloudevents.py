@@ -299,4 +299,4 @@ def as_cloudevent(seq: int, time: int, body: bytes) -> bytes:
     """The stored text of an event, with the whole CloudEvent in `cloudevent` instead of the payload."""
     item = msgspec.json.decode(body, type=PublishedEvent)
     whole = structured(seq, time, item)
-    return msgspec.json.encode(PublishedEvent(item.event, item.where, cloudevent=whole, id=item.id))
+    return msgspec.json.encode(msgspec.structs.replace(item, payload=None, content_type=None, cloudevent=whole))

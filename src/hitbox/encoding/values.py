@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import NoneType
@@ -27,7 +27,7 @@ from uuid import UUID
 
 import numpy as np
 
-from hitbox.encoding.inputs import as_mapping, unwrapped
+from hitbox.encoding.inputs import MAX_DEPTH, as_mapping, unwrapped
 from hitbox.errors import ValueProblem
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,6 +42,7 @@ TAKES = {
 TOO_FINE = "is finer than a microsecond, which is the resolution of a timestamp: round it, in pandas by .dt.floor('us')"
 NO_YEAR = "is outside the years 1 to 9999, which a timestamp can hold"
 INTERVAL = 'an interval is a tuple (low, high) or {"low": .., "high": ..}'
+_NOT_JSON = (bytes, bytearray, memoryview, time, timedelta, np.timedelta64)
 _POINTS = frozenset([int, float, str, bool, datetime, NoneType])
 _FINE_UNITS = {"ns": 10**3, "ps": 10**6, "fs": 10**9, "as": 10**12}
 _FINE_FRACTION = re.compile(r"[.,]\d{6}\d*[1-9]")
@@ -223,26 +224,32 @@ def for_json(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _for_json(name, value) for name, value in mapping.items()}
 
 
-def _for_json(name: str, value: Any) -> Any:
+def _for_json(name: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, tuple) and len(value) == 2:
-        return {"low": _for_json(name, value[0]), "high": _for_json(name, value[1])}
+        return {"low": _for_json(name, value[0], depth + 1), "high": _for_json(name, value[1], depth + 1)}
     if is_missing(value):
         return None
     value = unwrapped(value)
-    if isinstance(value, (list, set, frozenset, np.ndarray)):
-        return [_for_json(name, one) for one in value]
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
     if isinstance(value, np.datetime64) or hasattr(value, "to_datetime64"):
         return moment(value)
-    if isinstance(value, np.generic):
-        value = value.item()
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        value = plain_number(value)
     if isinstance(value, (float, Decimal)) and math.isinf(value):
         raise ValueProblem(f"attribute {name!r}: JSON has no infinity")
     if isinstance(value, Decimal):
         return int(value) if value.adjusted() < 40 and value == value.to_integral_value() else float(value)
-    if isinstance(value, (str, int, float)):
+    if isinstance(value, (str, int, float, date)):
         return value
+    if depth > MAX_DEPTH:
+        raise ValueProblem(f"objects and lists are nested more than {MAX_DEPTH} deep, or one contains itself")
+    if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
+        return [_for_json(name, one, depth + 1) for one in value]
+    if isinstance(value, _NOT_JSON):  # they would be sent as texts
+        raise ValueProblem(f"attribute {name!r}: {brief(value)} is a {type(value).__name__}, which JSON cannot hold")
     fields = as_mapping(value)
-    return value if fields is None else {key: _for_json(f"{name}.{key}", one) for key, one in fields.items()}
+    return value if fields is None else {key: _for_json(f"{name}.{key}", one, depth + 1) for key, one in fields.items()}
 
 
 def brief(value: object) -> str:
