@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, _about("waiting requests to check, try or explain, of which two run at a time; beyond: 429", ge=1, le=MOST)
     ] = 20
     max_webhook_requests: Annotated[
-        int, _about("requests to webhooks at a time; beyond: they wait", ge=1, le=10_000)
+        int, _about("requests to webhooks at a time, half of them of one principal; beyond: they wait", ge=1, le=10_000)
     ] = 100
     allow_private_webhooks: Annotated[
         bool, _about("webhooks may be plain http, and lead to loopback, private and link-local addresses")

@@ -382,6 +382,29 @@ def test_requests_at_a_time_per_target_and_in_all(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_slow_targets_of_one_principal_leave_room_for_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=4) as (broker, url), target() as slow, target() as quick:
+            slow.hold = asyncio.Event()
+            async with Client(url) as local:
+                root = Client(url, (await local.create_token("root"))["token"])
+            for name, there in (("ann", slow), ("bob", quick)):
+                await root.put_principal(name, ["subscribe"], names=f"{name}*")
+                async with Client(url, (await root.create_token(name))["token"]) as own:
+                    for number in range(3):
+                        await own.put_subscription(f"{name}{number}", "s", "qty > 0")
+                        await own.put_webhook(f"{name}{number}", there.url(), batch=1, max_requests=2)
+            await root.publish_many([{"qty": 1}] * 5)
+            await until(lambda: len(quick.got) == 15)
+            assert slow.most_at_once == 2
+            slow.hold.set()
+            await until(lambda: broker.describe()["pending"] == 0)
+            assert (len(slow.got), slow.most_at_once) == (15, 2)
+            await root.close()
+
+    run(scenario())
+
+
 def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = clock.time_ns
 

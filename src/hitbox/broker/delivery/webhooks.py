@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -60,16 +61,27 @@ class Outcome:
 
 
 class Requests:
-    """Sends requests to targets; at most `max_webhook_requests` at a time."""
+    """Sends requests to targets; at most `max_webhook_requests` at a time, of which a principal has half at most: its
+    targets may be slow, and the others' must not wait for them."""
 
     def __init__(self, settings: Settings):
         self.network = CheckedNetwork(settings.allow_private_webhooks)
         most = settings.max_webhook_requests
-        self.turns = asyncio.Semaphore(most)
+        self._turns = asyncio.Semaphore(most)
+        self._share = max(most // 2, 1)
+        self._turns_of: dict[str, asyncio.Semaphore] = {}
         context = ssl.create_default_context()
         self._pool = httpcore.AsyncConnectionPool(
             context, max_connections=most, keepalive_expiry=30.0, network_backend=self.network
         )
+
+    @asynccontextmanager
+    async def turn(self, owner: str) -> AsyncIterator[None]:
+        """Wait until a request may be sent for this principal; empty: the subscriber belongs to nobody."""
+        if owner and owner not in self._turns_of:
+            self._turns_of[owner] = asyncio.Semaphore(self._share)
+        async with self._turns_of[owner] if owner else nullcontext(), self._turns:
+            yield
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
         try:
@@ -218,7 +230,7 @@ class WebhookSession(Receiver):
             self.ended.set()  # `run` raises it
 
     async def _push(self, deliveries: list[Delivery]) -> None:
-        async with self.requests.turns:
+        async with self.requests.turn(self.owner):
             if self.ended.is_set():
                 return  # they go to whoever is next
             deliveries = self.tracker.unexpired(self.mailbox, deliveries)  # it may have waited for its turn
