@@ -61,10 +61,7 @@ class Actors:
             ]
             pad = "x" * self.random.choice([0, 500, 2000]) if self.environment.capacity != ROOMY else ""
             delay = self.random.uniform(0.1, 30.0) if self.environment.chance(0.15) else None
-            for event in events if delay is None and self.environment.chance(0.2) else ():
-                event.ttl = self.random.choice([0.5, 5.0, 30.0, 3000.0])
-            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}, None, delay_seconds=delay,
-                                    ttl_seconds=e.ttl) for e in events]  # fmt: skip
+            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}, delay_seconds=delay) for e in events]
             if delay is not None:
                 await self._publish_delayed(events, items, delay)
                 continue
@@ -274,7 +271,6 @@ class Actors:
             came = delivery.arrivals or delivery.replayed
             gone = delivery.done if came else self.model.outcomes(event, subscriber) == {None}
             sure = event.state == "accepted" and gone and not delivery.maybe_pending and event.seq <= self._recorded()
-            sure = sure and not self.model.may_be_expired(event)
             if sure and len(now) == 1 and (outcome := next(iter(now))) is not None:
                 must[delivery] = outcome
             if now != {None}:
@@ -287,11 +283,7 @@ class Actors:
             return  # Unknown: the first events have been removed in the meantime
         if self.environment.disk.dead:
             return
-        left = {
-            delivery: outcome
-            for delivery, outcome in must.items()
-            if delivery.seq >= store.events.first() and not self.model.may_be_expired(delivery.event)
-        }
+        left = {delivery: outcome for delivery, outcome in must.items() if delivery.seq >= store.events.first()}
         self.environment.note("replayed", subscriber.name, count)
         self.environment.counts["replayed"] += count
         if not len(left) <= count <= may:

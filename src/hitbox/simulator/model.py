@@ -6,7 +6,7 @@ may be in force, and a count of tries has a lowest and a highest value. The next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hitbox.broker.settings import Options
@@ -154,8 +154,6 @@ class ModelEvent:
     removals: int
     state: str = "asked"
     """asked: no answer yet; accepted, refused; unknown: the answer was lost; waiting: stored, and not due yet."""
-    ttl: float | None = None
-    """Its time to live in seconds."""
     due: float | None = None
     """Of a delayed event: when it is due, by the wall clock; at the earliest."""
     seq: int = 0
@@ -168,8 +166,7 @@ class ModelEvent:
 
 
 class Model:
-    def __init__(self, schema: Schema, latest: Callable[[], float]) -> None:
-        self._latest = latest  # the latest time that the wall clock has shown
+    def __init__(self, schema: Schema) -> None:
         self.events: dict[int, ModelEvent] = {}
         self.by_seq: dict[int, int] = {}
         self.subscribers: dict[str, ModelSubscriber] = {}
@@ -254,16 +251,10 @@ class Model:
             event.known[subscriber] = found
         return found
 
-    def may_be_expired(self, event: ModelEvent) -> bool:
-        """Whether its time to live may have passed at some moment so far."""
-        return event.ttl is not None and self._latest() >= event.wall + event.ttl
-
     def owed(self, event: ModelEvent, subscriber: ModelSubscriber) -> bool:
         """Whether a subscriber must get an event, whichever version was in force."""
         known, _ = event.since.get(subscriber.name, (None, 0))
-        if event.state != "accepted" or known is not subscriber or self.may_be_expired(event):
-            return False
-        return None not in self.outcomes(event, subscriber)
+        return event.state == "accepted" and known is subscriber and None not in self.outcomes(event, subscriber)
 
     def all_owed(self, subscriber: ModelSubscriber) -> Iterator[ModelEvent]:
         """The events that a subscriber must get and has not acknowledged."""
