@@ -69,7 +69,7 @@ class ModelDelivery:
     high: int = 0
     sure: int = 0
     failures: int = 0
-    connection: ModelConnection | None = None
+    connection: ModelConnection | None = field(default=None, repr=False)
     earliest: float = 0.0
     latest: float = 0.0
     refused: bool = False
@@ -157,11 +157,11 @@ class ModelEvent:
     due: float | None = None
     """Of a delayed event: when it is due, by the wall clock; at the earliest."""
     seq: int = 0
-    since: dict[str, tuple[ModelSubscriber, int]] = field(default_factory=dict)
+    since: dict[str, tuple[ModelSubscriber, int]] = field(default_factory=dict, repr=False)
     until: dict[str, int] | None = None
     unwanted: bool | None = None
     """Whether it matched no subscription; None if that is not known."""
-    known: dict[ModelSubscriber, set[Outcome | None]] = field(default_factory=dict)
+    known: dict[ModelSubscriber, set[Outcome | None]] = field(default_factory=dict, repr=False)
     """Its outcomes that can no longer change."""
 
 
