@@ -396,6 +396,7 @@ class Broker:
         committed = time.perf_counter_ns()
         for seq, body in enumerate(bodies, first):
             item = msgspec.json.decode(body, type=PublishedEvent)
+            self.message_ids.move(item.key(), seq)
             values = stored_values(item.event, self.registry.schema)
             self._queue(AcceptedEvent(seq, values, item.where, body, now, started, False, committed), item)
         self.statistics.counts["published"] += len(bodies)

@@ -73,6 +73,20 @@ async def publish(broker: Broker, count: int) -> int:
     return await broker.publish([item(qty=1)] * count)
 
 
+@asynccontextmanager
+async def client_that_does_not_read(broker: Broker, url: str) -> AsyncIterator[None]:
+    """Opens a stream of ann's deliveries, and reads nothing of it."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        address = httpx.URL(url)
+        await asyncio.get_running_loop().sock_connect(client, (address.host, address.port))
+        text = f"GET {ANN}/deliveries HTTP/1.1\r\nhost: {address.host}:{address.port}\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(client, text.encode())
+        await until(lambda: not is_free(broker))
+        yield
+
+
 def is_free(broker: Broker) -> bool:
     return broker.mailbox("ann").connected is None
 
@@ -322,14 +336,7 @@ def test_what_a_client_has_not_read_is_not_confirmed(tmp_path: Path, monkeypatch
     async def scenario() -> None:
         async with serving(tmp_path, stall_seconds=2) as (broker, url):
             await broker.subscribe("ann", [sub("s", "qty > 0")])
-            with socket.socket() as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                client.setblocking(False)
-                address = httpx.URL(url)
-                await asyncio.get_running_loop().sock_connect(client, (address.host, address.port))
-                text = f"GET {ANN}/deliveries HTTP/1.1\r\nhost: {address.host}:{address.port}\r\n\r\n"
-                await asyncio.get_running_loop().sock_sendall(client, text.encode())
-                await until(lambda: not is_free(broker))
+            async with client_that_does_not_read(broker, url):
                 while not full:
                     last = await broker.publish([item(qty=1, city="x" * 3000)] * 60) + 59
                     await until(lambda last=last: full or broker.statistics.counts["delivered"] == last)  # type: ignore[misc]
@@ -348,14 +355,7 @@ def test_a_client_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         async with serving(tmp_path, stall_seconds=0.5) as (broker, url):
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             count = 2000
-            with socket.socket() as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                client.setblocking(False)
-                address = httpx.URL(url)
-                await asyncio.get_running_loop().sock_connect(client, (address.host, address.port))
-                text = f"GET {ANN}/deliveries HTTP/1.1\r\nhost: {address.host}:{address.port}\r\n\r\n"
-                await asyncio.get_running_loop().sock_sendall(client, text.encode())
-                await until(lambda: not is_free(broker))
+            async with client_that_does_not_read(broker, url):
                 for _ in range(20):
                     await broker.publish([item(qty=1, city="x" * 3000)] * (count // 20))
                 await until(lambda: is_free(broker))

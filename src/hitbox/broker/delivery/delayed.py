@@ -32,8 +32,6 @@ PAUSE_SECONDS = 1.0
 """After a failure of the store, until the next attempt."""
 NEVER = 2**62
 log = logging.getLogger("hitbox.broker")
-Moved = tuple[int, list[tuple[int, bytes]]]
-"""The number of the first of the events, and of each its number among the delayed ones and its text."""
 
 
 class Acceptor(Protocol):
@@ -108,7 +106,7 @@ class DelayedEvents:
             lambda: store.cancel_delayed(numbers), mandatory=True, frees_space=True
         )
         for body in gone:
-            self._broker.message_ids.cancel(_read(body).key())
+            self._broker.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent).key())
         return len(gone)
 
     # ---- moving those that are due
@@ -145,23 +143,19 @@ class DelayedEvents:
         first = await asyncio.to_thread(broker.store.first_due)
         self._next = min(self._next, NEVER if first is None else first)
 
-    def _moved(self, count: int, size: int, now: int, started: int, moved: asyncio.Future[Moved]) -> None:
+    def _moved(
+        self, count: int, size: int, now: int, started: int, moved: asyncio.Future[tuple[int, list[bytes]]]
+    ) -> None:
         """Called when the store is done, in the order of its commits: events are matched in the order of their
         numbers."""
         broker = self._broker
-        first, found = 0, list[tuple[int, bytes]]()
+        first, found = 0, list[bytes]()
         if not moved.cancelled() and moved.exception() is None:
             first, found = moved.result()
         broker.change_barrier.leave(count - len(found))  # the others were cancelled meanwhile, or could not be moved
-        broker.release_waiting(count - len(found), size - sum(len(body) for _, body in found))
+        broker.release_waiting(count - len(found), size - sum(map(len, found)))
         if found:
-            for seq, (_, body) in enumerate(found, first):
-                broker.message_ids.move(_read(body).key(), seq)
-            broker.queue_stored(first, [body for _, body in found], now, started)
-
-
-def _read(body: bytes) -> PublishedEvent:
-    return msgspec.json.decode(body, type=PublishedEvent)
+            broker.queue_stored(first, found, now, started)
 
 
 def _add(store: Store, rows: Iterable[tuple[int, str, bytes]], charge: Charge | None) -> int:

@@ -575,13 +575,12 @@ class Store:
         query = "SELECT number, due, principal, body FROM delayed WHERE number >= ? ORDER BY number LIMIT ?"
         return self.read(query, (first, limit))
 
-    def move_delayed(self, numbers: Sequence[int], now: int) -> tuple[int, list[tuple[int, bytes]]]:
-        """Make delayed events to events. Returns the number of the first of the events, and of each its number among
-        the delayed ones and its text; those that were cancelled are missing."""
-        found = [(number, body) for number in numbers for *_, body, _ in self.delayed.scan("number = ?", (number,))]
-        first = self.append([body for _, body in found], now)
-        self.delayed.delete((number,) for number, _ in found)
-        return first, found
+    def move_delayed(self, numbers: Sequence[int], now: int) -> tuple[int, list[bytes]]:
+        """Make delayed events to events. Returns the number of the first of the events, and their texts; those that
+        were cancelled are missing."""
+        found = [body for number in numbers for *_, body, _ in self.delayed.scan("number = ?", (number,))]
+        self.delayed.delete((number,) for number in numbers)
+        return self.append(found, now), found
 
     def cancel_delayed(self, numbers: Sequence[int]) -> list[bytes]:
         """Delete delayed events; returns the texts of those that were there."""
