@@ -226,7 +226,9 @@ class Schedule:
         until = clock.now + DRAIN_SECONDS
         last = max((row[1] / 1e6 for row in broker.store.delayed.scan()), default=0.0)
         clock.jump(max(0.0, last + 1 - clock.time()))  # so that all delayed events are due
-        while broker.store.unacknowledged() or broker.waiting or broker.writer.full or broker.store.delayed.rows():
+        while (
+            broker.store.unacknowledged() or not broker.caught_up() or broker.writer.full or broker.store.delayed.rows()
+        ):
             await asyncio.sleep(0.5)
             for task in tasks:
                 if task.done():
