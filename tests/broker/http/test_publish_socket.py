@@ -18,7 +18,7 @@ from websockets.http11 import Request, Response
 from hitbox.broker.access.principals import hash_of
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
-from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed, TooLarge
 from hitbox.broker.http.publish_socket import MOST_UNANSWERED
 from support.broker_kit import Listener, item, serving, sub, until
 
@@ -194,6 +194,28 @@ def test_limits_of_a_request(tmp_path: Path) -> None:
 
 
 # ---- the client
+
+
+def test_the_client_knows_how_much_the_socket_takes(tmp_path: Path) -> None:
+    """A publish that is too large is refused by itself; what others publish over the same connection is not lost."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path, max_body_bytes=50_000) as (_, url), Client(url) as client:
+            large = {"qty": 1, "city": "x" * 49_930}  # as large as a body may be, but for the text around it
+            await client.publish({"qty": 1}, id="small")
+            socket = client._publishing._socket
+            done = await asyncio.gather(
+                client.publish({"qty": 2}),
+                client.publish({"city": "x" * 60_000}),
+                client.publish(large),
+                client.publish({"qty": 3}),
+                return_exceptions=True,
+            )
+            assert isinstance(done[1], TooLarge)
+            assert sorted(n for n in done if isinstance(n, int)) == [2, 3, 4]
+            assert client._publishing._socket is socket
+
+    run(scenario())
 
 
 def test_the_client_shares_one_connection_and_opens_it_again(tmp_path: Path) -> None:

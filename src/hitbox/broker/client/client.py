@@ -289,6 +289,8 @@ class Client(Management):
                     found = await self.request("POST", "/v1/events", items)
                     self._publish_by_http = status in NO_SOCKET  # it has no sockets; the client's rights were enough
                     return found
+                if len(content) > self._publishing.largest:
+                    return await self.request("POST", "/v1/events", items)
                 found = await self._publishing.publish(content)
         except (ConnectionLost, TimeoutError) as problem:
             reason = str(problem) or f"waited for {self.timeout:g} s"

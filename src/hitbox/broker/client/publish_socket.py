@@ -12,8 +12,11 @@ import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+MESSAGE_BYTES = "hitbox-message-bytes"
 LARGEST = 2**20
 """Larger publishes go by HTTP: on a socket they would delay all others."""
+AROUND = 64
+"""Bytes of a message beside its items, at most."""
 
 
 class ConnectionLost(Exception):
@@ -26,6 +29,8 @@ class PublishSocket:
     def __init__(self, open_socket: Callable[[], Any]):
         self._open_socket = open_socket
         self.closed = False
+        self.largest = LARGEST
+        """Bytes of the items of one message; the broker may take fewer, and says so when the connection opens."""
         self._opening = asyncio.Lock()
         self._socket: ClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -40,6 +45,8 @@ class PublishSocket:
                 if self.closed:
                     await socket.close()
                     raise ConnectionLost("the client was closed")
+                said = socket.response.headers.get(MESSAGE_BYTES, "")
+                self.largest = min(LARGEST, int(said) - AROUND) if said.isdecimal() else LARGEST
                 self._socket = socket
                 self._reader = asyncio.create_task(self._read(self._socket))
 

@@ -5,7 +5,8 @@
     {"type": "publish", "request": 2, "items": [...]}    {"type": "done", "request": 1, "first": 7, "count": 1}
                                                          {"type": "error", "request": 2, "status": 429, "error": {...}}
 
-There is no hello. Events are numbered in the order in which they arrive, and "done" comes when they are durable. What
+There is no hello. The answer to the handshake has a header that says how large a message may be; a larger one ends the
+connection. Events are numbered in the order in which they arrive, and "done" comes when they are durable. What
 arrives while the store writes is stored together afterwards. An error concerns its request only; the connection stays
 open. With MOST_UNANSWERED requests in flight nothing more is read until some are answered. If the connection ends, what
 was read is still stored; a client without an answer does not know.
@@ -33,6 +34,7 @@ from hitbox.broker.published_event import answered
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
+MESSAGE_BYTES = "hitbox-message-bytes"
 LARGE = 64 * 1024
 """A message of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
@@ -62,7 +64,8 @@ class PublishSession:
         self._ended.set()
 
     async def run(self) -> None:
-        await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
+        most = (MESSAGE_BYTES.encode(), str(self.broker.settings.max_body_bytes).encode())
+        await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None, [most])
         async with until_one_ends(self._receive(), self._answer(), self._ended.wait()) as problems:
             for problem in problems:
                 if isinstance(problem, HitboxError):
