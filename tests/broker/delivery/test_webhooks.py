@@ -428,6 +428,30 @@ def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, mo
     run(scenario())
 
 
+def test_what_waits_for_its_turn_while_its_subscriber_is_paused_is_not_sent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=1) as (broker, _), target() as there:
+            there.hold = asyncio.Event()
+            await prepare(broker)
+            await broker.put_webhook("ann", WebhookSettings(there.url(), batch=2, max_requests=3))
+            await publish(broker)
+            await until(lambda: there.at_once)
+            await publish(broker, 3)
+            await until(lambda: len(broker.mailbox("ann").in_flight) == 4)
+            await broker.pause("ann", True)
+            there.hold.set()
+            await until(lambda: pending(broker) == 3 and not broker.mailbox("ann").in_flight)
+            await asyncio.sleep(0.05)
+            assert there.seqs() == [1]
+            await broker.pause("ann", False)
+            await until(lambda: pending(broker) == 0)
+            assert there.seqs() == [1, 2, 3, 4]
+            assert [d["attempt"] for one in there.got for d in one.deliveries] == [1] * 4
+            assert not any(d["redelivered"] for one in there.got for d in one.deliveries)
+
+    run(scenario())
+
+
 def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with (

@@ -316,6 +316,16 @@ class Mailbox:
         self.resent += 1
         self.wake.set()
 
+    def put_back(self, deliveries: list[Delivery]) -> None:
+        """These were taken, and not sent: they return to their places, as if they had not been taken."""
+        for delivery in deliveries:
+            if self._remove_in_flight(delivery.seq) is not None:
+                queue = self._ready[delivery.level]
+                at = next((i for i, other in enumerate(queue) if other.seq > delivery.seq), len(queue))
+                queue.insert(at, delivery)
+                self.ready += 1
+        self.wake.set()
+
     def try_failed(self, delivery: Delivery, now: float) -> bool:
         """Count a failed try; returns whether there will be another one, after a pause."""
         options = self.subscriber.options

@@ -233,6 +233,9 @@ class WebhookSession(Receiver):
         async with self.requests.turn(self.owner):
             if self.ended.is_set():
                 return  # they go to whoever is next
+            if self.mailbox.subscriber.paused:
+                self.mailbox.put_back(deliveries)
+                return
             deliveries = self.tracker.unexpired(self.mailbox, deliveries)  # it may have waited for its turn
             if not deliveries:
                 return
