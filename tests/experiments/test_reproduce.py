@@ -165,8 +165,12 @@ def test_a_claim_that_is_undecided_gets_one_more_seed(tmp_path: Path, monkeypatc
     assert {one.seed for one in more} == {3}
     assert {one.events for one in more} == {runner.MORE_EVENTS * 4}
     few = [replace(task, most_events=20) for task in todo]
-    monkeypatch.setattr(runner, "_hours", lambda todo: 1.0)
+    before = runner.seconds_of(few, Store(tmp_path))
+    monkeypatch.setattr(runner, "_hours", lambda todo: 0.0)  # used up
     runner.run(few, Store(tmp_path))
+    assert runner.seconds_of(few, Store(tmp_path)) == before
+    runner.run(few, Store(tmp_path), seconds=60)  # asked for
+    assert runner.seconds_of(few, Store(tmp_path)) > before
     for task in few:
         for label in task.lanes:
             events = sum(unit.events for unit in Store(tmp_path).valid(task) if unit.contestant == label)

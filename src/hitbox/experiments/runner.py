@@ -247,12 +247,13 @@ def run(
     rules: Rules = CURRENT,
 ) -> list[Wanted]:
     """Measure what is missing, then what may decide a claim, for at most `seconds`; returns the first units left
-    over."""
+    over. If `seconds` are not given, all that was ever measured for these points together has the hours of its
+    scale."""
     until = time.monotonic() + seconds
     source = source or LocalSource()
     left = measure_all(missing(todo, store), store, source, until, progress)
-    if decide and not left:
-        until = min(until, time.monotonic() + 3600 * _hours(todo) - seconds_of(todo, store))
+    if decide and not left and seconds == float("inf"):
+        until = time.monotonic() + 3600 * _hours(todo) - seconds_of(todo, store)
     while decide and not left and time.monotonic() < until:
         more = undecided(todo, store, rules)
         if not more or measure_all(more, store, source, until, progress):
