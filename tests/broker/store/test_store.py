@@ -17,9 +17,10 @@ import pytest
 from hitbox import Index, Schema
 from hitbox.broker import import_export
 from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
-from hitbox.broker.store import recent
+from hitbox.broker.store import checked_table, recent
+from hitbox.broker.store.checked_table import crc_of
 from hitbox.broker.store.group_commit import Writer
-from hitbox.broker.store.store import Store, StoredChange
+from hitbox.broker.store.store import TABLES, Store, StoredChange
 from support.old_store import make_format_1
 
 
@@ -49,6 +50,64 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.events.next() == 201
     assert len(again.subscriptions_of(1, ["s1", "s7", "s8"])) == 2
     again.close()
+
+
+ODD = (
+    None,
+    -1,
+    0,
+    10,
+    2**63 - 1,
+    1.0,
+    "",
+    "ann",
+    "ann\nbob",
+    "ann\n",
+    "a b",
+    "x" * 101,
+    b"{}",
+    b'{"event":{}}',
+    b"\xff",
+    b"[" * 3000,
+)
+VALID = {
+    "subscriptions": (1, "cheap", "price > 1", 5, "{}"),
+    "events": (1, 2, b'{"event":{}}'),
+    "deliveries": (1, 2, 3, "a\nb", 1, 0, None),
+    "tokens": ("id", "ann", "hash", b"{}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_rows_checked_together_have_the_faults_that_each_has(name: str) -> None:
+    """Every column with every odd value, each with a CRC that fits, with a wrong one and with one of another type."""
+    columns, valid = TABLES[name], VALID[name]
+    good = (*valid, crc_of(valid))
+    assert columns.all_sound([good] * 3)
+    faults = 0
+    for at in range(len(valid)):
+        for odd in ODD:
+            row = (*valid[:at], odd, *valid[at + 1 :])
+            for crc in (crc_of(row), crc_of(row) + 1, float(crc_of(row)), None, "1"):
+                fault = columns.fault(list(row), crc)
+                assert columns.all_sound([good, (*row, crc), good]) == (not fault), (row, crc, fault)
+                faults += bool(fault)
+    assert len(valid) * len(ODD) * 4 < faults < len(valid) * len(ODD) * 5
+
+
+def test_every_damaged_row_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked_table, "CHECKED_TOGETHER", 7)
+    store = Store(tmp_path)
+    fill(store)
+    damage = ("s3", "price > 0"), ("s11", "price > 1"), ("s30", "price > 2")
+    for name, where in damage:
+        store.db.execute("UPDATE subscriptions SET wanted = ? WHERE name = ?", (where, name))
+    store.db.execute("UPDATE subscriptions SET crc = NULL WHERE name = 's40'")
+    found = [text for text in store.subscriptions.check() if "CRC" in text]
+    assert sorted(text.partition(" is")[0] for text in found) == [
+        f"table subscriptions: the row [1, '{name}']" for name in ("s11", "s3", "s30", "s40")
+    ]
+    store.close()
 
 
 def test_a_replay_skips_events_that_were_let_go_meanwhile(tmp_path: Path) -> None:

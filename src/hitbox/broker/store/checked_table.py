@@ -12,9 +12,11 @@ broker wrote the row, and SQLite accepts any value in any column, so the types a
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import apsw
@@ -22,12 +24,15 @@ import msgspec
 
 from hitbox.broker.errors import StoreDamaged
 from hitbox.broker.published_event import PublishedEvent
-from hitbox.broker.settings import MOST
+from hitbox.broker.settings import MOST, NAME
 
 Row = tuple[Any, ...]
 _encode = msgspec.msgpack.Encoder().encode
 SUM_MODULUS = 2**62
 Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Name = Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME.pattern})\Z")]
+_names = re.compile(rf"(?:(?:{NAME.pattern})\n)*")
+CHECKED_TOGETHER = 1_000
 
 
 def _json(rows: list[Any]) -> str:
@@ -55,6 +60,29 @@ class Columns:
     def __init__(self, columns: dict[str, Any], keys: int = 1, bulk: bool = False):
         self.names, self.keys, self.bulk = list(columns), keys, bulk
         self._decode = msgspec.msgpack.Decoder(tuple[tuple(columns.values())]).decode  # type: ignore[misc]
+        self._named = [at for at, kind in enumerate(columns.values()) if kind is Name]
+        plain = tuple(str if kind is Name else kind for kind in columns.values())
+        self._decode_all = msgspec.msgpack.Decoder(list[tuple[plain]]).decode  # type: ignore[valid-type]
+
+    def all_sound(self, rows: Sequence[Row]) -> bool:
+        """Whether no row, with its CRC, has a fault; takes less time than `fault` for each."""
+        try:
+            encoded = [_encode(row[:-1]) for row in rows]
+            crcs = [row[-1] for row in rows]
+            if crcs != list(map(zlib.crc32, encoded)) or any(type(crc) is not int for crc in crcs):
+                return False
+            self._decode_all(b"\xdd" + len(rows).to_bytes(4, "big") + b"".join(encoded))  # as one list
+            if self.names[-1] == "body":
+                for row in rows:
+                    if row[-2] is not None:
+                        _decode_item(row[-2])
+        except (msgspec.DecodeError, OverflowError, UnicodeDecodeError, RecursionError):
+            return False
+        for at in self._named:
+            lines = "".join([f"{row[at]}\n" for row in rows])
+            if not _names.fullmatch(lines) or lines.count("\n") != len(rows):
+                return False
+        return True
 
     def fault(self, row: Sequence[Any], crc: Any) -> str:
         """Why a row is damaged or invalid; empty if it is fine."""
@@ -255,14 +283,18 @@ class CheckedTable:
         entry = self._ledger.entry(self.name)
         count = total = 0
         expected = entry.first
-        for *row, crc in rows_of(self._db, self.name):
-            if fault := self.columns.fault(row, crc):
-                yield f"table {self.name}: the row {row[: self.keys]} is damaged ({fault})"
-            if self.numbered:
-                if row[0] != expected:
-                    yield f"table {self.name}: number {expected} is missing (found {row[0]})"
-                expected = row[0] + 1
-            count, total = count + 1, total + crc
+        every = rows_of(self._db, self.name)
+        while some := list(islice(every, CHECKED_TOGETHER)):
+            if not self.columns.all_sound(some):
+                for *row, crc in some:
+                    if fault := self.columns.fault(row, crc):
+                        yield f"table {self.name}: the row {row[: self.keys]} is damaged ({fault})"
+            for number, *_ in some if self.numbered else ():
+                if number != expected:
+                    yield f"table {self.name}: number {expected} is missing (found {number})"
+                expected = number + 1
+            count += len(some)
+            total += sum(row[-1] for row in some if type(row[-1]) is int)
         if count == entry.rows and total % SUM_MODULUS != entry.sum:
             yield f"table {self.name}: its rows are not those that the ledger counted"
         if count != entry.rows:

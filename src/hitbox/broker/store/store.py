@@ -45,8 +45,7 @@ import msgspec
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.published_event import TTL_BYTES, expires_at
-from hitbox.broker.settings import NAME
-from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Number, Row, crc_of
+from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Name, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
 from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, row_of
@@ -64,7 +63,6 @@ SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
 BUSY_MILLISECONDS = 5_000
 TOP = LEVELS - 1
-Name = Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME.pattern})\Z")]
 Level = Annotated[int, msgspec.Meta(ge=0, le=TOP)]
 Flag = Literal[0, 1]
 Text = bytes | None
