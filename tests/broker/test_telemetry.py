@@ -144,6 +144,26 @@ def test_the_environment_chooses_the_exporter(monkeypatch: pytest.MonkeyPatch) -
         from_environment()
 
 
+def test_a_collector_that_hangs_does_not_keep_the_broker_from_ending(tmp_path: Path) -> None:
+    """Not `close`, and not the exit of the process after it."""
+    code = """
+import threading, time
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+from hitbox.broker import telemetry
+
+ConsoleSpanExporter.export = lambda self, spans: threading.Event().wait()
+telemetry.CLOSE_SECONDS = 0.2
+traced = telemetry.from_environment()
+traced.add("hitbox.publish", 1, 2, [b"{}"])
+traced.close()
+print("closed")
+"""
+    environment = os.environ | {"OTEL_TRACES_EXPORTER": "console"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+    assert "does not answer: the last spans are lost" in done.stderr
+
+
 def test_serve_without_the_variables_does_not_import_opentelemetry(tmp_path: Path) -> None:
     program = """
 import sys

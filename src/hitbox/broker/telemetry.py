@@ -12,7 +12,9 @@ and where they are sent. This module is imported only if they ask for spans.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Any
@@ -27,6 +29,8 @@ from hitbox.broker.errors import BadRequest
 
 LINKS = 128
 """Traces that one span is linked to, at most."""
+CLOSE_SECONDS = 5.0
+log = logging.getLogger("hitbox.broker")
 PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
@@ -57,8 +61,12 @@ class Telemetry:
         span.end(since + ended)
 
     def close(self) -> None:
-        """Send what was not sent yet."""
-        self._provider.shutdown()
+        """Send what was not sent yet. A collector that does not answer delays the exit by CLOSE_SECONDS at most."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            log.warning("the OpenTelemetry collector does not answer: the last spans are lost")
 
 
 def _parents(bodies: Iterable[bytes]) -> list[trace.SpanContext]:
@@ -81,7 +89,7 @@ def _parents(bodies: Iterable[bytes]) -> list[trace.SpanContext]:
 
 def from_environment() -> Telemetry:
     """What the OTEL_* variables ask for. The SDK reads those of the resource, the sampler and the exporter itself."""
-    provider = TracerProvider()
+    provider = TracerProvider(shutdown_on_exit=False)  # `close` does it, and does not wait for ever
     for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
         provider.add_span_processor(BatchSpanProcessor(_exporter(name.strip())))
     return Telemetry(provider)
