@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Coroutine
 from email.utils import formatdate
@@ -405,6 +406,32 @@ def test_slow_targets_of_one_principal_leave_room_for_others(tmp_path: Path) -> 
     run(scenario())
 
 
+def test_names_that_resolve_slowly_delay_no_other_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = threading.Event()
+
+    def resolve(self: object, host: str, port: int) -> list[str]:
+        if host.startswith("slow"):
+            stuck.wait(60)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(target_address.CheckedNetwork, "resolve", resolve)
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            try:
+                for name in (*(f"slow{n}" for n in range(20)), "quick"):
+                    await broker.subscribe(name, [sub("s", "qty > 0")])
+                    await broker.put_webhook(name, WebhookSettings(there.url().replace("127.0.0.1", f"{name}.test")))
+                await publish(broker)
+                await until(lambda: broker.mailbox("quick").pending == 0)
+                assert [one.headers["host"].partition(".")[0] for one in there.got] == ["quick"]
+            finally:
+                stuck.set()
+            await until(lambda: broker.describe()["pending"] == 0)
+
+    run(scenario())
+
+
 def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = clock.time_ns
 
@@ -509,7 +536,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatc
     monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", connect)
 
     async def scenario() -> None:
-        network = target_address.CheckedNetwork(allow_private=False)
+        network = target_address.CheckedNetwork(allow_private=False, most=2)
         answers = [["93.184.216.34"], ["127.0.0.1"], ["10.0.0.1", "93.184.216.34", "::ffff:127.0.0.1"]]
         monkeypatch.setattr(network, "resolve", lambda host, port: answers.pop(0))
         with pytest.raises(httpcore.ConnectError):

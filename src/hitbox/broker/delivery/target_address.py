@@ -20,8 +20,6 @@ from hitbox.broker.errors import BadRequest
 
 CONNECT_SECONDS = 5.0
 """After this time without an answer the next address of a host is tried."""
-LOOKUPS = 4
-"""Names that are resolved at a time. They have threads of their own: a slow name server delays nothing else."""
 
 
 class AddressNotAllowed(BadRequest):
@@ -66,12 +64,13 @@ def _refusal(host: str) -> str:
 
 
 class CheckedNetwork(httpcore.AsyncNetworkBackend):
-    """Connects to allowed addresses only."""
+    """Connects to allowed addresses only. Names are resolved in threads of their own, `most` at a time: as many as
+    there are requests, so that a slow name server delays no other request."""
 
-    def __init__(self, allow_private: bool):
+    def __init__(self, allow_private: bool, most: int):
         self.allow_private = allow_private
         self._inner = httpcore.AnyIOBackend()
-        self._threads = ThreadPoolExecutor(LOOKUPS, "webhook-lookup")
+        self._threads = ThreadPoolExecutor(most, "webhook-lookup")
 
     async def connect_tcp(
         self,

@@ -65,8 +65,8 @@ class Requests:
     targets may be slow, and the others' must not wait for them."""
 
     def __init__(self, settings: Settings):
-        self.network = CheckedNetwork(settings.allow_private_webhooks)
         most = settings.max_webhook_requests
+        self.network = CheckedNetwork(settings.allow_private_webhooks, most)
         self._turns = asyncio.Semaphore(most)
         self._share = max(most // 2, 1)
         self._turns_of: dict[str, asyncio.Semaphore] = {}
