@@ -174,6 +174,8 @@ SUBSCRIPTIONS = Experiment(
             "H-Tree's time grows linearly with the matches",
             "figure 10c",
             shape("h-tree", "linear", 1),
+            "H-Tree takes longer where more match, but not in step with it: its time follows the candidates of the cells. "
+            "Over the matches that events have here, a line and a logarithm fit equally well.",
             group="figure 10c",
         ),
         Claim(
@@ -264,6 +266,7 @@ SUBSCRIPTIONS = Experiment(
             "SIENA takes hardly more memory than REIN",
             "16kn + 4n against 16kn bytes",
             equal("siena", "rein", 1.025, "memory"),
+            "SIENA has one byte per subscription beside its entries, not four, and REIN the heads of its buckets.",
             group="memory",
             correction="Half or twice as much counted as hardly more.",
         ),
