@@ -174,7 +174,7 @@ SUBSCRIPTIONS = Experiment(
             "H-Tree's time grows linearly with the matches",
             "figure 10c",
             shape("h-tree", "linear", 1),
-            "H-Tree takes longer where more match, but not in step with it: its time follows the candidates of the cells. "
+            "H-Tree takes longer where more match, but not in step: its time follows the candidates of its cells. "
             "Over the matches that events have here, a line and a logarithm fit equally well.",
             group="figure 10c",
         ),
