@@ -13,6 +13,7 @@ import msgspec
 from hitbox import Schema
 from hitbox.broker.access.principals import EVERYTHING, Token, TokenSettings
 from hitbox.broker.broker import Broker
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
@@ -63,6 +64,9 @@ class Listener:
 
     def close(self, code: int, reason: str) -> None:
         self.closed = (code, reason)
+
+    def send_now(self, mailbox: Mailbox) -> bool:
+        return False
 
     async def leave(self) -> None:
         await self.broker.detach(self.mailbox, self)

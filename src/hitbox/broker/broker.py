@@ -108,7 +108,8 @@ class Broker:
         self.waiting = self.waiting_bytes = 0
         self._accepted: deque[AcceptedEvent] = deque()
         self._arrived: Group = []
-        self._appending: asyncio.Task[None] | None = None
+        self._appending = False  # `_append` is about to come
+        self._append_task: asyncio.Task[None] | None = None
         self._work = asyncio.Event()
         self._ahead: dict[
             asyncio.Future[None], int
@@ -282,8 +283,16 @@ class Broker:
             nothing: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             nothing.set_result(self.store.events.next() - 1)
             return nothing
-        large = len(items) > MANY or any(item.where is not None for item in items)
-        bodies = await asyncio.to_thread(self.check, items) if large else self.check(items)
+        bodies = self.check(items) if are_few(items) else await asyncio.to_thread(self.check, items)
+        return self._accept_checked(items, bodies, principal)
+
+    def accept_now(self, items: Sequence[PublishedEvent], principal: str) -> asyncio.Future[int]:
+        """The same for a few events (`are_few`), at once."""
+        return self._accept_checked(items, self.check(items), principal)
+
+    def _accept_checked(
+        self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str
+    ) -> asyncio.Future[int]:
         keys = [item.key() for item in items] if self.settings.message_ids else []
         if any(keys):
             return self._accept_once(items, bodies, keys, principal)
@@ -330,8 +339,9 @@ class Broker:
             return stored
         self.admit_waiting(len(items), size)
         self._arrived.append((items, bodies, accepted, charge))
-        if self._appending is None:  # the others of this turn of the event loop join the group
-            self._appending = asyncio.create_task(self._append())
+        if not self._appending:  # the others of this turn of the event loop join the group
+            self._appending = True
+            asyncio.get_running_loop().call_soon(self._append_soon)
         return accepted
 
     def _admit(self, count: int, size: int, principal: str) -> Charge | None:
@@ -347,17 +357,25 @@ class Broker:
         most = self.directory.quotas(principal).max_day_bytes
         return self.directory.usage.take(principal, size, most) if most else None
 
-    async def _append(self) -> None:
-        """Hand the groups of events that have arrived to the store, one after the other, in their order."""
-        while self._arrived:
-            group, self._arrived = self._arrived, []
-            bodies = [body for _, some, _, _ in group for body in some]
-            await self.change_barrier.enter(len(bodies))
-            now = time.time_ns() // 1000
-            charges = [charge for *_, charge in group if charge is not None]
-            stored = self.writer.submit(partial(_append, self.store, bodies, now, charges))
-            stored.add_done_callback(partial(self._stored, group, now, time.perf_counter_ns()))
-        self._appending = None
+    def _append_soon(self) -> None:
+        """Hand the events that have arrived to the store, in their order, when no change is under way."""
+        if self.change_barrier.is_open():
+            self._append()
+        else:
+            self._append_task = asyncio.create_task(self._append_later())
+
+    async def _append_later(self) -> None:
+        await self.change_barrier.opened()
+        self._append()
+
+    def _append(self) -> None:
+        group, self._arrived, self._appending = self._arrived, [], False
+        bodies = [body for _, some, _, _ in group for body in some]
+        self.change_barrier.enter_now(len(bodies))
+        now = time.time_ns() // 1000
+        charges = [charge for *_, charge in group if charge is not None]
+        stored = self.writer.submit(partial(_append, self.store, bodies, now, charges))
+        stored.add_done_callback(partial(self._stored, group, now, time.perf_counter_ns()))
 
     def _stored(self, group: Group, now: int, started: int, stored: asyncio.Future[int]) -> None:
         """A group of events is durable, or cannot be stored. Queue them for matching, and tell the publishers."""
@@ -434,6 +452,8 @@ class Broker:
                 self._work.clear()
                 await self._work.wait()
             await self._match([self._accepted.popleft() for _ in range(min(len(self._accepted), BATCH))])
+            if self._accepted:
+                await asyncio.sleep(0)  # others get a turn
 
     async def _match(self, batch: list[AcceptedEvent]) -> None:
         try:
@@ -844,6 +864,11 @@ class Broker:
             "restore_seconds": self.registry.restore_seconds,
             **{name: self.statistics.counts[name] for name in COUNTERS},
         }
+
+
+def are_few(items: Sequence[PublishedEvent]) -> bool:
+    """Whether events can be checked on the event loop: more of them, or a `where`, may take long."""
+    return len(items) <= MANY and all(item.where is None for item in items)
 
 
 def _append(store: Store, bodies: Sequence[bytes], now: int, charges: Sequence[Charge]) -> int:

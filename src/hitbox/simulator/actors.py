@@ -61,7 +61,10 @@ class Actors:
             ]
             pad = "x" * self.random.choice([0, 500, 2000]) if self.environment.capacity != ROOMY else ""
             delay = self.random.uniform(0.1, 30.0) if self.environment.chance(0.15) else None
-            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}, delay_seconds=delay) for e in events]
+            for event in events if delay is None and self.environment.chance(0.2) else ():
+                event.ttl = self.random.choice([0.5, 5.0, 30.0, 3000.0])
+            items = [PublishedEvent({"n": e.number, "a": e.value, "pad": pad}, None, delay_seconds=delay,
+                                    ttl_seconds=e.ttl) for e in events]  # fmt: skip
             if delay is not None:
                 await self._publish_delayed(events, items, delay)
                 continue
@@ -271,6 +274,7 @@ class Actors:
             came = delivery.arrivals or delivery.replayed
             gone = delivery.done if came else self.model.outcomes(event, subscriber) == {None}
             sure = event.state == "accepted" and gone and not delivery.maybe_pending and event.seq <= self._recorded()
+            sure = sure and not self.model.may_be_expired(event)
             if sure and len(now) == 1 and (outcome := next(iter(now))) is not None:
                 must[delivery] = outcome
             if now != {None}:
@@ -283,7 +287,11 @@ class Actors:
             return  # Unknown: the first events have been removed in the meantime
         if self.environment.disk.dead:
             return
-        left = {delivery: outcome for delivery, outcome in must.items() if delivery.seq >= store.events.first()}
+        left = {
+            delivery: outcome
+            for delivery, outcome in must.items()
+            if delivery.seq >= store.events.first() and not self.model.may_be_expired(delivery.event)
+        }
         self.environment.note("replayed", subscriber.name, count)
         self.environment.counts["replayed"] += count
         if not len(left) <= count <= may:
@@ -383,12 +391,30 @@ class Actors:
         post = self.environment.broker.tracker
         waiting = self.checks.waiting(subscriber)
         late: list[int] = []
+
+        def receive(mailbox: Mailbox) -> bool:
+            """Take what is ready at once, as a WebSocket does; sometimes it is acknowledged at once, too."""
+            if self.environment.disk.dead or client.closed or not self.environment.chance(0.6):
+                return False
+            if found := post.ready(mailbox, client):
+                post.sent(mailbox, found)
+                self.checks.arrived(subscriber, client, found, waiting)
+                waiting.clear()
+                self.environment.counts["sent at once"] += len(found)
+                late.extend(d.seq for d in found)
+                if habit != "idle" and self.environment.chance(0.5):
+                    self._acknowledge(subscriber, mailbox, late)
+                    late.clear()
+            mailbox.rest(client)
+            return not mailbox.ready
+
+        client.receive = receive
         while not client.closed and (found := await post.next(mailbox, client)):
             if self.environment.disk.dead:
                 return
             post.sent(mailbox, found)
             self.checks.arrived(subscriber, client, found, waiting)
-            waiting = {}
+            waiting.clear()
             seqs = [d.seq for d in found]
             if self.environment.chance(0.1):
                 return  # the subscriber dies: nothing is acknowledged
@@ -411,7 +437,7 @@ class Actors:
             if self.environment.disk.dead or mailbox.connected is not client:
                 return
             self._acknowledge(subscriber, mailbox, late)
-            late = []
+            late.clear()
 
     def _acknowledge(self, subscriber: ModelSubscriber, mailbox: Mailbox, seqs: list[int]) -> None:
         self.environment.broker.tracker.acknowledge(mailbox, seqs)

@@ -9,6 +9,7 @@
 - Attempts are counted across connections and starts; a failed delivery is sent again after its pause, max_tries in all.
 - A client never has more deliveries than its window.
 - Event numbers are unique, and after every crash the store opens with exactly the changes that were confirmed.
+- An event is not delivered after its time to live has passed.
 - A delayed event becomes an event once, when it is due and not before, unless it was cancelled; then never.
 - Events are kept as long as configured, and no longer; the commit marker is written after every commit.
 """
@@ -59,7 +60,8 @@ class Checks:
         if [level for level, _ in keys] != sorted(level for level, _ in keys):
             raise BrokenPromise(f"{subscriber.name} got a frame that is not in the order of levels: {keys}")
         got = {seq for _, seq in keys}
-        if ahead := [key for seq, key in waiting.items() if seq not in got and key < max(keys)]:
+        late = {seq for seq in waiting if self.model.may_be_expired(self.model.of(seq))}
+        if ahead := [key for seq, key in waiting.items() if seq not in got | late and key < max(keys)]:
             raise BrokenPromise(f"{subscriber.name} got {max(keys)} while {min(ahead)} was waiting")
         for one in frame:
             self._arrived(subscriber, client, one)
@@ -80,6 +82,11 @@ class Checks:
             self.model.became_event(event, seq, message["time"] / 1e6 or math.inf)  # 0: the event was trimmed
         if message["event"]["a"] != event.value:
             raise BrokenPromise(f"{who} got event {message['event']}, not {event.value}")
+        wall = self.environment.clock.time()
+        if event.ttl is not None and message["time"] and wall > message["time"] / 1e6 + event.ttl + TICK:
+            raise BrokenPromise(
+                f"{who} got event {seq} {wall - message['time'] / 1e6:.3f} s old, with {event.ttl} to live"
+            )
         self.model.numbered(event, seq)
         delivery = subscriber.delivery(event)
         outcome = (level, tuple(sorted(message["subscriptions"])))
@@ -280,7 +287,7 @@ class Checks:
             seq = event.seq
             if seq not in tries:
                 delivery.done = delivery.done or (settle and delivery.acked)
-                if delivery.must_come:
+                if delivery.must_come and not self.model.may_be_expired(event):
                     raise BrokenPromise(f"event {seq} was replayed for {subscriber.name}, and is not in the store")
                 continue
             if delivery.done and not delivery.maybe_pending:

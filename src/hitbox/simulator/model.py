@@ -6,9 +6,10 @@ may be in force, and a count of tries has a lowest and a highest value. The next
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.settings import Options
 from hitbox.encoding.schema import Schema
 
@@ -53,9 +54,14 @@ class ModelConnection:
     window: int = 0
     closed: bool = False
     in_flight: dict[int, ModelDelivery] = field(default_factory=dict)
+    receive: Callable[[Mailbox], bool] | None = field(default=None, repr=False)
+    """Takes what is sent at once; None: nothing is."""
 
     def close(self, code: int, reason: str) -> None:
         self.closed = True
+
+    def send_now(self, mailbox: Mailbox) -> bool:
+        return self.receive is not None and self.receive(mailbox)
 
 
 @dataclass(eq=False)
@@ -154,6 +160,8 @@ class ModelEvent:
     removals: int
     state: str = "asked"
     """asked: no answer yet; accepted, refused; unknown: the answer was lost; waiting: stored, and not due yet."""
+    ttl: float | None = None
+    """Its time to live in seconds."""
     due: float | None = None
     """Of a delayed event: when it is due, by the wall clock; at the earliest."""
     seq: int = 0
@@ -166,7 +174,8 @@ class ModelEvent:
 
 
 class Model:
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, latest: Callable[[], float]) -> None:
+        self._latest = latest  # the latest time that the wall clock has shown
         self.events: dict[int, ModelEvent] = {}
         self.by_seq: dict[int, int] = {}
         self.subscribers: dict[str, ModelSubscriber] = {}
@@ -251,10 +260,16 @@ class Model:
             event.known[subscriber] = found
         return found
 
+    def may_be_expired(self, event: ModelEvent) -> bool:
+        """Whether its time to live may have passed at some moment so far."""
+        return event.ttl is not None and self._latest() >= event.wall + event.ttl
+
     def owed(self, event: ModelEvent, subscriber: ModelSubscriber) -> bool:
         """Whether a subscriber must get an event, whichever version was in force."""
         known, _ = event.since.get(subscriber.name, (None, 0))
-        return event.state == "accepted" and known is subscriber and None not in self.outcomes(event, subscriber)
+        if event.state != "accepted" or known is not subscriber or self.may_be_expired(event):
+            return False
+        return None not in self.outcomes(event, subscriber)
 
     def all_owed(self, subscriber: ModelSubscriber) -> Iterator[ModelEvent]:
         """The events that a subscriber must get and has not acknowledged."""
@@ -266,8 +281,8 @@ class Model:
     # ---- what the store must contain
 
     def failed(self, delivery: ModelDelivery, surely: bool = True) -> None:
-        """A try failed: refused or timed out."""
-        delivery.fail(surely)
+        """A try failed: refused or timed out. The broker does not count one that failed after the time to live."""
+        delivery.fail(surely and not self.may_be_expired(delivery.event))
         self._unsure.append((delivery, False))
 
     def acknowledged(self, deliveries: Iterable[ModelDelivery], now: float) -> None:

@@ -41,7 +41,7 @@ class Schedule:
             "eio": rng.choice([0.0, 0.0, 0.002]),
             "short": rng.choice([0.0, 0.0, 0.005]),
         }
-        self.model = Model(SCHEMA)
+        self.model = Model(SCHEMA, self.environment.clock.latest)
         self.checks = Checks(self.environment, self.model)
         self.actors = Actors(self.environment, self.model, self.checks)
         self.writer = writer_of(

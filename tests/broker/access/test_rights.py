@@ -536,7 +536,9 @@ def test_an_event_that_see_cannot_decide_is_not_delivered(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with scene(tmp_path) as s, s.client("paris") as paris, paris.subscriber("a.p", unmatched=True):
             events = [{"city": "Paris"}, {"city": 5}, {"city": "Rome"}]  # the second is older than the schema
-            batch = [AcceptedEvent(7 + n, event, None, b"{}", 0, 0) for n, event in enumerate(events)]
+            batch = [
+                AcceptedEvent(7 + n, event, None, b'{"event":{"city":"Paris"}}', 0, 0) for n, event in enumerate(events)
+            ]
             rows, _ = await s.broker.dispatcher.run(batch)
             assert [row[2] for row in rows] == [7]
             assert s.broker.dispatcher.failed == [8]

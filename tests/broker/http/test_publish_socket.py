@@ -249,13 +249,8 @@ def test_a_lost_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         async with serving(tmp_path) as (broker, url), Client(url, timeout=20) as client:
             assert await client.publish({"qty": 1}) == 1
             gate = asyncio.Event()
-            enter = broker.change_barrier.enter
-
-            async def slow(count: int) -> None:
-                await gate.wait()
-                await enter(count)
-
-            monkeypatch.setattr(broker.change_barrier, "enter", slow)
+            monkeypatch.setattr(broker.change_barrier, "is_open", gate.is_set)
+            monkeypatch.setattr(broker.change_barrier, "opened", gate.wait)
             calls = [asyncio.create_task(client.publish({"qty": n})) for n in (2, 3)]
             await until(lambda: broker.waiting == 2)
             assert client._publishing._socket is not None

@@ -144,16 +144,14 @@ class Caller:
 
     async def check_publish(self, items: Sequence[PublishedEvent]) -> None:
         """Raise unless the caller may publish all of these. Many are checked in a thread."""
-        if not self.rights().publish:
-            return
-        if len(items) > MANY:
-            await asyncio.to_thread(self._check_publish, items)
+        if len(items) > MANY and self.rights().publish:
+            await asyncio.to_thread(self.check_publish_now, items)
         else:
-            self._check_publish(items)
+            self.check_publish_now(items)
 
-    def _check_publish(self, items: Sequence[PublishedEvent]) -> None:
+    def check_publish_now(self, items: Sequence[PublishedEvent]) -> None:
         text = self.rights().publish
-        for at, item in enumerate(items):
+        for at, item in enumerate(items if text else ()):
             if not self._directory.may_publish(self.name, item.event):
                 which = f"; event {at} of {len(items)} is none, and none was accepted" if len(items) > 1 else ""
                 raise Forbidden(f"{self.name!r} may publish only events with {text}{which}")

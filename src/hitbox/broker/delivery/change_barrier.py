@@ -22,10 +22,22 @@ class ChangeBarrier:
         self._open.set()
         self._empty.set()
 
-    async def enter(self, count: int) -> None:
-        """Admit `count` events; waits while a change is waiting or running."""
+    def is_open(self) -> bool:
+        """Whether events may enter: no change is waiting or running."""
+        return self._open.is_set()
+
+    async def opened(self) -> None:
+        """Wait until events may enter."""
         while not self._open.is_set():
             await self._open.wait()
+
+    async def enter(self, count: int) -> None:
+        """Admit `count` events as soon as they may enter."""
+        await self.opened()
+        self.enter_now(count)
+
+    def enter_now(self, count: int) -> None:
+        """Admit `count` events; the barrier is open."""
         self.events_inside += count
         self._empty.clear()
 

@@ -84,17 +84,21 @@ class DeliveryTracker:
         """Wait for the next deliveries, at most `most`; an empty list if the connection was closed or replaced."""
         while mailbox.is_served(connection):
             if not mailbox.subscriber.paused:
-                found = mailbox.take(connection, most)
-                if fresh := self.unexpired(mailbox, found):
-                    return fresh
-                if found:
-                    continue
+                if found := self.ready(mailbox, connection, most):
+                    return found
                 if mailbox.needs_refill(connection):
                     await self._refill(mailbox, connection)
                     continue
             mailbox.rest(connection)
             mailbox.wake.clear()
             await mailbox.wake.wait()
+        return []
+
+    def ready(self, mailbox: Mailbox, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
+        """The next deliveries of those in memory, at most `most`."""
+        while found := mailbox.take(connection, most):
+            if fresh := self.unexpired(mailbox, found):
+                return fresh
         return []
 
     def unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:

@@ -92,12 +92,14 @@ class Dispatcher:
     """How many events are matched in one call; fewer if a call takes long."""
     match_seconds: float = 0.0
     """Time that matching took in the last run."""
+    _turn_ends: float = 0.0
 
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
         """Match and send a batch; returns the rows to store, and the number of matches of each event."""
         rows: list[Row] = []
         self.failed = []
         self.match_seconds = 0.0
+        self._turn_ends = time.monotonic() + TURN_SECONDS
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
         levels = self._levels(batch, made)
         send: Callable[[Level], Any] = self._send_and_wait if self.way == "alternate" else self._send
@@ -240,17 +242,20 @@ class Dispatcher:
             mine.append(delivery)
 
     async def _send(self, level: Level) -> list[Mailbox]:
-        """Offer a level to the mailboxes and let the connections run."""
-        touched = []
+        """Offer a level to the mailboxes, and let the connections run that could not send it at once; returns their
+        mailboxes. Everybody else gets a turn after TURN_SECONDS."""
+        busy = []
         for subscriber, deliveries in level.deliveries.items():
             mailbox = self.mailboxes.get(subscriber.number)
             taken = 0 if mailbox is None else mailbox.offer(deliveries)
-            if mailbox is not None and taken:
-                touched.append(mailbox)
+            if mailbox is not None and taken and mailbox.ready:
+                busy.append(mailbox)
             for delivery in deliveries[taken:]:
                 delivery.live = False
-        await asyncio.sleep(0)
-        return touched
+        if busy or time.monotonic() > self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = time.monotonic() + TURN_SECONDS
+        return busy
 
     async def _send_and_wait(self, level: Level) -> None:
         """The same, and wait until the connections have written it, but at most ALTERNATE_SECONDS."""

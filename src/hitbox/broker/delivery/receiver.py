@@ -27,15 +27,22 @@ class Receiver:
     async def next(self, mailbox: Mailbox, most: int = FRAME_COUNT) -> list[Delivery]:
         """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
         while deliveries := await self.tracker.next(mailbox, self, most):
-            if seen := self._seen(mailbox, deliveries):
+            self.check_rights(mailbox)
+            if seen := self.seen(mailbox, deliveries):
                 return seen
         return []
 
-    def _seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that the caller may see now; the others are removed. Most were left out when they were matched, but
-        what waited on disk, was replayed or revived may be older than the caller's rights."""
+    def send_now(self, mailbox: Mailbox) -> bool:
+        return False
+
+    def check_rights(self, mailbox: Mailbox) -> None:
+        """Raise if the caller may not receive deliveries now."""
         self.caller.check(self.need)
         self.caller.receiver(mailbox.subscriber.name)
+
+    def seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those that the caller may see now; the others are removed. Most were left out when they were matched, but
+        what waited on disk, was replayed or revived may be older than the caller's rights."""
         if self.caller.sees_all():
             return deliveries
         seen = [d for d in deliveries if self.caller.sees_body(d.body)]

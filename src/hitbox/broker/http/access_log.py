@@ -17,8 +17,6 @@ from hitbox.broker.stats import Statistics
 MOST_CHARACTERS = 500
 """Of a path."""
 CANCELLED = 499
-SENT_BYTES = "hitbox.sent_bytes"
-"""In the scope of a WebSocket: bytes that were sent without a message of ASGI."""
 log = logging.getLogger(ACCESS)
 
 
@@ -65,7 +63,8 @@ class AccessLog:
             raise
         finally:
             if log.isEnabledFor(logging.INFO):
-                size += scope.get(SENT_BYTES, 0)
+                line = scope.get("extensions", {}).get("hitbox")  # of a WebSocket: see connections.py
+                size += line.sent_bytes if line is not None else 0
                 _write(scope, status, size, (time.perf_counter_ns() - started) / 1e6)
 
 

@@ -14,9 +14,9 @@ is counted by reason, for /metrics.
 
 A WebSocket that sends no hello is closed by its session (websocket.py); one that answers no ping is closed here.
 
-Text messages, which are nearly all that a WebSocket carries, take a short way: a message in one frame is unmasked and
-queued, and `send_texts` writes bytes that are UTF-8 already. Everything else (control frames, fragments, whatever is
-invalid) goes to the `websockets` library, one whole frame at a time.
+Text messages, which are nearly all that a WebSocket carries, take a short way: a message in one frame is unmasked, and
+handed to `take` or queued; `send_texts` writes bytes that are UTF-8 already. Everything else (control frames,
+fragments, whatever is invalid) goes to the `websockets` library, one whole frame at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -346,6 +346,9 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         super().__init__(config, *args, **named)
         self._partial = bytearray()  # of a frame that is not complete
         self._fragments = False  # a message in several frames has begun
+        self.take: Callable[[bytes], bool] | None = None
+        """Gets each text message first; true: it was handled at once, and need not be queued."""
+        self.sent_bytes = 0  # of messages that took the short way
         self._early = False  # data came before the handshake was answered: the library may hold a part of a frame
 
     async def run_asgi(self) -> None:
@@ -393,7 +396,7 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         return at
 
     def _queue(self, message: bytes) -> None:
-        if self.close_sent:
+        if self.close_sent or (self.take is not None and self.queue.empty() and self.take(message)):
             return
         self.queue.put_nowait({"type": "websocket.receive", "bytes": message})
         if not self.read_paused and (self.queue.qsize() >= QUEUED_MESSAGES or len(message) > QUEUED_BYTES):
@@ -402,12 +405,21 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
 
     # ---- out
 
-    async def send_texts(self, messages: Iterable[bytes]) -> None:
+    async def send_texts(self, messages: list[bytes]) -> None:
         """Send messages that are UTF-8 already."""
         if not self.writable.is_set():
             await self.writable.wait()
-        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
+        if not self.can_send():
             raise ClientDisconnected
+        self.send_now(messages)
+
+    def can_send(self) -> bool:
+        """Whether messages can be sent at once: the connection stands, and its client reads."""
+        open = not self.disconnected and not self.close_sent and self.conn.state is State.OPEN
+        return open and self.writable.is_set()
+
+    def send_now(self, messages: list[bytes]) -> None:
+        self.sent_bytes += sum(map(len, messages))
         self.transport.write(b"".join([part for message in messages for part in (_head(len(message)), message)]))
 
     async def send(self, message: Any) -> None:

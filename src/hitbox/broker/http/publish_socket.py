@@ -23,13 +23,14 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hitbox.broker.access.rights import PUBLISH, Caller
-from hitbox.broker.broker import Broker
+from hitbox.broker.broker import Broker, are_few
 from hitbox.broker.errors import BadRequest
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
+from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.steps import until_one_ends
-from hitbox.broker.http.websocket import Publish, check_publish, receive, send_texts
+from hitbox.broker.http.websocket import Publish, check_count, check_publish, receive, send_texts
 from hitbox.broker.published_event import answered
 from hitbox.errors import HitboxError
 
@@ -53,9 +54,13 @@ class PublishSession:
 
     def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, caller: Caller):
         self.socket, self.broker, self.rate_limiter, self.caller = socket, broker, rate_limiter, caller
+        self._line: WebSocketProtocol = socket.scope["extensions"]["hitbox"]
         self._close_with = (1000, "")
         self._ended = asyncio.Event()
+        self._problem: Exception | None = None  # of what was done without a task
+        self._waits = False  # for the next message: then a small one can be handled as soon as it comes
         self._unanswered: deque[tuple[Publish | Frame, asyncio.Future[int] | HitboxError]] = deque()
+        self._sending = False  # the client does not read, and `_answer` waits for it
         self._more, self._fewer = asyncio.Event(), asyncio.Event()
 
     def close(self, code: int, reason: str) -> None:
@@ -66,7 +71,8 @@ class PublishSession:
     async def run(self) -> None:
         most = (MESSAGE_BYTES.encode(), str(self.broker.settings.max_body_bytes).encode())
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None, [most])
-        async with until_one_ends(self._receive(), self._answer(), self._ended.wait()) as problems:
+        async with until_one_ends(self._receive(), self._answer(), self._closed()) as problems:
+            self._line.take = None
             for problem in problems:
                 if isinstance(problem, HitboxError):
                     self.close(1008, str(problem).partition("\n")[0])
@@ -77,9 +83,14 @@ class PublishSession:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
                 await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
 
+    # ---- in
+
     async def _receive(self) -> None:
+        self._line.take = self._take
         while True:
+            self._waits = True
             data = await receive(self.socket)
+            self._waits = False
             large = len(data) > LARGE
             message: Publish | Frame
             found: asyncio.Future[int] | HitboxError
@@ -93,30 +104,89 @@ class PublishSession:
                     found = await self.broker.accept(message.items, self.caller.name)
                 except HitboxError as problem:
                     found = problem
-            self._unanswered.append((message, found))
-            self._more.set()
+            self._accepted(message, found)
             while len(self._unanswered) >= MOST_UNANSWERED:
                 self._fewer.clear()
                 await self._fewer.wait()
 
+    def _take(self, data: bytes) -> bool:
+        """Handle a message with a few events without a turn of the event loop; returns whether it was one."""
+        if not self._waits or self._ended.is_set() or len(data) > LARGE or len(self._unanswered) >= MOST_UNANSWERED:
+            return False
+        found: asyncio.Future[int] | HitboxError
+        try:
+            message = _decode(data)
+        except BadRequest:
+            return False  # it is queued, and `_receive` says what is wrong
+        if not message.items or not are_few(message.items):
+            return False
+        try:
+            check_count(self.broker, self.rate_limiter, self.caller, len(message.items))
+            self.caller.check_publish_now(message.items)
+            found = self.broker.accept_now(message.items, self.caller.name)
+        except HitboxError as problem:
+            found = problem
+        except Exception as problem:
+            self._problem = problem
+            self._ended.set()
+            return True
+        self._accepted(message, found)
+        return True
+
+    async def _closed(self) -> None:
+        await self._ended.wait()
+        if self._problem is not None:
+            raise self._problem
+
+    # ---- out
+
+    def _accepted(self, message: Publish | Frame, found: asyncio.Future[int] | HitboxError) -> None:
+        self._unanswered.append((message, found))
+        if isinstance(found, HitboxError):
+            self._more.set()
+        else:
+            found.add_done_callback(self._answer_now)
+
+    def _answer_now(self, _: asyncio.Future[int]) -> None:
+        """Send what can be answered, without a turn of the event loop."""
+        answers: list[bytes] = []
+        try:
+            if can_send := not self._sending and self._line.can_send():
+                answers = self._answers()
+        except (Exception, asyncio.CancelledError):
+            return  # `_answer` raises it
+        if answers:
+            self._line.send_now(answers)
+        if not can_send:
+            self._more.set()
+
     async def _answer(self) -> None:
-        """Answer in order: wait for the oldest request, then send the answers of all that are ready."""
+        """The same where it has to wait for the client, or was not possible."""
         while True:
-            while not self._unanswered:
-                self._more.clear()
-                await self._more.wait()
-            oldest = self._unanswered[0][1]
-            if not isinstance(oldest, HitboxError) and not oldest.done():
-                await asyncio.wait([oldest])
-            answers = []
-            while self._unanswered:
-                message, found = self._unanswered[0]
-                if not isinstance(found, HitboxError) and not found.done():
-                    break
-                self._unanswered.popleft()
+            await self._more.wait()
+            self._more.clear()
+            self._sending = True
+            while answers := self._answers():
+                await send_texts(self.socket, answers)
+            self._sending = False
+
+    def _answers(self) -> list[bytes]:
+        """The answers to the oldest requests, in order, as far as they are known."""
+        answers: list[bytes] = []
+        while self._unanswered:
+            message, found = self._unanswered[0]
+            if not isinstance(found, HitboxError) and not found.done():
+                break
+            try:
                 answers.append(_answer(message, found))
-            self._fewer.set()
-            await send_texts(self.socket, answers)
+            except (Exception, asyncio.CancelledError):
+                self._more.set()
+                if answers:
+                    break  # these first
+                raise
+            self._unanswered.popleft()
+        self._fewer.set()
+        return answers
 
 
 def _decode(data: bytes | str) -> Publish:

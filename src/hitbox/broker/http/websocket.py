@@ -37,6 +37,7 @@ import logging
 import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Annotated, Any, Literal
 
@@ -51,8 +52,8 @@ from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.errors import BadRequest, TooLarge
 from hitbox.broker.http import request_bodies
-from hitbox.broker.http.access_log import SENT_BYTES
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
+from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import close_code, describe, status_of
 from hitbox.broker.http.steps import until_one_ends
 from hitbox.broker.logs import without_message
@@ -62,6 +63,7 @@ from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
 
 MOST = 10_000
+ACK, ACK_BYTES = b'{"type":"ack"', 1_000
 MANY = 100
 """After a message with more numbers than this, other connections get a turn."""
 Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
@@ -130,8 +132,12 @@ class Session(Receiver):
     def __init__(self, socket: WebSocket, broker: Broker, rate_limiter: RateLimiter, caller: Caller):
         super().__init__(broker.tracker, caller)
         self.socket, self.broker, self.rate_limiter = socket, broker, rate_limiter
+        self._line: WebSocketProtocol = socket.scope["extensions"]["hitbox"]
         self._numbers = DeliveryNumbers()
         self._format = "hitbox"
+        self._waits = False  # for the next message: then an acknowledgement can be handled as soon as it comes
+        self._lookup: asyncio.Future[None] | None = None  # of an acknowledgement; the next message waits for it
+        self._problem: Exception | None = None  # of what was done without a task
 
     async def run(self) -> None:
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
@@ -142,7 +148,8 @@ class Session(Receiver):
             return
         except (WebSocketDisconnect, RuntimeError):
             return
-        async with until_one_ends(self._receive(mailbox), self._send(mailbox), self.ended.wait()) as problems:
+        async with until_one_ends(self._receive(mailbox), self._send(mailbox), self._closed()) as problems:
+            self._line.take = None
             await self.broker.detach(mailbox, self)
             for one in problems:
                 if isinstance(one, HitboxError):
@@ -200,8 +207,14 @@ class Session(Receiver):
             Subscribe: self._subscribe,
             Publish: self._publish,
         }
+        self._line.take = partial(self._take_ack, mailbox)
         while True:
-            message = self._message(await receive(self.socket))
+            self._waits = True
+            text = await receive(self.socket)
+            self._waits = False
+            if self._lookup is not None:
+                await self._lookup
+            message = self._message(text)
             match message:
                 case Ack() | Nack() | Extend():
                     await self._handle_delivery_message(mailbox, message)
@@ -211,6 +224,26 @@ class Session(Receiver):
                     raise BadRequest("a second hello: it may be sent only once")
                 case _:
                     await self._answer(message.request, acts[type(message)](mailbox, message))
+
+    def _take_ack(self, mailbox: Mailbox, text: bytes) -> bool:
+        """Handle a small acknowledgement without a turn of the event loop; returns whether it was one."""
+        if not self._waits or self._lookup is not None or not text.startswith(ACK) or len(text) > ACK_BYTES:
+            return False
+        try:
+            message = self._message(text)
+            seqs = self._numbers.take(message.ranges) + message.seqs
+        except HitboxError:
+            return False  # it is queued, and `_receive` says what is wrong
+        try:
+            self._lookup = self.tracker.acknowledge(mailbox, seqs)
+        except Exception as problem:
+            self._fail_soon(problem)
+        if self._lookup is not None:
+            self._lookup.add_done_callback(self._looked_up)
+        return True
+
+    def _looked_up(self, _: asyncio.Future[None]) -> None:
+        self._lookup = None
 
     async def _handle_delivery_message(self, mailbox: Mailbox, message: Ack | Nack | Extend) -> None:
         """Apply an ack, nack or extend. Looking up unknown numbers delays only the connection that sent them."""
@@ -246,10 +279,37 @@ class Session(Receiver):
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
-            seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
-            head = b'{"type":"deliveries","first":%d,"deliveries":[' % self._numbers.add(seqs)
-            await self._send_texts([head + b",".join([self._encoded(d) for d in deliveries]) + b"]}"])
-            self.broker.tracker.sent(mailbox, deliveries)
+            await self._send_texts([self._frame(mailbox, deliveries)])
+            self.tracker.sent(mailbox, deliveries)
+
+    def send_now(self, mailbox: Mailbox) -> bool:
+        if not self._line.can_send():
+            return False
+        try:
+            self.check_rights(mailbox)
+            if deliveries := self.seen(mailbox, self.tracker.ready(mailbox, self)):
+                self._line.send_now([self._frame(mailbox, deliveries)])
+                self.tracker.sent(mailbox, deliveries)
+        except Exception as problem:
+            self._fail_soon(problem)
+            return False
+        mailbox.rest(self)
+        return not mailbox.ready
+
+    def _fail_soon(self, problem: Exception) -> None:
+        """End the connection: nobody else must notice what went wrong in it."""
+        self._problem = self._problem or problem
+        self.ended.set()
+
+    async def _closed(self) -> None:
+        await self.ended.wait()
+        if self._problem is not None:
+            raise self._problem
+
+    def _frame(self, mailbox: Mailbox, deliveries: list[Delivery]) -> bytes:
+        seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
+        head = b'{"type":"deliveries","first":%d,"deliveries":[' % self._numbers.add(seqs)
+        return head + b",".join([self._encoded(d) for d in deliveries]) + b"]}"
 
     def _encoded(self, d: Delivery) -> bytes:
         return d.encode(as_cloudevent(d.seq, d.time, d.body) if self._format == "cloudevents" else None)
@@ -285,10 +345,15 @@ async def check_publish(
     broker: Broker, rate_limiter: RateLimiter, caller: Caller, items: Sequence[PublishedEvent]
 ) -> None:
     """Raise unless the caller may publish these events now, in one message."""
-    check_batch(broker, len(items))
-    caller.check(PUBLISH)
-    rate_limiter.take(caller.name, len(items), caller.rights().publish_rate)
+    check_count(broker, rate_limiter, caller, len(items))
     await caller.check_publish(items)
+
+
+def check_count(broker: Broker, rate_limiter: RateLimiter, caller: Caller, count: int) -> None:
+    """Raise unless the caller may publish so many events now."""
+    check_batch(broker, count)
+    caller.check(PUBLISH)
+    rate_limiter.take(caller.name, count, caller.rights().publish_rate)
 
 
 async def receive(socket: WebSocket) -> str | bytes:
@@ -303,7 +368,6 @@ async def send_texts(socket: WebSocket, messages: list[bytes]) -> None:
     """Send messages that are UTF-8 already. Raises WebSocketDisconnect if the client has gone."""
     try:
         await socket.scope["extensions"]["hitbox"].send_texts(messages)
-        socket.scope[SENT_BYTES] = socket.scope.get(SENT_BYTES, 0) + sum(map(len, messages))
     except ClientDisconnected:
         raise WebSocketDisconnect(1006) from None
 
