@@ -108,7 +108,6 @@ class Broker:
         self.waiting = self.waiting_bytes = 0
         self._accepted: deque[AcceptedEvent] = deque()
         self._arrived: Group = []
-        self._appending = False  # `_append` is about to come
         self._append_task: asyncio.Task[None] | None = None
         self._work = asyncio.Event()
         self._ahead: dict[
@@ -338,10 +337,9 @@ class Broker:
             stored.add_done_callback(partial(self._delayed_stored, bodies, time.perf_counter_ns(), charge))
             return stored
         self.admit_waiting(len(items), size)
-        self._arrived.append((items, bodies, accepted, charge))
-        if not self._appending:  # the others of this turn of the event loop join the group
-            self._appending = True
+        if not self._arrived:  # the others of this turn of the event loop join the group
             asyncio.get_running_loop().call_soon(self._append_soon)
+        self._arrived.append((items, bodies, accepted, charge))
         return accepted
 
     def _admit(self, count: int, size: int, principal: str) -> Charge | None:
@@ -369,7 +367,7 @@ class Broker:
         self._append()
 
     def _append(self) -> None:
-        group, self._arrived, self._appending = self._arrived, [], False
+        group, self._arrived = self._arrived, []
         bodies = [body for _, some, _, _ in group for body in some]
         self.change_barrier.enter_now(len(bodies))
         now = time.time_ns() // 1000
