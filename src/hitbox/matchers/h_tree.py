@@ -25,6 +25,7 @@ memory 4 bytes per copy, 24 per leaf, beside the exact bounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -35,12 +36,13 @@ from hitbox.encoding.arrays import I32, I64, MISSING, Boxes, Hits, Points, Space
 from hitbox.errors import MatcherError
 from hitbox.matchers.base import check_count
 from hitbox.matchers.grid import Grid, Gridded, Rulers, code, meets, report
-from hitbox.matchers.kernels import Lists, prefetch
+from hitbox.matchers.kernels import Lists, lay_out, prefetch
 
 UNIT = 1 << 16  # grid codes per cell
 BATCH = 1 << 22  # list entries made at once
 PREFETCH_DISTANCE = 8  # boxes whose bounds are fetched before they are checked: they are rarely in the cache
 NO_VALUES = np.zeros(0, np.int64)
+NO_LEAVES = np.zeros(0, np.int32)
 FEW = 64  # branches of the first levels that boxes are gone through for, one after the other
 BLOCK = 1 << 10  # boxes checked before their matches are reported: a leaf may hold most of them
 
@@ -78,7 +80,7 @@ class HTree(Gridded):
 
     def _restart(self, boxes: Boxes) -> None:
         self.chosen = self._choose(boxes)
-        self.lists = Lists((self.cells + 1) ** self.indexed, valued=False)
+        self.lists = Leaves((self.cells + 1) ** self.indexed, valued=False)
 
     def _entries(self, boxes: Boxes) -> list[tuple[slice, I32, I32]]:
         """First and last branches of each box, in parts small enough for memory."""
@@ -89,9 +91,14 @@ class HTree(Gridded):
         return [(rows, first[rows], last[rows]) for rows in parts]
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
-        for rows, first, last in self._entries(boxes):
-            leaves, owners = leaves_of(numbers[rows], first, last, self.cells + 1)
-            self.lists.insert(leaves, owners, NO_VALUES)
+        parts = [(numbers[rows], first, last) for rows, first, last in self._entries(boxes)]
+        if not self.lists.live:
+            self.lists.reserve(leaves_of(*part, self.cells + 1)[0] for part in parts)
+            for part in parts:
+                self.lists.fill(*leaves_of(*part, self.cells + 1))
+            return
+        for part in parts:
+            self.lists.insert(*leaves_of(*part, self.cells + 1), NO_VALUES)
 
     def _remove(self, numbers: I64) -> None:
         for rows, first, last in self._entries(self.store.boxes(numbers)):
@@ -105,6 +112,34 @@ class HTree(Gridded):
 
     def nbytes(self) -> int:
         return super().nbytes() + self.lists.nbytes()
+
+
+class Leaves(Lists):
+    """The numbers of the boxes in each leaf. Empty ones get their room first, then what they hold, in any number of
+    parts: no list moves, and nothing is there twice."""
+
+    def reserve(self, parts: Iterable[I32]) -> None:
+        """Room for one entry per mention of a leaf, and an eighth more."""
+        count = np.zeros(len(self.start), np.int64)
+        for leaves in parts:
+            count += np.bincount(leaves, minlength=len(count))
+        self.start, _, self.room = lay_out(count, NO_LEAVES)
+        self.used = int(self.room.sum())
+        self.numbers = np.empty(self.used, np.int32)
+
+    def fill(self, leaves: I32, owners: I32) -> None:
+        """Add entries for which there is room."""
+        write(leaves, owners, self.start, self.size, self.numbers)
+        self.live += len(leaves)
+
+
+@njit(cache=True, nogil=True)
+def write(leaves: I32, owners: I32, start: I64, size: I64, numbers: I32) -> None:
+    for i in range(len(leaves)):
+        soon, leaf = leaves[min(i + PREFETCH_DISTANCE, len(leaves) - 1)], leaves[i]
+        prefetch(numbers, start[soon] + size[soon])
+        numbers[start[leaf] + size[leaf]] = owners[i]
+        size[leaf] += 1
 
 
 def branches(boxes: Boxes, chosen: I64, grid: Rulers, attributes: int) -> tuple[I32, I32]:
