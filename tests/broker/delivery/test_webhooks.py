@@ -30,7 +30,7 @@ from hitbox.broker.delivery import target_address, webhooks
 from hitbox.broker.delivery.target_address import is_public
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
-from hitbox.broker.webhook import Secret, WebhookSettings
+from hitbox.broker.webhook import Secret, Webhook, WebhookSettings, signed_headers
 from support.broker_kit import Listener, item, serving, sub, until
 from support.certificates import Authority
 from support.webhook_target import OK, answer, target
@@ -151,6 +151,17 @@ def test_secrets_are_shown_once_and_rotate(tmp_path: Path, caplog: pytest.LogCap
         assert "whsec_" not in caplog.text
 
     run(scenario())
+
+
+def test_the_signature_is_that_of_the_standards_own_library() -> None:
+    """What standardwebhooks 1.1.0 from the package index signs for the same id, time, body and secret."""
+    webhook = Webhook("https://example.com", [Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")])
+    headers = signed_headers(webhook, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330.9, b'{"test": 2432232314}')
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
 
 
 def test_a_secret_ends_with_its_overlap() -> None:
