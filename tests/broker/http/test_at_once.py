@@ -247,6 +247,27 @@ def test_a_mailbox_that_spills_wakes_its_task() -> None:
     run(scenario())
 
 
+def test_nothing_is_sent_to_a_connection_that_broke_a_moment_ago(tmp_path: Path) -> None:
+    """The broker hears of it in the next turn of the event loop. What was written until then would count as sent."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann, mailbox = await subscriber(url, "ann"), broker.mailbox("ann")
+            await until(mailbox.idle.is_set)
+            session = mailbox.connected
+            assert isinstance(session, websocket.Session)
+            session._line.transport.abort()  # as after a failed write
+            mailbox.offer([Delivery(1, 4, ["s"], 1, b'{"event":{}}')])
+            assert mailbox.ready == 1
+            await until(lambda: mailbox.connected is None)
+            assert broker.statistics.counts["delivered"] == 0
+            with pytest.raises(ConnectionClosedError):
+                await ann.recv()
+
+    run(scenario())
+
+
 # ---- turns
 
 

@@ -435,7 +435,7 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
     def can_send(self) -> bool:
         """Whether messages can be sent at once: the connection stands, and its client reads."""
         open = not self.disconnected and not self.close_sent and self.conn.state is State.OPEN
-        return open and self.writable.is_set()
+        return open and self.writable.is_set() and not self.transport.is_closing()  # it may have failed just now
 
     def send_now(self, messages: list[bytes]) -> None:
         self.sent_bytes += sum(map(len, messages))
