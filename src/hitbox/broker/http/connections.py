@@ -360,6 +360,10 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         extensions["hitbox"] = self
         await super().run_asgi()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.read_paused = False  # nothing more is read: a TLS transport that is closed cannot resume
+        super().connection_lost(exc)
+
     # ---- in
 
     def data_received(self, data: bytes) -> None:
