@@ -48,14 +48,14 @@ from hitbox.broker.stats import Statistics
 
 OTHER_FILES = 100
 """Open files other than connections: the store, snapshots, libraries."""
-READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 256 * 1024
-"""Bytes read from a connection at a time. asyncio's default of 256 KB may hold 40,000 one-byte chunks of a body, or as
-many headers, which block the event loop for seconds; WebSocket frames are parsed quickly."""
+READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 32 * 1024
+"""Bytes read from a connection at a time, before and after it becomes a WebSocket. asyncio's default of 256 KB may hold
+40,000 one-byte chunks of a body, or as many headers, which block the event loop for seconds, or 40,000 pings: 0.7 s."""
 QUEUED_MESSAGES, QUEUED_BYTES = 16, 64 * 1024
 """Messages of a WebSocket that may wait for its session. At this number, or after a message of this size, nothing more
 is read from the connection until they are taken."""
 TURN_SECONDS = 0.005
-"""So long a WebSocket may handle what it has read; then the others get a turn. One read may hold 8,000 messages."""
+"""So long a WebSocket may handle what it has read; then the others get a turn. One read may hold 1,000 messages."""
 TEXT_FRAME, CONTINUATION, FINAL, MASKED = 0x81, 0, 0x80, 0x80
 BACKLOG = 2048
 """Connections that may queue until the broker has started."""
