@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hitbox.broker import admin
+from hitbox.broker import admin, broker
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
@@ -200,6 +200,34 @@ def a_group_is_mixed_up(right: Any) -> Bug:
 @bug(Mailbox, "window_left")
 def window_ignored(_: Any) -> Bug:
     return lambda mailbox, connection: 1000
+
+
+@bug(Mailbox, "connect")
+def a_new_connection_gets_what_others_hold(right: Any) -> Bug:
+    def bad(mailbox: Mailbox, *rest: Any) -> None:
+        right(mailbox, *rest)
+        for delivery in [one for one in mailbox.in_flight.values() if one.holder is not None]:
+            mailbox._remove_in_flight(delivery.seq)
+            mailbox._return(delivery)
+
+    return bad
+
+
+@bug(Mailbox, "_sent_now")
+def what_is_paused_is_sent_at_once(right: Any) -> Bug:
+    def bad(mailbox: Mailbox) -> Any:
+        before, mailbox.subscriber.paused = mailbox.subscriber.paused, False
+        try:
+            return right(mailbox)
+        finally:
+            mailbox.subscriber.paused = before
+
+    return bad
+
+
+@bug(broker, "record_of")
+def a_pause_is_not_stored(right: Any) -> Bug:
+    return lambda options, webhook, paused, used: right(options, webhook, False, used)
 
 
 # failures and tries

@@ -550,7 +550,7 @@ class Broker:
             self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]
         if not wanted.shared:
-            _replace(mailbox.connections()[:-1])  # it was shared until now
+            _replace(mailbox, mailbox.connections()[:-1])  # it was shared until now
         self.webhooks.update(mailbox)
         return subscriber
 
@@ -723,7 +723,7 @@ class Broker:
     def connect(self, mailbox: Mailbox, connection: Connection, window: int) -> None:
         """If the subscriber is not shared and has a connection already, that one is closed."""
         if not mailbox.subscriber.options.shared:
-            _replace(mailbox.connections())
+            _replace(mailbox, mailbox.connections())
         mailbox.connect(connection, window)
 
     def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
@@ -883,9 +883,11 @@ def _store_uses(store: Store, uses: Mapping[int, float]) -> None:
             store.put_subscriber(number, name, with_use(settings, used))
 
 
-def _replace(connections: Iterable[Connection]) -> None:
+def _replace(mailbox: Mailbox, connections: Iterable[Connection]) -> None:
+    """Close connections. What they hold is free for the others at once."""
     for one in connections:
         one.close(4409, "another connection of this subscriber took over")
+        mailbox.disconnect(one)
 
 
 COUNTERS = (

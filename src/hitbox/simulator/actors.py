@@ -32,6 +32,8 @@ from hitbox.simulator.model import (
 
 DOMAIN = 20
 NAMES = ("ann", "bob", "cid", "dot")
+SHARERS = ("cid", "dot", "dot")
+"""Subscribers with more clients: they share the deliveries, or take over from each other, by the option `shared`."""
 UNCERTAIN = ("asked", "unknown", "waiting")
 """States of events that may or may not be in the store's table of events."""
 HABITS = ("calm", "calm", "calm", "refusing", "idle")
@@ -46,7 +48,7 @@ class Actors:
         self.random = environment.random
 
     def all(self) -> list[Any]:
-        clients = [self._subscriber(name) for name in NAMES]
+        clients = [self._subscriber(name) for name in (*NAMES, *SHARERS)]
         return [self._publisher(), self._publisher(), self._changer(), self._racer(), self._disturb(), *clients,
                 self._ephemeral()]  # fmt: skip
 
@@ -159,9 +161,11 @@ class Actors:
             drawn = self.random.random()
             if subscriber is None or drawn < 0.45:
                 await self._change(name, subscriber)
-            elif drawn < 0.6:
+            elif drawn < 0.55:
                 await self._set_options(subscriber)
-            elif drawn < 0.7:
+            elif drawn < 0.64:
+                await self._pause(subscriber)
+            elif drawn < 0.72:
                 await self._remove(subscriber)
             elif drawn < 0.82:
                 await self._replay(subscriber)
@@ -202,9 +206,26 @@ class Actors:
             backoff_seconds=self.random.choice([0.1, 1.0]),
             max_tries=self.random.choice([2, 3, 1000]) if old.max_tries == Options().max_tries else old.max_tries,
             unmatched=self.environment.chance(0.3),
+            shared=self.environment.chance(0.6),
         )
         after = Version(subscriber.now.wants, options)
         await self._try(subscriber, after, self.environment.broker.put_subscriber(subscriber.name, options))
+
+    async def _pause(self, subscriber: ModelSubscriber) -> None:
+        """Pause a subscriber, or send to it again."""
+        before, wanted = subscriber.paused, not all(subscriber.paused)
+        subscriber.paused = before | {wanted}
+        try:
+            await self.environment.broker.pause(subscriber.name, wanted)
+        except StoreFull:
+            subscriber.paused = before
+        except StoreFailed:
+            return
+        else:
+            if not self.environment.disk.dead:
+                subscriber.paused = {wanted}
+                self.environment.note("pause", subscriber.name, wanted)
+                self.environment.counts["pauses"] += wanted
 
     async def _try(self, subscriber: ModelSubscriber, after: Version, change: Awaitable[Any]) -> None:
         """Make a change: afterwards it is in force, refused, or unknown until the next start."""
@@ -372,7 +393,7 @@ class Actors:
             subscriber = self.model.subscribers.get(name)
             if subscriber is None or subscriber.state != "made" or name not in broker.registry.by_name:
                 continue
-            client = ModelConnection(self.random.choice([1, 5, 100]))
+            client = ModelConnection(self.random.choice([1, 5, 100]), on_close=self.checks.disconnected)
             try:
                 mailbox = await broker.attach(name, client, client.window, None)
             except HitboxError:
@@ -389,7 +410,8 @@ class Actors:
 
     async def _listen(self, subscriber: ModelSubscriber, mailbox: Mailbox, client: ModelConnection, habit: str) -> None:
         post = self.environment.broker.tracker
-        waiting = self.checks.waiting(subscriber)
+        alone = mailbox.connection_count() == 1  # otherwise others have fetched deliveries already
+        waiting = self.checks.waiting(subscriber) if alone else {}
         late: list[int] = []
 
         def receive(mailbox: Mailbox) -> bool:
@@ -434,7 +456,7 @@ class Actors:
                 late += late[:3]
                 self.environment.faults.counts["acks doubled"] += 1
             await self.environment.pause(1.0)
-            if self.environment.disk.dead or mailbox.connected is not client:
+            if self.environment.disk.dead or not mailbox.is_connected(client):
                 return
             self._acknowledge(subscriber, mailbox, late)
             late.clear()

@@ -8,6 +8,8 @@
 - First deliveries are in order per subscriber and priority; of waiting deliveries the most urgent are sent first.
 - Attempts are counted across connections and starts; a failed delivery is sent again after its pause, max_tries in all.
 - A client never has more deliveries than its window.
+- A delivery is with one connection at a time: another gets it only after its time-out, or when the first has ended.
+- Nothing is sent to a paused subscriber, and nothing of it is lost.
 - Event numbers are unique, and after every crash the store opens with exactly the changes that were confirmed.
 - An event is not delivered after its time to live has passed.
 - A delayed event becomes an event once, when it is due and not before, unless it was cancelled; then never.
@@ -55,13 +57,15 @@ class Checks:
         self, subscriber: ModelSubscriber, client: ModelConnection, found: Sequence[Delivery], waiting: dict[int, Key]
     ) -> None:
         """Check a frame. `waiting`: for the first frame of a connection, the deliveries that must be waiting."""
+        if subscriber.paused == {True}:
+            raise BrokenPromise(f"{subscriber.name} is paused, and got {[one.seq for one in found]}")
         frame = [msgspec.json.decode(delivery.encode()) for delivery in found]
         keys = [(-one["level"], one["seq"]) for one in frame]
         if [level for level, _ in keys] != sorted(level for level, _ in keys):
             raise BrokenPromise(f"{subscriber.name} got a frame that is not in the order of levels: {keys}")
         got = {seq for _, seq in keys}
-        late = {seq for seq in waiting if self.model.may_be_expired(self.model.of(seq))}
-        if ahead := [key for seq, key in waiting.items() if seq not in got | late and key < max(keys)]:
+        gone = {seq for seq in waiting if self._is_taken(subscriber, self.model.of(seq))}
+        if ahead := [key for seq, key in waiting.items() if seq not in got | gone and key < max(keys)]:
             raise BrokenPromise(f"{subscriber.name} got {max(keys)} while {min(ahead)} was waiting")
         for one in frame:
             self._arrived(subscriber, client, one)
@@ -70,6 +74,11 @@ class Checks:
             held = sum(now < delivery.earliest and not delivery.refused for delivery in client.in_flight.values())
             if held > client.window:
                 raise BrokenPromise(f"{subscriber.name} has {held} deliveries, its window is {client.window}")
+
+    def _is_taken(self, subscriber: ModelSubscriber, event: ModelEvent) -> bool:
+        """Whether a delivery that was waiting need not wait any more: it has expired, or another connection got it."""
+        delivery = subscriber.delivery(event)
+        return self.model.may_be_expired(event) or delivery.acked or delivery.connection is not None
 
     def _arrived(self, subscriber: ModelSubscriber, client: ModelConnection, message: dict[str, Any]) -> None:
         event = self.model.events.get(message["event"].get("n"))
@@ -119,7 +128,7 @@ class Checks:
         who, seq, now = subscriber.name, delivery.seq, self.environment.clock.now
         if delivery.acked and not delivery.maybe_pending:
             raise BrokenPromise(f"{who} got event {seq} after its acknowledgement")
-        if delivery.connection is client:
+        if delivery.connection is not None:
             if not delivery.refused:
                 self.model.failed(delivery, surely=not delivery.maybe_pending)
             if now + TICK < delivery.earliest and not delivery.maybe_pending:
@@ -264,6 +273,10 @@ class Checks:
                 raise BrokenPromise(f"subscriber {subscriber.name} is lost")
             self.model.removed(subscriber.name)
             return
+        paused = self.environment.broker.registry.by_number[number].paused
+        if paused not in subscriber.paused:
+            raise BrokenPromise(f"{subscriber.name} is {'' if paused else 'not '}paused after a start")
+        subscriber.paused = {paused}
         rows = self.environment.broker.store.subscriptions.scan("subscriber = ?", (number,))
         wants = {name: ModelSubscription(*_bounds(where), priority) for _, name, where, priority, *_ in rows}
         found = Version(wants, self.environment.broker.registry.by_number[number].options)

@@ -56,9 +56,12 @@ class ModelConnection:
     in_flight: dict[int, ModelDelivery] = field(default_factory=dict)
     receive: Callable[[Mailbox], bool] | None = field(default=None, repr=False)
     """Takes what is sent at once; None: nothing is."""
+    on_close: Callable[[ModelConnection], None] | None = field(default=None, repr=False)
 
     def close(self, code: int, reason: str) -> None:
         self.closed = True
+        if self.on_close is not None:
+            self.on_close(self)
 
     def send_now(self, mailbox: Mailbox) -> bool:
         return self.receive is not None and self.receive(mailbox)
@@ -127,6 +130,8 @@ class ModelSubscriber:
     versions: list[Version] = field(default_factory=lambda: [Version()])
     settled: int = 0
     state: str = "making"
+    paused: set[bool] = field(default_factory=lambda: {False})
+    """Whether it is paused: what may be in force."""
     deliveries: dict[ModelEvent, ModelDelivery] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 

@@ -221,6 +221,8 @@ class Schedule:
         tasks = []
         for name, subscriber in self.model.subscribers.items():
             client = ModelConnection(100)
+            subscriber.paused = {True, False}
+            await broker.pause(name, False)
             mailbox = await broker.attach(name, client, client.window, None)
             tasks.append(asyncio.create_task(self.actors.drain(subscriber, mailbox, client)))
         until = clock.now + DRAIN_SECONDS

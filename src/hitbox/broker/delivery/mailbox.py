@@ -391,10 +391,6 @@ class Mailbox:
         self.wake.set()
 
     def connect(self, connection: Connection, window: int) -> None:
-        """Add a connection; unless the subscriber is shared, the others are forgotten."""
-        if not self.subscriber.options.shared:
-            for one in self.connections():
-                self.disconnect(one)
         self._consumers[id(connection)] = Consumer(connection, window)
         self.wake.set()
 
