@@ -14,14 +14,18 @@ import httpx
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from websockets.asyncio.client import connect
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
+from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, CannotListen, NotAllowed, StoreFailed
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
+from hitbox.broker.http.connections import QUEUED_MESSAGES
 from hitbox.broker.http.tls import Tls
-from support.broker_kit import SCHEMA, serving
+from hitbox.broker.http.websocket import Session
+from support.broker_kit import SCHEMA, serving, until
 from support.certificates import Authority
 
 
@@ -51,6 +55,39 @@ def test_publish_and_subscribe_over_tls(tmp_path: Path) -> None:
             async with httpx.AsyncClient() as plain:
                 with pytest.raises(httpx.HTTPError):
                     await plain.get(url.replace("https", "http") + "/livez")
+
+    run(scenario())
+
+
+def test_messages_that_wait_when_a_connection_over_tls_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So many that reading is paused: those that were read are handled, and the end of the connection is no error."""
+    authority = Authority(tmp_path / "ca", "authority")
+
+    async def scenario() -> None:
+        async with serving(tmp_path / "data", tls=Tls(*authority.issue("server"))) as (broker, url):
+            looked_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            sizes: list[int] = []
+            monkeypatch.setattr(broker.tracker, "acknowledge", lambda *_: looked_up)
+            monkeypatch.setattr(Mailbox, "set_window", lambda _, __, size: sizes.append(size))
+            context = ssl.create_default_context(cafile=str(authority.cert))
+            async with connect(f"ws{url[4:]}/v1/connect", ssl=context) as socket:
+                await socket.send('{"type": "hello", "subscriber": "ann"}')
+                assert "welcome" in str(await socket.recv())
+                await socket.send('{"type": "ack", "seqs": [1]}')
+                for n in range(1, 41):
+                    await socket.send(f'{{"type": "window", "size": {n}}}')
+                socket.transport.close()  # without a word
+            session = broker.mailbox("ann").connected
+            assert isinstance(session, Session)
+            await until(lambda: session._line.disconnected)
+            session._line.transport.close()  # again, as uvicorn does after a regular end; how this one ended varies
+            looked_up.set_result(None)
+            await until(lambda: broker.mailbox("ann").connected is None)
+            assert len(sizes) >= QUEUED_MESSAGES  # what was read; the rest is lost with the connection
+            assert sizes == list(range(1, len(sizes) + 1))
+            assert not caplog.records
 
     run(scenario())
 

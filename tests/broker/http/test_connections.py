@@ -524,6 +524,29 @@ def test_frames_however_they_are_cut(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_flood_of_frames_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes the event loop for as long as it has frames, and a ping has six bytes."""
+    reads: list[int] = []
+    real = connections.WebSocketProtocol.data_received
+
+    def data_received(self: Any, data: bytes) -> None:
+        reads.append(len(data))
+        real(self, data)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url):
+            reader, writer = await upgraded(url)
+            monkeypatch.setattr(connections.WebSocketProtocol, "data_received", data_received)
+            writer.write(frame(b"", 0x89) * 50_000 + frame(b"the last", 0x89))
+            while await read_frame(reader) != (10, b"the last"):
+                pass
+            assert sum(reads) == 6 * 50_001 + len(b"the last")
+            assert max(reads) <= 32 * 1024
+            writer.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("bad", "code"),
     [

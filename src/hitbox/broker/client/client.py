@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -276,21 +277,21 @@ class Client(Management):
 
     async def _publish(self, items: list[dict[str, Any]]) -> Any:
         """Publish over the socket. If there is none, publish by HTTP, which also says what is wrong."""
-        content = encoded(items)
+        content, by_http = encoded(items), partial(self.request, "POST", "/v1/events", items)
         self._check_open()
         if self._publish_by_http or len(content) > LARGEST:
-            return await self.request("POST", "/v1/events", items)
+            return await by_http()
         try:
             async with asyncio.timeout(self.timeout):
                 try:
                     await self._publishing.open()
                 except (OSError, InvalidHandshake, ConnectionClosed, InvalidURI) as problem:
                     status = getattr(getattr(problem, "response", None), "status_code", 0)
-                    found = await self.request("POST", "/v1/events", items)
+                    found = await by_http()
                     self._publish_by_http = status in NO_SOCKET  # it has no sockets; the client's rights were enough
                     return found
                 if len(content) > self._publishing.largest:
-                    return await self.request("POST", "/v1/events", items)
+                    return await by_http()
                 found = await self._publishing.publish(content)
         except (ConnectionLost, TimeoutError) as problem:
             reason = str(problem) or f"waited for {self.timeout:g} s"

@@ -252,10 +252,15 @@ class Dispatcher:
                 busy.append(mailbox)
             for delivery in deliveries[taken:]:
                 delivery.live = False
-        if busy or time.monotonic() > self._turn_ends:
-            await asyncio.sleep(0)
-            self._turn_ends = time.monotonic() + TURN_SECONDS
+            if time.monotonic() > self._turn_ends:
+                await self._give_turn()
+        if busy:
+            await self._give_turn()
         return busy
+
+    async def _give_turn(self) -> None:
+        await asyncio.sleep(0)
+        self._turn_ends = time.monotonic() + TURN_SECONDS
 
     async def _send_and_wait(self, level: Level) -> None:
         """The same, and wait until the connections have written it, but at most ALTERNATE_SECONDS."""

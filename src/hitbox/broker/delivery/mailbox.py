@@ -166,7 +166,7 @@ class Mailbox:
             self._ready[deliveries[0].level].extend(deliveries)
             self.ready += len(deliveries)
             self.idle.clear()
-            if self._sent_now():
+            if self._sent_now() and not self.spilled:
                 return
         self.wake.set()
 

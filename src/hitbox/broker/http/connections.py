@@ -15,8 +15,8 @@ is counted by reason, for /metrics.
 A WebSocket that sends no hello is closed by its session (websocket.py); one that answers no ping is closed here.
 
 Text messages, which are nearly all that a WebSocket carries, take a short way: a message in one frame is unmasked, and
-handed to `take` or queued; `send_texts` writes bytes that are UTF-8 already. Everything else (control frames,
-fragments, whatever is invalid) goes to the `websockets` library, one whole frame at a time.
+handed to `take` if its session waits for it, or queued; `send_texts` writes bytes that are UTF-8 already. Everything
+else (control frames, fragments, whatever is invalid) goes to the `websockets` library, one whole frame at a time.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ from hitbox.broker.stats import Statistics
 
 OTHER_FILES = 100
 """Open files other than connections: the store, snapshots, libraries."""
-READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 256 * 1024
-"""Bytes read from a connection at a time. asyncio's default of 256 KB may hold 40,000 one-byte chunks of a body, or as
-many headers, which block the event loop for seconds; WebSocket frames are parsed quickly."""
+READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 32 * 1024
+"""Bytes read from a connection at a time, before and after it becomes a WebSocket. asyncio's default of 256 KB may hold
+40,000 one-byte chunks of a body, or as many headers, which block the event loop for seconds, or 40,000 pings: 0.7 s."""
 QUEUED_MESSAGES, QUEUED_BYTES = 16, 64 * 1024
 """Messages of a WebSocket that may wait for its session. At this number, or after a message of this size, nothing more
 is read from the connection until they are taken."""
+TURN_SECONDS = 0.005
+"""So long a WebSocket may handle what it has read; then the others get a turn. One read may hold 1,000 messages."""
 TEXT_FRAME, CONTINUATION, FINAL, MASKED = 0x81, 0, 0x80, 0x80
 BACKLOG = 2048
 """Connections that may queue until the broker has started."""
@@ -347,7 +349,9 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         self._partial = bytearray()  # of a frame that is not complete
         self._fragments = False  # a message in several frames has begun
         self.take: Callable[[bytes], bool] | None = None
-        """Gets each text message first; true: it was handled at once, and need not be queued."""
+        """Gets each text message first, while the session waits for it; true: it was handled at once."""
+        self._awaited = False  # the session waits for the next message
+        self._turn_ends = 0.0  # when the others get a turn
         self.sent_bytes = 0  # of messages that took the short way
         self._early = False  # data came before the handshake was answered: the library may hold a part of a frame
 
@@ -356,6 +360,10 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         extensions["hitbox"] = self
         await super().run_asgi()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.read_paused = False  # nothing more is read: a TLS transport that is closed cannot resume
+        super().connection_lost(exc)
+
     # ---- in
 
     def data_received(self, data: bytes) -> None:
@@ -363,6 +371,7 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
             self._early = self._early or self.handshake_initiated
             super().data_received(data)
             return
+        self._turn_ends = time.monotonic() + TURN_SECONDS
         self._partial += data
         used = self._whole_frames()
         del self._partial[:used]
@@ -396,12 +405,26 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         return at
 
     def _queue(self, message: bytes) -> None:
-        if self.close_sent or (self.take is not None and self.queue.empty() and self.take(message)):
+        if self.close_sent:
+            return
+        alone = self._awaited and self.queue.empty() and time.monotonic() < self._turn_ends
+        if alone and self.take is not None and self.take(message):
             return
         self.queue.put_nowait({"type": "websocket.receive", "bytes": message})
         if not self.read_paused and (self.queue.qsize() >= QUEUED_MESSAGES or len(message) > QUEUED_BYTES):
             self.read_paused = True
             self.transport.pause_reading()
+
+    async def receive(self) -> Any:
+        """The next message, for the session."""
+        if not self.queue.empty() and time.monotonic() >= self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = time.monotonic() + TURN_SECONDS
+        self._awaited = True
+        try:
+            return await super().receive()
+        finally:
+            self._awaited = False
 
     # ---- out
 
@@ -416,7 +439,7 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
     def can_send(self) -> bool:
         """Whether messages can be sent at once: the connection stands, and its client reads."""
         open = not self.disconnected and not self.close_sent and self.conn.state is State.OPEN
-        return open and self.writable.is_set()
+        return open and self.writable.is_set() and not self.transport.is_closing()  # it may have failed just now
 
     def send_now(self, messages: list[bytes]) -> None:
         self.sent_bytes += sum(map(len, messages))

@@ -15,7 +15,6 @@ was read is still stored; a client without an answer does not know.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 
@@ -24,14 +23,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.broker import Broker, are_few
-from hitbox.broker.errors import BadRequest
+from hitbox.broker.errors import BadRequest, StoreFailed
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import describe, status_of
-from hitbox.broker.http.steps import until_one_ends
-from hitbox.broker.http.websocket import Publish, check_count, check_publish, receive, send_texts
-from hitbox.broker.published_event import answered
+from hitbox.broker.http.steps import Ending, until_one_ends
+from hitbox.broker.http.websocket import Publish, check_count, check_publish, close_socket, receive, send_texts
+from hitbox.broker.logs import without_message
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
@@ -47,6 +46,15 @@ class Frame(msgspec.Struct, tag_field="type", tag="publish"):
     request: int = 0
 
 
+class AcceptedRequest(msgspec.Struct, eq=False):
+    """What its answer needs. Its events are not kept until then: they may be large, and the client slow."""
+
+    request: int
+    count: int
+    is_delayed: bool
+    stored: asyncio.Future[int]
+
+
 class PublishSession:
     """One connection of a publisher."""
 
@@ -57,9 +65,8 @@ class PublishSession:
         self._line: WebSocketProtocol = socket.scope["extensions"]["hitbox"]
         self._close_with = (1000, "")
         self._ended = asyncio.Event()
-        self._problem: Exception | None = None  # of what was done without a task
-        self._waits = False  # for the next message: then a small one can be handled as soon as it comes
-        self._unanswered: deque[tuple[Publish | Frame, asyncio.Future[int] | HitboxError]] = deque()
+        self._ending = Ending(self._ended)
+        self._unanswered: deque[AcceptedRequest | bytes] = deque()  # bytes: the answer, an error
         self._sending = False  # the client does not read, and `_answer` waits for it
         self._more, self._fewer = asyncio.Event(), asyncio.Event()
 
@@ -71,49 +78,42 @@ class PublishSession:
     async def run(self) -> None:
         most = (MESSAGE_BYTES.encode(), str(self.broker.settings.max_body_bytes).encode())
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None, [most])
-        async with until_one_ends(self._receive(), self._answer(), self._closed()) as problems:
+        async with until_one_ends(self._receive(), self._answer(), self._ending.wait()) as problems:
             self._line.take = None
             for problem in problems:
                 if isinstance(problem, HitboxError):
+                    self.broker.statistics.count_refusal(status_of(problem))
                     self.close(1008, str(problem).partition("\n")[0])
                 elif not isinstance(problem, (WebSocketDisconnect, RuntimeError)):
-                    log.error("a connection of publisher %r failed", self.caller.name, exc_info=problem)
+                    text = "a connection of publisher %r failed"
+                    log.error(text, self.caller.name, exc_info=without_message(problem))
                     self.close(1011, "unexpected error; see the broker's log")
-            code, reason = self._close_with
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
-                await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
+            await close_socket(self.socket, *self._close_with)
 
     # ---- in
 
     async def _receive(self) -> None:
         self._line.take = self._take
         while True:
-            self._waits = True
             data = await receive(self.socket)
-            self._waits = False
-            large = len(data) > LARGE
-            message: Publish | Frame
-            found: asyncio.Future[int] | HitboxError
             try:
-                message = await asyncio.to_thread(_decode, data) if large else _decode(data)
+                message = await asyncio.to_thread(_decode, data) if len(data) > LARGE else _decode(data)
             except BadRequest as problem:
-                message, found = _frame(data, problem), problem
+                self._refused(_frame(data, problem).request, problem)
             else:
                 try:
                     await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-                    found = await self.broker.accept(message.items, self.caller.name)
+                    self._accepted(message, await self.broker.accept(message.items, self.caller.name))
                 except HitboxError as problem:
-                    found = problem
-            self._accepted(message, found)
+                    self._refused(message.request, problem)
             while len(self._unanswered) >= MOST_UNANSWERED:
                 self._fewer.clear()
                 await self._fewer.wait()
 
     def _take(self, data: bytes) -> bool:
         """Handle a message with a few events without a turn of the event loop; returns whether it was one."""
-        if not self._waits or self._ended.is_set() or len(data) > LARGE or len(self._unanswered) >= MOST_UNANSWERED:
+        if self._ended.is_set() or len(data) > LARGE or len(self._unanswered) >= MOST_UNANSWERED:
             return False
-        found: asyncio.Future[int] | HitboxError
         try:
             message = _decode(data)
         except BadRequest:
@@ -123,45 +123,33 @@ class PublishSession:
         try:
             check_count(self.broker, self.rate_limiter, self.caller, len(message.items))
             self.caller.check_publish_now(message.items)
-            found = self.broker.accept_now(message.items, self.caller.name)
+            self._accepted(message, self.broker.accept_now(message.items, self.caller.name))
         except HitboxError as problem:
-            found = problem
+            self._refused(message.request, problem)
         except Exception as problem:
-            self._problem = problem
-            self._ended.set()
-            return True
-        self._accepted(message, found)
+            self._ending.fail(problem)
         return True
 
-    async def _closed(self) -> None:
-        await self._ended.wait()
-        if self._problem is not None:
-            raise self._problem
+    def _accepted(self, message: Publish, stored: asyncio.Future[int]) -> None:
+        is_delayed = bool(message.items) and message.items[0].delay_seconds is not None
+        self._unanswered.append(AcceptedRequest(message.request, len(message.items), is_delayed, stored))
+        stored.add_done_callback(self._answer_now)
+
+    def _refused(self, request: int, problem: HitboxError) -> None:
+        self._unanswered.append(self._error(request, problem))
+        self._more.set()
 
     # ---- out
 
-    def _accepted(self, message: Publish | Frame, found: asyncio.Future[int] | HitboxError) -> None:
-        self._unanswered.append((message, found))
-        if isinstance(found, HitboxError):
-            self._more.set()
-        else:
-            found.add_done_callback(self._answer_now)
-
     def _answer_now(self, _: asyncio.Future[int]) -> None:
         """Send what can be answered, without a turn of the event loop."""
-        answers: list[bytes] = []
-        try:
-            if can_send := not self._sending and self._line.can_send():
-                answers = self._answers()
-        except (Exception, asyncio.CancelledError):
-            return  # `_answer` raises it
-        if answers:
-            self._line.send_now(answers)
-        if not can_send:
+        if self._sending or not self._line.can_send():
             self._more.set()
+        elif answers := self._answers():
+            self._line.send_now(answers)
 
     async def _answer(self) -> None:
-        """The same where it has to wait for the client, or was not possible."""
+        """The same where it has to wait for the client."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -174,19 +162,35 @@ class PublishSession:
         """The answers to the oldest requests, in order, as far as they are known."""
         answers: list[bytes] = []
         while self._unanswered:
-            message, found = self._unanswered[0]
-            if not isinstance(found, HitboxError) and not found.done():
-                break
-            try:
-                answers.append(_answer(message, found))
-            except (Exception, asyncio.CancelledError):
-                self._more.set()
-                if answers:
-                    break  # these first
-                raise
+            oldest = self._unanswered[0]
+            if isinstance(oldest, AcceptedRequest):
+                if not oldest.stored.done():
+                    break
+                try:
+                    oldest = self._answer_to(oldest)
+                except Exception as problem:
+                    self._ending.fail(problem)
+                    break
+            answers.append(oldest)
             self._unanswered.popleft()
         self._fewer.set()
         return answers
+
+    def _answer_to(self, one: AcceptedRequest) -> bytes:
+        problem = StoreFailed("the broker was stopped") if one.stored.cancelled() else one.stored.exception()
+        if problem is None:
+            number = b"delayed" if one.is_delayed else b"first"
+            return b'{"type":"done","request":%d,"%b":%d,"count":%d}' % (
+                one.request, number, one.stored.result(), one.count,
+            )  # fmt: skip
+        if not isinstance(problem, HitboxError):
+            raise problem
+        return self._error(one.request, problem)
+
+    def _error(self, request: int, problem: HitboxError) -> bytes:
+        status = status_of(problem)
+        self.broker.statistics.count_refusal(status)
+        return msgspec.json.encode({"type": "error", "request": request, "status": status, **describe(problem)})
 
 
 def _decode(data: bytes | str) -> Publish:
@@ -199,20 +203,3 @@ def _frame(data: bytes | str, problem: BadRequest) -> Frame:
         return request_bodies.decode(data, Frame)
     except BadRequest:
         raise problem from None
-
-
-def _answer(message: Publish | Frame, found: asyncio.Future[int] | HitboxError) -> bytes:
-    problem = found if isinstance(found, HitboxError) else found.exception()
-    if problem is None:
-        assert not isinstance(found, HitboxError)
-        assert isinstance(message, Publish)
-        if message.items and message.items[0].delay_seconds is not None:
-            done = {"type": "done", "request": message.request, **answered(message.items, found.result())}
-            return msgspec.json.encode(done)
-        return b'{"type":"done","request":%d,"first":%d,"count":%d}' % (
-            message.request, found.result(), len(message.items),
-        )  # fmt: skip
-    if not isinstance(problem, HitboxError):
-        raise problem
-    error = {"type": "error", "request": message.request, "status": status_of(problem), **describe(problem)}
-    return msgspec.json.encode(error)

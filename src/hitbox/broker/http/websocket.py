@@ -55,7 +55,7 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import close_code, describe, status_of
-from hitbox.broker.http.steps import until_one_ends
+from hitbox.broker.http.steps import Ending, until_one_ends
 from hitbox.broker.logs import without_message
 from hitbox.broker.published_event import PublishedEvent, answered
 from hitbox.broker.settings import Options, check_name, check_options
@@ -135,9 +135,8 @@ class Session(Receiver):
         self._line: WebSocketProtocol = socket.scope["extensions"]["hitbox"]
         self._numbers = DeliveryNumbers()
         self._format = "hitbox"
-        self._waits = False  # for the next message: then an acknowledgement can be handled as soon as it comes
         self._lookup: asyncio.Future[None] | None = None  # of an acknowledgement; the next message waits for it
-        self._problem: Exception | None = None  # of what was done without a task
+        self._ending = Ending(self.ended)
 
     async def run(self) -> None:
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
@@ -148,7 +147,7 @@ class Session(Receiver):
             return
         except (WebSocketDisconnect, RuntimeError):
             return
-        async with until_one_ends(self._receive(mailbox), self._send(mailbox), self._closed()) as problems:
+        async with until_one_ends(self._receive(mailbox), self._send(mailbox), self._ending.wait()) as problems:
             self._line.take = None
             await self.broker.detach(mailbox, self)
             for one in problems:
@@ -209,9 +208,7 @@ class Session(Receiver):
         }
         self._line.take = partial(self._take_ack, mailbox)
         while True:
-            self._waits = True
             text = await receive(self.socket)
-            self._waits = False
             if self._lookup is not None:
                 await self._lookup
             message = self._message(text)
@@ -227,7 +224,7 @@ class Session(Receiver):
 
     def _take_ack(self, mailbox: Mailbox, text: bytes) -> bool:
         """Handle a small acknowledgement without a turn of the event loop; returns whether it was one."""
-        if not self._waits or self._lookup is not None or not text.startswith(ACK) or len(text) > ACK_BYTES:
+        if self._lookup is not None or not text.startswith(ACK) or len(text) > ACK_BYTES:
             return False
         try:
             message = self._message(text)
@@ -237,7 +234,7 @@ class Session(Receiver):
         try:
             self._lookup = self.tracker.acknowledge(mailbox, seqs)
         except Exception as problem:
-            self._fail_soon(problem)
+            self._ending.fail(problem)
         if self._lookup is not None:
             self._lookup.add_done_callback(self._looked_up)
         return True
@@ -279,11 +276,13 @@ class Session(Receiver):
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
+            if self.ended.is_set():
+                return  # some that come before these may not have been sent
             await self._send_texts([self._frame(mailbox, deliveries)])
             self.tracker.sent(mailbox, deliveries)
 
     def send_now(self, mailbox: Mailbox) -> bool:
-        if not self._line.can_send():
+        if self.ended.is_set() or not self._line.can_send():
             return False
         try:
             self.check_rights(mailbox)
@@ -291,25 +290,17 @@ class Session(Receiver):
                 self._line.send_now([self._frame(mailbox, deliveries)])
                 self.tracker.sent(mailbox, deliveries)
         except Exception as problem:
-            self._fail_soon(problem)
+            self._ending.fail(problem)
+            return False
+        if mailbox.ready:
             return False
         mailbox.rest(self)
-        return not mailbox.ready
-
-    def _fail_soon(self, problem: Exception) -> None:
-        """End the connection: nobody else must notice what went wrong in it."""
-        self._problem = self._problem or problem
-        self.ended.set()
-
-    async def _closed(self) -> None:
-        await self.ended.wait()
-        if self._problem is not None:
-            raise self._problem
+        return True
 
     def _frame(self, mailbox: Mailbox, deliveries: list[Delivery]) -> bytes:
+        encoded = b",".join([self._encoded(d) for d in deliveries])
         seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
-        head = b'{"type":"deliveries","first":%d,"deliveries":[' % self._numbers.add(seqs)
-        return head + b",".join([self._encoded(d) for d in deliveries]) + b"]}"
+        return b'{"type":"deliveries","first":%d,"deliveries":[%b]}' % (self._numbers.add(seqs), encoded)
 
     def _encoded(self, d: Delivery) -> bytes:
         return d.encode(as_cloudevent(d.seq, d.time, d.body) if self._format == "cloudevents" else None)
@@ -331,9 +322,7 @@ class Session(Receiver):
         await self._close()
 
     async def _close(self) -> None:
-        code, reason = self.close_with or (1000, "")
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
-            await self.socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
+        await close_socket(self.socket, *(self.close_with or (1000, "")))
 
 
 def check_batch(broker: Broker, count: int) -> None:
@@ -370,6 +359,11 @@ async def send_texts(socket: WebSocket, messages: list[bytes]) -> None:
         await socket.scope["extensions"]["hitbox"].send_texts(messages)
     except ClientDisconnected:
         raise WebSocketDisconnect(1006) from None
+
+
+async def close_socket(socket: WebSocket, code: int, reason: str) -> None:
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # it may be closed already
+        await socket.close(code, reason.encode()[:120].decode("utf-8", "ignore"))
 
 
 class DeliveryNumbers:
