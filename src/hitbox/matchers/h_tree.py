@@ -98,7 +98,8 @@ class HTree(Gridded):
                 self.lists.fill(*leaves_of(*part, self.cells + 1))
             return
         for part in parts:
-            self.lists.insert(*leaves_of(*part, self.cells + 1), NO_VALUES)
+            leaves, owners = leaves_of(*part, self.cells + 1)
+            self.lists.insert(leaves, owners, NO_VALUES)
 
     def _remove(self, numbers: I64) -> None:
         for rows, first, last in self._entries(self.store.boxes(numbers)):
