@@ -64,6 +64,11 @@ HALF_HOLD = (
     "Of narrow ranges half of the ends hold, of wide ones nine tenths: what SIENA counts rises by 1.8 at most, and "
     "counters that lie in the caches hide part of it."
 )
+MAP_MISSES = (
+    "What SIENA counts, the constraints that hold, differs by 1.17 to 1.22 between events, as much as the paper's "
+    "times. The rest comes from the map: it is far larger than the caches, so that each count waits for memory, and "
+    "such waits vary from event to event. It is the same when nothing else runs on the machine."
+)
 STEADY_TAMA = (
     "TAMA counts the constraints that hold, one in two, along runs of one array, a nanosecond each, so that it takes "
     "and varies little more than REIN, which marks the ends that fail, one in four; at this n both spreads are a few "
@@ -224,7 +229,12 @@ SUBSCRIPTIONS = Experiment(
             "179.55 s / 0.44 s",
             worst("h-tree", ALL, "match_range"),
         ),
-        Claim("SIENA: slowest against fastest event", "24.21 / 19.91 s: 1.22", near("siena", "match_range", 1.22)),
+        Claim(
+            "SIENA: slowest against fastest event",
+            "24.21 / 19.91 s: 1.22",
+            near("siena", "match_range", 1.22),
+            MAP_MISSES,
+        ),
         Claim("TAMA: slowest against fastest event", "19.17 / 8.50 s: 2.26", near("tama", "match_range", 2.26)),
         Claim("REIN: slowest against fastest event", "2.03 / 1.10 s: 1.85", near("rein", "match_range", 1.85)),
         Claim(
