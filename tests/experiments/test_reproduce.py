@@ -105,6 +105,9 @@ def test_an_experiment_is_measured_on_one_kind_of_machine(tmp_path: Path, monkey
     asked = runner.missing(todo, Store(tmp_path))
     assert {one.task for one in asked} == {todo[1]}  # the first one is complete, on another machine
     assert ("counting", 1) in {(one.label, one.seed) for one in asked}
+    lacking = {(one.label, one.seed) for one in runner.absent(todo, Store(tmp_path)) if one.task == todo[1]}
+    assert lacking == {(one.label, one.seed) for one in asked} - {("counting", 1)}  # that one is there to be judged
+    assert not [one for one in runner.absent(todo, Store(tmp_path)) if one.task == todo[0]]
     assert runner.undecided(todo[:1], Store(tmp_path)) == []
     runner.run(todo, Store(tmp_path), decide=False)
     assert {unit.cpu for unit in Store(tmp_path).valid(todo[0])} == {"old"}

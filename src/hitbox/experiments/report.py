@@ -159,7 +159,7 @@ def _facts(run: Run) -> str:
         "scale": record["scale"],
         "seeds": ", ".join(map(str, record["seeds"])) or "none",
         "events per point": " to ".join(f"{one:,}" for one in dict.fromkeys(record["events"])) or "none",
-        "hours of measuring": f"{record['hours']:.1f}",
+        "hours of measuring": f"{record['hours']:.1f} of one process",
         "command": f"<code>{escape(record['command'])}</code>",
         "code": f"<code>{record['code']}</code>",
         "rules": f"<a href='{OVERVIEW}#rules'>version {record['rules']['version']}</a>",
@@ -185,8 +185,8 @@ def _caveats(run: Run) -> list[str]:
         how += "were compared with <code>brute</code>."
     return [
         sizes[run.scale],
-        "One machine, and our own implementations in Python, Numba and C++: absolute times of the papers are never "
-        "judged, only ratios, orders and shapes.",
+        "Our own implementations in Python, Numba and C++, each experiment on one kind of machine: absolute times of "
+        "the papers are never judged, only ratios, orders and shapes.",
         "Times are CPU time of one event at a time, the fastest of some repetitions, scaled by a fixed piece of work "
         "that is timed beside them. The parts of Pri-REIN's times are wall-clock stamps.",
         "Error bars and numbers in brackets are 95% intervals of a bootstrap over seeds and events. They do not cover "

@@ -125,7 +125,7 @@ def write(
         "missing": [
             {"paper": one.task.paper, "experiment": one.task.experiment.name, "x": one.task.x}
             | {"series": one.task.series, "contestant": one.label, "seed": one.seed}
-            for one in runner.missing(todo, store)
+            for one in runner.absent(todo, store)
         ],
         "events": _span([_events(task, store) for task in todo]),
         "hours": round(runner.seconds_of(todo, store) / 3600, 2),

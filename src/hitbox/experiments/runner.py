@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -191,12 +192,30 @@ class Store:
 
 
 def missing(todo: Iterable[Task], store: Store) -> list[Wanted]:
-    """The first seeds of every contestant that are not there, not valid on this machine, or that would fit now. An
-    experiment that was measured completely on another kind of machine is complete: a curve is never a mixture."""
+    """What this machine has to measure: the first seeds of every contestant that are not there, not valid, or that
+    would fit now. An experiment that was measured completely on another kind of machine is complete; one that was not
+    is measured here from its beginning: a curve is never a mixture."""
     found: list[Wanted] = []
+    for wanted, cpus in _first_seeds(todo, store):
+        if len(cpus) < len(wanted) or len(set(cpus.values())) > 1:
+            found += [one for one in wanted if cpus.get(one) != cpu_model()]
+    return found
+
+
+def absent(todo: Iterable[Task], store: Store) -> list[Wanted]:
+    """What the experiments lack, each on the kind of machine that most of it was measured on."""
+    found: list[Wanted] = []
+    for wanted, cpus in _first_seeds(todo, store):
+        most = max(Counter(cpus.values()).items(), key=lambda one: one[1], default=("", 0))[0]
+        found += [one for one in wanted if cpus.get(one) != most]
+    return found
+
+
+def _first_seeds(todo: Iterable[Task], store: Store) -> Iterator[tuple[list[Wanted], dict[Wanted, str]]]:
+    """Of each experiment: the first seeds of every contestant, and where those that are there were measured."""
     free_gb = USABLE_SHARE * free_memory() / 1e9
     for here in by_experiment(todo).values():
-        cpus: dict[Wanted, str] = {}  # where the units that are there were measured
+        cpus: dict[Wanted, str] = {}
         wanted: list[Wanted] = []
         for task in here:
             settings = SETTINGS[task.scale]
@@ -207,9 +226,7 @@ def missing(todo: Iterable[Task], store: Store) -> list[Wanted]:
                     unit = units.get((label, seed))
                     if unit is not None and (not unit.needs_gb or unit.needs_gb > free_gb):
                         cpus[one] = unit.cpu
-        if len(cpus) < len(wanted) or len(set(cpus.values())) > 1:
-            found += [one for one in wanted if cpus.get(one) != cpu_model()]
-    return found
+        yield wanted, cpus
 
 
 def undecided(todo: Iterable[Task], store: Store, rules: Rules = CURRENT) -> list[Wanted]:
