@@ -138,7 +138,7 @@ def _headline(found: Mapping[str, int], rows: list[Row], shuffled: dict[str, flo
         f"counted ({found['trivial that hold']} of them hold)."
     )
     if unexplained:
-        text += f" Of the claims that differ from their paper, {unexplained} have no explanation yet."
+        text += f" Claims that differ from their paper without an explanation so far: {unexplained}."
     baseline = judging.baseline_text(shuffled) if shuffled["judged"] else "nothing here compares several matchers."
     return (
         f"<section class='headline' aria-label='Headline'><ul class='numbers'>{numbers}</ul><p>{text}</p>"
