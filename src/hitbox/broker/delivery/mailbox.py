@@ -180,9 +180,13 @@ class Mailbox:
 
     def fill(self, stored: Iterable[StoredDelivery]) -> None:
         """Add deliveries that were fetched from disk."""
+        by_level: dict[int, list[Delivery]] = {}
         for s in stored:
             expires = expires_at(s.time, s.body)
-            self._push([Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False, expires=expires)])
+            one = Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False, expires=expires)
+            by_level.setdefault(s.level, []).append(one)
+        for level in sorted(by_level, reverse=True):  # the first may be sent at once
+            self._push(by_level[level])
 
     def rows_added(self, count: int) -> None:
         """Deliveries were added to the store directly (a replay)."""
