@@ -106,7 +106,7 @@ PARTITIONED = (
     "Our BE-Tree is faster than the paper's on narrow ranges, where its partitions hold little, so that it has further "
     "to rise; in level it stays beside TAMA."
 )
-EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN between 30% and 50%, not at 60%."
+EQUALS = "BE-Tree gains from equalities as the paper says, but more: it passes DEXIN at about 30%, not at 60%."
 ONE_PLACE = (
     "A subscription is in one leaf of BE-Tree, which remembers which. In DEXIN both ends of each constraint are in "
     "slots, runs of n / 1,500 entries, in which they must be found and closed up. The paper measures no deletions."
