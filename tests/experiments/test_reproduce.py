@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import xml.etree.ElementTree as ET
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from typer.testing import CliRunner
 
 from hitbox.encoding.arrays import Hits
 from hitbox.errors import BenchError
-from hitbox.experiments import code_hash, figures, measure_unit, measurements, plan, reproduce, runner
+from hitbox.experiments import code_hash, figures, judging, measure_unit, measurements, plan, reproduce, runner
 from hitbox.experiments.contestants import enter
 from hitbox.experiments.curves import BESIDE
 from hitbox.experiments.experiment import MEASURES, SCALES
@@ -353,13 +352,21 @@ def test_the_plan_of_the_papers_scale_fits_a_night(tmp_path: Path) -> None:
 
 def test_the_readme_says_what_the_committed_report_says() -> None:
     root = Path(__file__).parents[2]
-    verdicts = json.loads((root / "docs/reproduction/results.json").read_text())["verdicts"]
-    found = Counter(v["verdict"] for v in verdicts)
-    held, failed = found["holds"] + found["holds, other factor"], found["does not hold"]
-    said = " ".join((root / "README.md").read_text().split())
-    assert f"Of {len(verdicts)} claims, {held} hold in direction here (who wins, what rises), {failed} do not" in said
-    said = " ".join((root / "docs/reproduction/README.md").read_text().split())
-    assert f"{len(verdicts)} claims: the direction of {held} of the {held + failed} that can be judged holds" in said
+    record = json.loads((root / "docs/reproduction/results.json").read_text())
+    found = judging.headline(record["verdicts"])
+    assert found == record["headline"]
+    factor, direction, fails, undecided, incomparable = (found[name] for name in VERDICTS)
+    sentence = (
+        f"{factor} are reproduced with the paper's factor, {direction} in direction only, {fails} fail, "
+        f"{undecided} are undecided and {incomparable} cannot be compared"
+    )
+    baseline = judging.baseline_text(record["shuffled"]).removesuffix(".").partition(", ")[2]
+    for name in ("README.md", "docs/reproduction/README.md"):
+        said = " ".join((root / name).read_text().split())
+        assert sentence in said, name
+        assert baseline in said, name
+    for page in ("report", *PAPERS):
+        assert (root / f"docs/reproduction/{page}.html").exists()
 
 
 @pytest.mark.slow
