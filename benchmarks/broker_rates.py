@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import hitbox
@@ -44,6 +45,24 @@ async def new_broker(folder: Path) -> None:
     broker = Broker(folder, Schema(SCHEMA))
     await broker.start()
     await broker.stop()
+
+
+class PatientPublisher(SocketPublisher):
+    """Sends a batch again later if the broker says that too many events wait."""
+
+    def publish(self, items: list[dict[str, int]]) -> None:
+        self._items = items
+        super().publish(items)
+
+    def answer(self) -> int | None:
+        for body in self.messages():
+            found = msgspec.json.decode(body)
+            if "first" in found:
+                return int(found["first"])
+            assert found["status"] == 429, found
+            time.sleep(found["error"]["retry_after"])
+            self.publish(self._items)
+        return None
 
 
 class OneSubscriber:
@@ -67,7 +86,7 @@ class OneSubscriber:
         starts = iter(range(0, len(sent), BATCH))
         publishers: set[Any] = set()
 
-        def next_batch(publisher: SocketPublisher) -> None:
+        def next_batch(publisher: PatientPublisher) -> None:
             start = next(starts, None)
             if start is None:
                 self._chosen.unregister(publisher.socket)
@@ -76,7 +95,7 @@ class OneSubscriber:
             else:
                 publisher.publish(sent[start : start + BATCH])
 
-        for publisher in [SocketPublisher(self.url) for _ in range(PUBLISHERS)] if sent else []:
+        for publisher in [PatientPublisher(self.url) for _ in range(PUBLISHERS)] if sent else []:
             publishers.add(publisher)
             self._chosen.register(publisher.socket, selectors.EVENT_READ, publisher)
             next_batch(publisher)
@@ -102,7 +121,7 @@ async def deliveries(folder: Path, count: int, seed: int, *, backlog: bool) -> t
     await new_broker(folder)
     sent = events(count, seed)
     async with Server(folder) as server, Client(server.url) as client:
-        await client.put_subscriber("one")
+        await client.put_subscriber("one", limit=count)
         await client.put_subscription("one", "all", EVERYTHING)
         load = OneSubscriber(server.url)
         if backlog:
