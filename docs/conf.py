@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tools"))
@@ -29,6 +34,24 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "hitbox"
 html_show_sourcelink = False
-html_extra_path = sorted(f"reproduction/{page.name}" for page in HERE.glob("reproduction/*.html"))
 
 reference_pages.write(HERE / "reference")
+
+
+def link_reports(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Links to pages of the report lead to those pages, which stand beside each other, not to single downloads."""
+    for link in list(doctree.findall(addnodes.download_reference)):
+        if link["reftarget"].endswith(".html"):
+            link.replace_self(nodes.reference("", "", *link.children, refuri=Path(link["reftarget"]).name))
+
+
+def copy_reports(app: Sphinx, problem: Exception | None) -> None:
+    """The pages of the report are complete as they are. They have a folder of their own: one is called symmetric.html,
+    as is a chapter."""
+    for page in () if problem else sorted(HERE.glob("reproduction/*.html")):
+        shutil.copy(page, app.outdir / "reproduction")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-resolved", link_reports)
+    app.connect("build-finished", copy_reports)
