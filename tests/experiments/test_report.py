@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hitbox.experiments import judging, plots, report_cards, report_html, reproduce
-from hitbox.experiments.experiment import Experiment
+from hitbox.experiments.experiment import ENGINE, Experiment
 from hitbox.experiments.machine import cpu_model
 from hitbox.experiments.measurements import Unit, table_of
 from hitbox.experiments.papers import PAPERS
@@ -392,3 +392,16 @@ def test_a_page_prints_in_ink_with_everything_open(open_page: Any) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("[...document.querySelectorAll('details')].every(one => one.open)")
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_no_two_curves_of_a_figure_look_the_same() -> None:
+    """Styles repeat after COLOURS curves; the engine has its own."""
+    for paper in PAPERS.values():
+        for experiment in paper.experiments:
+            series = {series for _, series in experiment.places("paper")}
+            names = {name for x, _ in experiment.places("paper") for name in experiment.lanes(x)} - {ENGINE}
+            assert len(names) * len(series) <= plots.COLOURS, experiment.name
+    lines = [plots.Line(f"m{style}", style, ()) for style in range(plots.COLOURS)]
+    assert len({plots._marker(line, 0, 0) for line in lines}) == plots.COLOURS
+    assert len({plots._dash(line) for line in lines}) == plots.COLOURS
+    assert all(f".plot .{line.css} {{" in plots.style_sheet() for line in lines)

@@ -61,7 +61,7 @@ TOTALS = {"build_total": "build", "memory_total": "memory"}
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 26, 44
 LEGEND_ROW, CHARACTER = 20, 7.6
-DASHES = ("", "6 3", "7 3 2 3", "2 3", "10 3", "4 2 1 2")
+DASHES = ("", "6 3", "7 3 2 3", "2 3", "10 3", "4 2 1 2", "12 2 2 2", "1 2")
 COLOURS = len(DASHES)
 
 Scatter = Mapping[str, list[tuple[float, float]]]
@@ -416,6 +416,8 @@ def _marker(line: Line, x: float, y: float) -> str:
         _diamond(x, y, 5),
         f"M{x:.1f} {y + 4.8:.1f}l4.6 -8h-9.2z",
         f"M{x - 1.6:.1f} {y - 4.6:.1f}h3.2v3h3v3.2h-3v3h-3.2v-3h-3v-3.2h3z",
+        f"M{x - 4.4:.1f} {y - 4:.1f}l8.8 8v-8l-8.8 8z",
+        f"M{x - 5:.1f} {y - 2:.1f}h10v4h-10z",
     )[shape]
     return f"<path class='dot' d='{path}'"
 
