@@ -95,20 +95,23 @@ class PublishSession:
     async def _receive(self) -> None:
         self._line.take = self._take
         while True:
-            data = await receive(self.socket)
-            try:
-                message = await asyncio.to_thread(_decode, data) if len(data) > LARGE else _decode(data)
-            except BadRequest as problem:
-                self._refused(_frame(data, problem).request, problem)
-            else:
-                try:
-                    await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-                    self._accepted(message, await self.broker.accept(message.items, self.caller.name))
-                except HitboxError as problem:
-                    self._refused(message.request, problem)
+            await self._handle(await receive(self.socket))
             while len(self._unanswered) >= MOST_UNANSWERED:
                 self._fewer.clear()
                 await self._fewer.wait()
+
+    async def _handle(self, data: str | bytes) -> None:
+        """Accept or refuse one message. Nothing of it stays in memory while the next one is awaited."""
+        try:
+            message = await asyncio.to_thread(_decode, data) if len(data) > LARGE else _decode(data)
+        except BadRequest as problem:
+            self._refused(_frame(data, problem).request, problem)
+            return
+        try:
+            await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
+            self._accepted(message, await self.broker.accept(message.items, self.caller.name))
+        except HitboxError as problem:
+            self._refused(message.request, problem)
 
     def _take(self, data: bytes) -> bool:
         """Handle a message with a few events without a turn of the event loop; returns whether it was one."""

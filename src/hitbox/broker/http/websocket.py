@@ -36,7 +36,7 @@ import contextlib
 import logging
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Annotated, Any, Literal
@@ -202,25 +202,26 @@ class Session(Receiver):
         return message
 
     async def _receive(self, mailbox: Mailbox) -> None:
-        acts: dict[type, Callable[[Mailbox, Any], Any]] = {
-            Subscribe: self._subscribe,
-            Publish: self._publish,
-        }
         self._line.take = partial(self._take_ack, mailbox)
         while True:
-            text = await receive(self.socket)
-            if self._lookup is not None:
-                await self._lookup
-            message = self._message(text)
-            match message:
-                case Ack() | Nack() | Extend():
-                    await self._handle_delivery_message(mailbox, message)
-                case SetWindow():
-                    mailbox.set_window(self, message.size)
-                case Hello():
-                    raise BadRequest("a second hello: it may be sent only once")
-                case _:
-                    await self._answer(message.request, acts[type(message)](mailbox, message))
+            await self._handle(mailbox, await receive(self.socket))
+
+    async def _handle(self, mailbox: Mailbox, text: str | bytes) -> None:
+        """Do what a message says. Nothing of it stays in memory while the next one is awaited."""
+        if self._lookup is not None:
+            await self._lookup
+        message = self._message(text)
+        match message:
+            case Ack() | Nack() | Extend():
+                await self._handle_delivery_message(mailbox, message)
+            case SetWindow():
+                mailbox.set_window(self, message.size)
+            case Subscribe():
+                await self._answer(message.request, self._subscribe(mailbox, message))
+            case Publish():
+                await self._answer(message.request, self._publish(mailbox, message))
+            case _:
+                raise BadRequest("a second hello: it may be sent only once")
 
     def _take_ack(self, mailbox: Mailbox, text: bytes) -> bool:
         """Handle a small acknowledgement without a turn of the event loop; returns whether it was one."""
