@@ -72,17 +72,23 @@ class HttpPublisher:
 
 
 class SocketPublisher(Connection):
-    """Publishes over a WebSocket."""
+    """Publishes over a WebSocket. If the broker says that too many events wait, it sends the same ones again later."""
 
     def __init__(self, url: str):
         super().__init__(url, "/v1/publish")
 
     def publish(self, items: Events) -> None:
+        self._items = items
         self.say({"type": "publish", "request": 1, "items": [{"event": event} for event in items]})
 
     def answer(self) -> int | None:
         for body in self.messages():
-            return int(msgspec.json.decode(body)["first"])
+            found = msgspec.json.decode(body)
+            if "first" in found:
+                return int(found["first"])
+            assert found["status"] == 429, found
+            time.sleep(found["error"]["retry_after"])
+            self.publish(self._items)
         return None
 
 

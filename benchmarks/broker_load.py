@@ -41,10 +41,15 @@ DOMAIN = 1_000_000
 SCHEMA = {"a": "int", "b": "int", "c": "int"}
 
 
+def box_width(count: int) -> int:
+    """Of ranges on three attributes, so that an event matches about ten of so many subscriptions."""
+    return int(DOMAIN * (10 / count) ** (1 / 3))
+
+
 def build(path: Path, count: int, seed: int) -> None:
     """A snapshot as Spark would make it: ids "s07/n123"; subscriber n has priority n % 10."""
     rng = np.random.default_rng(seed)
-    width = int(DOMAIN * (10 / count) ** (1 / 3))
+    width = box_width(count)
     table: dict[str, Any] = {"id": [f"s{n % SUBSCRIBERS:02d}/n{n}" for n in range(count)]}
     table["priority"] = np.arange(count) % SUBSCRIBERS % 10
     for name in SCHEMA:

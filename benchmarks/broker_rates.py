@@ -24,19 +24,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 import hitbox
-from broker_compare import SocketPublisher
-from broker_load import DOMAIN, SCHEMA, Server, events
+from broker_compare import QUIET_SECONDS, SocketPublisher
+from broker_load import DOMAIN, SCHEMA, Server, box_width, drained, events
 from hitbox import Schema
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
 from stamped import Connection
 
 BATCH, PUBLISHERS, ONE_BY_ONE = 1_000, 4, 64
-QUIET_SECONDS = 60.0
 EVERYTHING = "a >= 0"
 
 
@@ -45,24 +43,6 @@ async def new_broker(folder: Path) -> None:
     broker = Broker(folder, Schema(SCHEMA))
     await broker.start()
     await broker.stop()
-
-
-class PatientPublisher(SocketPublisher):
-    """Sends a batch again later if the broker says that too many events wait."""
-
-    def publish(self, items: list[dict[str, int]]) -> None:
-        self._items = items
-        super().publish(items)
-
-    def answer(self) -> int | None:
-        for body in self.messages():
-            found = msgspec.json.decode(body)
-            if "first" in found:
-                return int(found["first"])
-            assert found["status"] == 429, found
-            time.sleep(found["error"]["retry_after"])
-            self.publish(self._items)
-        return None
 
 
 class OneSubscriber:
@@ -86,7 +66,7 @@ class OneSubscriber:
         starts = iter(range(0, len(sent), BATCH))
         publishers: set[Any] = set()
 
-        def next_batch(publisher: PatientPublisher) -> None:
+        def next_batch(publisher: SocketPublisher) -> None:
             start = next(starts, None)
             if start is None:
                 self._chosen.unregister(publisher.socket)
@@ -95,7 +75,7 @@ class OneSubscriber:
             else:
                 publisher.publish(sent[start : start + BATCH])
 
-        for publisher in [PatientPublisher(self.url) for _ in range(PUBLISHERS)] if sent else []:
+        for publisher in [SocketPublisher(self.url) for _ in range(PUBLISHERS)] if sent else []:
             publishers.add(publisher)
             self._chosen.register(publisher.socket, selectors.EVENT_READ, publisher)
             next_batch(publisher)
@@ -109,11 +89,6 @@ class OneSubscriber:
                 else:
                     self.seqs += [delivery.seq for delivery in key.data.deliveries()]
             assert time.monotonic() - last < QUIET_SECONDS, f"{len(self.seqs)} of {wanted} deliveries arrived"
-
-
-async def drained(client: Client) -> None:
-    while (await client.request("GET", "/v1/stats"))["pending"]:
-        await asyncio.sleep(0.05)
 
 
 async def deliveries(folder: Path, count: int, seed: int, *, backlog: bool) -> tuple[float, float]:
@@ -139,7 +114,7 @@ async def deliveries(folder: Path, count: int, seed: int, *, backlog: bool) -> t
 
 
 def predicates(count: int, seed: int) -> list[str]:
-    width = int(DOMAIN * (10 / count) ** (1 / 3))
+    width = box_width(count)
     lows = np.random.default_rng(seed).integers(0, DOMAIN - width, (count, len(SCHEMA)))
     return [" AND ".join(f"{a} BETWEEN {x} AND {x + width}" for a, x in zip(SCHEMA, row, strict=True)) for row in lows]
 
