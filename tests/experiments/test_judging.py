@@ -64,7 +64,12 @@ GROWING = curves(
         (claims.rises_slightly("slow"), FAILS),
         (claims.flat("fast"), DIRECTION),
         (claims.flat("slow"), FAILS),
-        (claims.not_rising("fast"), DIRECTION),
+        (claims.level("fast"), DIRECTION),
+        (claims.level("slow"), FAILS),
+        (claims.faster_between("fast", "slow", 10, 100), FACTOR),
+        (claims.faster_between("fast", "slow", 100, 1_000), DIRECTION),
+        (claims.faster_between("slow", "fast", 10, 100), FAILS),
+        (claims.doubling("slow", "match", 0.05), FAILS),
         (claims.least_growth("fast", ("fast", "slow")), DIRECTION),
         (claims.least_change("fast", ("fast", "slow")), DIRECTION),
         (claims.steeper("slow", "fast"), DIRECTION),
@@ -183,9 +188,22 @@ def test_a_share_needs_enough_matches_to_be_judged() -> None:
 def test_the_law_that_fits_better_counts() -> None:
     figures = {"time_vs_hits": np.array([0.9]), "linear_misfit": np.array([3.0])}
     c = Curves([1], [{"siena": figures}], [{}], [1000])
-    assert verdict(claims.shape("siena", "logarithmic", 1), c) == FACTOR
-    assert verdict(claims.shape("siena", "linear", 1), c) == DIRECTION
-    assert verdict(claims.shape("siena", "linear", -1), c) == FAILS
+    assert verdict(claims.shape("siena", "logarithmic", 1), c) == DIRECTION
+    assert verdict(claims.shape("siena", "linear", 1), c) == FAILS
+    assert verdict(claims.shape("siena", "logarithmic", -1), c) == FAILS
+    axis = [1.0, 2.0, 3.0, 4.0]
+    both = curves(axis, power=[x**3 for x in axis], exponential=[10.0**x for x in axis])
+    assert verdict(claims.exponential("power"), both) == FAILS
+    assert verdict(claims.exponential("exponential"), both) == DIRECTION
+
+
+def test_what_does_not_change_neither_rises_nor_falls() -> None:
+    c = curves([1, 2, 4, 8, 16], up=[1.0, 1.0, 1.5, 2.0, 2.0], down=[2.0, 2.0, 1.5, 1.0, 1.0], same=[1.0] * 5)
+    assert [verdict(claims.level(name), c) for name in ("up", "down", "same")] == [FAILS, FAILS, DIRECTION]
+    outcome = judge(claims.level("up"), c, CURRENT)
+    assert outcome.ours == "x2 from the first two values to the last two"
+    doubled = curves([1, 2, 4], slightly=[1.0, 1.2, 1.44])  # a fifth per doubling is not a twentieth
+    assert verdict(claims.doubling("slightly", "match", 0.046), doubled) == UNDECIDED
 
 
 def test_rank_correlation_shares_ties() -> None:
@@ -226,6 +244,14 @@ def test_statements_that_repeat_each_other_count_once_as_the_weakest() -> None:
     assert found["another factor"] == 1
     assert (found[FACTOR], found[DIRECTION], found[FAILS]) == (0, 1, 1)
     assert (found["trivial"], found["trivial that hold"]) == (1, 1)
+
+
+def test_a_statement_of_two_experiments_counts_once() -> None:
+    slow = Claim("slow is faster", "", claims.faster("slow", "fast", None), group="fastest", counted_in="e")
+    rows = judging.verdicts("rein", experiment(Claim("a", "", claims.rises("slow"), group="fastest")), GROWING)
+    rows += judging.verdicts("rein", replace(experiment(slow), name="other"), GROWING)
+    (one,) = judging.counted(rows)
+    assert (one["experiment"], one["verdict"]) == ("e", FAILS)
 
 
 def test_the_baseline_is_what_holds_with_exchanged_labels() -> None:

@@ -135,7 +135,8 @@ def test_the_first_screen_states_the_headline_and_how_it_was_measured(written: W
         for words in (
             "Baseline: With the labels of the matchers shuffled,",
             "scale smoke",
-            "seeds 1, 2, 3",
+            "seeds per point",
+            "events per point",
             "hours of measuring 0.0",
             "command hitbox reproduce all --scale smoke",
             f"code {written.record['code']}",

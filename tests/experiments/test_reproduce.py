@@ -93,6 +93,34 @@ def test_a_finished_unit_is_not_measured_again(tmp_path: Path, monkeypatch: pyte
         Store(tmp_path).point(todo[0])
 
 
+def test_what_did_not_fit_is_tried_again_but_not_lacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = some("index-count", "subscriptions")
+    runner.run(todo, Store(tmp_path), decide=False)
+    store = Store(tmp_path)
+    (first,) = [unit for unit in store.valid(todo[0]) if (unit.contestant, unit.seed) == ("counting", 1)]
+    left_out = replace(first, skipped="does not fit: it needs about 5.0 GB and 1.0 GB are free", needs_gb=5.0)
+    store.put(todo[0], left_out, measurements.SCHEMA.empty_table())
+    for free, expected in ((4e9, set()), (1e12, {("counting", 1)})):
+        monkeypatch.setattr(runner, "free_memory", lambda free=free: free)
+        assert {(one.label, one.seed) for one in runner.missing(todo, Store(tmp_path))} == expected
+        assert runner.absent(todo, Store(tmp_path)) == []
+
+
+def test_what_did_not_fit_beside_its_other_workload_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A contestant that is built on two workloads at once has half of the memory for each."""
+    todo = some("dexin", "zipf-dimensions", 1)
+    assert todo[0].experiment.beside
+    runner.run(todo, Store(tmp_path), decide=False)
+    store = Store(tmp_path)
+    (first,) = [unit for unit in store.valid(todo[0]) if (unit.contestant, unit.seed) == ("h-tree", 1)]
+    store.put(todo[0], replace(first, skipped="does not fit", needs_gb=15.0), measurements.SCHEMA.empty_table())
+    for free, expected in ((24e9, set()), (48e9, {("h-tree", 1)})):
+        monkeypatch.setattr(runner, "free_memory", lambda free=free: free)
+        assert {(one.label, one.seed) for one in runner.missing(todo, Store(tmp_path))} == expected
+
+
 def test_an_experiment_is_measured_on_one_kind_of_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = [*some("index-count", "subscriptions"), *some("index-count", "distinct")]
     monkeypatch.setattr(runner, "cpu_model", lambda: "old")

@@ -42,13 +42,26 @@ def judge(check: Check, curves: Curves, rules: Rules) -> Outcome:
 
 def faster(winner: str, loser: str, times: float | None, at: At = "last", metric: str = "match") -> Check:
     """`winner` needs less than `loser` at one place, by about `times` where the paper says how much."""
+    said = (times,) if times else ()
+    return _faster(winner, loser, said, at, metric, lambda rules, ours: _lead(rules, ours, times))
+
+
+def faster_between(winner: str, loser: str, least: float, most: float, at: At = "last", metric: str = "match") -> Check:
+    """`winner` needs less than `loser` at one place, by `least` to `most` times: "one or two orders of magnitude"."""
+    return _faster(winner, loser, (least, most), at, metric, lambda rules, ours: Factor(ours, least, most))
+
+
+def _faster(
+    winner: str, loser: str, said: Sequence[float], at: At, metric: str, factor: Callable[[Rules, F64], Factor | None]
+) -> Check:
+    """`said`: the paper's numbers, which are drawn into the figure; `factor`: what they ask of ours."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
         ours = c.value(loser, metric, at) / c.value(winner, metric, at)
-        if times:
+        for times in said:
             c.mark(loser, metric, at, times * c.estimate(winner, metric, at))
         text = f"{_span(rules, ours)} times at {show(c.xs[c.place(at)])}"
-        return decide(rules, text, [Requirement(ours, rules["lead"])], _lead(rules, ours, times))
+        return decide(rules, text, [Requirement(ours, rules["lead"])], factor(rules, ours))
 
     return check
 
@@ -238,6 +251,15 @@ def nothing_matched(*at: At, matcher: str = "hitbox") -> Check:
     return check
 
 
+def at_size(n: int, make: Callable[[At], Check]) -> Check:
+    """`make` with the paper's number of subscriptions, or with the largest one where the scale is smaller."""
+
+    def check(c: Curves, rules: Rules) -> Outcome:
+        return make(n if n in c.xs else "last")(c, rules)
+
+    return check
+
+
 # What rises, what falls
 
 
@@ -248,7 +270,8 @@ def _from_first_to_last(
 
     def check(c: Curves, rules: Rules) -> Outcome:
         first, last = c.ends(matcher, metric, where)
-        return decide(rules, _from_to(rules, last / first), requirements(last / first, rules))
+        which = "the first two values to the last two" if c.ends_are_means(matcher, metric, where) else "first to last"
+        return decide(rules, f"x{_span(rules, last / first)} from {which}", requirements(last / first, rules))
 
     return check
 
@@ -275,11 +298,13 @@ def _slightly(growth: F64, rules: Rules) -> list[Requirement]:
     return [Requirement(growth, rules["lead"]), Requirement(growth, rules["steady"], above=False)]
 
 
-def not_rising(matcher: str, metric: str = "match", where: Where | None = None, at_most: str = "steady") -> Check:
-    """It ends hardly higher than it began (it may fall); `at_most` names the threshold."""
-    return _from_first_to_last(
-        matcher, metric, where, lambda growth, rules: [Requirement(growth, rules[at_most], above=False)]
-    )
+def level(matcher: str, metric: str = "match", where: Where | None = None) -> Check:
+    """It ends hardly higher and hardly lower than it began."""
+    return _from_first_to_last(matcher, metric, where, _level)
+
+
+def _level(growth: F64, rules: Rules) -> list[Requirement]:
+    return [Requirement(ratio, rules["steady"], above=False) for ratio in (growth, 1 / growth)]
 
 
 def flat(*matchers: str, metric: str = "match", where: Where | None = None) -> Check:
@@ -358,15 +383,17 @@ def turns_later(late: str, early: str, metric: str = "match") -> Check:
 
 
 def doubling(matcher: str, metric: str, said: float) -> Check:
-    """Growth when the axis doubles (slope of the logarithms), such as 1.0 for +100%; 0: it is not affected."""
+    """Growth when the axis doubles (slope of the logarithms), such as 1.0 for +100%. Less than a tenth, or none at all:
+    over the whole axis it hardly changes."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
         growth = _doubled(c, matcher, metric)
         xs, values = c.line(matcher, metric)
-        c.mark(matcher, metric, xs[-1], float(values[0][0]) * (1 + said) ** float(np.log2(xs[-1] / xs[0])))
+        doublings = float(np.log2(xs[-1] / xs[0]))
+        c.mark(matcher, metric, xs[-1], float(values[0][0]) * (1 + said) ** doublings)
         text = f"{_span(rules, growth - 1, percent=True)} per doubling"
         if abs(said) < 0.1:
-            near = [Requirement(growth, rules["equal"], False), Requirement(1 / growth, rules["equal"], False)]
+            near = _level(growth**doublings, rules)
         else:
             near = [Requirement(growth if said > 0 else 1 / growth, rules["lead"])]
         within = rules["growth"]
@@ -408,7 +435,7 @@ def less_than_linear(matcher: str, metric: str = "match") -> Check:
 
 
 def exponential(matcher: str, metric: str = "match", where: Where | None = None) -> Check:
-    """Grows more than linearly; counts as reproduced if an exponential law fits better than a power law."""
+    """Grows more than linearly, and an exponential law fits better than a power law."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
         xs, values = c.line(matcher, metric, where)
@@ -416,8 +443,8 @@ def exponential(matcher: str, metric: str = "match", where: Where | None = None)
         axis, logs = np.array(xs, float), np.log(np.maximum(values, TINY))
         misfit = _residue(np.log(axis), logs) / np.maximum(_residue(axis, logs), TINY)
         text = f"{_power(rules, growth)}; misfit of a power law / of an exponential: {_span(rules, misfit)}"
-        better = Factor(misfit, rules["margin"], np.inf) if len(xs) > 3 else None
-        return decide(rules, text, [Requirement(growth, 2.0)], better)
+        better = [Requirement(misfit, rules["lead"])] if len(xs) > 3 else []  # two laws fit three values equally well
+        return decide(rules, text, [Requirement(growth, 2.0), *better])
 
     return check
 
@@ -446,7 +473,7 @@ def strongly_follows(matcher: str, metric: str, at: At = "last") -> Check:
 
 
 def shape(matcher: str, law: Literal["logarithmic", "linear"], sign: Literal[1, -1], at: At = "last") -> Check:
-    """An event's time follows its matches; reproduced if the named law fits better than the other one."""
+    """An event's time follows its matches, and the named law fits better than the other one."""
 
     def check(c: Curves, rules: Rules) -> Outcome:
         follow, misfit = c.value(matcher, "time_vs_hits", at), c.value(matcher, "linear_misfit", at)
@@ -454,7 +481,7 @@ def shape(matcher: str, law: Literal["logarithmic", "linear"], sign: Literal[1, 
         text = f"rank correlation {_span(rules, follow)}; misfit linear / logarithmic: {_span(rules, misfit)}"
         odds = _odds(follow)
         trend = Requirement(odds if sign > 0 else 1 / odds, rules["lead"])
-        return decide(rules, text, [trend], Factor(better, rules["margin"], np.inf))
+        return decide(rules, text, [trend, Requirement(better, rules["lead"])])
 
     return check
 
@@ -625,10 +652,6 @@ def _power(rules: Rules, growth: F64) -> str:
     return f"power of the axis: {_span(rules, np.log2(growth))}"
 
 
-def _from_to(rules: Rules, ratio: F64) -> str:
-    return f"x{_span(rules, ratio)} from first to last"
-
-
 def _span(rules: Rules, samples: F64, percent: bool = False) -> str:
     """The estimate, and the interval where there is one."""
     shown = _percent if percent else number
@@ -644,10 +667,12 @@ def _percent(value: float) -> str:
 
 def number(value: float) -> str:
     """
-    >>> number(1234.5), number(12.34), number(0.01234)
-    ('1,234', '12.3', '0.0123')
+    >>> number(1234.5), number(12.34), number(0.01234), number(1.0034)
+    ('1,234', '12.3', '0.0123', '1.003')
     """
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if 1 < abs(value) < 1.1 else f"{value:.3g}"  # a ratio: what counts is how far it is from 1
 
 
 def show(x: Any) -> str:

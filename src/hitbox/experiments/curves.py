@@ -98,8 +98,11 @@ class Curves:
         xs, values = self.line(matcher, metric, where)
         if len(xs) < 2:
             raise Missing(f"{matcher}: one measurement only")
-        some = 2 if len(xs) >= 5 else 1
+        some = 2 if self.ends_are_means(matcher, metric, where) else 1
         return np.mean(values[:some], axis=0), np.mean(values[-some:], axis=0)
+
+    def ends_are_means(self, matcher: str, metric: str, where: Where | None = None) -> bool:
+        return len(self.line(matcher, metric, where)[0]) >= 5
 
     def renamed(self, names: Mapping[str, str]) -> Curves:
         """The same measurements with the labels of matchers exchanged."""

@@ -72,6 +72,8 @@ class Claim:
     """What we found out where it does not hold here, or with another factor; it is printed only then."""
     group: str = ""
     """Claims of an experiment with the same group repeat each other: they count once, as the weakest of them."""
+    counted_in: str = ""
+    """Another experiment, with a group of the same name: it counts with the claims of that."""
     trivial: bool = False
     """Any implementation would satisfy it: arithmetic of the workload, or more work for more subscriptions."""
     correction: str = ""

@@ -65,6 +65,7 @@ def verdicts(paper: str, experiment: Experiment, curves: Curves, rules: Rules = 
                 "reason": " ".join(part for part in (_sentence(outcome.note), claim.finding * differs) if part),
                 "explained": not differs or bool(claim.finding),
                 "group": claim.group or claim.text,
+                "counted_in": claim.counted_in,
                 "trivial": claim.trivial,
                 "missed": outcome.note in (OTHER_FACTOR, NO_FACTOR),
                 "settled": outcome.settled,
@@ -98,10 +99,12 @@ def _sentence(note: str) -> str:
 
 
 def counted(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per group: claims that repeat each other count once, as the weakest of them; trivial ones apart."""
+    """One row per group: claims that repeat each other count once, as the weakest of them; trivial ones apart. A group
+    may have members in several experiments."""
     groups: dict[tuple[str, str, str, bool], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["paper"], row["experiment"], row["group"], row["trivial"]), []).append(row)
+        experiment = row["counted_in"] or row["experiment"]
+        groups.setdefault((row["paper"], experiment, row["group"], row["trivial"]), []).append(row)
     found = []
     for (paper, experiment, group, trivial), members in groups.items():
         judged = [row["verdict"] for row in members if row["verdict"] != NOT_COMPARABLE]

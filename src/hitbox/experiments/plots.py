@@ -242,13 +242,16 @@ def ticks(scale: Scale, most: int = 6) -> list[float]:
 
 def short(value: float) -> str:
     """
-    >>> short(2_500_000), short(20_000), short(1_000), short(0.25), short(0)
-    ('2.5M', '20k', '1k', '0.25', '0')
+    >>> short(2_500_000), short(20_000), short(351.5), short(0.25), short(0), short(0.00015)
+    ('2.5M', '20k', '351.5', '0.25', '0', '1.5e-4')
     """
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
-    return f"{value:.3g}" if abs(value) >= 1e-4 or not value else f"{value:.0e}"
+    if abs(value) >= 1e-3 or not value:
+        return f"{value:.4g}"
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
 
 
 def _rows(y: Scale) -> list[str]:

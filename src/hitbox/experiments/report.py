@@ -80,7 +80,7 @@ def overview(run: Run) -> str:
         "<h1>The papers, reproduced</h1><p class='lead'>Papers on content-based publish/subscribe: their experiments "
         "run again with our matchers, each claim of their text judged by rules that were fixed before the run.</p>",
         _headline(record["headline"], record["verdicts"], record["shuffled"]),
-        _facts(run),
+        _facts(run, run.papers),
         _missing(run, record["missing"]),
         _contents(contents),
         _filters(record["verdicts"], run.papers),
@@ -104,7 +104,7 @@ def paper_page(run: Run, paper: Paper) -> str:
     parts = [
         f"<h1>{escape(paper.title)}, reproduced</h1><p class='lead'>The paper's setting: {about}</p>",
         _headline(judging.headline(rows), rows, _baseline(run, paper)),
-        _facts(run),
+        _facts(run, [paper]),
         _missing(run, [one for one in record["missing"] if one["paper"] == paper.name]),
         _contents(contents | {"changed": "What has changed"}),
         _filters(rows),
@@ -150,16 +150,19 @@ def _baseline(run: Run, paper: Paper) -> dict[str, float]:
     return judging.add_up([run.record["shuffled_by_paper"].get(paper.name, {})])
 
 
-def _facts(run: Run) -> str:
+def _facts(run: Run, papers: list[Paper]) -> str:
+    """How these papers were measured."""
     record = run.record
-    machine = record["machine"]
-    cpus = " or ".join(record["measured_on"]) or machine["cpu"]
+    machine, own = record["machine"], [record["measured"][paper.name] for paper in papers]
+    cpus = " or ".join(sorted({cpu for one in own for cpu in one["cpus"]})) or machine["cpu"]
     place = f"{cpus}, {machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}"
+    points, more = (sum(one[name] for one in own) for name in ("points", "with_more_seeds"))
     facts = {
         "scale": record["scale"],
-        "seeds": ", ".join(map(str, record["seeds"])) or "none",
-        "events per point": " to ".join(f"{one:,}" for one in dict.fromkeys(record["events"])) or "none",
-        "hours of measuring": f"{record['hours']:.1f} of one process",
+        "seeds per point": _span([n for one in own for n in one["seeds"]])
+        + (f" (more than the first at {more} of {count(points, 'point')})" if more else ""),
+        "events per point": _span([n for one in own for n in one["events"]]),
+        "hours of measuring": f"{sum(one['hours'] for one in own):.1f} of one process",
         "command": f"<code>{escape(record['command'])}</code>",
         "code": f"<code>{record['code']}</code>",
         "rules": f"<a href='{OVERVIEW}#rules'>version {record['rules']['version']}</a>",
@@ -170,6 +173,14 @@ def _facts(run: Run) -> str:
     return f"<dl class='facts'>{listed}</dl>" + details("Caveats", items(_caveats(run)), "caveats", opened=True)
 
 
+def _span(numbers: list[int]) -> str:
+    """
+    >>> _span([3, 3, 8]), _span([]), _span([102])
+    ('3 to 8', 'none', '102')
+    """
+    return " to ".join(f"{one:,}" for one in dict.fromkeys([min(numbers), max(numbers)])) if numbers else "none"
+
+
 def _caveats(run: Run) -> list[str]:
     sizes = {
         "smoke": "<b>This scale only shows that everything runs: its verdicts mean nothing.</b>",
@@ -178,7 +189,7 @@ def _caveats(run: Run) -> list[str]:
     }
     oracle = run.record["oracle"]
     if run.record["spark"]:
-        how = "Workloads, verdicts and tables were made by Spark from Parquet; only the timing ran in one process."
+        how = "Workloads, verdicts and tables were made by Spark from Parquet; only the timing ran outside of it."
         how += f" {oracle['checked']:,} answers were compared with those of <code>brute</code>." if oracle else ""
     else:
         how = "Workloads and verdicts were made in one process, without Spark. Two events of every contestant and seed "
@@ -191,6 +202,9 @@ def _caveats(run: Run) -> list[str]:
         "that is timed beside them. The parts of Pri-REIN's times are wall-clock stamps.",
         "Error bars and numbers in brackets are 95% intervals of a bootstrap over seeds and events. They do not cover "
         "another machine, another compiler or another reading of a paper.",
+        "Most points have the first seeds only, so that many claims are undecided: their intervals are too wide.",
+        "The thresholds were fixed before the run. How a statement is read, and some sizes, were chosen after earlier "
+        "results, and some of these choices after the results shown here: docs/reproduction/README.md lists them.",
         how,
     ]
 
@@ -281,8 +295,9 @@ def _papers(run: Run) -> str:
         rows += f"<tr><th scope='row'><a href='{file_of(paper)}'>{escape(paper.title)}</a></th>{cells}</tr>"
     head = ["paper", *(f"{SIGNS[name]} {name}" for name in VERDICTS), "trivial", "hold", "hold when shuffled"]
     caption = (
-        "Statements, each counted once. The last two columns: the share that holds of those that compare matchers, "
-        "with the right labels and with shuffled ones."
+        "Statements, each counted once; a number leads to the claims with that verdict, which may be more: claims that "
+        "repeat each other, and those that any implementation satisfies. The last two columns: the share that holds of "
+        "those that compare matchers, with the right labels and with shuffled ones."
     )
     return f"<p class='note'>{caption}</p>{scroll('Statements by paper and verdict', table(head, rows))}"
 

@@ -192,7 +192,9 @@ def _values(card: Card, lines: list[Line], axis: str) -> str:
 def _table(run: Run, experiment: Experiment, card: Card, curves: Curves, marks: list[Mark]) -> Card:
     """A table of the paper, as a table: a row per place, a column per curve, formulas beside what was measured."""
     labels = experiment.labels(run.scale)
-    parts = [(plot, plots.lines_of(plot, curves, labels, marks, run.rules)) for plot in card.plots]
+    parts = [  # the paper's formulas say more than its factors
+        (plot, plots.lines_of(plot, curves, labels, [] if plot.formulas else marks, run.rules)) for plot in card.plots
+    ]
     matches = card.plots[0].metric == "hits"  # the same for every contestant: the engine was asked most events
     there = {line.label for _, lines in parts for line in lines}
     names = [ENGINE] if matches and ENGINE in there else [label for label in labels if label in there]

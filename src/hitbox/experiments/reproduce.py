@@ -113,11 +113,12 @@ def write(
         "scale": scale,
         "rules": {"version": judged_by.version, "about": judged_by.about, "thresholds": rules.table(judged_by)},
         "machine": machine(),
-        "measured_on": sorted({unit.cpu for _, unit in units if unit.cpu}),
         "spark": source is not None,
         "code": code_of(todo),
         "commits": dict(Counter(unit.commit for _, unit in units)),
-        "seeds": sorted({unit.seed for _, unit in units}),
+        "measured": {
+            paper.name: _measured([task for task in todo if task.paper == paper.name], store) for paper in chosen
+        },
         "asked": {
             paper.name: list(dict.fromkeys(task.experiment.name for task in todo if task.paper == paper.name))
             for paper in chosen
@@ -127,8 +128,6 @@ def write(
             | {"series": one.task.series, "contestant": one.label, "seed": one.seed}
             for one in runner.absent(todo, store)
         ],
-        "events": _span([_events(task, store) for task in todo]),
-        "hours": round(runner.seconds_of(todo, store) / 3600, 2),
         "settings": vars(SETTINGS[scale]),
         "headline": judging.headline(judged["verdicts"]),
         "shuffled": judging.add_up(judged["shuffled"].values()),
@@ -204,9 +203,29 @@ def code_of(todo: list[Task]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _measured(todo: list[Task], store: Store) -> dict[str, Any]:
+    """How much was measured for some points, and where; seeds and events per point, the least and the most."""
+    units = [(task, unit) for task in todo for unit in store.valid(task)]
+    seeds: dict[Task, set[int]] = {}
+    for task, unit in units:
+        seeds.setdefault(task, set()).add(unit.seed)
+    first = SETTINGS[todo[0].scale].seeds if todo else 0
+    return {
+        "cpus": sorted({unit.cpu for _, unit in units if unit.cpu}),
+        "seeds": _span([len(own) for own in seeds.values()]),
+        "events": _span([_events(task, store) for task in todo]),
+        "points": len(seeds),
+        "with_more_seeds": sum(len(own) > first for own in seeds.values()),
+        "hours": round(runner.seconds_of(todo, store) / 3600, 2),
+    }
+
+
 def _events(task: Task, store: Store) -> int:
-    label = next(iter(task.lanes))
-    return sum(unit.events for unit in store.valid(task) if unit.contestant == label)
+    """Of the contestant that got the most."""
+    events = Counter[str]()
+    for unit in store.valid(task):
+        events[unit.contestant] += unit.events
+    return max(events.values(), default=0)
 
 
 def _span(numbers: list[int]) -> list[int]:

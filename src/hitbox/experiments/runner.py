@@ -196,35 +196,39 @@ def missing(todo: Iterable[Task], store: Store) -> list[Wanted]:
     would fit now. An experiment that was measured completely on another kind of machine is complete; one that was not
     is measured here from its beginning: a curve is never a mixture."""
     found: list[Wanted] = []
-    for wanted, cpus in _first_seeds(todo, store):
+    for wanted, cpus in _first_seeds(todo, store, free_gb=USABLE_SHARE * free_memory() / 1e9):
         if len(cpus) < len(wanted) or len(set(cpus.values())) > 1:
             found += [one for one in wanted if cpus.get(one) != cpu_model()]
     return found
 
 
 def absent(todo: Iterable[Task], store: Store) -> list[Wanted]:
-    """What the experiments lack, each on the kind of machine that most of it was measured on."""
+    """What the experiments lack, each on the kind of machine that most of it was measured on. A contestant that did not
+    fit into memory is not lacking."""
     found: list[Wanted] = []
-    for wanted, cpus in _first_seeds(todo, store):
+    for wanted, cpus in _first_seeds(todo, store, free_gb=0.0):
         most = max(Counter(cpus.values()).items(), key=lambda one: one[1], default=("", 0))[0]
         found += [one for one in wanted if cpus.get(one) != most]
     return found
 
 
-def _first_seeds(todo: Iterable[Task], store: Store) -> Iterator[tuple[list[Wanted], dict[Wanted, str]]]:
-    """Of each experiment: the first seeds of every contestant, and where those that are there were measured."""
-    free_gb = USABLE_SHARE * free_memory() / 1e9
+def _first_seeds(
+    todo: Iterable[Task], store: Store, free_gb: float
+) -> Iterator[tuple[list[Wanted], dict[Wanted, str]]]:
+    """Of each experiment: the first seeds of every contestant, and where those that are there were measured. One that
+    was left out for lack of memory is there if it needs more than `free_gb`."""
     for here in by_experiment(todo).values():
         cpus: dict[Wanted, str] = {}
         wanted: list[Wanted] = []
         for task in here:
             settings = SETTINGS[task.scale]
             units = {(unit.contestant, unit.seed): unit for unit in store.valid(task)}
+            room = free_gb / 2 if task.experiment.beside else free_gb  # on a second workload it is built, too
             for seed in range(1, settings.seeds + 1):
                 for label in task.lanes:
                     wanted.append(one := Wanted(task, label, seed, settings.events))
                     unit = units.get((label, seed))
-                    if unit is not None and (not unit.needs_gb or unit.needs_gb > free_gb):
+                    if unit is not None and (not unit.needs_gb or unit.needs_gb > room):
                         cpus[one] = unit.cpu
         yield wanted, cpus
 
