@@ -117,6 +117,7 @@ def test_an_address_sends_one_backup_at_a_time(tmp_path: Path, monkeypatch: pyte
             assert (await http.post("/v1/backup")).status_code == 409
             del sender
             assert (await http.post("/v1/backup")).content.startswith(b"SQLite format 3")
+            assert not [name for name in names(broker.store.folder) if name.startswith(backup.SCRATCH)]
             monkeypatch.setattr(backup.Disk, "space", lambda *_: (1, 1))
             assert (await http.post("/v1/backup")).status_code == 507
             assert (await http.get("/v1/backup")).status_code == 405

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hitbox import Attribute, Schema
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_options
 from hitbox.broker.store.store import StoredChange
 from hitbox.broker.subscriptions import Subscriber
@@ -69,7 +71,7 @@ def test_levels_go_out_in_order(tmp_path: Path, way: Any) -> None:
                 assert listener.seqs() == wanted
 
     def broker_quantity(broker: Any, seq: int) -> int:
-        return int(json.loads(broker.store.body(seq))["event"]["qty"])
+        return int(json.loads(broker.store.events_from(seq, 1)[0][2])["event"]["qty"])
 
     run(scenario())
 
@@ -217,8 +219,13 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             many = await asyncio.gather(*(broker.publish([item(qty=1)] * 20) for _ in range(5)), return_exceptions=True)
             assert sum(isinstance(found, Overloaded) for found in many) == 3
+            assert broker.statistics.counts["refused"] == 60
             with pytest.raises(StoreFull):
                 await publish_until_full(broker)
+            assert broker.statistics.counts["refused"] == 80
+            with pytest.raises(StoreFull):
+                await broker.publish([PublishedEvent({"qty": 1}, delay_seconds=60.0)])
+            assert broker.statistics.counts["refused"] == 81
             accepted = broker.store.events.next() - 1
             with pytest.raises(StoreFull):
                 await broker.subscribe("ann", [sub(f"x{n}", "city = '" + "y" * 900 + "'") for n in range(900)])
@@ -234,10 +241,55 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
     run(scenario())
 
 
-async def publish_until_full(broker: Broker) -> None:
-    for _ in range(200):
+def test_a_full_store_is_not_called_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The message names the setting, also after a restart."""
+    said = r"max_store_bytes \(600000\), though the disk has room: raise it"
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=600_000) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            with pytest.raises(StoreFull, match=said):
+                await publish_until_full(broker)
+            assert re.search(said, broker.health()[0]["reason"])
+        caplog.clear()
+        async with running(tmp_path, None, max_store_bytes=600_000) as broker:
+            assert re.search(said, broker.health()[0]["reason"])
+            assert re.search(said + ".*publishing is refused", caplog.text)
+            with pytest.raises(StoreFull, match=said):
+                await broker.publish([item(qty=1)])
+
+    run(scenario())
+
+
+async def publish_until_full(broker: Broker, events: Sequence[PublishedEvent] = ()) -> None:
+    for _ in range(500):
         await until(lambda: broker.waiting == 0)  # a publish may return before its events are matched
-        await broker.publish([item(qty=1, city="x" * 500)] * 20)
+        await broker.publish(events or [item(qty=1, city="x" * 500)] * 20)
+
+
+def test_retention_goes_on_until_nothing_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few events at a time, and others come in between."""
+    monkeypatch.setattr("hitbox.broker.broker.TRIM_ROWS", 10)
+    monkeypatch.setattr("hitbox.broker.broker.TICK_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        async with running(tmp_path, keep_seconds=0) as broker:
+            await broker.publish([item(qty=1)] * 95)
+            await until(broker.caught_up)
+            batches: list[int] = []
+            trim = broker.store.trim
+
+            def counted(*what: int) -> int:
+                batches.append(trim(*what))
+                return batches[-1]
+
+            monkeypatch.setattr(broker.store, "trim", counted)
+            await broker._trim()
+            assert batches == [10] * 9 + [5]
+            assert broker.store.events.rows() == 0
+            assert broker.statistics.counts["trimmed"] == 95
+
+    run(scenario())
 
 
 def test_retention_makes_room(tmp_path: Path) -> None:
@@ -250,6 +302,26 @@ def test_retention_makes_room(tmp_path: Path) -> None:
             await until(lambda: broker.statistics.counts["trimmed"] > 0, 30)
             assert await broker.publish([item(qty=1)])
             assert ann.seqs()[0] == 1
+
+    run(scenario())
+
+
+def test_acknowledgements_make_room_beside_a_subscriber_who_is_away(tmp_path: Path) -> None:
+    """Everything was recorded a moment ago: acknowledged deliveries leave the log, though older ones are pending."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=600_000) as broker:
+            await broker.subscribe("ann", [sub("s" * 100, "qty > 0"), sub("t" * 100, "qty > 0")])
+            await broker.subscribe("bob", [sub("s", "qty = 2")])
+            with pytest.raises(StoreFull):
+                await publish_until_full(broker, [item(qty=2), *[item(qty=1)] * 19])
+            sent = broker.store.events.next() - 1
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: len(ann.got) == sent and not ann.mailbox.pending, 30)
+            await until(lambda: not broker.writer.full, 30)
+            assert await broker.publish([item(qty=2)])
+            bob = await Listener(broker).attach("bob")
+            await until(lambda: len(bob.got) == sent // 20 + 1)
 
     run(scenario())
 
@@ -284,6 +356,34 @@ def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             ann = await Listener(broker).attach("ann")
             await until(lambda: ann.seqs() == [3])
             assert broker.health()[0]["status"] == "ok"
+
+    run(scenario())
+
+
+def test_an_event_that_is_matched_again_is_pending_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One subscriber had its delivery before the failure and has not acknowledged it; the other gets it now."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("high", [sub("s", "qty > 0", 9)])
+            await broker.subscribe("low", [sub("s", "qty > 0", 1)])
+            levels = broker.registry.levels
+
+            def only_the_first(event: Any, where: Any) -> Any:
+                yield next(levels(event, where))
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(broker.registry, "match", lambda *_: 1 // 0)
+            monkeypatch.setattr(broker.registry, "levels", only_the_first)
+            await broker.publish([item(qty=1)])
+            await until(broker.caught_up)
+            assert (broker.mailbox("high").pending, broker.mailbox("low").pending) == (1, 0)
+        async with running(tmp_path) as broker:
+            await until(broker.caught_up)
+            assert (broker.mailbox("high").pending, broker.mailbox("low").pending) == (1, 1)
+            for name in ("high", "low"):
+                listener = await Listener(broker).attach(name)
+                await until(lambda one=listener: one.seqs() == [1] and not one.mailbox.pending)  # type: ignore[misc]
 
     run(scenario())
 
@@ -542,9 +642,9 @@ def test_housekeeping_looks_at_busy_subscribers_only(tmp_path: Path, monkeypatch
             looked: list[str] = []
             enforce = broker.tracker.enforce_limits
 
-            async def counted(mailbox: Mailbox) -> None:
+            def counted(mailbox: Mailbox) -> None:
                 looked.append(mailbox.subscriber.name)
-                await enforce(mailbox)
+                enforce(mailbox)
 
             monkeypatch.setattr(broker.tracker, "enforce_limits", counted)
             await broker.publish([item(qty=1)])

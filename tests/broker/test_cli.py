@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hitbox
-from hitbox.broker import import_export
+from hitbox.broker import configuration, import_export
+from hitbox.broker.broker import Broker
 from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.broker.errors import BadRequest, Conflict
@@ -39,6 +42,12 @@ def test_serve_publish_subscribe(tmp_path: Path) -> None:
         assert json.loads(run("admin", "stats", "--url", url))["published"] == 3
         assert run("admin", "replay", "ann", "2", "--url", url) == "1\n"
         assert json.loads(run("admin", "snapshot", "--url", url))["version"] == 1
+        assert run("publish", '{"price": 99}', "--id", "once", "--url", url) == "4\n"
+        assert run("publish", '{"price": 99}', "--id", "once", "--url", url) == "4\n"
+        said = run("publish", "-", "--url", url, text='{"price": 1}\n\n{"price": 1}\n{"prise": 1}\n', status=2)
+        assert "event 2 of 3; none was accepted" in said
+        assert "in the lines 1 to 4" in said
+        assert "line 3: not JSON" in run("publish", "-", "--url", url, text='{"price": 1}\n\n{\n', status=2)
         assert "did you mean 'price'" in run("publish", '{"prise": 1}', "--url", url, status=2)
         assert "not JSON" in run("publish", "{", "--url", url, status=2)
         assert "not JSON" in run("publish", "", "--url", url, status=2)
@@ -63,14 +72,16 @@ def test_another_address_needs_a_token(tmp_path: Path) -> None:
     assert len(token) >= 43
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert token.encode() not in stored
-    assert "--allow-plain-text" in run("serve", *data, "--host", "0.0.0.0", "--port", "0", status=2)
+    assert "--allow-plain-text" in run("serve", *data, *schema, "--host", "0.0.0.0", "--port", "0", status=2)
     with served(tmp_path, "--host", "0.0.0.0", "--allow-plain-text") as url:
         url = url.replace("0.0.0.0", "127.0.0.1")
-        assert "token is needed" in run("admin", "stats", "--url", url, status=2)
+        said = run("admin", "stats", "--url", url, status=2)
+        assert "token is needed" in said
+        assert "--token or HITBOX_TOKEN" in said
         assert json.loads(run("admin", "stats", "--url", url, "--token", token))["published"] == 0
-    (one,) = [json.loads(line) for line in run("admin", "tokens", "list", *data).splitlines()]
+    (one,) = json.loads(run("admin", "tokens", "list", "--json", *data))["tokens"]
     run("admin", "tokens", "revoke", one["id"], *data)
-    assert not run("admin", "tokens", "list", *data)
+    assert run("admin", "tokens", "list", *data).splitlines()[-1] == "0 tokens"
 
 
 def test_a_bad_start_is_reported(tmp_path: Path) -> None:
@@ -113,7 +124,9 @@ def test_commands_without_a_broker_end_with_a_reason() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert f"no broker answers at {url}" in run("subscribe", "a > 1", "--url", url, "--wait", "0.2", status=2)
+    said = run("subscribe", "a > 1", "--url", url, "--wait", "0.2", status=2)
+    assert f"no broker answers at {url}" in said
+    assert "--wait, sets how long to try" in said
     assert f"no answer from the broker at {url}" in run("publish", '{"a": 1}', "--url", url, status=2)
     assert f"no answer from the broker at {url}" in run("admin", "stats", "--url", url, status=2)
     for command in (["admin", "stats"], ["publish", "{}"], ["subscribe", "a > 1"]):
@@ -215,3 +228,129 @@ assert cli.COLLECT_AFTER // 10 < most < 2 * cli.COLLECT_AFTER, most
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_refused_start_leaves_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments, message in (
+            (["--schema", "a:int", "--port", port], "is in use"),
+            (["--schema", "a:int", "--host", "0.0.0.0", "--port", "0"], "needs a token"),
+            (["--port", "0"], "needs a schema"),
+        ):
+            assert message in run("serve", "--data", str(data), *arguments, status=2)
+            assert not data.exists()
+
+
+def test_a_folder_of_another_program_is_refused(tmp_path: Path) -> None:
+    """Its files are not touched, and a broker's own remains are no reason to refuse."""
+    document = tmp_path / "document"
+    document.mkdir()
+    (document / "notes.txt").write_text("mine")
+    start = ["--schema", "a:int", "--port", "0"]
+    assert "it holds no broker, but other files (notes.txt)" in run("serve", "--data", str(document), *start, status=2)
+    create = ["admin", "tokens", "create", "ops"]
+    assert "it holds no broker, but other files" in run(*create, "--data", str(document), status=2)
+    assert [path.name for path in document.iterdir()] == ["notes.txt"]
+    assert "it is a file" in run("serve", "--data", str(document / "notes.txt"), *start, status=2)
+    other = tmp_path / "other"
+    other.mkdir()
+    with sqlite3.connect(other / "hitbox.db") as db:
+        db.execute("CREATE TABLE meta(key TEXT, value TEXT, crc TEXT)")
+        db.execute("PRAGMA journal_mode=WAL")
+    db.close()
+    before = (other / "hitbox.db").read_bytes()
+    for command in (["serve", *start], ["admin", "tokens", "list"], create, ["serve", *start, "--check"]):
+        assert "database of another program" in run(*command, "--data", str(other), status=2)
+    assert (other / "hitbox.db").read_bytes() == before
+    left = tmp_path / "left"
+    left.mkdir(0o755)
+    for name in ("lock", "lost+found", ".profile", "damaged-2026.json"):
+        (left / name).touch()
+    with served(left, "--schema", "a:int"):
+        pass
+
+
+def test_tokens_of_a_folder_without_a_broker(tmp_path: Path) -> None:
+    """`list` and `revoke` make no store; `create` does, before a first start, and says so."""
+    data = tmp_path / "data"
+    for command in (["list"], ["revoke", "x"]):
+        assert "holds no broker" in run("admin", "tokens", *command, "--data", str(data), status=2)
+        assert not data.exists()
+    done = CliRunner().invoke(app, ["admin", "tokens", "create", "ops", "--data", str(data)])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("hb_")
+    assert "this made a new store" in done.stderr
+    assert data.stat().st_mode & 0o777 == 0o700
+    assert not CliRunner().invoke(app, ["admin", "tokens", "create", "ops", "--data", str(data)]).stderr
+
+
+def test_a_folder_in_use_is_named(tmp_path: Path) -> None:
+    with served(tmp_path / "data", "--schema", "a:int"):
+        for command in (["serve", "--port", "0"], ["admin", "tokens", "create", "ops"]):
+            said = run(*command, "--data", str(tmp_path / "data"), status=2)
+            assert f"the folder {tmp_path / 'data'} is in use by a running broker" in said
+            assert "if --data is left out" in said
+
+
+def test_another_schema_at_start(tmp_path: Path) -> None:
+    Broker(tmp_path, hitbox.Schema({"a": "int"})).store.close()
+    said = run("serve", "--data", str(tmp_path), "--schema", "a:float", "--port", "0", status=2)
+    assert "hitbox admin schema change" in said
+
+
+HANGUPS = """
+import os, signal, sys
+from hitbox.broker import broker
+from hitbox.broker.cli import app
+start = broker.Broker.start
+
+async def hang_up(self):
+    os.kill(os.getpid(), signal.SIGHUP)     # while it starts
+    await start(self)
+
+broker.Broker.start = hang_up
+make = broker.Broker.__init__
+
+def hang_up_before(*args, **named):
+    os.kill(os.getpid(), signal.SIGHUP)     # before it listens
+    make(*args, **named)
+
+broker.Broker.__init__ = hang_up_before
+app(sys.argv[1:])
+"""
+
+
+def test_hangups_do_not_end_a_broker(tmp_path: Path) -> None:
+    """Without TLS, and during the start: the signal that a closed terminal or `systemctl reload` sends."""
+    command = [sys.executable, "-c", HANGUPS, "serve", "--data", str(tmp_path / "data"), "--schema", "a:int"]
+    log = ["--port", "0", "--log-level", "info"]
+    process = subprocess.Popen([*command, *log], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "hitbox broker on" in process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    process.terminate()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
+    assert "SIGHUP: the broker has no certificate, so there is nothing to read again" in said
+    assert f"with the new folder {tmp_path / 'data'}" in said
+    assert f"stopped; everything is in the folder {tmp_path / 'data'}" in said
+
+
+def test_the_help_cuts_no_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = run("serve", "--help")
+    for setting in configuration.SETTINGS.values():
+        assert setting.flag in said
+    assert "--no-allow-private-webhooks" in said
+
+
+def test_shared_on_the_command_line(tmp_path: Path) -> None:
+    with served(tmp_path / "data", "--schema", "a:int") as url, Client.sync(url) as client:
+        client.put_subscription("ann", "s", "a > 0")
+        client.publish({"a": 1})
+        run("subscribe", "--name", "ann", "--shared", "--count", "1", "--url", url)
+        assert client.get_subscriber("ann")["options"]["shared"] is True

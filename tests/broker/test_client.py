@@ -294,7 +294,7 @@ def test_the_same_without_an_event_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("one", "other"), [(Client, SyncClient), (Subscriber, SyncSubscriber)])
 def test_both_clients_have_the_same_methods(one: type, other: type) -> None:
     only_here = {"sync", "open_socket", "finish", "log_failure"}
-    only_there = {"do", "asynchronous", "listen", "close", "connections", "name", "warnings", "auto"}
+    only_there = {"do", "asynchronous", "listen", "connections", "name", "warnings", "auto"}
     ours = {name for name in dir(one) if not name.startswith("_")} - only_here
     theirs = {name for name in dir(other) if not name.startswith("_")}
     assert ours - theirs == set()
@@ -455,7 +455,7 @@ def test_everything_of_a_subscriber_without_an_event_loop(tmp_path: Path, caplog
                         ann.subscribe("gone", "price < 20")
                         ann.unsubscribe("gone")
                         client.publish_many([{"price": n} for n in range(4)])
-                        first = ann.next()
+                        first = ann.next(timeout=60)
                         ann.extend(first)
                         ann.ack(first)
 
@@ -471,6 +471,11 @@ def test_everything_of_a_subscriber_without_an_event_loop(tmp_path: Path, caplog
                         closing.join()
                     with pytest.raises(StoreFailed, match="the subscriber is closed"):
                         ann.next()
+                    with (
+                        client.subscriber("idle") as idle,
+                        pytest.raises(TimeoutError, match=r"no delivery came within 0.01 s"),
+                    ):
+                        idle.next(timeout=0.01)
 
             with caplog.at_level(logging.ERROR, LOOP):
                 await asyncio.to_thread(work)
@@ -698,5 +703,36 @@ def test_who_waits_for_a_delivery_is_told_that_the_subscriber_is_closed(tmp_path
             async with ann:  # it may be used again
                 await client.publish({"qty": 1})
                 assert (await ann.next()).event == {"qty": 1}
+
+    run(scenario())
+
+
+def test_a_delivery_that_comes_after_the_time_limit_is_not_lost(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            ann = await client.subscriber("ann").__aenter__()
+            await ann.subscribe("cheap", "price < 20")
+            with pytest.raises(TimeoutError, match="no delivery came within 0 s"):
+                await ann.next(timeout=0)
+            await client.publish({"price": 1})
+            assert (await ann.next(timeout=60)).seq == 1
+            await ann.close()
+            await until(lambda: broker.mailbox("ann").connected is None)
+            with pytest.raises(StoreFailed, match="not connected"):
+                await ann.next(timeout=60)
+
+    run(scenario())
+
+
+def test_an_address_with_a_path_is_no_broker(tmp_path: Path) -> None:
+    """What answers there is an error, and no state of a broker."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url), Client(f"{url}/v1") as client:
+            for asked in (client.health, client.alive):
+                with pytest.raises(
+                    StoreFailed, match=r"there is no broker at http://\S+/v1: GET /\w+ was answered with status 404"
+                ):
+                    await asked()
 
     run(scenario())

@@ -77,6 +77,7 @@ def test_every_setting_has_a_flag_a_variable_a_key_and_a_line_in_the_docs() -> N
         ("port = 65536", "port cannot be 65536; valid: integer from 0 to 65535"),
         ("way = 'fast'", "way cannot be 'fast'; valid: alternate, concurrent, serial"),
         ("allow_origin = 'http://a'", "allow_origin cannot be 'http://a'"),
+        ("max_batch = 1\nport 8400\n", "hitbox.toml, line 2: not TOML"),
         ("max_batch = ", "not TOML: Invalid value (at end of document)"),
         ("max_batch = 1\nmax_batch = 2", "not TOML: Cannot overwrite a value (at end of document)"),
         (b"host = '\xff'", "not TOML: 'utf-8' codec can't decode"),

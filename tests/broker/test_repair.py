@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from hitbox.broker import admin as admin_commands
 from hitbox.broker.cli import app
 from hitbox.broker.errors import StoreDamaged, StoreFailed
+from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.repair import repair
 from hitbox.broker.store.store import Store
 from support.broker_kit import SCHEMA, Listener, item, running, sub, until
 
@@ -130,9 +133,11 @@ def test_one_part_that_is_wrong_is_set_aside(tmp_path: Path, part: str) -> None:
             await broker.publish([item(qty=1, price=9)])
             lost = int(part == "an event that is gone")
             await until(lambda: len(bob.got) >= 41 - lost and len(ann.got) >= 21)
-            await admin_commands.subscriptions(broker, broker.directory.caller(""), "", "", 100)
-            await admin_commands.events(broker, 1, 100)
-            await admin_commands.dead_letters(broker, broker.directory.caller(""), "", 100)
+            caller = broker.directory.caller("")
+            await admin_commands.subscriptions(broker, caller, "", "", 100)
+            listed = [*admin_commands.events(broker, caller, 1, 100)[0]]
+            listed += admin_commands.dead_letters(broker, caller, None, "", 100)[1]
+            assert all(isinstance(msgspec.json.decode(one), dict) for one in listed)
             await until(lambda: bob.mailbox.pending == ann.mailbox.pending == 0)
 
     asyncio.run(scenario())
@@ -293,6 +298,42 @@ def test_a_repair_keeps_the_deliveries_of_the_log(tmp_path: Path) -> None:
     ]
     assert sorted(row[2] for row in store.deliveries_of(1)) == list(range(21, 31))
     store.close()
+
+
+def test_a_repair_keeps_the_moment_when_a_delivery_expires(tmp_path: Path, later: Callable[[float], None]) -> None:
+    """An event is lost, so the older ones are copied into their deliveries. One of them has expired by then."""
+
+    async def before() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ttls = (600.0, 60.0, None, None)
+            await broker.publish([PublishedEvent({"qty": 1}, ttl_seconds=ttl) for ttl in ttls])
+            await until(broker.caught_up)
+
+    asyncio.run(before())
+    change(tmp_path, "delete from events where seq = 4")
+    later(100)
+    done = repair(tmp_path)
+    assert done.kept["deliveries"] == 2
+    assert [(one["row"][2], one["why"]) for one in done.left_out] == [
+        (2, "its event has expired"),
+        (4, "its event is lost"),
+    ]
+
+    async def after() -> None:
+        async with running(tmp_path, None) as broker:
+            ann = broker.mailbox("ann")
+            for seconds, pending, expired in ((598, 2, 0), (601, 1, 1)):
+                later(seconds)
+                broker.expiry.expect(0)
+                broker.expiry._not_before = 0.0
+                await until(lambda: broker.expiry._not_before and broker.expiry._step is None)
+                await broker.writer.submit(lambda: None)
+                assert (ann.pending, ann.expired) == (pending, expired)
+            assert await Listener(broker).attach("ann")
+            await until(lambda: not ann.pending)
+
+    asyncio.run(after())
 
 
 @pytest.mark.parametrize("command", ["open", "check", "repair"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,6 +93,18 @@ async def publish_until_full(broker: Broker) -> int:
             await asyncio.sleep(0.5)
             if broker.writer.full:
                 return last
+
+
+@asynccontextmanager
+async def held_up(broker: Broker) -> AsyncIterator[None]:
+    """The store does not get to anything that is asked of it meanwhile."""
+    gate, reached = threading.Event(), threading.Event()
+    broker.writer.submit(lambda: (reached.set(), gate.wait()))
+    await asyncio.to_thread(reached.wait)
+    try:
+        yield
+    finally:
+        gate.set()
 
 
 def item(where: str | None = None, **event: Any) -> PublishedEvent:

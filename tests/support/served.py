@@ -17,7 +17,7 @@ def served(folder: Path, *more: str) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.search(r"http://\S+", line)
+    found = re.search(r"https?://\S+", line)
     assert found, line
     try:
         yield found[0]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.changes import parted
 from hitbox.broker.clock import time as clock
-from hitbox.broker.delivery.delayed import describe
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.store.checked_table import Row
@@ -27,42 +25,44 @@ from hitbox.errors import HitboxError, UnknownSubscription
 from hitbox.index.index import Index
 
 CHUNK = 500
-ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+ROWS = 50
+"""Rows with the bodies of events that are read at once."""
+ANSWER_BYTES = 4 * 2**20
+"""An answer gets no more events when it has this size."""
+LOOKED_BYTES = 16 * 2**20
+"""Bytes of events in which attributes are looked for."""
+MOST = 2**53
 
 
-async def subscriptions(broker: Broker, caller: Caller, search: str, owner: str, limit: int) -> list[dict[str, Any]]:
+async def subscriptions(
+    broker: Broker, caller: Caller, search: str, owner: str, limit: int, offset: int = 0
+) -> list[dict[str, Any]]:
     """Subscriptions whose name or predicate contains `search`, whatever the case, of one subscriber or of all that the
-    caller may see."""
-    query = """SELECT b.name, s.name, wanted, priority, about FROM subscriptions s
-               JOIN subscribers b ON b.number = s.subscriber
+    caller may see: `limit` of them, after the first `offset` ones."""
+    query = """FROM subscriptions s JOIN subscribers b ON b.number = s.subscriber
                WHERE (:owner = '' OR b.name = :owner)
                AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))
-               AND (:text = '' OR instr(lower(s.name), :text) OR instr(lower(wanted), :text)
-                      OR instr(lower(b.name), :text)) LIMIT :limit"""
-    search = _lower(search)
-    values = {"owner": owner, "text": search, "limit": limit, "shown": _shown(caller)}
-    rows = await asyncio.to_thread(broker.store.read, query, values)
+               AND (:text = '' OR instr(casefold(b.name, '/', s.name, char(10), wanted), :text))"""
+    search = search.casefold()
+    values = {"owner": owner, "text": search, "limit": limit, "offset": offset, "shown": shown_numbers(caller)}
+    columns = f"SELECT b.name, s.name, wanted, priority, about {query} LIMIT :limit OFFSET :offset"
+    rows = await asyncio.to_thread(broker.store.read, columns, values)
     found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
     live = broker.registry.ephemeral_index
+    if offset and len(found) < limit and len(live):
+        ((stored,),) = await asyncio.to_thread(broker.store.read, f"SELECT count(*) {query}", values)
+        offset = max(offset - stored, 0)
     for id in [id for id in live if caller.shows_id(str(id))] if len(live) else ():
         if len(found) >= limit:
             break
         subscriber, _, name = str(id).partition("/")
         where = live.where(id)
-        if owner in ("", subscriber) and (search in _lower(str(id)) or search in _lower(where)):
+        if owner in ("", subscriber) and search in f"{id}\n{where}".casefold():
+            if offset:
+                offset -= 1
+                continue
             found.append(_subscription(subscriber, name, where, live.priority(id), with_named_ends(live.about(id))))
     return found
-
-
-def _lower(text: str) -> str:
-    """As SQLite's lower: ASCII letters only."""
-    return text.translate(ASCII_LOWER)
-
-
-def _shown(caller: Caller) -> str | None:
-    """The numbers of the subscribers that the caller may see, for a query; None: all."""
-    numbers = caller.shown_numbers()
-    return None if numbers is None else msgspec.json.encode(numbers).decode()
 
 
 def _about(stored: Any) -> Any:
@@ -77,33 +77,76 @@ def _subscription(subscriber: str, name: str, where: str, priority: int, about: 
     return {"subscriber": subscriber, "name": name, "where": where, "priority": priority, "about": about}
 
 
-async def events(broker: Broker, first: int, limit: int) -> list[dict[str, Any]]:
-    rows = await asyncio.to_thread(broker.store.events_from, first, limit)
-    return [{"seq": seq, "time": when, **msgspec.json.decode(body)} for seq, when, body in rows]
+class Listed:
+    """The rows of an answer: at most `limit`, and about ANSWER_BYTES. Stored texts become a part of it as they are."""
+
+    def __init__(self, limit: int):
+        self.rows: list[msgspec.Raw] = []
+        self._limit, self._bytes = limit, 0
+
+    def is_full(self) -> bool:
+        return len(self.rows) >= self._limit or self._bytes >= ANSWER_BYTES
+
+    def add(self, fields: dict[str, Any], body: bytes | None) -> None:
+        text = msgspec.json.encode(fields)
+        if body is not None:
+            text = text[:-1] + b"," + body[1:]
+        self._bytes += len(text)
+        self.rows.append(msgspec.Raw(text))
 
 
-async def latest_events(broker: Broker, count: int) -> list[Any]:
-    """The latest stored events, `count` at most."""
-    stored = broker.store.events
-    return [one["event"] for one in await events(broker, max(stored.next() - count, stored.first()), count)]
+def events(broker: Broker, caller: Caller, first: int, limit: int) -> tuple[list[msgspec.Raw], int]:
+    """Stored events from number `first` on that the caller may see, and the number with which the next request begins:
+    `limit` are looked at, or fewer if they are large. In a thread, as all that reads bodies here."""
+    found = Listed(limit)
+    while limit > 0 and (rows := broker.store.events_from(first, min(limit, ROWS))):
+        limit -= len(rows)
+        for seq, when, body in rows:
+            if found.is_full():
+                return found.rows, seq
+            if caller.sees_body(body):
+                found.add({"seq": seq, "time": when}, body)
+            first = seq + 1
+    return found.rows, first
 
 
-async def delayed_events(broker: Broker, caller: Caller, limit: int) -> tuple[int, list[dict[str, Any]]]:
+def delayed_events(broker: Broker, caller: Caller, limit: int) -> tuple[int, list[msgspec.Raw]]:
     """How many delayed events there are, and those that are due first, of those that the caller may see."""
-    query = "SELECT number, due, principal, body FROM delayed ORDER BY due, number LIMIT ?"
-    rows = await asyncio.to_thread(broker.store.read, query, (limit if caller.sees_all() else -1,))
-    if caller.sees_all():
-        return broker.store.delayed.rows(), describe(rows)
-    shown = await asyncio.to_thread(lambda: [row for row in rows if caller.sees_body(row[3])])
-    return len(shown), describe(shown[:limit])
+    query = """SELECT due, number, body FROM delayed WHERE (due, number) > (?, ?) ORDER BY due, number LIMIT ?"""
+    found, count, at, sees_all = Listed(limit), 0, (0, 0), caller.sees_all()
+    while not (sees_all and found.is_full()) and (rows := broker.store.read(query, (*at, ROWS))):
+        for due, number, body in rows:
+            if caller.sees_body(body):
+                count += 1
+                if not found.is_full():
+                    found.add({"number": number, "due": due}, body)
+        at = rows[-1][:2]
+    return broker.store.delayed.rows() if sees_all else count, found.rows
 
 
-async def cancellable(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
+def cancellable(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
     """Those of the delayed events that the caller published, or may manage."""
     query = "SELECT number, principal, body FROM delayed WHERE number IN (SELECT value FROM json_each(?))"
-    rows = await asyncio.to_thread(broker.store.read, query, (msgspec.json.encode(numbers).decode(),))
     manages = caller.manages()
+    rows = _named(broker, query, numbers)
     return [number for number, who, body in rows if who == caller.name or (manages and caller.sees_body(body))]
+
+
+def _named(broker: Broker, query: str, numbers: Sequence[int]) -> Iterator[Row]:
+    """The rows with these numbers, a few bodies at a time."""
+    for some in (numbers[at : at + ROWS] for at in range(0, len(numbers), ROWS)):
+        yield from broker.store.read(query, (msgspec.json.encode(some).decode(),))
+
+
+def unseen_since(broker: Broker, count: int) -> tuple[int, list[dict[str, Any]]]:
+    """How many of the latest stored events were looked at, `count` at most, and what `unseen` says of them."""
+    query = "SELECT seq, body FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?"
+    latest, at, size = list[Any](), broker.store.events.next(), 0
+    while size < LOOKED_BYTES and (rows := broker.store.read(query, (at, min(count - len(latest), ROWS)))):
+        latest += [msgspec.json.decode(body, type=PublishedEvent).event for _, body in rows]
+        size += sum(len(body) for _, body in rows)
+        at = rows[-1][0]
+    return len(latest), unseen(broker, latest)
 
 
 def unseen(broker: Broker, latest: Sequence[Any]) -> list[dict[str, Any]]:
@@ -120,35 +163,51 @@ def unseen(broker: Broker, latest: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"attribute": name, "subscriptions": count, "ids": ids} for name, (count, ids) in most]
 
 
-async def dead_letters(broker: Broker, caller: Caller, owner: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
-    """How many dead letters there are, and the newest of them, of those that the caller may see."""
-    query = """SELECT d.number, b.name, level, seq, ids, tries, reason, time, body FROM dead d
-               JOIN subscribers b ON b.number = d.subscriber
+def shown_numbers(caller: Caller) -> str | None:
+    """The numbers of the subscribers that the caller may see, for a query; None: all."""
+    numbers = caller.shown_numbers()
+    return None if numbers is None else msgspec.json.encode(numbers).decode()
+
+
+def dead_letters(
+    broker: Broker, caller: Caller, shown: str | None, owner: str, limit: int, search: str = "", offset: int = 0
+) -> tuple[int, list[msgspec.Raw]]:
+    """How many dead letters there are of one subscriber, or of those whose name contains `search`, and the newest of
+    them after the first `offset` ones, of those that the caller may see. `shown`: see `shown_numbers`."""
+    which = """FROM dead d JOIN subscribers b ON b.number = d.subscriber
                WHERE (:owner = '' OR b.name = :owner)
-               AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))
-               ORDER BY d.number DESC LIMIT :limit"""
-    shown, count = _shown(caller), broker.store.dead.rows()
-    everything = shown is None and caller.sees_all()
-    values = {"owner": owner, "shown": shown, "limit": limit if everything else -1}
-    rows = await asyncio.to_thread(broker.store.read, query, values)
-    if not everything:
-        rows = await asyncio.to_thread(lambda: [row for row in rows if caller.sees_body(row[8])])
-        count, rows = len(rows), rows[:limit]
+               AND (:text = '' OR instr(casefold(b.name), :text))
+               AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))"""
+    query = f"""SELECT d.number, b.name, level, seq, ids, tries, reason, time, body {which}
+                AND d.number < :before ORDER BY d.number DESC LIMIT :limit OFFSET :offset"""
     names = ("number", "subscriber", "level", "seq", "subscriptions", "tries", "reason", "time")
-    found = []
-    for row in rows:
-        subscriptions, changes = parted(row[4].splitlines())
-        letter = dict(zip(names, (*row[:4], subscriptions, *row[5:8]), strict=True))
-        found.append(letter | ({"changes": changes} if changes else {}) | msgspec.json.decode(row[8] or b"{}"))
-    return count, found
+    found, count, sees_all = Listed(limit), 0, caller.sees_all()
+    values: dict[str, Any] = {"owner": owner, "text": search.casefold(), "shown": shown, "before": MOST, "limit": ROWS}
+    values["offset"] = offset if sees_all else 0  # otherwise only reading shows which ones count
+    skip = 0 if sees_all else offset
+    while not (sees_all and found.is_full()) and (rows := broker.store.read(query, values)):
+        for *about, body in rows:
+            if not caller.sees_body(body):
+                continue
+            count += 1
+            if count > skip and not found.is_full():
+                about[4], changes = parted(about[4].splitlines())
+                letter = dict(zip(names, about, strict=True))
+                found.add(letter | ({"changes": changes} if changes else {}), body)
+        values |= {"before": rows[-1][0], "offset": 0}
+    if not sees_all:
+        return count, found.rows
+    if shown is None and not owner and not search:
+        return broker.store.dead.rows(), found.rows
+    ((count,),) = broker.store.read(f"SELECT count(*) {which}", values)
+    return count, found.rows
 
 
-async def usable_letters(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
+def usable_letters(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
     """Those of the dead letters that the caller may see and whose subscriber it may use."""
     query = """SELECT d.number, b.name, body FROM dead d JOIN subscribers b ON b.number = d.subscriber
                WHERE d.number IN (SELECT value FROM json_each(?))"""
-    wanted = msgspec.json.encode(numbers).decode()
-    rows = await asyncio.to_thread(broker.store.read, query, (wanted,))
+    rows = _named(broker, query, numbers)
     return [number for number, name, body in rows if caller.uses(name) and caller.sees_body(body)]
 
 
@@ -233,7 +292,7 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
         await broker.wait_for_stored_changes()
         if len(registry.ephemeral_index):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
-        predicates = broker.directory.for_schema(schema)
+        broker.directory.for_schema(schema)  # raises where one contradicts it
         index = await asyncio.to_thread(registry.with_schema, schema)
 
         def keep() -> None:
@@ -242,7 +301,7 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
 
         await broker.writer.submit(keep)
         registry.adopt(schema, index)
-        broker.directory.adopt(predicates)
+        broker.directory.adopt(broker.directory.compile(schema))  # rights may have changed meanwhile
 
 
 def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
@@ -254,7 +313,7 @@ def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, 
     broker.check([item])
     caller.check_sees(item.event)
     registry = broker.registry
-    everything = caller.shown_numbers() is None
+    everything = caller.shows_all()
     found: list[dict[str, Any]] = []
     count = 0
     for level, matched in registry.levels(item.event, item.where):

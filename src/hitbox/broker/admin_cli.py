@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from hitbox.broker.errors import BadRequest
-from hitbox.broker.settings import check_name
+from hitbox.broker.errors import BadRequest, BrokerError, NotAllowed, Unknown
+from hitbox.broker.settings import Options, check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.table_files import read_schema
-from hitbox.errors import counted
+from hitbox.errors import counted, nearest
+
+if TYPE_CHECKING:
+    from hitbox.broker.client.sync import SyncClient  # importing it takes time
 
 HERE = "http://127.0.0.1:8400"
 MOST = 1_000
@@ -29,7 +33,8 @@ Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of dead lette
 Every = Annotated[bool, typer.Option("--all", help="All of them, or all of --subscriber.")]
 Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
 
-subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, pause, resume, remove.")
+subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, change, pause, resume, remove.")
+subscriptions = typer.Typer(no_args_is_help=True, help="Subscriptions: list, remove.")
 webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
 delayed = typer.Typer(no_args_is_help=True, help="Delayed events: list, cancel.")
@@ -38,10 +43,26 @@ schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
 
 def ask(url: str, token: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
     """The answer of the broker to one request."""
+    with plain_errors(), connected(url, token) as client:
+        return client.request(method, path, body, **query)
+
+
+@contextlib.contextmanager
+def connected(url: str, token: str, **options: Any) -> Iterator[SyncClient]:
+    """A client for one command. Errors name the flags and variables with which a shell answers them."""
     from hitbox.broker.client import Client
 
-    with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
-        return client.request(method, path, body, **query)
+    try:
+        with Client.sync(url, token or None, **tls_files(), **options) as client:
+            yield client
+    except NotAllowed as problem:
+        if problem.status == NotAllowed.status:
+            problem.add_note("give one with --token or HITBOX_TOKEN")
+        raise
+    except BrokerError as problem:
+        if "CERTIFICATE_VERIFY_FAILED" in str(problem):
+            problem.add_note("name the certificate of an authority of your own in HITBOX_CA")
+        raise
 
 
 def tls_files() -> dict[str, str | None]:
@@ -49,21 +70,31 @@ def tls_files() -> dict[str, str | None]:
     return {"ca": os.environ.get("HITBOX_CA"), "client_cert": os.environ.get("HITBOX_CLIENT_CERT")}
 
 
-def _print(found: Any, as_json: bool, lines: Callable[[], Iterable[str]]) -> None:
+def output(found: Any, as_json: bool, lines: Callable[[], Iterable[str]]) -> None:
+    """Print an answer as JSON, or the lines that say the same to people."""
     for line in [json.dumps(found, indent=2)] if as_json else lines():
         typer.echo(line)
 
 
-def _table(head: list[str], rows: list[list[Any]]) -> Iterable[str]:
+def table(head: list[str], rows: list[list[Any]]) -> Iterable[str]:
     """Columns aligned by spaces; what a terminal would interpret is escaped."""
-    texts = [head, *([_plain(value) for value in row] for row in rows)]
+    texts = [head, *([plain(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in texts)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A value as text that a terminal does not interpret."""
     text = value if isinstance(value, str) else json.dumps(value)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(seconds: float) -> str:
+    """A time in seconds since 1970, for people."""
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):  # thousands of years from now
+        return f"{seconds:.0f} s after 1970"
 
 
 def _path(subscriber: str) -> str:
@@ -92,11 +123,11 @@ def list_subscribers(
     columns = ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped", "expired"]
 
     def lines() -> Iterable[str]:
-        yield from _table(columns, [[one[name] for name in columns] for one in found["subscribers"]])
+        yield from table(columns, [[one[name] for name in columns] for one in found["subscribers"]])
         total = counted(found["count"], "subscriber", "subscribers")
         yield f"{len(found['subscribers'])} shown; the broker has {total}"
 
-    _print(found, as_json, lines)
+    output(found, as_json, lines)
 
 
 @subscribers.command("show")
@@ -110,26 +141,58 @@ def show_subscriber(
     def lines() -> Iterable[str]:
         options = found["options"]
         state = [[key, value] for key, value in found.items() if key not in ("options", "subscriptions")]
-        yield from _table(["subscriber", _plain(name)], [*state, *([key, value] for key, value in options.items())])
+        yield from table(["subscriber", plain(name)], [*state, *([key, value] for key, value in options.items())])
         yield f"{counted(found['subscriptions'], 'subscription', 'subscriptions')}; {len(wanted)} shown:"
         columns = ["name", "priority", "where"]
-        yield from _table(columns, [[one[column] for column in columns] for one in wanted])
+        yield from table(columns, [[one[column] for column in columns] for one in wanted])
 
-    _print({**found, "subscriptions": wanted}, as_json, lines)
+    output({**found, "subscriptions": wanted}, as_json, lines)
+
+
+@subscribers.command("change")
+def change_subscriber(
+    name: Name,
+    changes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="OPTION=VALUE...", help=f"Such as limit=1000. Options: {', '.join(Options.__struct_fields__)}."
+        ),
+    ],
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Change options of a subscriber; the others stay as they are. Prints all of them."""
+    with plain_errors():
+        given = dict(map(_option, changes))
+    options = ask(url, token, "GET", _path(name))["options"]
+    found = ask(url, token, "PUT", _path(name), {**options, **given})["options"]
+    output(found, as_json, lambda: table(["subscriber", plain(name)], [list(one) for one in found.items()]))
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Name and value of OPTION=VALUE. The value is JSON, or else a text."""
+    name, equals, value = text.partition("=")
+    if not equals or name not in Options.__struct_fields__:
+        raise BadRequest(f"{text!r:.80} is not OPTION=VALUE{nearest(name, Options.__struct_fields__)}")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 @subscribers.command("pause")
 def pause_subscriber(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
     """Send nothing to a subscriber until it is resumed. Its deliveries are kept, up to its limit."""
     ask(url, token, "POST", _path(name) + "/pause")
-    _print({"paused": name}, as_json, lambda: [f"{name} is paused; its deliveries are kept"])
+    output({"paused": name}, as_json, lambda: [f"{name} is paused; its deliveries are kept"])
 
 
 @subscribers.command("resume")
 def resume_subscriber(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
     """Send deliveries to a paused subscriber again."""
     ask(url, token, "POST", _path(name) + "/resume")
-    _print({"resumed": name}, as_json, lambda: [f"{name} gets its deliveries again"])
+    output({"resumed": name}, as_json, lambda: [f"{name} gets its deliveries again"])
 
 
 @subscribers.command("remove")
@@ -141,7 +204,44 @@ def remove_subscriber(
     losses = f"{found['subscriptions']} subscriptions and {found['pending']} pending deliveries"
     _confirm(f"Remove {name} with {losses}?", yes)
     ask(url, token, "DELETE", _path(name))
-    _print({"removed": name}, as_json, lambda: [f"removed {name} with {losses}"])
+    output({"removed": name}, as_json, lambda: [f"removed {name} with {losses}"])
+
+
+# ---- subscriptions
+
+
+@subscriptions.command("list")
+def list_subscriptions(
+    search: Annotated[str, typer.Argument(help="Only those whose name or predicate contains this.")] = "",
+    subscriber: Owner = "",
+    limit: Limit = 100,
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """List subscriptions with their predicates."""
+    found = ask(url, token, "GET", "/v1/subscriptions", q=search, subscriber=subscriber, limit=limit)
+
+    def lines() -> Iterable[str]:
+        columns = ["subscriber", "name", "priority", "where"]
+        yield from table(columns, [[one[column] for column in columns] for one in found["subscriptions"]])
+        total = counted(found["count"], "subscription", "subscriptions")
+        yield f"{len(found['subscriptions'])} shown; the broker has {total}"
+
+    output(found, as_json, lines)
+
+
+@subscriptions.command("remove")
+def remove_subscription(
+    subscriber: Name,
+    name: Annotated[str, typer.Argument(help="Name of the subscription.")],
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Remove a subscription. Deliveries that wait already are kept."""
+    ask(url, token, "DELETE", f"{_path(subscriber)}/subscriptions/{quote(name, safe='')}")
+    output({"removed": f"{subscriber}/{name}"}, as_json, lambda: [f"removed {subscriber}/{plain(name)}"])
 
 
 # ---- webhooks
@@ -174,25 +274,26 @@ def set_webhook(
     found = ask(url, token, "PUT", _path(name) + "/webhook", wanted)
 
     def lines() -> Iterable[str]:
-        yield f"deliveries of {name} are sent to {_plain(found['url'])}"
+        yield f"deliveries of {name} are sent to {plain(found['url'])}"
         if "secret" in found:
             yield f"its secret, which is not shown again: {found['secret']}"
 
-    _print(found, as_json, lines)
+    output(found, as_json, lines)
 
 
 @webhooks.command("show")
 def show_webhook(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
     """Show the webhook of a subscriber, without its secrets."""
     found = ask(url, token, "GET", _path(name) + "/webhook")
-    _print(found, as_json, lambda: _table(["webhook of", _plain(name)], [[key, value] for key, value in found.items()]))
+    output(found, as_json, lambda: table(["webhook of", plain(name)], [[key, value] for key, value in found.items()]))
 
 
 @webhooks.command("remove")
 def remove_webhook(name: Name, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
     """Remove the webhook of a subscriber. Its deliveries are kept."""
+    ask(url, token, "GET", _path(name) + "/webhook")  # removing none is no error of the broker's, but one of a person's
     ask(url, token, "DELETE", _path(name) + "/webhook")
-    _print({"removed": name}, as_json, lambda: [f"removed the webhook of {name}"])
+    output({"removed": name}, as_json, lambda: [f"removed the webhook of {name}"])
 
 
 # ---- dead letters
@@ -208,17 +309,13 @@ def list_dead(
     def lines() -> Iterable[str]:
         columns = ["number", "subscriber", "seq", "level", "tries", "time", "reason", "event"]
         rows = [
-            [*(one[name] for name in columns[:5]), _when(one["time"]), one["reason"], one.get("event", {})]
+            [*(one[name] for name in columns[:5]), moment(one["time"] / 1e6), one["reason"], one.get("event", {})]
             for one in found["letters"]
         ]
-        yield from _table(columns, rows)
+        yield from table(columns, rows)
         yield f"{len(found['letters'])} shown; the broker has {counted(found['count'], 'dead letter', 'dead letters')}"
 
-    _print(found, as_json, lines)
-
-
-def _when(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds // 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+    output(found, as_json, lines)
 
 
 @dead.command("retry")
@@ -231,8 +328,8 @@ def retry_dead(
     token: Token = "",
 ) -> None:
     """Deliver dead letters again. One whose event is pending for its subscriber already stays a dead letter."""
-    count = _for_each(numbers, every, subscriber, "/v1/dead/replay", url, token)
-    _print(
+    count = _for_each(numbers, every, subscriber, "/v1/dead/replay", "delivered again", url, token)
+    output(
         {"count": count}, as_json, lambda: [f"{counted(count, 'dead letter is', 'dead letters are')} delivered again"]
     )
 
@@ -248,12 +345,15 @@ def drop_dead(
     token: Token = "",
 ) -> None:
     """Delete dead letters for good."""
-    _confirm(f"Delete {'all' if every else len(numbers or [])} dead letters?", yes or not (every or numbers))
-    count = _for_each(numbers, every, subscriber, "/v1/dead/drop", url, token)
-    _print({"count": count}, as_json, lambda: [f"{counted(count, 'dead letter was', 'dead letters were')} deleted"])
+    which = "all dead letters" if every else counted(len(numbers or []), "dead letter", "dead letters")
+    _confirm(f"Delete {which}?", yes or not (every or numbers))
+    count = _for_each(numbers, every, subscriber, "/v1/dead/drop", "deleted", url, token)
+    output({"count": count}, as_json, lambda: [f"{counted(count, 'dead letter was', 'dead letters were')} deleted"])
 
 
-def _for_each(numbers: list[int] | None, every: bool, subscriber: str, path: str, url: str, token: str) -> int:
+def _for_each(
+    numbers: list[int] | None, every: bool, subscriber: str, path: str, done: str, url: str, token: str
+) -> int:
     """Ask for the given letters, or for all that are there now, in parts; returns how many the broker changed."""
     with plain_errors():
         if bool(numbers) == every:
@@ -261,7 +361,9 @@ def _for_each(numbers: list[int] | None, every: bool, subscriber: str, path: str
         if subscriber and not every:
             raise BadRequest("--subscriber is for --all")
     if numbers:
-        return int(ask(url, token, "POST", path, {"numbers": numbers})["count"])
+        count = int(ask(url, token, "POST", path, {"numbers": numbers})["count"])
+        _check_any(count, f"no dead letter {_either(numbers)} is there, or may be {done}")
+        return count
     total, seen = 0, set[int]()
     while True:
         letters = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=MOST)["letters"]
@@ -270,6 +372,17 @@ def _for_each(numbers: list[int] | None, every: bool, subscriber: str, path: str
             return total
         seen.update(fresh)
         total += int(ask(url, token, "POST", path, {"numbers": fresh})["count"])
+
+
+def _either(numbers: list[int]) -> str:
+    return " or ".join(map(str, numbers))
+
+
+def _check_any(count: int, nothing: str) -> None:
+    """Raise if nothing was there to be changed."""
+    with plain_errors():
+        if not count:
+            raise Unknown(f"{nothing}; nothing was changed")
 
 
 # ---- delayed events
@@ -281,12 +394,12 @@ def list_delayed(limit: Limit = 100, as_json: AsJson = False, url: Url = HERE, t
     found = ask(url, token, "GET", "/v1/delayed", limit=limit)
 
     def lines() -> Iterable[str]:
-        rows = [[one["number"], _when(one["due"]), one["event"]] for one in found["events"]]
-        yield from _table(["number", "due", "event"], rows)
+        rows = [[one["number"], moment(one["due"] / 1e6), one["event"]] for one in found["events"]]
+        yield from table(["number", "due", "event"], rows)
         total = counted(found["count"], "delayed event", "delayed events")
         yield f"{len(found['events'])} shown; the broker has {total}"
 
-    _print(found, as_json, lines)
+    output(found, as_json, lines)
 
 
 @delayed.command("cancel")
@@ -298,8 +411,9 @@ def cancel_delayed(
 ) -> None:
     """Delete delayed events that are not due yet."""
     count = ask(url, token, "POST", "/v1/delayed/cancel", {"numbers": numbers})["count"]
+    _check_any(count, f"no delayed event {_either(numbers)} is there: it is due already, or was cancelled")
     asked = counted(len(numbers), "delayed event was", "delayed events were")
-    _print({"count": count}, as_json, lambda: [f"{count} of {asked} cancelled"])
+    output({"count": count}, as_json, lambda: [f"{count} of {asked} cancelled"])
 
 
 # ---- schema
@@ -310,9 +424,7 @@ def show_schema(as_json: AsJson = False, url: Url = HERE, token: Token = "") -> 
     """Show the attributes that events and subscriptions may use."""
     found = ask(url, token, "GET", "/v1/schema")
     names = list(dict.fromkeys(key for one in found["attributes"] for key in one))
-    _print(
-        found, as_json, lambda: _table(names, [[one.get(name, "") for name in names] for one in found["attributes"]])
-    )
+    output(found, as_json, lambda: table(names, [[one.get(name, "") for name in names] for one in found["attributes"]]))
 
 
 @schema.command("change")
@@ -326,6 +438,6 @@ def change_schema(
     with plain_errors():
         wanted = read_schema(new)
     found = ask(url, token, "PUT", "/v1/schema", {"attributes": wanted.to_json()})
-    _print(
+    output(
         found, as_json, lambda: [f"the schema has {counted(len(found['attributes']), 'attribute', 'attributes')} now"]
     )

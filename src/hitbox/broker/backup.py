@@ -84,7 +84,7 @@ class Sender:
         needed = (folder / DATABASE).stat().st_size + RESERVE_BYTES
         if (free := Disk().space(folder)[1]) < needed:
             raise StoreFull(f"a backup needs {needed} bytes of free space for a while, and there are {free}")
-        self._lock = _Lock(folder / f"{SCRATCH}.lock", os.O_RDWR | os.O_CREAT)
+        self._lock = _Lock(folder)
         try:
             path.unlink(missing_ok=True)
             _copy_database(folder / DATABASE, path, lambda done, total: None)
@@ -104,7 +104,7 @@ class Sender:
 
 def remove_remains(folder: Path) -> None:
     """Remove what a broker left that was killed while it copied its store."""
-    for name in (SCRATCH, f"{SCRATCH}.lock"):  # nobody sends yet: the caller holds the folder's lock
+    for name in (SCRATCH, f"{SCRATCH}.lock"):  # nobody sends yet; an older version had the second one
         (folder / name).unlink(missing_ok=True)
 
 
@@ -118,10 +118,10 @@ def _is_full(problem: BaseException) -> bool:
 
 
 class _Lock:
-    """A locked file or folder, until it is closed or forgotten."""
+    """A locked folder, until it is closed or forgotten. A broker locks a file in its folder instead."""
 
-    def __init__(self, path: Path, flags: int):
-        self._file = os.open(path, flags, 0o600)
+    def __init__(self, path: Path):
+        self._file = os.open(path, os.O_RDONLY)
         self.close = weakref.finalize(self, os.close, self._file)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +143,7 @@ def _draft(target: Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.mkdir(mode=0o700, exist_ok=True)
-        lock = _Lock(draft, os.O_RDONLY)
+        lock = _Lock(draft)
     except OSError as problem:
         raise StoreFailed(f"{target} cannot be made: {problem}") from problem
     try:

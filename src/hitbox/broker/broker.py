@@ -23,8 +23,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from hitbox import __version__
 from hitbox.broker.access.directory import Directory
-from hitbox.broker.access.rights import Caller
+from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import time
 from hitbox.broker.cloudevents import check_context
@@ -37,7 +38,8 @@ from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.delivery.target_address import check_literal
 from hitbox.broker.delivery.webhooks import Webhooks
-from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, TooLarge, Unknown
+from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
+from hitbox.broker.json_text import LARGE, check_size
 from hitbox.broker.message_ids import MessageIds
 from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
@@ -50,12 +52,15 @@ from hitbox.broker.subscription_changes import SubscriptionChanges
 from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, counted
 
 if TYPE_CHECKING:
     from hitbox.broker.telemetry import Telemetry  # an extra
 
 TICK_SECONDS = 0.1
+RETENTION_SECONDS = 5.0
+TRIM_ROWS = 10_000
+"""Events that retention removes at once: the store needs about 40 ms for them."""
 RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
@@ -68,6 +73,7 @@ LOADED_ROWS = 5_000
 EXPIRE_AT_ONCE = 10
 """Unused subscribers that are removed per second."""
 EXPIRED = "subscriber %r was not used for %g seconds: it is removed with its %d subscriptions and pending deliveries"
+SCHEMA_NEEDED = "a new broker needs a schema, e.g. --schema 'price:float,city:string'"
 MANY = 200
 """A batch of more events than this is checked in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
@@ -122,14 +128,15 @@ class Broker:
         stored = self.store.get_meta("schema")
         if stored is None:
             if given is None:
-                raise BadRequest("a new broker needs a schema, e.g. --schema 'price:float,city:string'")
+                raise BadRequest(SCHEMA_NEEDED)
             with self.store.transaction():
                 self.store.put_meta("schema", given.to_json())
             return given
         kept = Schema.from_json(stored)
         if given is not None and given != kept:
             raise Conflict(
-                "the broker has another schema already; change it with PUT /v1/schema, or leave --schema out"
+                "the broker has another schema already: leave --schema out, start it, and change the schema with "
+                "`hitbox admin schema change`"
             )
         return kept
 
@@ -145,11 +152,7 @@ class Broker:
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         self.expiry = ExpirySearch(self.tracker, self.mailboxes)
         if failed := self.store.failed():
-            rows, _ = await self.dispatcher.run(self._read(failed))
-            again = list(self.dispatcher.failed)
-            self._track_record(
-                self.writer.submit(lambda: self.store.record_failed(rows, again), mandatory=True), len(rows)
-            )
+            await self._match_again(failed)
         last = self.store.events.next() - 1
         self.message_ids.load(self._latest(self.settings.message_ids))
         self.delayed.start()
@@ -157,13 +160,29 @@ class Broker:
         ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
         if self.waiting:
             await self.change_barrier.enter(self.waiting)
-        self._tasks = [asyncio.create_task(self._dispatch(last)), asyncio.create_task(self._housekeeping())]
+        work = (self._dispatch(last), self._housekeeping(), self._retention())
+        self._tasks = [asyncio.create_task(one) for one in work]
         for task in self._tasks:
             task.add_done_callback(self._ended)
         self.started = True
         for mailbox in list(self.mailboxes.values()):
             if mailbox.subscriber.webhook is not None:
                 self.webhooks.update(mailbox)
+
+    async def _match_again(self, failed: Sequence[int]) -> None:
+        """Match events that an earlier run could not match completely. The store knows which of their deliveries are
+        pending already, so the mailboxes hear of the others from it."""
+        dispatcher = Dispatcher(self.registry, {}, self.settings.way)
+        rows, _ = await dispatcher.run(self._read(failed))
+        recorded = self.writer.submit(lambda: self.store.record_failed(rows, dispatcher.failed), mandatory=True)
+        recorded.add_done_callback(self._added)
+        self._track_record(recorded, len(rows))
+
+    def _added(self, recorded: asyncio.Future[dict[int, int]]) -> None:
+        if not recorded.cancelled() and recorded.exception() is None:
+            for number, count in recorded.result().items():
+                if (mailbox := self.mailboxes.get(number)) is not None:
+                    mailbox.rows_added(count)
 
     def _latest(self, count: int) -> Iterator[tuple[int, bytes]]:
         """Number and text of the latest stored events."""
@@ -244,50 +263,69 @@ class Broker:
         bodies = []
         for at, item in enumerate(items):
             try:
-                self.registry.event_checker.match(item.event, item.where)
-                item.check_id()
-                item.check_traceparent()
-                item.check_times()
-                item.check_payload()
-                if item.cloudevent is not None:
-                    check_context(item.cloudevent)
-                body = msgspec.json.encode(item)
+                body = self._checked(item)
             except (HitboxError, UnicodeEncodeError) as problem:
                 if not isinstance(problem, HitboxError):
                     raise BadRequest(f"event {at} holds a lone surrogate") from None
                 if len(items) > 1:
                     problem.add_note(f"event {at} of {len(items)}; none was accepted")
                 raise
-            if len(body) > self.settings.max_event_bytes:
-                with_payload = " with its payload" if item.payload is not None else ""
-                raise TooLarge(
-                    f"event {at} has {len(body)} bytes{with_payload}; the most is {self.settings.max_event_bytes} "
-                    "(max_event_bytes)"
-                )
             bodies.append(body)
         if len({item.delay_seconds is None for item in items}) > 1:
             raise BadRequest("some of the events have delay_seconds and some do not: publish them in two requests")
         return bodies
 
-    async def publish(self, items: Sequence[PublishedEvent], principal: str = "") -> int:
-        """Accept events; returns the number of the first one, once all are durable. `principal`: who publishes them.
-        Delayed events have no numbers yet: it is the number of the first among the delayed ones, or 0 if that is an
-        event already, because the publish is a repetition."""
-        return await asyncio.shield(await self.accept(items, principal))
+    def _checked(self, item: PublishedEvent) -> bytes:
+        """The JSON text of an event. The size comes first: what else is checked may cost more than reading it."""
+        if item.payload or item.content_type is not None:
+            check_size(item.payload, self.settings.sent_event_bytes(), "the payload")
+            item = item.with_checked_payload()
+        self.registry.event_checker.match(item.event, item.where)
+        item.check_id()
+        item.check_traceparent()
+        item.check_times()
+        if item.cloudevent is not None:
+            check_context(item.cloudevent)
+        body = msgspec.json.encode(item)
+        if len(body) > self.settings.max_event_bytes:
+            with_payload = " with its payload" if item.payload else ""
+            raise TooLarge(
+                f"the event has {len(body)} bytes{with_payload}; the most is {self.settings.max_event_bytes} "
+                "(max_event_bytes)"
+            )
+        return body
 
-    async def accept(self, items: Sequence[PublishedEvent], principal: str = "") -> asyncio.Future[int]:
-        """Check events and add them to the group that is stored next. The future has the number of the first one, once
-        all are durable; they are stored even if nobody waits for it."""
+    async def publish(self, items: Sequence[PublishedEvent], caller: Caller | None = None, size: int = 0) -> int:
+        """Accept events; returns the number of the first one, once all are durable. `caller`: who publishes them; None:
+        the program itself. `size`: how many bytes they were. Delayed events have no numbers yet: it is the number of
+        the first among the delayed ones, or 0 if that is an event already, because the publish is a repetition."""
+        return await asyncio.shield(await self.accept(items, caller or self.acting_for(""), size))
+
+    async def accept(self, items: Sequence[PublishedEvent], caller: Caller, size: int) -> asyncio.Future[int]:
+        """Check events, and that the caller may publish them, and add them to the group that is stored next. The future
+        has the number of the first one, once all are durable; they are stored even if nobody waits for it."""
         if not items:
             nothing: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             nothing.set_result(self.store.events.next() - 1)
             return nothing
-        bodies = self.check(items) if are_few(items) else await asyncio.to_thread(self.check, items)
-        return self._accept_checked(items, bodies, principal)
+        if size <= LARGE and are_few(items):
+            return self.accept_now(items, caller)
+        while True:
+            predicates = self.directory.predicates
+            bodies = await asyncio.to_thread(self._permitted, items, caller)
+            caller.check(PUBLISH)
+            if self.directory.predicates is predicates:  # otherwise rights or the schema changed during the check
+                return self._accept_checked(items, bodies, caller.name)
 
-    def accept_now(self, items: Sequence[PublishedEvent], principal: str) -> asyncio.Future[int]:
-        """The same for a few events (`are_few`), at once."""
-        return self._accept_checked(items, self.check(items), principal)
+    def accept_now(self, items: Sequence[PublishedEvent], caller: Caller) -> asyncio.Future[int]:
+        """The same for a few events (`are_few`) that are not LARGE, at once."""
+        return self._accept_checked(items, self._permitted(items, caller), caller.name)
+
+    def _permitted(self, items: Sequence[PublishedEvent], caller: Caller) -> list[bytes]:
+        """The JSON texts to store, of events that the caller may publish."""
+        caller.check(PUBLISH)
+        caller.check_publish(items)
+        return self.check(items)
 
     def _accept_checked(
         self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str
@@ -379,6 +417,7 @@ class Broker:
         """A group of events is durable, or cannot be stored. Queue them for matching, and tell the publishers."""
         problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
         if problem is not None:
+            self._count_refused(problem, sum(len(items) for items, *_ in group))
             for items, bodies, accepted, charge in group:
                 if charge is not None:
                     self.directory.usage.give_back(charge)
@@ -400,6 +439,10 @@ class Broker:
             self.statistics.counts["published"] += len(items)
             first += len(items)
         self._work.set()
+
+    def _count_refused(self, problem: BaseException | None, events: int) -> None:
+        if isinstance(problem, StoreFull):
+            self.statistics.counts["refused"] += events
 
     def _queue(self, accepted: AcceptedEvent, item: PublishedEvent) -> None:
         """Queue an event for matching."""
@@ -423,6 +466,7 @@ class Broker:
     ) -> None:
         """Delayed events are durable, or cannot be stored."""
         if stored.cancelled() or stored.exception() is not None:
+            self._count_refused(None if stored.cancelled() else stored.exception(), len(bodies))
             if charge is not None:
                 self.directory.usage.give_back(charge)
             return
@@ -534,7 +578,7 @@ class Broker:
 
     async def _put_subscriber(self, name: str, options: Options | None, owner: str, hand_over: bool) -> Subscriber:
         async with self.change_barrier.exclusive():
-            subscriber, _ = self.known_or_new(name, "" if hand_over else owner)
+            subscriber, _ = self.known_or_new(name, owner, hand_over=hand_over)
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
@@ -610,21 +654,36 @@ class Broker:
             subscriber.used = subscriber.stored_use = time.monotonic()
         mailbox = self.mailboxes[subscriber.number]
         if webhook is not None:
-            mailbox.webhook_problem = ""
+            mailbox.webhook_problem, mailbox.webhook_requests = "", 0
         mailbox.wake.set()
         self.webhooks.update(mailbox)
 
-    def known_or_new(self, name: str, owner: str, more: int = 0) -> tuple[Subscriber, bool]:
-        """The subscriber, and whether it is new. `more`: others are about to be added. The caller holds the change
-        barrier exclusively."""
+    def known_or_new(self, name: str, owner: str, more: int = 0, hand_over: bool = False) -> tuple[Subscriber, bool]:
+        """The subscriber, and whether it is new. Raises if it cannot belong to `owner` from now on. `more`: others are
+        about to be added. The caller holds the change barrier exclusively."""
         known = self.registry.by_name.get(name)
+        if owner and (known is None or known.owner != owner):
+            self._check_claim(known, owner, hand_over)
         if known is not None:
-            if owner and known.owner not in ("", owner):  # it was made while we waited
-                raise Forbidden(f"the subscriber {name!r} belongs to another principal")
             return known, False
+        self._check_room(more)
+        return self.registry.new_subscriber(name, Options()), True
+
+    def _check_room(self, more: int = 0) -> None:
+        """Raise if there may not be another subscriber."""
         if len(self.registry.by_name) + more >= self.settings.max_subscribers:
             raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
-        return self.registry.new_subscriber(name, Options()), True
+
+    def _check_claim(self, known: Subscriber | None, owner: str, hand_over: bool) -> None:
+        """Raise unless a subscriber, or a new one, can become the principal's. Both may have changed while the change
+        waited for its turn."""
+        if owner not in self.directory.principals:
+            raise Unknown(f"there is no principal {owner!r:.100}")
+        if known is None:
+            return
+        if known.owner and not hand_over:
+            raise Forbidden(f"the subscriber {known.name!r} belongs to another principal")
+        self.directory.check_quota(owner, known.subscriptions, refusal=Conflict if hand_over else Forbidden)
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
         self.registry.add(subscriber)
@@ -704,6 +763,15 @@ class Broker:
         removes = list(dict.fromkeys(remove))
         return await self._subscription_changes.ask(name, puts, removes, strict, owner)
 
+    async def remove_principal(self, name: str) -> None:
+        """Remove a principal that owns no subscriber, and its tokens. What was asked before it comes first: it may be
+        about to make the principal the owner of one."""
+        await self._change(self._remove_principal(name))
+
+    async def _remove_principal(self, name: str) -> None:
+        async with self.change_barrier.exclusive():
+            await self.directory.remove_principal(self.writer, name)
+
     # ---- connections
 
     async def attach(
@@ -729,6 +797,7 @@ class Broker:
     def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
+        self._check_room()
         subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True, owner=owner)
         self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]
@@ -768,7 +837,7 @@ class Broker:
                     del self._busy[number]
                     continue
                 try:
-                    await self.tracker.enforce_limits(mailbox)
+                    self.tracker.enforce_limits(mailbox)
                 except HitboxError as problem:
                     log.warning("housekeeping of subscriber %r: %s", mailbox.subscriber.name, problem)
                 except Exception:
@@ -781,22 +850,28 @@ class Broker:
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again
             if turn % 10 == 0:
                 sizes = self.store.sizes()
-                self.statistics.tick(self._pending(), sizes["store_database"] + sizes["store_log"])
+                stored = sizes["store_database"] + sizes["store_log"]
+                self.statistics.tick(self._pending(), stored, sizes["disk_free"])
                 await self._run_housekeeping(self._expire_subscribers())
-            if turn % 50 == 0:
-                await self._run_housekeeping(self._trim())
+
+    async def _retention(self) -> None:
+        """Remove old events now and then, and save the index if it changed much."""
+        while self.writer.broken is None:
+            await asyncio.sleep(RETENTION_SECONDS)
+            await self._run_housekeeping(self._trim())
 
     def _retain(self) -> int:
         """Remove old events; if the store's size is limited, early enough to stay below the limit."""
         s = self.settings
         most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
-        self.store.settle(0)
-        gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most)
+        self.store.recent.compact()
+        gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most, TRIM_ROWS)
         self.statistics.counts["trimmed"] += gone
         return gone
 
     async def _trim(self) -> None:
-        await self.writer.submit(self._retain)
+        while await self.writer.submit(self._retain) == TRIM_ROWS:
+            await asyncio.sleep(TICK_SECONDS)  # there are more: soon, but others come in between
         if self.store.changes.rows() >= self.settings.snapshot_changes:
             await self.snapshot()
 
@@ -833,7 +908,8 @@ class Broker:
         elif self.writer.full:
             status, code, reason = "full", 507, self.writer.problem()
         elif problems:
-            status, reason = "degraded", f"{len(problems)} problems; the log and /v1/stats name them"
+            status = "degraded"
+            reason = f"{counted(len(problems), 'problem', 'problems')}; the log and /v1/stats have the details"
         found = {"ok": code == 200, "status": status, "reason": reason, "store_full": self.writer.full}
         return {**found, "problems": len(problems)}, code
 
@@ -860,12 +936,15 @@ class Broker:
             "matcher": self.registry.index.matcher,
             "restored": self.registry.restored_from,
             "restore_seconds": self.registry.restore_seconds,
+            "uptime_seconds": round(time.time() - self.statistics.started, 1),
+            "version": __version__,
             **{name: self.statistics.counts[name] for name in COUNTERS},
         }
 
 
 def are_few(items: Sequence[PublishedEvent]) -> bool:
-    """Whether events can be checked on the event loop: more of them, or a `where`, may take long."""
+    """Whether events can be checked on the event loop, if they are not LARGE: more of them, or a `where`, may take
+    long."""
     return len(items) <= MANY and all(item.where is None for item in items)
 
 

@@ -8,23 +8,25 @@ import gc
 import itertools
 import json
 import os
+import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
-from hitbox.broker import admin_cli, configuration
-from hitbox.broker.admin_cli import HERE, Token, Url, ask, tls_files
-from hitbox.broker.errors import BadRequest
+from hitbox.broker import access_cli, admin_cli, configuration
+from hitbox.broker.admin_cli import HERE, AsJson, Token, Url, ask, connected, output
+from hitbox.broker.data_folder import check_folder, folder_errors, has_store
+from hitbox.broker.errors import BadRequest, BrokerError
 from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
 from hitbox.console.table_files import read_schema
-from hitbox.errors import HitboxError, counted
+from hitbox.errors import counted
 
 if TYPE_CHECKING:
     from hitbox.broker.telemetry import Telemetry  # an extra
@@ -33,10 +35,13 @@ app = typer.Typer(no_args_is_help=True, help="The live broker.", add_completion=
 admin = typer.Typer(no_args_is_help=True, help="Operate a broker.")
 app.add_typer(admin, name="admin")
 admin.add_typer(admin_cli.subscribers, name="subscribers")
+admin.add_typer(admin_cli.subscriptions, name="subscriptions")
 admin.add_typer(admin_cli.webhooks, name="webhooks")
 admin.add_typer(admin_cli.dead, name="dead")
 admin.add_typer(admin_cli.delayed, name="delayed")
 admin.add_typer(admin_cli.schema, name="schema")
+admin.add_typer(access_cli.tokens, name="tokens")
+admin.add_typer(access_cli.principals, name="principals")
 
 COLLECT_AFTER = 50_000
 """Objects that are made, and not freed, between two garbage collections of a serving broker."""
@@ -45,7 +50,14 @@ TELEMETRY_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOI
 Data = Annotated[Path, typer.Option(help="Folder in which the broker keeps its data.")]
 
 
-@app.command()
+class PlainHelp(TyperCommand):
+    """Help without a table, which cuts long flags in a terminal of 80 columns."""
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **{**named, "rich_markup_mode": None})
+
+
+@app.command(cls=PlainHelp)
 @configuration.with_flags
 def serve(
     config: Annotated[
@@ -71,6 +83,11 @@ def serve(
     Each setting may come from the file that --config names, from the environment (HITBOX_SERVE_MAX_BATCH) or from a
     flag (--max-batch); the later of these is the stronger.
     """
+    early_hangups: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: early_hangups.append(number))  # unhandled, it ends the process
+
+    import logging
+
     from hitbox.broker import import_export, logs, start_check
     from hitbox.broker.broker import Broker
     from hitbox.broker.http.app import serve
@@ -95,31 +112,40 @@ def serve(
             raise BadRequest("name the folder for the broker's data: --data DIR")
     data, host = Path(serving.data), serving.host
     logs.configure(serving.log_level, serving.log_format)
+    log = logging.getLogger("hitbox.broker")
 
     async def run() -> None:
         given = read_schema(serving.schema) if serving.schema else None
+        check_folder(data)
+        is_new = not has_store(data)
+        if is_new:
+            start_check.check_new_broker(serving, given is not None or import_ is not None)
+        telemetry = _telemetry()
         if import_ is not None:
             with progress("reading the snapshot", unit="subscriptions") as step:
                 given = import_export.load(data, import_, as_, lambda done, total: step.reach(done, total, "importing"))
-        telemetry = _telemetry()
         broker = Broker(data, given, found.settings, telemetry=telemetry)
         access = AccessControl(is_loopback(host), origins)
         name = f"[{host}]" if ":" in host else host
 
         def ready(bound: int) -> None:
             _collect_rarely()
-            count = len(broker.registry.index)
+            count = counted(len(broker.registry.index), "subscription", "subscriptions")
             address = f"{'https' if tls else 'http'}://{name}:{bound}"
-            typer.echo(f"hitbox broker on {address} ({count} subscriptions, from {broker.registry.restored_from})")
+            typer.echo(f"hitbox broker on {address} ({count}, from {broker.registry.restored_from})")
             sys.stdout.flush()
+            if early_hangups:
+                signal.raise_signal(early_hangups[0])  # now it is handled
+            log.info("started on %s, with the%s folder %s", address, " new" if is_new else "", data)
 
         try:
             await serve(broker, access, host, serving.port, ready, tls=tls, allow_plain_text=serving.allow_plain_text)
         finally:
             if telemetry is not None:
                 await asyncio.to_thread(telemetry.close)
+        log.info("stopped; everything is in the folder %s", data)
 
-    with plain_errors(), _folder_errors(data):
+    with plain_errors(), folder_errors(data):
         origins = frozenset(check_origin(one) for one in serving.allow_origin)
         tls = Tls.of(serving.tls_cert, serving.tls_key, serving.tls_client_ca)
         asyncio.run(run())
@@ -149,26 +175,6 @@ def _collect_rarely() -> None:
     gc.set_threshold(COLLECT_AFTER, 20, 20)
 
 
-@contextlib.contextmanager
-def _folder_errors(data: Path) -> Iterator[None]:
-    """Turn errors of the file system and the database into BadFolder, which names the folder."""
-    import apsw
-
-    try:
-        yield
-    except OSError as problem:
-        where = f" ({problem.filename})" if problem.filename not in (None, str(data)) else ""
-        raise BadFolder(f"cannot use the folder {data}: {problem.strerror or problem}{where}") from problem
-    except UnicodeEncodeError:
-        raise BadFolder(f"cannot use the folder {str(data)!a}: its name is not UTF-8, which SQLite needs") from None
-    except apsw.Error as problem:
-        raise BadFolder(f"cannot use the store in the folder {data}: {problem}") from problem
-
-
-class BadFolder(HitboxError):
-    """The broker's folder cannot be read or written."""
-
-
 @app.command()
 def publish(
     event: Annotated[str, typer.Argument(help="The event as JSON; - for stdin, one JSON event per line.")],
@@ -176,6 +182,10 @@ def publish(
     payload: Annotated[str, typer.Option(help="JSON that is delivered with each event and not matched.")] = "",
     payload_file: Annotated[Path | None, typer.Option(help="The same: the bytes of a file.")] = None,
     content_type: Annotated[str, typer.Option(help="What these bytes are, such as image/png.")] = "",
+    id: Annotated[
+        str,
+        typer.Option(help="Id of the event, such as a UUID: it is stored once, however often this is repeated."),
+    ] = "",
     ttl: Annotated[
         float | None,
         typer.Option(help="Seconds after which the events are not delivered any more.", show_default=False),
@@ -189,24 +199,30 @@ def publish(
 ) -> None:
     """Publish one event, or many from standard input; prints their numbers, or with --delay their numbers among the
     delayed events."""
-    from hitbox.broker.client import Client
-
     carried = _payload(payload, payload_file)
     kind = content_type or None
     times: dict[str, Any] = {"ttl_seconds": ttl, "delay_seconds": delay}
-    with plain_errors(), Client.sync(url, token or None, **tls_files()) as client:
+    if id and event == "-":
+        raise typer.BadParameter("--id is for one event; with - there may be many")
+    with plain_errors(), connected(url, token) as client:
         if event != "-":
-            typer.echo(client.publish(_json(event), where or None, payload=carried, content_type=kind, **times))
+            one: dict[str, Any] = {"payload": carried, "content_type": kind, "id": id or None, **times}
+            typer.echo(client.publish(_json(event), where or None, **one))
             return
-        lines = (_json(line) for line in sys.stdin if line.strip())
+        lines = ((number, _json(line, number)) for number, line in enumerate(sys.stdin, 1) if line.strip())
         with progress("publishing", unit="events") as step:
-            while batch := list(itertools.islice(lines, 1000)):
+            while numbered := list(itertools.islice(lines, 1000)):
+                batch = [event for _, event in numbered]
                 each: dict[str, Any] = {
                     "payloads": [carried] * len(batch),
                     "content_types": [kind] * len(batch),
                     **times,
                 }
-                typer.echo(client.publish_many(batch, [where or None] * len(batch), **each))
+                try:
+                    typer.echo(client.publish_many(batch, [where or None] * len(batch), **each))
+                except BrokerError as problem:
+                    problem.add_note(f"in the lines {numbered[0][0]} to {numbered[-1][0]}; none of these was accepted")
+                    raise
                 step.advance(len(batch))
 
 
@@ -219,17 +235,19 @@ def _payload(text: str, file: Path | None) -> Any:
         raise typer.BadParameter(f"--payload-file: {problem}") from None
 
 
-def _any_json(text: str) -> Any:
+def _any_json(text: str, place: str = "") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise typer.BadParameter(f"not JSON: {problem}: {text[:80]!r}") from None
+        raise typer.BadParameter(f"{place}not JSON: {problem}: {text[:80]!r}") from None
 
 
-def _json(line: str) -> Any:
-    found = _any_json(line)
+def _json(line: str, number: int = 0) -> Any:
+    """The event of a line. `number`: of the line, if there are several."""
+    place = f"line {number}: " if number else ""
+    found = _any_json(line, place)
     if not isinstance(found, dict):
-        raise typer.BadParameter(f"an event is a JSON object, not {line[:80]!r}")
+        raise typer.BadParameter(f"{place}an event is a JSON object, not {line[:80]!r}")
     return found
 
 
@@ -247,6 +265,9 @@ def subscribe(
     changes: Annotated[
         bool, typer.Option("--changes", help="Be told whether a changed document enters, leaves or stays.")
     ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Share the deliveries with other connections of the subscriber.")
+    ] = False,
     expires: Annotated[
         float, typer.Option(min=0, help="Remove the subscriber if it is not used for so many seconds; 0: never.")
     ] = 0,
@@ -256,15 +277,13 @@ def subscribe(
     token: Token = "",
 ) -> None:
     """Print deliveries, one JSON object per line, and acknowledge them."""
-    from hitbox.broker.client import Client
-
     with (
         plain_errors(),
-        Client.sync(url, token or None, connect_seconds=wait, **tls_files()) as client,
+        connected(url, token, connect_seconds=wait) as client,
         contextlib.suppress(KeyboardInterrupt),
     ):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
-        given = {"unmatched": unmatched, "changes": changes, "expires_seconds": expires}
+        given = {"unmatched": unmatched, "changes": changes, "shared": shared, "expires_seconds": expires}
         flags = {option: value for option, value in given.items() if value}
         options: dict[str, Any] = {**flags, "policy": "spool" if name else "drop_oldest"} if flags else {}
         for delivery in client.listen(name, wanted, count or None, ephemeral=not name, **options):
@@ -272,23 +291,24 @@ def subscribe(
 
 
 @admin.command()
-def stats(url: Url = HERE, token: Token = "") -> None:
+def stats(as_json: AsJson = True, url: Url = HERE, token: Token = "") -> None:
     """Print counters and sizes as JSON."""
     found = ask(url, token, "GET", "/v1/stats")
     typer.echo(json.dumps({key: value for key, value in found.items() if key != "history"}, indent=2))
 
 
 @admin.command()
-def replay(subscriber: str, first: int, url: Url = HERE, token: Token = "") -> None:
+def replay(subscriber: str, first: int, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
     """Deliver stored events to a subscriber again, starting at sequence number FIRST; prints how many."""
     with plain_errors():
         path = f"/v1/subscribers/{quote(check_name(subscriber, 'subscriber'))}/replay"
-    typer.echo(ask(url, token, "POST", path, {"first": first})["count"])
+    found = ask(url, token, "POST", path, {"first": first})
+    output(found, as_json, lambda: [str(found["count"])])
 
 
 @admin.command()
-def snapshot(url: Url = HERE, token: Token = "") -> None:
-    """Save a snapshot of the index now."""
+def snapshot(as_json: AsJson = True, url: Url = HERE, token: Token = "") -> None:
+    """Save a snapshot of the index now; prints its version as JSON."""
     typer.echo(json.dumps(ask(url, token, "POST", "/v1/snapshot")))
 
 
@@ -311,137 +331,12 @@ def unseen(
     typer.echo(f"{none} the latest {counted(found['events'], 'event', 'events')}")
 
 
-tokens = typer.Typer(no_args_is_help=True, help="Tokens: of a running broker, or in the folder of a stopped one.")
-principals = typer.Typer(no_args_is_help=True, help="Principals of a running broker: who may do what.")
-admin.add_typer(tokens, name="tokens")
-admin.add_typer(principals, name="principals")
-Stopped = Annotated[
-    Path | None, typer.Option("--data", help="Folder of a broker that is stopped; without it a running one is asked.")
-]
-Roles = Annotated[
-    list[str] | None, typer.Option("--role", help="publish, subscribe, observe or manage; may be repeated.")
-]
-
-
-@tokens.command("create")
-def create_token(
-    principal: str,
-    role: Roles = None,
-    days: Annotated[float, typer.Option(min=0, help="Expires after this many days; 0: never.")] = 0,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
-    data: Stopped = None,
-    url: Url = HERE,
-    token: Token = "",
-) -> None:
-    """Create a token of a principal and print it; it is shown only now. The first one of a broker has all rights."""
-    import time
-
-    body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None, "note": note}
-    if data is None:
-        typer.echo(ask(url, token, "POST", "/v1/tokens", {"principal": principal, **body})["token"])
-        return
-    from hitbox.broker.access import directory
-    from hitbox.broker.access.principals import TokenSettings
-    from hitbox.broker.http import request_bodies
-
-    with _stopped(data) as store:
-        settings = request_bodies.decode(msgspec.json.encode(body), TokenSettings)
-        typer.echo(directory.create_in_folder(store, principal, settings)[1])
-
-
-@tokens.command("list")
-def list_tokens(data: Stopped = None, url: Url = HERE, token: Token = "") -> None:
-    """Print all tokens as JSON, one per line, without their secrets."""
-    from hitbox.broker.access import directory
-
-    if data is None:
-        found = ask(url, token, "GET", "/v1/tokens")["tokens"]
-    else:
-        with _stopped(data) as store:
-            found = [one.describe() for one in directory.list_in_folder(store)]
-    for one in found:
-        typer.echo(json.dumps(one))
-
-
-@tokens.command("limit")
-def limit_token(
-    id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
-    role: Roles = None,
-    days: Annotated[float, typer.Option(min=0, help="Expires after this many days; 0: as before.")] = 0,
-    url: Url = HERE,
-    token: Token = "",
-) -> None:
-    """Give a token fewer roles or an earlier expiry."""
-    import time
-
-    body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None}
-    typer.echo(json.dumps(ask(url, token, "PUT", f"/v1/tokens/{quote(id, safe='')}", body)))
-
-
-@tokens.command("revoke")
-def revoke_token(
-    id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
-    data: Stopped = None,
-    url: Url = HERE,
-    token: Token = "",
-) -> None:
-    """Revoke a token. Its connections are closed."""
-    from hitbox.broker.access import directory
-
-    if data is None:
-        ask(url, token, "DELETE", f"/v1/tokens/{quote(id, safe='')}")
-        return
-    with _stopped(data) as store:
-        directory.revoke_in_folder(store, id)
-
-
-@contextlib.contextmanager
-def _stopped(data: Path) -> Iterator[Any]:
-    """The store of a stopped broker."""
-    from hitbox.broker.store.store import Store
-
-    with plain_errors(), _folder_errors(data), contextlib.closing(Store(data)) as store:
-        yield store
-
-
-@principals.command("put")
-def put_principal(
-    name: str,
-    role: Roles = None,
-    names: Annotated[str, typer.Option(help="Subscribers that it may use: team-a.*, ann, or * for all.")] = "*",
-    publish: Annotated[str, typer.Option(help="Predicate: the events that it may publish; empty: all.")] = "",
-    see: Annotated[str, typer.Option(help="Predicate: the events that it may see; empty: all.")] = "",
-    max_subscriptions: Annotated[int, typer.Option(min=0, help="Of all its subscribers; 0: no limit.")] = 0,
-    publish_rate: Annotated[float, typer.Option(min=0, help="Events per second; 0: as the broker's setting.")] = 0,
-    max_day_bytes: Annotated[int, typer.Option(min=0, help="Of events published in a day (UTC); 0: no limit.")] = 0,
-    url: Url = HERE,
-    token: Token = "",
-) -> None:
-    """Create a principal, or replace its rights."""
-    quotas = {"max_subscriptions": max_subscriptions, "publish_rate": publish_rate, "max_day_bytes": max_day_bytes}
-    body = {"roles": role or [], "names": names, "publish": publish, "see": see, **quotas}
-    ask(url, token, "PUT", f"/v1/principals/{quote(name, safe='')}", body)
-
-
-@principals.command("list")
-def list_principals(url: Url = HERE, token: Token = "") -> None:
-    """Print all principals as JSON, one per line."""
-    for one in ask(url, token, "GET", "/v1/principals")["principals"]:
-        typer.echo(json.dumps(one))
-
-
-@principals.command("delete")
-def delete_principal(name: str, url: Url = HERE, token: Token = "") -> None:
-    """Remove a principal and its tokens."""
-    ask(url, token, "DELETE", f"/v1/principals/{quote(name, safe='')}")
-
-
 @admin.command()
 def export(path: Path, data: Data) -> None:
     """Save the subscriptions as a snapshot for the library and Spark; prints its version. Stop the broker first."""
     from hitbox.broker import import_export
 
-    with plain_errors(), _folder_errors(data):
+    with plain_errors(), folder_errors(data):
         with progress("exporting the subscriptions", unit=""):
             version = import_export.export(data, path)
         typer.echo(version)
@@ -472,11 +367,10 @@ def backup(
 ) -> None:
     """Copy a broker's store as of one moment, while it runs, and check the copy."""
     from hitbox.broker import backup
-    from hitbox.broker.client import Client
 
     with plain_errors(), progress("copying the store", unit="") as step:
         if "://" in source:
-            with Client.sync(source, token or None) as client:
+            with connected(source, token) as client:
                 found = client.backup(target, step.reach)
         else:
             found = backup.backup(Path(source), target, step.reach)

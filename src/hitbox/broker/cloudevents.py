@@ -26,8 +26,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from hitbox.broker.errors import BadRequest, TooLarge
-from hitbox.broker.published_event import BYTES, CONTENT_TYPE, PublishedEvent, from_base64, to_base64
+from hitbox.broker.errors import BadRequest
+from hitbox.broker.json_text import check_size, decode_list
+from hitbox.broker.published_event import BYTES, CONTENT_TYPE, NO_PAYLOAD, PublishedEvent, from_base64, to_base64
+from hitbox.broker.settings import Settings
 from hitbox.encoding.schema import Attribute, OpenSchema, Schema
 
 STRUCTURED, BATCHED = "application/cloudevents+json", "application/cloudevents-batch+json"
@@ -53,20 +55,22 @@ def is_cloudevent(kind: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def from_request(
-    data: bytes, kind: str, headers: Iterable[tuple[bytes, bytes]], schema: Schema, most: int
+    data: bytes, kind: str, headers: Iterable[tuple[bytes, bytes]], schema: Schema, limits: Settings
 ) -> list[PublishedEvent]:
-    """The events of a request; at most `most`."""
-    if kind == STRUCTURED:
-        return [from_structured(_json(data, dict[str, Any], "a CloudEvent is a JSON object"), schema)]
+    """The events of a request, within the limits of a batch and of each event as it is sent."""
+    most_bytes = limits.sent_event_bytes()
     if kind == BATCHED:
-        found = _json(data, list[dict[str, Any]], "a batch of CloudEvents is a JSON list of objects")
-        if len(found) > most:
-            raise TooLarge(f"a batch may have at most {most} CloudEvents")
+        if data.lstrip()[:1] != b"[":
+            raise BadRequest("a batch of CloudEvents is a JSON list of objects")
+        found = decode_list(data, dict[str, Any], limits.max_batch, most_bytes)
         return [_numbered(at, one, schema) for at, one in enumerate(found)]
-    if kind.startswith(FAMILY):
+    if kind != STRUCTURED and kind.startswith(FAMILY):
         raise BadRequest(
             f"{kind!r:.80}: of the formats of CloudEvents, the broker takes {STRUCTURED} and {BATCHED}, and binary mode"
         )
+    check_size(data, most_bytes, "the CloudEvent")
+    if kind == STRUCTURED:
+        return [from_structured(_json(data, dict[str, Any], "a CloudEvent is a JSON object"), schema)]
     return [from_binary(headers, data, schema)]
 
 
@@ -216,7 +220,8 @@ def _published(context: dict[str, Any], data: Any, content_type: str | None, sch
             f"the CloudEvent has nothing that the schema declares ({names:.300}): no context attribute and no field of "
             "data has one of these names, so no subscription could match it"
         )
-    return PublishedEvent(event, None, data, content_type, context)
+    payload = NO_PAYLOAD if data is None else msgspec.Raw(msgspec.json.encode(data))
+    return PublishedEvent(event, None, payload, content_type, context)
 
 
 def attributes(context: Mapping[str, Any], data: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -290,7 +295,7 @@ def structured(seq: int, time: int, item: PublishedEvent) -> dict[str, Any]:
             found["datacontenttype"] = item.content_type
     if item.content_type is not None:
         return {**found, "data_base64": item.payload}
-    if item.payload is not None:
+    if item.payload:
         return {**found, "data": item.payload}
     return found if item.cloudevent is not None else {**found, "data": item.event}
 
@@ -299,4 +304,4 @@ def as_cloudevent(seq: int, time: int, body: bytes) -> bytes:
     """The stored text of an event, with the whole CloudEvent in `cloudevent` instead of the payload."""
     item = msgspec.json.decode(body, type=PublishedEvent)
     whole = structured(seq, time, item)
-    return msgspec.json.encode(msgspec.structs.replace(item, payload=None, content_type=None, cloudevent=whole))
+    return msgspec.json.encode(msgspec.structs.replace(item, payload=NO_PAYLOAD, content_type=None, cloudevent=whole))

@@ -27,6 +27,7 @@ from hitbox.broker.settings import MOST, Settings
 from hitbox.errors import nearest
 
 PREFIX = "HITBOX_SERVE_"
+TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 MOST_BYTES = 2**20
 """Size of a configuration file; a larger one is not one."""
 
@@ -212,7 +213,8 @@ def _read_file(file: Path, found: Configuration) -> None:
         found.problems.append(f"{file}: cannot be read: {problem.strerror or problem}")
         return
     except (ValueError, RecursionError) as problem:  # not UTF-8, not TOML, or nested too deeply
-        found.problems.append(f"{file}: not TOML: {problem}")
+        at = TOML_LINE.search(str(problem))
+        found.problems.append(f"{file}{f', line {at[1]}' if at else ''}: not TOML: {problem}")
         return
     for name, value in given.items():
         place = f"{file}{_line(text, name)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from heapq import nlargest
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -95,7 +96,7 @@ class _BrokerCollector(Collector):
         yield latency
         lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged yet", labels=["subscriber"])
         shown = [mailbox for mailbox in self.broker.mailboxes.values() if self.shows(mailbox.subscriber)]
-        busiest = sorted(shown, key=lambda mailbox: -mailbox.pending)[:MOST_SUBSCRIBERS]
+        busiest = nlargest(MOST_SUBSCRIBERS, shown, key=lambda mailbox: mailbox.pending)
         for mailbox in busiest:
             lag.add_metric([mailbox.subscriber.name], mailbox.pending)
         yield lag

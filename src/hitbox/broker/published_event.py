@@ -11,7 +11,6 @@ bytes, in JSON as base64.
 
 from __future__ import annotations
 
-import math
 import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
@@ -21,9 +20,8 @@ from typing import Any
 import msgspec
 
 from hitbox.broker.errors import BadRequest
+from hitbox.broker.json_text import normalized
 
-MAX_DEPTH = 200
-"""Objects and lists inside of each other in a payload, as in an event."""
 SHOWN = 200
 """Characters of a payload that lists of events show."""
 CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}/[!#$%&'*+.^_`|~0-9A-Za-z-]{1,127}(?:\s*;[\x20-\x7e]*)?")
@@ -41,13 +39,17 @@ BYTES = "application/octet-stream"
 """The content type of bytes whose publisher names none."""
 
 
+NO_PAYLOAD, NULL = msgspec.Raw(), msgspec.Raw(b"null")
+
+
 class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An event, optionally a predicate that the subscriptions must meet, and a payload that is not matched. With a
     `content_type` the payload is bytes in base64."""
 
     event: dict[str, Any]
     where: str | None = None
-    payload: Any = None
+    payload: msgspec.Raw = NO_PAYLOAD
+    """JSON that is not decoded: it may be much larger then. None: NO_PAYLOAD or null."""
     content_type: str | None = None
     cloudevent: dict[str, Any] | None = None
     """The context attributes, if it was published as a CloudEvent (see cloudevents.py)."""
@@ -65,7 +67,8 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
         """What must be the same if the event is published again. `body`: its text."""
         if self.traceparent is None:
             return body
-        return msgspec.json.encode(msgspec.structs.replace(self, traceparent=None))  # a repetition has its own span
+        stored = msgspec.json.decode(body, type=PublishedEvent)
+        return msgspec.json.encode(msgspec.structs.replace(stored, traceparent=None))  # a repetition has its own span
 
     def check_traceparent(self) -> None:
         if self.traceparent is not None and not is_traceparent(self.traceparent):
@@ -90,24 +93,27 @@ class PublishedEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
             if value is not None and not 0 < value <= MAX_SECONDS:  # nan fails too
                 raise BadRequest(f"{name} must be more than 0 and at most {MAX_SECONDS} (366 days), not {value}")
 
-    def check_payload(self) -> None:
-        """Raise BadRequest if the payload cannot be stored and delivered."""
+    def with_checked_payload(self) -> PublishedEvent:
+        """The same with its payload, which it has, as it is stored and delivered. Raises BadRequest if it cannot be."""
         if self.content_type is not None:
             check_content_type(self.content_type)
-            if not isinstance(self.payload, str):
+        elif self.payload == NULL:
+            return msgspec.structs.replace(self, payload=NO_PAYLOAD)
+        payload = normalized(self.payload or NULL, "the payload")
+        if self.content_type is not None:
+            if not bytes(payload).startswith(b'"'):
                 raise BadRequest("a payload with a content_type is bytes, as a text in base64; without one it is JSON")
-            from_base64(self.payload, "the payload")
-        elif self.payload is not None:
-            check_json(self.payload, "the payload")
+            from_base64(msgspec.json.decode(payload, type=str), "the payload")
+        return msgspec.structs.replace(self, payload=payload)
 
     def shown_payload(self) -> str:
         """The payload as a short text for lists; empty if there is none."""
+        text = bytes(self.payload)
         if self.content_type is not None:
-            return f"{len(self.payload) * 3 // 4 - self.payload[-2:].count('=')} bytes of {self.content_type:.80}"
-        if self.payload is None:
-            return ""
-        text = msgspec.json.encode(self.payload).decode()
-        return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+            encoded = text[1:-1]  # without quotes; no letter of base64 is escaped
+            return f"{len(encoded) * 3 // 4 - encoded[-2:].count(b'=')} bytes of {self.content_type:.80}"
+        start = text[: 4 * SHOWN].decode("utf-8", "ignore")
+        return start if len(start) <= SHOWN else start[: SHOWN - 1] + "…"
 
 
 def answered(items: Sequence[PublishedEvent], number: int) -> dict[str, int]:
@@ -134,6 +140,16 @@ def expires_at(time: int, body: bytes) -> int:
     return 0 if found is None else max(time + int(float(found[1]) * 1e6), 1)
 
 
+def without_time(time: int, body: bytes) -> bytes:
+    """The text of a stored event for a place where its time is not kept and counts as 0: it expires at the same moment.
+
+    >>> without_time(1_000_000, b'{"event":{},"ttl_seconds":5}')
+    b'{"event":{},"ttl_seconds":6.0}'
+    """
+    expires = expires_at(time, body)
+    return TTL.sub(b'"ttl_seconds":%b}' % msgspec.json.encode(expires / 1e6), body) if expires else body
+
+
 def check_content_type(text: str) -> None:
     if not CONTENT_TYPE.fullmatch(text) or len(text) > 255:
         raise BadRequest(f"{text!r:.80} is no content type such as image/png or text/plain; charset=utf-8")
@@ -149,16 +165,3 @@ def from_base64(text: str, what: str) -> bytes:
 
 def to_base64(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
-
-
-def check_json(value: Any, what: str) -> None:
-    """Raise BadRequest if a JSON value is nested too deep, or contains a number that JSON does not have."""
-    left = [(value, 1)]
-    while left:
-        one, depth = left.pop()
-        if isinstance(one, float) and not math.isfinite(one):
-            raise BadRequest(f"{what} contains {one}, which JSON does not have")
-        if isinstance(one, (dict, list)):
-            if depth > MAX_DEPTH:
-                raise BadRequest(f"{what} has objects and lists nested more than {MAX_DEPTH} deep")
-            left += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]

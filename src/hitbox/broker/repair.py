@@ -6,7 +6,7 @@ store, which replaces the old one. Rows that were left out are written to DIR/da
 again at the next start.
 
 Events must be numbered without a gap. If one is missing, the events before it are removed from their table, and their
-pending deliveries get a copy of the event's text.
+pending deliveries get a copy of the event's text, unless its time to live has passed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import msgspec
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
+from hitbox.broker.published_event import expires_at, without_time
 from hitbox.broker.store import commit_marker
 from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
@@ -275,10 +276,7 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     events = {row[0]: row for row in rows["events"]}
     run = _last_run(events, last)
     deliveries = [_with_body(row, events, run) for row in _owned(rows, "deliveries", 0, known, done)]
-    lost = [row for row in deliveries if row[2] > last or (row[6] is None and row[2] not in run)]
-    for row in lost:
-        done.left_out.append({"table": "deliveries", "why": "its event is lost", "row": row})
-    deliveries = [row for row in deliveries if row[2] <= last and (row[6] is not None or row[2] in run)]
+    deliveries = list(_deliverable(deliveries, run, last, done))
     matched = _matched(meta, deliveries, run, last)
     for seq in sorted(events):
         if seq > matched and seq not in run:
@@ -370,8 +368,21 @@ def _last_run(events: dict[int, Row], last: int) -> range:
 
 def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
     if row[6] is None and row[2] not in run and row[2] in events:
-        return (*row[:6], events[row[2]][2])
+        _, when, body = events[row[2]]
+        return (*row[:6], without_time(when, body))
     return row
+
+
+def _deliverable(deliveries: list[Row], run: range, last: int, done: Repair) -> Iterator[Row]:
+    """Those with an event. If it is a copy, it must not have expired: the time of its event is not kept."""
+    now = time.time_ns() // 1000
+    for row in deliveries:
+        if row[2] > last or (row[6] is None and row[2] not in run):
+            done.left_out.append({"table": "deliveries", "why": "its event is lost", "row": row})
+        elif row[6] is not None and 0 < expires_at(0, row[6]) <= now:
+            done.left_out.append({"table": "deliveries", "why": "its event has expired", "row": row})
+        else:
+            yield row
 
 
 def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:

@@ -12,6 +12,7 @@ from hitbox.broker.errors import BadRequest
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
 MOST = 2**53
+SINGLE_BYTES = 2**20
 LEAST_EXPIRY, MOST_EXPIRY = 60, 3660 * 86_400
 """Seconds after which an unused subscriber may expire."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]{0,99}")
@@ -38,9 +39,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_event_bytes: Annotated[int, _about("bytes of one event; beyond: 413", ge=1, le=MOST)] = 64 * 2**10
     max_body_bytes: Annotated[int, _about("bytes of one request; beyond: 413", ge=1, le=MOST)] = 16 * 2**20
     max_batch: Annotated[int, _about("events or subscriptions in one request; beyond: 413", ge=1, le=MOST)] = 10_000
-    max_subscribers: Annotated[int, _about("subscribers; beyond: 429", ge=1, le=MOST)] = 100_000
+    max_subscribers: Annotated[int, _about("subscribers, ephemeral ones too; beyond: 429", ge=1, le=MOST)] = 100_000
     max_subscriptions: Annotated[int, _about("subscriptions; beyond: 429", ge=1, le=MOST)] = 10_000_000
-    max_connections: Annotated[int, _about("WebSockets and event streams per principal", ge=1, le=MOST)] = 10_000
+    max_connections: Annotated[int, _about("WebSockets and streams of events per principal", ge=1, le=MOST)] = 10_000
     max_sockets: Annotated[
         int, _about("connections of all kinds, if the process may open so many files; beyond: 503", ge=1, le=MOST)
     ] = 10_000
@@ -50,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address_rate: Annotated[
         float, _about("new connections per second of one address; 0: no limit; beyond: closed at once", ge=0, le=MOST)
     ] = 1_000.0
-    max_header_bytes: Annotated[int, _about("all headers of a request; beyond: 400", ge=1, le=MOST)] = 64 * 2**10
+    max_header_bytes: Annotated[int, _about("the head of a request; beyond: 400", ge=1, le=MOST)] = 64 * 2**10
     request_seconds: Annotated[
         float,
         _about("time for the head of a request, from its first byte; beyond: 408, or it is closed", gt=0, le=MOST),
@@ -63,7 +64,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, _about("time within which a client must read something of what is sent to it", gt=0, le=MOST)
     ] = 60.0
     max_lookups: Annotated[
-        int, _about("waiting requests to check, try or explain, of which two run at a time; beyond: 429", ge=1, le=MOST)
+        int,
+        _about("requests to check, try, explain or list that wait; two run at a time; beyond: 429", ge=1, le=MOST),
     ] = 20
     max_webhook_requests: Annotated[
         int, _about("requests to webhooks at a time, half of them of one principal; beyond: they wait", ge=1, le=10_000)
@@ -87,6 +89,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     snapshot_changes: Annotated[
         int, _about("changes of subscriptions after which the index is saved; also at a normal exit", ge=1, le=MOST)
     ] = 100_000
+
+    def sent_event_bytes(self) -> int:
+        """Of an event as it is sent, with spaces and escapes that are not stored. Checked before it is decoded."""
+        return min(4 * self.max_event_bytes, self.max_body_bytes)
+
+    def single_bytes(self) -> int:
+        """Of a body or a message without what may come in batches, and of each subscription of a batch."""
+        return min(max(SINGLE_BYTES, self.sent_event_bytes()), self.max_body_bytes)
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +130,10 @@ def check_settings(settings: Settings) -> Settings:
 def check_name(name: object, what: str) -> str:
     """Check the name of a subscriber or subscription: no slash, nothing that needs escaping in a URL."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise BadRequest(f"the name of a {what} must be 1 to 100 letters, digits or . _ : @ ~ - (not {name!r:.60})")
+        raise BadRequest(
+            f"the name of a {what} must be 1 to 100 letters (a-z, A-Z), digits or . _ : @ ~ -, and begin with a "
+            f"letter, a digit or _ (not {name!r:.60})"
+        )
     return name
 
 

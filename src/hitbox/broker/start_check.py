@@ -12,8 +12,10 @@ from typing import Any
 import apsw
 import msgspec
 
+from hitbox.broker.broker import SCHEMA_NEEDED
 from hitbox.broker.configuration import Serving
-from hitbox.broker.errors import CannotListen
+from hitbox.broker.data_folder import check_folder, has_store
+from hitbox.broker.errors import BadRequest, CannotListen
 from hitbox.broker.http import connections
 from hitbox.broker.http.auth import check_open_address, check_origin, is_loopback
 from hitbox.broker.http.tls import Tls
@@ -35,7 +37,7 @@ def problems(serving: Serving) -> Iterator[str]:
     else:
         try:
             fault = _folder_fault(folder)
-            if (folder / "hitbox.db").is_file() and not fault:
+            if has_store(folder) and not fault:
                 stored = _stored(folder)
         except (HitboxError, apsw.Error, OSError, ValueError) as problem:
             fault = str(problem)
@@ -54,8 +56,7 @@ def problems(serving: Serving) -> Iterator[str]:
     except HitboxError as problem:
         yield f"host: {problem}"
     try:
-        for one in connections.listen(serving.host, serving.port, connections.Doorman(Settings(), Counter())):
-            one.close()
+        _try_to_listen(serving)
     except CannotListen as problem:
         yield f"port: {problem}"
     for origin in serving.allow_origin:
@@ -65,10 +66,23 @@ def problems(serving: Serving) -> Iterator[str]:
             yield f"allow_origin: {problem}"
 
 
+def check_new_broker(serving: Serving, has_schema: bool) -> None:
+    """Raise what would refuse a new broker's start later: before there is a store, so that nothing is left behind."""
+    if not has_schema:
+        raise BadRequest(SCHEMA_NEEDED)
+    if not is_loopback(serving.host):
+        check_open_address(False, bool(serving.tls_cert) or serving.allow_plain_text)
+    _try_to_listen(serving)
+
+
+def _try_to_listen(serving: Serving) -> None:
+    for one in connections.listen(serving.host, serving.port, connections.Doorman(Settings(), Counter())):
+        one.close()
+
+
 def _folder_fault(folder: Path) -> str:
+    check_folder(folder)
     if folder.exists():
-        if not folder.is_dir():
-            return f"{folder} is not a folder"
         for path in (folder, *(folder / name for name in ("hitbox.db", "hitbox.db-wal", "beacon", "reserve", "lock"))):
             if path.exists() and not os.access(path, os.R_OK | os.W_OK):
                 return f"{path} cannot be read and written by this user"

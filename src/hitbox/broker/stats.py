@@ -126,14 +126,14 @@ class Statistics:
         found = sorted(self._latencies)
         return found[min(int(share * len(found)), len(found) - 1)] if found else 0.0
 
-    def tick(self, pending: int = 0, store_bytes: int = 0) -> dict[str, float]:
+    def tick(self, pending: int = 0, store_bytes: int = 0, disk_free: int = 0) -> dict[str, float]:
         """Add a line for the plots: rates since the last line."""
         now = time.monotonic()
         span = max(now - self._last, 1e-6)
         rates = {name: (self.counts[name] - self._before[name]) / span for name in ("published", "delivered", "acked")}
         self._before, self._last = self.counts.copy(), now
         line = {"time": time.time(), **rates, "p50": self.percentile(0.5), "p99": self.percentile(0.99)}
-        line |= {"pending": pending, "store_bytes": store_bytes}
+        line |= {"pending": pending, "store_bytes": store_bytes, "disk_free": disk_free}
         if not rates["delivered"]:
             self._latencies.clear()
         self.history.append(line)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Container, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -21,7 +21,7 @@ from hitbox.broker.access.directory import Directory
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.delivery.webhooks import Webhooks
-from hitbox.broker.errors import Forbidden, Overloaded, StoreFailed, Unknown
+from hitbox.broker.errors import Overloaded, StoreFailed, Unknown
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import Writer
@@ -82,18 +82,23 @@ class WantedChange:
             self.done.exception()  # the client may have gone
 
 
-def next_group(waiting: deque[WantedChange], known: Container[str]) -> list[WantedChange]:
-    """Take the changes that can be applied together: no two of one subscription, and only one of a new subscriber."""
+def next_group(waiting: deque[WantedChange], known: Mapping[str, Subscriber]) -> list[WantedChange]:
+    """Take the changes that can be applied together: no two of one subscription, and only one of a subscriber that is
+    new or gets an owner."""
+
+    def is_settled(one: WantedChange) -> bool:
+        return one.name in known and one.owner in ("", known[one.name].owner)
+
     group = [waiting.popleft()]
-    count, ids, new = group[0].count(), group[0].ids(), {group[0].name}
+    count, ids, names = group[0].count(), group[0].ids(), {group[0].name}
     while waiting and count + waiting[0].count() <= GROUP:
         one = waiting[0]
-        if (one.name in new and one.name not in known) or not ids.isdisjoint(one.ids()):
+        if (one.name in names and not is_settled(one)) or not ids.isdisjoint(one.ids()):
             break
         group.append(waiting.popleft())
         count += one.count()
         ids |= one.ids()
-        new.add(one.name)
+        names.add(one.name)
     return group
 
 
@@ -235,23 +240,21 @@ class SubscriptionChanges:
         return None
 
     def _check_quota(self, subscriber: Subscriber, wanted: WantedChange, owned: dict[str, int]) -> None:
-        """Raise if the owner of the subscriber would have more subscriptions than it may have. Replacing and removing
-        is allowed, also to one that has too many."""
+        """Raise if the owner of the subscriber would have more subscriptions than it may have. If it becomes the owner
+        with this change, the subscriptions that are there count, too."""
         owner = subscriber.owner or wanted.owner
-        most = self._broker.directory.quotas(owner).max_subscriptions
-        if not most:
+        directory = self._broker.directory
+        if not directory.quotas(owner).max_subscriptions:
             return
         if owner not in owned:
-            owned[owner] = self._broker.directory.owned_subscriptions(owner)
+            owned[owner] = directory.owned_subscriptions(owner)
         index = self._registry.ephemeral_index if subscriber.ephemeral else self._registry.index
         fresh = sum(f"{subscriber.name}/{one.name}" not in index for one in wanted.put)
         gone = sum(f"{subscriber.name}/{name}" in index for name in wanted.remove)
-        if fresh > gone and owned[owner] + fresh - gone > most:
-            raise Forbidden(
-                f"{owner!r} has {owned[owner]} subscriptions and may have {most} (max_subscriptions): "
-                f"{fresh - gone} more are too many"
-            )
-        owned[owner] += max(fresh - gone, 0)
+        claimed = subscriber.subscriptions if not subscriber.owner else 0
+        more = claimed + fresh - gone
+        directory.check_quota(owner, more, owned[owner])
+        owned[owner] += max(more, 0)
 
     def _stored(self, group: list[WantedChange], stored: asyncio.Future[set[int]]) -> None:
         """The store has a group of changes, or refused them."""

@@ -28,5 +28,5 @@ def plain_errors() -> Iterator[None]:
         try:
             yield
         except HitboxError as problem:
-            print(f"hitbox: {problem}", file=sys.stderr)
+            print("; ".join([f"hitbox: {problem}", *getattr(problem, "__notes__", [])]), file=sys.stderr)
             raise SystemExit(2) from None

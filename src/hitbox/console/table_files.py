@@ -86,7 +86,8 @@ def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
 
 
 def read_schema(text: str) -> Schema:
-    """A schema from `price:float,city:string`, or from a JSON file (`-`: standard input) that maps names to types.
+    """A schema from `price:float,city:string`, or from a JSON file (`-`: standard input) that maps names to types, or
+    that is what `hitbox admin schema show --json` prints.
 
     >>> read_schema("price:float, city:string")
     Schema({'price': 'float', 'city': 'string'})
@@ -96,7 +97,7 @@ def read_schema(text: str) -> Schema:
             found: Any = json.loads(read_stdin() if text == STDIN else Path(text).read_bytes())
         except (OSError, ValueError, RecursionError) as problem:
             raise SchemaError(f"cannot read the schema {text}: {problem}") from None
-        return Schema.from_json(found) if isinstance(found, list) else Schema(found)
+        return Schema.from_json(found) if isinstance(found, list) or _is_shown(found) else Schema(found)
     attributes = {}
     for part in text.split(","):
         name, colon, kind = part.strip().rpartition(":")
@@ -106,6 +107,12 @@ def read_schema(text: str) -> Schema:
             raise SchemaError(f"attribute {name.strip()!r} is given twice")
         attributes[name.strip()] = kind.strip()
     return Schema(attributes)
+
+
+def _is_shown(found: Any) -> bool:
+    """Whether this is a list of attributes in an object, and no object of names and types."""
+    rows = found.get("attributes") if isinstance(found, dict) and len(found) == 1 else None
+    return isinstance(rows, list) and all(isinstance(row, dict) and {"name", "type"} <= row.keys() for row in rows)
 
 
 def infer_schema(events: pa.Table) -> Schema:

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Any
 
+import msgspec
+
 from hitbox.broker import admin
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BrokerError, Conflict, StoreFailed, StoreFull, Unknown
@@ -339,7 +341,8 @@ class Actors:
 
     async def _revive(self, subscriber: ModelSubscriber) -> None:
         broker = self.environment.broker
-        _, letters = await admin.dead_letters(broker, broker.directory.caller(""), subscriber.name, 5)
+        _, found = admin.dead_letters(broker, broker.directory.caller(""), None, subscriber.name, 5)
+        letters: list[dict[str, Any]] = [msgspec.json.decode(one) for one in found]
         for letter in letters:
             self.checks.letter(subscriber, letter["seq"], letter["tries"], letter["reason"])
             delivery = subscriber.delivery(self.model.of(letter["seq"]))

@@ -15,7 +15,7 @@ import pytest
 
 from hitbox.broker.access.principals import Principal, check_principal
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import BadRequest, Client, Forbidden, Overloaded
+from hitbox.broker.client import BadRequest, Client, Conflict, Forbidden, Overloaded
 from hitbox.broker.clock import time
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.auth import RateLimiter
@@ -82,6 +82,70 @@ def test_subscriptions(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_claims_and_hand_overs(tmp_path: Path) -> None:
+    """What a subscriber has already counts when it gets an owner."""
+
+    def texts(count: int, first: int = 0) -> list[dict[str, Any]]:
+        return [{"name": f"s{n}", "where": f"qty > {n}"} for n in range(first, first + count)]
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            async with Client(url) as first:
+                for name, count in (("many", 4), ("few", 2), ("none", 0)):
+                    await first.put_subscriber(name)
+                    await first.put_subscriptions(name, texts(count))
+                text = (await first.create_token("root"))["token"]
+            async with Client(url, text) as root:
+                await root.put_principal("ann", ["subscribe"], max_subscriptions=3)
+                token = (await root.create_token("ann"))["token"]
+                await root.put_principal("bob", ["subscribe"])
+                bobs = (await root.create_token("bob"))["token"]
+                async with Client(url, token) as ann, Client(url, bobs) as bob:
+                    told = r"'ann' has 0 subscriptions and may have 3 \(max_subscriptions\): 4 more are too many"
+                    with pytest.raises(Forbidden, match=told):
+                        await ann.put_subscriber("many")
+                    with pytest.raises(Forbidden, match=told):
+                        await ann.put_subscription("many", "s1", "qty > 5")  # replaces
+                    with pytest.raises(Forbidden, match=told):
+                        await ann.put_webhook("many", "https://192.0.2.1.example/")
+                    for given in ([], texts(1), texts(1, 9)):
+                        with pytest.raises(Forbidden, match="and may have 3"):
+                            await ann.subscriber("many", subscriptions=given).__aenter__()
+                    with pytest.raises(Conflict, match=told):
+                        await root.request("PUT", "/v1/subscribers/many", {}, owner="ann")
+                    assert broker.subscriber("many").owner == ""
+                    both = ann.put_subscription("few", "s0", "qty > 5"), ann.put_subscriptions("mine", texts(2))
+                    found = await asyncio.gather(*both, return_exceptions=True)
+                    assert sum(isinstance(one, Forbidden) for one in found) == 1
+                    await ann.put_subscriber("none")
+                    await bob.put_subscriptions("bobs", texts(2))
+                    with pytest.raises(Conflict, match=r"'ann' has 2 subscriptions and may have 3 .*: 2 more"):
+                        await root.request("PUT", "/v1/subscribers/bobs", {}, owner="ann")
+                    assert broker.subscriber("bobs").owner == "bob"
+                    await root.put_principal("ann", ["subscribe"], max_subscriptions=4)
+                    await root.request("PUT", "/v1/subscribers/bobs", {}, owner="ann")
+                    assert (await shown(root))["subscriptions"] == 4
+
+    asyncio.run(scenario())
+
+
+def test_only_one_principal_claims_a_subscriber(tmp_path: Path) -> None:
+    """Also of two whose changes come together."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("old", [sub("kept", "qty > 1")])
+            for name in ("ann", "bob"):
+                broker.directory.principals[name] = Principal(["subscribe"])
+            changes = [broker.subscribe("old", [sub(name, "qty > 1")], owner=name) for name in ("ann", "bob")]
+            found = await asyncio.gather(*changes, return_exceptions=True)
+            assert found[0] == []
+            assert "belongs to another principal" in str(found[1])
+            assert set(broker.registry.index) == {"old/kept", "old/ann"}
+
+    asyncio.run(scenario())
+
+
 def test_changes_of_one_group_count_together(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
@@ -141,13 +205,13 @@ def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             broker.directory.tokens.clear()
             broker.directory.protected = False
             assert broker.directory.usage.today("ann") == most // 2
-            await broker.publish([item(price=1.5)] * 2, "ann")
+            await broker.publish([item(price=1.5)] * 2, broker.acting_for("ann"))
             before = size(broker)
             with pytest.raises(Exception, match="max_day_bytes"):
-                await broker.publish([item(price=1.5)], "ann")
+                await broker.publish([item(price=1.5)], broker.acting_for("ann"))
             assert size(broker) == before
             now[0] += DAY
-            await broker.publish([item(price=1.5)], "ann")
+            await broker.publish([item(price=1.5)], broker.acting_for("ann"))
             assert broker.directory.usage.today("ann") == most // 4
         async with running(tmp_path, None) as broker:
             assert broker.directory.usage.today("ann") == most // 4
@@ -178,7 +242,7 @@ def test_what_is_not_stored_is_not_counted(tmp_path: Path, monkeypatch: pytest.M
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             broker.directory.principals["ann"] = Principal(["publish"], max_day_bytes=10_000)
-            await broker.publish([item(price=1.5)], "ann")
+            await broker.publish([item(price=1.5)], broker.acting_for("ann"))
             used = broker.directory.usage.today("ann")
 
             def full(*_: object) -> int:
@@ -187,7 +251,7 @@ def test_what_is_not_stored_is_not_counted(tmp_path: Path, monkeypatch: pytest.M
             with monkeypatch.context() as broken:
                 broken.setattr(broker.store, "append", full)
                 with pytest.raises(StoreFull):
-                    await broker.publish([item(price=1.5)], "ann")
+                    await broker.publish([item(price=1.5)], broker.acting_for("ann"))
             assert broker.directory.usage.today("ann") == used > 0
         async with running(tmp_path, None) as broker:
             assert broker.directory.usage.today("ann") == used
@@ -241,8 +305,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
             given = ["--max-subscriptions", "7", "--publish-rate", "2.5", "--max-day-bytes", "1000"]
             put = [*base, "put", "bob", "--role", "publish", *given, *where]
             await asyncio.to_thread(subprocess.run, put, check=True)
-            lines = await asyncio.to_thread(subprocess.check_output, [*base, "list", *where], text=True)
-            bob = next(one for one in map(json.loads, lines.splitlines()) if one["name"] == "bob")
+            lines = await asyncio.to_thread(subprocess.check_output, [*base, "list", "--json", *where], text=True)
+            bob = next(one for one in json.loads(lines)["principals"] if one["name"] == "bob")
             assert [bob[name] for name in ("max_subscriptions", "publish_rate", "max_day_bytes")] == [7, 2.5, 1000]
             assert (bob["subscriptions"], bob["day_bytes"]) == (0, 0)
             with pytest.raises(BadRequest, match="max_subscriptions must be 0"):

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -36,6 +37,7 @@ from hitbox.broker.http import routes, websocket
 from hitbox.broker.http.app import application
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.gate import Gate
+from hitbox.broker.http.openapi import describe
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.broker.webhook import WebhookSettings
 from support.broker_kit import SCHEMA, serving, until
@@ -165,6 +167,12 @@ def test_the_table_has_every_route() -> None:
     others = {("GET", "/v1/live"), ("GET", "/metrics"), ("GET", "/openapi.json"), ("POST", "/v1/backup")}
     others.add(("GET", STREAM))
     assert declared | others == set(ALLOWED)
+
+
+def test_the_description_has_every_route() -> None:
+    described = {(method.upper(), path) for path, methods in describe("1")["paths"].items() for method in methods}
+    public = {("GET", path) for path in OPEN if not path.startswith(("/page", "/v1")) and path != "/"}
+    assert described == set(ALLOWED) - {("GET", "/openapi.json")} | public
 
 
 def test_the_table_has_every_socket(tmp_path: Path) -> None:
@@ -636,6 +644,8 @@ def test_tokens_while_the_broker_runs(tmp_path: Path, caplog: pytest.LogCaptureF
                     await mine.next()
                 with pytest.raises(NotAllowed, match="valid token"):
                     await client.whoami()
+            with pytest.raises(BadRequest, match="would have expired already"):
+                await root.create_token("paris", expires=time.time() - 1)
             soon = await root.create_token("paris", expires=time.time() + 1)
             async with Client(s.url, soon["token"]) as client, client.subscriber("a.p") as mine:
                 with pytest.raises(Refused, match="expired"):
@@ -761,6 +771,105 @@ def test_a_token_revoked_during_a_long_request(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_connection_whose_token_expires_looks_at_no_other(tmp_path: Path) -> None:
+    looks = 0
+
+    class Counting(dict[str, Any]):
+        def get(self, *args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().get(*args)
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, contextlib.AsyncExitStack() as stack:
+            s.tokens["late"] = (await root.create_token("publish", expires=time.time() + 1000))["token"]
+            s.broker.directory.tokens = Counting(s.broker.directory.tokens)
+            costs = []
+            for _ in range(30):
+                before = looks
+                await stack.enter_async_context(_socket(s, "late", "/v1/publish"))
+                costs.append(looks - before)
+            assert max(costs) <= costs[0]
+            s.tokens["soon"] = (await root.create_token("publish", expires=time.time() + 1))["token"]
+            async with _socket(s, "soon", "/v1/publish") as soon:
+                await soon.wait_closed()
+                assert (soon.close_code, soon.close_reason) == (1008, "the token has expired")
+            assert len(s.broker.directory._watched) == 30
+
+    run(scenario())
+
+
+WAYS = ("http", "delayed", "cloudevents", "/v1/publish", "/v1/connect")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("change", ["token", "role", "predicate", "other"])
+def test_rights_that_change_during_the_check_of_a_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, change: str
+) -> None:
+    """Many events are checked in a thread. A change that was answered meanwhile holds for them."""
+    started, release = threading.Event(), threading.Event()
+    real = Broker.check
+
+    def slow(broker: Broker, items: Any) -> list[bytes]:
+        started.set()
+        assert release.wait(60)
+        return real(broker, items)
+
+    events: list[dict[str, Any]] = [{"event": PARIS}] * 300
+    kind, items = "application/json", events
+    if way == "delayed":
+        items = [{**one, "delay_seconds": 60} for one in events]
+    if way == "cloudevents":
+        kind = "application/cloudevents-batch+json"
+        items = [{"specversion": "1.0", "id": f"{n}", "source": "/x", "type": "t", "data": PARIS} for n in range(300)]
+
+    async def send(s: Scene, socket: Any) -> int:
+        """The status; 0: the connection was closed."""
+        if not way.startswith("/"):
+            answer = await s.ask("ann", "POST", "/v1/events", items, **{"content-type": kind})
+            return answer.status_code
+        try:
+            found = await _publish(socket, 1, *[PARIS] * 300)
+        except ConnectionClosed:
+            return 0
+        return 201 if found["type"] == "done" else 403
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root, contextlib.AsyncExitStack() as stack:
+            await root.put_principal("ann", ["publish", "subscribe"], publish="price > 0")
+            made = await root.create_token("ann")
+            s.tokens["ann"] = made["token"]
+            socket = None
+            if way.startswith("/"):
+                socket = await stack.enter_async_context(_socket(s, "ann", way))
+            if way == "/v1/connect":
+                await socket.send('{"type": "hello", "subscriber": "ann"}')
+                await socket.recv()
+            monkeypatch.setattr(Broker, "check", slow)
+            task = asyncio.create_task(send(s, socket))
+            await asyncio.to_thread(started.wait, 60)
+            if change == "token":
+                await root.revoke_token(made["id"])
+            elif change == "role":
+                await root.put_principal("ann", ["observe"])
+            elif change == "predicate":
+                await root.put_principal("ann", ["publish", "subscribe"], publish="price > 100")
+            else:
+                await root.put_principal("bob", ["publish"], publish="price > 100")
+            release.set()
+            status = await task
+            if change == "other":
+                assert status == 201
+            else:
+                assert status in (0, 401, 403)
+            await s.broker.writer.submit(lambda: None)  # what was accepted by mistake would be stored before
+            count = s.broker.store.events.rows() + s.broker.store.delayed.rows()
+            assert count == (300 if change == "other" else 0)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     "names", ["", "a*b", "**", "/", "a/b", "a/**", "../*", "é*", "a" * 102 + "*", "*" * 50, "a\n", "\u0430*"]
 )
@@ -807,6 +916,54 @@ def test_an_older_store_keeps_its_tokens(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert list(store.get_meta("tokens").values()) == ["0" * 64]  # an older version lets nobody in
     store.close()
+
+
+CLAIMS: dict[str, tuple[str, str, str, Any]] = {
+    "new": ("ann", "PUT", "/v1/subscribers/fresh", {}),
+    "unowned": ("ann", "PUT", "/v1/subscribers/old", {}),
+    "one": ("ann", "PUT", "/v1/subscribers/fresh/subscriptions/s", {"where": "price > 0"}),
+    "many": ("ann", "POST", "/v1/subscribers/old/subscriptions", [{"name": "s", "where": "price > 0"}]),
+    "webhook": ("ann", "PUT", "/v1/subscribers/old/webhook", {"url": "https://192.0.2.1.example/"}),
+    "hand-over": ("root", "PUT", "/v1/subscribers/old?owner=ann", {}),
+    "hello": ("ann", "hello", "fresh", []),
+    "hello-put": ("ann", "hello", "fresh", [{"name": "s", "where": "price > 0"}]),
+}
+
+
+@pytest.mark.parametrize("first", ["claim", "removal"])
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_no_subscriber_belongs_to_a_principal_that_was_removed(tmp_path: Path, claim: str, first: str) -> None:
+    """Both wait behind another change, and take place in their order."""
+    who, method, path, body = CLAIMS[claim]
+
+    async def ask(s: Scene) -> bool:
+        if method != "hello":
+            return (await s.ask(who, method, path, body)).is_success
+        async with _socket(s, "ann", "/v1/connect") as socket:
+            await socket.send(json.dumps({"type": "hello", "subscriber": path, "put": body}))
+            return bool(json.loads(await socket.recv())["type"] == "welcome")
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            s = Scene(broker, url, {}, http)
+            await s.ask("", "PUT", "/v1/subscribers/old", {})
+            s.tokens["root"] = (await s.ask("", "POST", "/v1/tokens", {"principal": "root"})).json()["token"]
+            await s.ask("root", "PUT", "/v1/principals/ann", {"roles": ["subscribe"]})
+            s.tokens["ann"] = (await s.ask("root", "POST", "/v1/tokens", {"principal": "ann"})).json()["token"]
+            steps = [ask(s), s.ask("root", "DELETE", "/v1/principals/ann")]
+            tasks: list[asyncio.Task[Any]] = []
+            async with broker.change_barrier.exclusive():
+                for step in steps if first == "claim" else reversed(steps):
+                    tasks.append(asyncio.create_task(step))
+                    await until(lambda: len(broker._changes) == len(tasks) or tasks[-1].done())
+            found = await asyncio.gather(*tasks)
+            claimed, removed = found if first == "claim" else reversed(found)
+            assert (claimed, removed.status_code) == ((True, 409) if first == "claim" else (False, 204))
+            owners = {"ann"} if claimed else set()
+            assert {one.owner for one in broker.registry.by_name.values()} - {""} == owners
+            assert {owner for _, owner, _ in broker.store.owners.scan()} == owners
+
+    run(scenario())
 
 
 def test_an_unowned_subscriber_belongs_to_the_first_who_uses_it(tmp_path: Path) -> None:
@@ -872,15 +1029,34 @@ def test_the_commands(tmp_path: Path) -> None:
         rights = ("--role", "subscribe", "--role", "publish", "--names", "ann.*", "--see", "price > 1")
         hitbox_admin("principals", "put", "ann", *rights, token=root)
         (ann,) = hitbox_admin("tokens", "create", "ann", "--days", "1", "--role", "publish", token=root)
-        listed = [json.loads(line) for line in hitbox_admin("tokens", "list", token=root)]
+        listed = json.loads("".join(hitbox_admin("tokens", "list", "--json", token=root)))["tokens"]
         (mine,) = [one for one in listed if one["principal"] == "ann"]
         assert mine["roles"] == ["publish"]
         assert ann not in str(listed)
-        (shown,) = [json.loads(x) for x in hitbox_admin("principals", "list", token=root) if "ann" in x]
-        assert (shown["names"], shown["see"], shown["tokens"]) == ("ann.*", "price > 1", 1)
-        assert json.loads(hitbox_admin("tokens", "limit", mine["id"], "--days", "0.5", token=root)[0])["expires"]
-        hitbox_admin("tokens", "revoke", mine["id"], token=root)
-        hitbox_admin("principals", "delete", "ann", token=root)
+        head, row, _, total = hitbox_admin("tokens", "list", token=root)
+        assert head.split() == ["id", "principal", "roles", "expires", "note"]
+        assert row.split()[:3] == [mine["id"], "ann", "publish"]
+        assert total == "2 tokens"
+
+        def rights_of_ann() -> Any:
+            listed = json.loads("".join(hitbox_admin("principals", "list", "--json", token=root)))["principals"]
+            return next(one for one in listed if one["name"] == "ann")
+
+        before = rights_of_ann()
+        assert (before["names"], before["see"], before["tokens"]) == ("ann.*", "price > 1", 1)
+        said = hitbox_admin("principals", "put", "ann", "--publish-rate", "100", token=root)
+        assert [line.split(maxsplit=1) for line in said if line.startswith(("names", "see", "publish_rate"))] == [
+            ["names", "ann.*"], ["see", "price > 1"], ["publish_rate", "100.0"]
+        ]  # fmt: skip
+        assert rights_of_ann() == {**before, "publish_rate": 100}
+        hitbox_admin("principals", "put", "ann", "--role", "", "--see", "", token=root)
+        assert rights_of_ann() == {**before, "publish_rate": 100, "roles": [], "see": ""}
+        assert hitbox_admin("principals", "list", token=root)[-1] == "2 principals"
+        limited = "".join(hitbox_admin("tokens", "limit", mine["id"], "--days", "0.5", "--json", token=root))
+        assert json.loads(limited)["expires"] < mine["expires"]
+        (said,) = hitbox_admin("tokens", "revoke", mine["id"], token=root)
+        assert said == f"revoked the token {mine['id']}; nobody gets in with it any more"
+        assert hitbox_admin("principals", "delete", "ann", token=root) == ["removed ann and its tokens"]
         refused = runner.invoke(cli.app, ["admin", "stats"], env={"HITBOX_URL": url, "HITBOX_TOKEN": ann})
         assert refused.exit_code == 2
         assert ann not in refused.output

@@ -14,9 +14,11 @@ import httpx
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 
 from hitbox.broker.broker import Broker
+from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, CannotListen, NotAllowed, StoreFailed
@@ -27,6 +29,7 @@ from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from support.broker_kit import SCHEMA, serving, until
 from support.certificates import Authority
+from support.served import served
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -201,3 +204,27 @@ def test_plain_text_off_loopback_needs_a_flag(tmp_path: Path) -> None:
             await serve(broker, AccessControl(False), "0.0.0.0", 0, lambda _: None, asyncio.Event())
 
     run(scenario())
+
+
+def test_the_commands_take_their_files_from_the_environment(tmp_path: Path) -> None:
+    """Every command, `backup` included, with an authority of its own and a certificate that the broker asks for."""
+    authority = Authority(tmp_path / "ca", "authority")
+    cert, key = authority.issue("server")
+    both = tmp_path / "ann.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("ann")))
+    environment = {"HITBOX_CA": str(authority.cert), "HITBOX_CLIENT_CERT": str(both)}
+    tls = ["--tls-cert", str(cert), "--tls-key", str(key), "--tls-client-ca", str(authority.cert)]
+    with served(tmp_path / "data", "--schema", "qty:int", *tls) as url:
+        for command in (
+            ["publish", '{"qty": 1}', "--url", url],
+            ["admin", "stats", "--url", url],
+            ["admin", "backup", url, str(tmp_path / "copy")],
+        ):
+            done = CliRunner().invoke(app, command, env=environment)
+            assert done.exit_code == 0, done.stderr
+            refused = CliRunner().invoke(app, [one if one != str(tmp_path / "copy") else "no" for one in command])
+            assert "name the certificate of an authority of your own in HITBOX_CA" in refused.stderr
+        plain = ["--url", url.replace("https", "http")]
+        for command in (["admin", "stats"], ["publish", '{"qty": 1}'], ["subscribe", "qty > 0", "--wait", "0.3"]):
+            assert "does it want https://?" in CliRunner().invoke(app, [*command, *plain]).stderr
+    assert (tmp_path / "copy" / "hitbox.db").is_file()

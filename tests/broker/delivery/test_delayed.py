@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
+from msgspec import Raw
 
 import hitbox
 from hitbox.broker.access.principals import Principal, TokenSettings
@@ -87,7 +89,8 @@ def test_they_are_delivered_in_the_order_in_which_they_are_due(tmp_path: Path, l
 async def stored(broker):  # type: ignore[no-untyped-def]
     from hitbox.broker import admin
 
-    return await admin.events(broker, 1, 100)
+    found, _ = admin.events(broker, broker.directory.caller(""), 1, 100)
+    return [msgspec.json.decode(one) for one in found]
 
 
 def test_the_time_to_live_begins_when_it_is_due(tmp_path: Path, later: Later) -> None:
@@ -213,7 +216,9 @@ def test_a_full_store(tmp_path: Path, later: Later) -> None:
     async def scenario() -> None:
         async with running(tmp_path, max_store_bytes=600_000) as broker:
             await broker.subscribe("ann", [Subscription("all", "qty >= 0", 4)])
-            await broker.publish([PublishedEvent({"qty": 1}, payload="x" * 20_000, delay_seconds=6000)] * 3)
+            await broker.publish(
+                [PublishedEvent({"qty": 1}, payload=Raw(b'"%b"' % (b"x" * 20_000)), delay_seconds=6000)] * 3
+            )
             await publish_until_full(broker)
             with pytest.raises(hitbox.HitboxError, match="full"):
                 await broker.publish([event(2)] * 1_000)
@@ -225,6 +230,35 @@ def test_a_full_store(tmp_path: Path, later: Later) -> None:
             await until(lambda: broker.waiting == 0)
             assert broker.change_barrier.events_inside == 0
         assert check(tmp_path) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_fails_stops_nothing(tmp_path: Path, later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event is moved, then it cannot be read when the next one is due."""
+    monkeypatch.setattr("hitbox.broker.delivery.delayed.PAUSE_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            ann = await Listener(broker).attach("ann")
+            await broker.subscribe("ann", EVERYTHING)
+            await broker.publish([event(1, 60)])
+            await broker.publish([event(2, 600)])
+            failures: list[apsw.Error] = []
+            first_due = broker.store.first_due
+
+            def fail_once() -> int | None:
+                if not failures:
+                    failures.append(apsw.BusyError("locked"))
+                    raise failures[0]
+                return first_due()
+
+            monkeypatch.setattr(broker.store, "first_due", fail_once)
+            later(61)
+            await until(lambda: ann.seqs() == [1] and failures)
+            later(601)
+            await until(lambda: ann.seqs() == [1, 2])
+            await ann.leave()
 
     asyncio.run(scenario())
 

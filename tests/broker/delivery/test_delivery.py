@@ -25,7 +25,7 @@ from hitbox.broker.errors import BadRequest
 from hitbox.broker.http.websocket import DeliveryNumbers
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscriber
-from support.broker_kit import Listener, item, running, serving, sub, until
+from support.broker_kit import Listener, held_up, item, running, serving, sub, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -462,6 +462,31 @@ def test_a_dead_letter_whose_event_is_pending_anyway_does_not_come_twice(tmp_pat
             await until(lambda: broker.mailbox("ann").pending == 0)
             assert sorted(again.seqs()) == [1, 2, 3]
             await again.leave()
+
+    run(scenario())
+
+
+def test_a_fetch_does_not_bring_back_what_was_acknowledged_meanwhile(tmp_path: Path) -> None:
+    """The numbers are known from an earlier connection."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.publish([item(qty=1)] * 5)
+            await until(broker.caught_up)
+            ann = Listener(broker, auto=False)
+            async with held_up(broker):
+                ann.mailbox = broker.mailbox("ann")
+                broker.connect(ann.mailbox, ann, 100)
+                ann.task = asyncio.create_task(ann.run())
+                await until(lambda: ann.mailbox.gone is not None)  # it waits for what is fetched
+                answered = broker.tracker.acknowledge(ann.mailbox, [1, 2, 4])
+            assert answered is not None
+            await answered
+            await until(lambda: 5 in ann.seqs())
+            assert ann.seqs() == [3, 5]
+            assert ann.mailbox.pending == 2
+            await ann.leave()
 
     run(scenario())
 

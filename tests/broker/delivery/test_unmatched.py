@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -57,7 +58,8 @@ def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) ->
             broker.tracker.refuse(lost.mailbox, [3])
             broker.tracker.acknowledge(lost.mailbox, [1])
             await until(lambda: broker.store.dead.rows() == 1 and lost.mailbox.pending == 0)
-            _, (letter,) = await admin.dead_letters(broker, broker.directory.caller(""), "lost", 10)
+            _, (raw,) = admin.dead_letters(broker, broker.directory.caller(""), None, "lost", 10)
+            letter = msgspec.json.decode(raw)
             assert (letter["seq"], letter["subscriptions"]) == (3, [])
             assert await admin.replay(broker, "lost", 1) == 2
             assert await admin.replay(broker, "ann", 1) == 0  # its delivery is pending anyway

@@ -15,14 +15,17 @@ import threading
 import time
 from collections.abc import Coroutine
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpcore
 import httpx
 import pytest
+from httpcore._backends.anyio import AnyIOStream
 
 from hitbox.broker import metrics
+from hitbox.broker.access.principals import EVERYTHING
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
 from hitbox.broker.clock import time as clock
@@ -181,9 +184,11 @@ def test_other_answers_are_tried_again_and_become_dead_letters(tmp_path: Path, s
             bad = answer(status, location=there.url() + "&followed")
             there.answers = [bad, bad, bad]
             await broker.put_webhook("ann", WebhookSettings(there.url()))
+            assert shown(broker)["requests"] == 0
             await publish(broker)
             await until(lambda: broker.statistics.counts["dead"] == 1)
             assert [one.deliveries[0]["attempt"] for one in there.got] == [1, 2, 3]
+            assert shown(broker)["requests"] == 3
             assert not any("followed" in one.line for one in there.got)
             (letter,) = (await client.request("GET", "/v1/dead"))["letters"]
             assert f"webhook: the target answered {status}" in letter["reason"]
@@ -257,6 +262,42 @@ def test_an_endless_answer_is_not_read(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_answers_before_the_answer_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target sends `100 Continue` as long as it is read: others get a turn after every few, and the request fails."""
+    turns, reads = 0, list[tuple[int, int]]()
+    read = AnyIOStream.read
+
+    async def watched(self: Any, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = await read(self, max_bytes, timeout)
+        reads.append((len(data), turns))
+        return data
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(AnyIOStream, "read", watched)
+
+    async def scenario() -> None:
+        async with private(tmp_path) as (broker, _), target() as there:
+            await prepare(broker)
+            there.answers = [b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000]
+            await broker.put_webhook("ann", WebhookSettings(there.url()))
+            others = asyncio.create_task(take_turns())
+            await publish(broker)
+            await until(lambda: broker.statistics.webhook_requests["unreachable"] == 1)
+            others.cancel()
+            sizes = [size for size, _ in reads[:-1]]
+            assert max(sizes) <= 8 * 1024
+            assert sum(sizes) <= target_address.ANSWER_BYTES
+            assert all(later > before for (_, before), (_, later) in pairwise(reads))
+            await until(lambda: pending(broker) == 0)  # tried again
+
+    run(scenario())
+
+
 def test_a_body_that_does_not_end_does_not_matter(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private(tmp_path) as (broker, _), target() as there:
@@ -283,6 +324,7 @@ def test_a_principal_that_claims_a_subscriber_changes_nothing_else(tmp_path: Pat
     async def scenario() -> None:
         async with private(tmp_path) as (broker, _):
             await prepare(broker, Options(shared=True))
+            broker.directory.principals["root"] = EVERYTHING
             await broker.put_webhook("ann", WebhookSettings("https://webhooks.invalid/", SECRET))
             await broker.pause("ann", True)
             await broker.subscribe("ann", [sub("t", "qty > 1")], owner="root")
@@ -490,6 +532,42 @@ def test_what_waits_for_its_turn_while_its_subscriber_is_paused_is_not_sent(tmp_
     run(scenario())
 
 
+@pytest.mark.parametrize("change", [{"see": "city = 'Paris'"}, {"names": "other.*"}, {"roles": ["publish"]}])
+def test_what_waits_for_its_turn_while_the_owner_loses_rights_is_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(webhooks, "AGAIN_SECONDS", 0.05)
+    all_rights: dict[str, Any] = {"roles": ["subscribe"]}
+
+    async def scenario() -> None:
+        async with private(tmp_path, max_webhook_requests=1) as (broker, url), target() as there:
+            there.hold = asyncio.Event()
+            async with Client(url) as local:
+                root_token = (await local.create_token("root"))["token"]
+            async with Client(url, root_token) as root:
+                await root.put_principal("ann", **all_rights)
+                async with Client(url, (await root.create_token("ann"))["token"]) as ann:
+                    await ann.put_subscription("ann", "s", "qty > 0")
+                    await ann.put_webhook("ann", there.url(), batch=3, max_requests=2)
+                await root.publish({"qty": 1, "city": "Rome"})
+                await until(lambda: there.at_once)
+                await root.publish_many([{"qty": 1, "city": "Rome"}, {"qty": 1, "city": "Paris"}])
+                await until(lambda: len(broker.mailbox("ann").in_flight) == 3)
+                await root.put_principal("ann", **all_rights | change)
+                there.hold.set()
+                if "see" in change:
+                    await until(lambda: pending(broker) == 0)
+                    assert there.seqs() == [1, 3]
+                else:
+                    await until(lambda: shown(broker)["problem"])
+                    assert there.seqs() == [1]
+                    await root.put_principal("ann", **all_rights)
+                    await until(lambda: pending(broker) == 0)
+                    assert sorted(set(there.seqs())) == [1, 2, 3]
+
+    run(scenario())
+
+
 def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with (
@@ -499,6 +577,9 @@ def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         ):
             await prepare(broker, Options(backoff_seconds=0.01, max_tries=1000))
             for host in (
+                "localhost",
+                "LOCALHOST.",
+                "broker.localhost",
                 "127.0.0.1",
                 "[::1]",
                 "10.0.0.1",
@@ -510,7 +591,8 @@ def test_private_addresses_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
                 refused = await http.put(HOOK, json={"url": f"https://{host}:{there.port}/"})
                 assert (refused.status_code, "allow_private_webhooks" in refused.text) == (400, True), host
             assert (await http.put(HOOK, json={"url": there.url()})).status_code == 400  # plain http
-            assert (await http.put(HOOK, json={"url": f"https://localhost:{there.port}/"})).status_code == 200
+            monkeypatch.setattr(target_address.CheckedNetwork, "resolve", lambda *_: ["127.0.0.1"])
+            assert (await http.put(HOOK, json={"url": f"https://inside.example:{there.port}/"})).status_code == 200
             await publish(broker)
             await until(lambda: broker.statistics.webhook_requests["blocked"] >= 2)
             assert "no public address" in shown(broker)["problem"]
@@ -595,7 +677,7 @@ def test_addresses() -> None:
         "192.0.0.1", "192.168.1.1", "198.18.0.1", "203.0.113.5", "224.0.0.1", "239.1.1.1", "240.0.0.1",
         "255.255.255.255", "::", "::1", "::127.0.0.1", "::ffff:0.0.0.0", "::ffff:127.0.0.1", "::ffff:169.254.169.254",
         "64:ff9b::7f00:1", "100::1", "2001:db8::1", "2002:7f00:1::", "2001:0:1::1", "fc00::1", "fd12::1", "fe80::1",
-        "fe80::1%lo", "fec0::1", "ff02::1", "ff0e::1",
+        "fe80::1%lo", "fec0::1", "ff02::1", "ff0e::1", "192.0.0.8", "192.88.99.1", "3fff::1", "::ffff:192.0.0.8",
     ]  # fmt: skip
     assert [text for text in public if not is_public(text)] == []
     assert [text for text in others if is_public(text)] == []

@@ -233,6 +233,13 @@ def test_tokens_hosts_and_origins(tmp_path: Path) -> None:
                 await connect(socket, additional_headers=good, origin="http://evil.example")  # type: ignore[arg-type]
             async with connect(socket, subprotocols=["hitbox.json.2", f"bearer.{token}"]) as opened:  # type: ignore[list-item]
                 assert opened.subprotocol == "hitbox.json.2"
+            for known in (["hitbox.msgpack", "hitbox.json.2"], None):
+                async with connect(socket, additional_headers=good, subprotocols=known) as opened:  # type: ignore[arg-type]
+                    assert opened.subprotocol == (known and known[1])
+            for unknown in (["hitbox.msgpack"], ["mqtt", f"bearer.{token}"]):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(socket, subprotocols=unknown)  # type: ignore[arg-type]
+                assert b"is not known here: use hitbox.json.2" in (refused.value.response.body or b"")
             with pytest.raises(NotAllowed):
                 async with Client(url, "wrong") as client, client.subscriber("ann"):
                     pass

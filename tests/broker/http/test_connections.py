@@ -27,8 +27,10 @@ from hitbox.broker.http import connections
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.lookups import Lookups
+from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.settings import Settings
 from support.broker_kit import SCHEMA, Listener, item, serving, sub, until
+from support.raw_websocket import frame, read_frame, upgraded
 
 DOORMAN = connections.Doorman(Settings(), Counter())
 SHORT: dict[str, Any] = {"request_seconds": 0.3, "body_seconds": 0.4, "hello_seconds": 0.3, "stall_seconds": 0.5}
@@ -119,6 +121,54 @@ def test_a_websocket_without_a_hello_is_closed(tmp_path: Path) -> None:
     run(scenario())
 
 
+UPGRADE = (
+    b"GET /v1/publish HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nsec-websocket-version: 13\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"content-length: 5\r\n\r\n",
+        b"content-length: 5\r\n\r\nhello",
+        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"x: " + b"y" * 9000 + b"\r\n\r\n",
+        b"x: y\r\n" * 300 + b"\r\n",
+    ],
+    ids=["body-awaited", "body", "chunks", "long-line", "headers"],
+)
+def test_an_upgrade_that_is_not_taken_is_answered(tmp_path: Path, rest: bytes) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, max_sockets=1) as (_, url):
+            for _ in range(3):  # none of them keeps its place
+                answer = await asyncio.wait_for(drip(url, UPGRADE + rest, b""), 20)
+                assert answer.startswith(b"HTTP/1.1 400 ")
+            async with httpx.AsyncClient(base_url=url) as http:
+                assert (await http.get("/livez")).status_code == 200
+
+    run(scenario())
+
+
+def test_an_upgrade_that_nobody_answers_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stuck(self: PublishSession) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with serving(tmp_path, **SHORT) as (broker, url):
+            with monkeypatch.context() as patched:
+                patched.setattr(PublishSession, "run", stuck)
+                assert await asyncio.wait_for(drip(url, UPGRADE + b"\r\n", b""), 20) == b""
+            assert broker.statistics.closed["head"] == 1
+            async with Client(url) as client:  # one that is answered stays
+                await client.publish({"qty": 1})
+                await asyncio.sleep(0.5)
+                await client.publish({"qty": 2})
+            assert broker.statistics.closed["head"] == 1
+
+    run(scenario())
+
+
 def test_who_takes_nothing_is_cut_and_gets_it_later(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, **SHORT) as (broker, url):
@@ -190,7 +240,9 @@ def test_headers_and_connections_of_an_address_are_limited(tmp_path: Path) -> No
             closed = broker.statistics.closed
             large = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nx: " + b"y" * 9000
             assert (await drip(url, large, b"y")).startswith(b"HTTP/1.1 400")
-            assert closed["header_bytes"] == 1
+            complete = large[:4100] + b"\r\n\r\n"
+            assert (await drip(url, complete, b"")).startswith(b"HTTP/1.1 400")
+            assert closed["header_bytes"] == 2
             held = [await opened(url) for _ in range(3)]
             reader, _ = await opened(url)
             with suppress(ConnectionError):
@@ -203,7 +255,7 @@ def test_headers_and_connections_of_an_address_are_limited(tmp_path: Path) -> No
                 await until(lambda: not connections_of(broker))
                 shown = (await http.get("/metrics")).text
             assert 'hitbox_connections_refused_total{reason="address"} 1.0' in shown
-            assert 'hitbox_connections_refused_total{reason="header_bytes"} 1.0' in shown
+            assert 'hitbox_connections_refused_total{reason="header_bytes"} 2.0' in shown
 
         async with serving(tmp_path / "rate", address_rate=5) as (broker, url):
             for _ in range(12):
@@ -212,7 +264,48 @@ def test_headers_and_connections_of_an_address_are_limited(tmp_path: Path) -> No
             await until(lambda: broker.statistics.closed["rate"] > 0)
 
     def connections_of(broker: Broker) -> int:
-        return sum(broker.statistics.closed.values()) < 2
+        return sum(broker.statistics.closed.values()) < 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_body_of_two_lengths_is_refused(tmp_path: Path, order: int) -> None:
+    """A proxy may believe the other one, and take what follows for a part of the body."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            body = b'{"event": {"qty": 1}}'
+            chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            lengths = [b"content-length: %d\r\n" % (len(chunked) + len(GET)), b"transfer-encoding: chunked\r\n"]
+            start = b"POST /v1/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            answer = await drip(url, start + b"".join(lengths[::order]) + b"\r\n" + chunked + GET, b"")
+            assert answer.startswith(b"HTTP/1.1 400")
+            assert answer.count(b"HTTP/1.1") == 1
+            assert broker.store.events.rows() == 0
+
+    run(scenario())
+
+
+def test_ephemeral_subscribers_are_limited_as_the_others_are(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, max_subscribers=2) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+
+            async def hello(socket: Any) -> dict[str, Any]:
+                await socket.send('{"type": "hello", "ephemeral": true}')
+                return dict(json.loads(await socket.recv()))
+
+            address = "ws" + url.removeprefix("http") + "/v1/connect"
+            assert (await http.put("/v1/subscribers/bob", json={})).status_code == 200
+            async with connect(address, proxy=None) as one, connect(address, proxy=None) as two:
+                assert (await hello(one))["type"] == "welcome"
+                assert "2 subscribers are the most" in (await hello(two))["error"]["message"]
+                await two.wait_closed()
+                assert two.close_code == 1013
+                assert (await http.put("/v1/subscribers/ann", json={})).status_code == 429
+            await until(lambda: len(broker.registry.by_name) == 1)
+            async with connect(address, proxy=None) as three:
+                assert (await hello(three))["type"] == "welcome"
 
     run(scenario())
 
@@ -468,29 +561,6 @@ def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: p
 # ---- frames
 
 
-def frame(data: bytes, kind: int = 0x81) -> bytes:
-    mask = b"\x01\x02\x03\x04"
-    size = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
-    return bytes([kind]) + size + mask + bytes(byte ^ mask[at % 4] for at, byte in enumerate(data))
-
-
-async def upgraded(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, port = url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    lines = ["GET /v1/connect HTTP/1.1", f"Host: {host}:{port}", "Upgrade: websocket", "Connection: Upgrade",
-             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version: 13", "", ""]  # fmt: skip
-    writer.write("\r\n".join(lines).encode())
-    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-    return reader, writer
-
-
-async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    kind, size = await reader.readexactly(2)
-    if size >= 126:
-        size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8), "big")
-    return kind & 15, await reader.readexactly(size)
-
-
 def window(broker: Broker) -> int:
     """What is left of the window of ann's connection."""
     mailbox = broker.mailbox("ann")
@@ -552,6 +622,7 @@ def test_a_flood_of_frames_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.
     [
         (b"\x81\xff" + (2**40).to_bytes(8, "big"), 1009),  # larger than a message may be
         (b"\x81\xff" + (100_001).to_bytes(8, "big") + bytes(50_000), 1009),
+        (frame(b'{"type": ', 0x01) + frame(b"", 0x00) * 10_000, 1009),  # which have no size
         (b"\x81\x02{}", 1002),  # not masked
         (frame(b"{}", 0x83), 1002),  # an opcode that does not exist
         (frame(b"{}", 0xC1), 1002),  # compressed, which was not agreed

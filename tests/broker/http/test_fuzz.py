@@ -167,5 +167,6 @@ def test_the_description_holds(broker: tuple[str, int], tmp_path: Path) -> None:
     command += ["--max-time", "45", "--phases", "coverage,fuzzing", "--no-color"]
     # predicates are more than a JSON schema can say: valid by the schema may be refused
     command += ["--exclude-checks", "positive_data_acceptance"]
+    command += ["--exclude-path-regex", "/deliveries$|^/v1/live$|^/v1/backup$"]  # streams, which do not end
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -19,6 +19,7 @@ import pytest
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.dispatcher import BATCH
 from hitbox.broker.errors import StoreFull
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.store.group_commit import Job, Writer
 from hitbox.broker.store.store import Store
 from hitbox.simulator.disk import Faults, SimulatedDisk
@@ -45,6 +46,16 @@ def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
+
+
+async def publish_until_refused(broker: Broker, batch: list[PublishedEvent]) -> int:
+    """Publish batches, each when the one before is matched; the last event that was accepted."""
+    last = 0
+    with contextlib.suppress(StoreFull):
+        while True:
+            await until(lambda: broker.waiting == 0, 60)
+            last = await broker.publish(batch) + len(batch) - 1
+    return last
 
 
 def test_a_full_filesystem(small_disk: Path) -> None:
@@ -90,6 +101,62 @@ def test_retention_makes_room_on_a_full_filesystem(small_disk: Path) -> None:
             await until(lambda: not broker.writer.full, 30)
             assert await broker.publish([item(qty=1)]) == last + 1
         Store(small_disk / "data").close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("small_disk", ["48m"], indirect=True)
+def test_a_commit_that_could_not_be_copied_into_the_database_is_refused(small_disk: Path) -> None:
+    """The log of one large commit fits on the disk, but not beside what it adds to the database."""
+
+    async def scenario() -> None:
+        async with running(small_disk / "data", keep_seconds=0) as broker:
+            await broker.subscribe("ann", [sub("s", "qty = 1")])
+            batch = [item(qty=1, city="x" * 500)] * 5_000
+            last = await publish_until_refused(broker, batch)
+            assert last > 10_000
+            ann = await Listener(broker).attach("ann", window=1_000)
+            await until(lambda: ann.mailbox.pending == 0, 60)
+            assert ann.seqs() == list(range(1, last + 1))
+            await until(lambda: not broker.writer.full, 60)
+            assert await broker.publish(batch[:10]) == last + 1
+            assert broker.store.maintenance_errors == {}
+        Store(small_disk / "data").close()
+
+    asyncio.run(scenario())
+
+
+def test_acknowledgements_make_room_for_deliveries_that_find_none(tmp_path: Path) -> None:
+    """The deliveries of 256 events to 20 subscribers who are away wait for room. What ann acknowledges goes ahead of
+    them, and so does what she gets meanwhile."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, keep_seconds=1e6) as broker:
+            for n in range(20):
+                await broker.subscribe(f"away{n}", [sub("s" * 90, "qty = 2")])
+            await broker.subscribe("ann", [sub("s" * 100, "qty = 1"), sub("t" * 100, "qty > 0 AND qty < 2")])
+            for _ in range(20):
+                await broker.publish([item(qty=1)] * 200)
+            await until(lambda: broker.store.deliveries.rows() == 4_000)
+            ann = await Listener(broker, auto=False).attach("ann", window=1_000)
+            await until(lambda: len(ann.got) == 1_000)
+            used = await broker.writer.submit(broker.store.used_bytes)
+            await broker.writer.submit(lambda: broker.store.set_max_bytes(used + 100_000))
+            await broker.publish([item(qty=2)] * 256)
+            await until(lambda: broker.writer.full)
+            await asyncio.sleep(0.5)
+            assert broker.tracker.stored == 4_000 < broker.tracker.recorded
+            unstored = [4_001, 4_256]  # of somebody else, or not there: nobody waits until there is room for them
+            looked_up = broker.tracker.acknowledge(ann.mailbox, [*unstored, 4_000])
+            assert looked_up is not None
+            await asyncio.wait_for(looked_up, 20)
+            assert broker.tracker.stored == 4_000
+            ann.auto = True
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs())
+            await until(lambda: broker.tracker.stored == 4_256)
+            await until(lambda: ann.mailbox.pending == 0)
+            assert ann.seqs() == list(range(1, 4_000))
+            assert {broker.mailbox(f"away{n}").pending for n in range(20)} == {256}
 
     asyncio.run(scenario())
 

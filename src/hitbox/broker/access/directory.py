@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ from hitbox.broker.access.principals import (
 from hitbox.broker.access.rights import SUBSCRIBE, Caller, Need
 from hitbox.broker.access.usage import PREFIX, Usage
 from hitbox.broker.clock import time
-from hitbox.broker.errors import BadRequest, Conflict, NotAllowed, Unknown
+from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Unknown
 from hitbox.broker.settings import check_name
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
@@ -213,12 +214,26 @@ class Directory:
         """The subscriptions of all subscribers of a principal."""
         return sum(one.subscriptions for one in self.registry.by_name.values() if one.owner == name)
 
+    def check_quota(
+        self, name: str, more: int, owned: int | None = None, refusal: type[HitboxError] = Forbidden
+    ) -> None:
+        """Raise if a principal would have more subscriptions than it may have. One that has too many may keep them.
+        `owned`: how many it has, if that is known."""
+        most = self.quotas(name).max_subscriptions
+        if not most or more <= 0:
+            return
+        owned = self.owned_subscriptions(name) if owned is None else owned
+        if owned + more > most:
+            raise refusal(
+                f"{name!r} has {owned} subscriptions and may have {most} (max_subscriptions): {more} more are too many"
+            )
+
     # ---- connections
 
     def watch(self, caller: Caller, close: Callable[[int, str], None], need: Need = SUBSCRIBE) -> Watched:
         found = Watched(caller, need, close)
         self._watched.add(found)
-        self._schedule()
+        self._recheck_in_time(caller)
         return found
 
     def unwatch(self, watched: Watched) -> None:
@@ -226,24 +241,30 @@ class Directory:
 
     def _recheck(self) -> None:
         """Close the connections of those who have lost their rights."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for one in list(self._watched):
             try:
                 one.caller.check(one.need)
             except NotAllowed as problem:
                 one.close(1008, str(problem))
                 self._watched.discard(one)
-        self._schedule()
+            else:
+                self._recheck_in_time(one.caller)
 
-    def _schedule(self) -> None:
-        """Look again when the next token of a connection expires."""
+    def _recheck_in_time(self, caller: Caller) -> None:
+        """Look again when the token of a connection expires, or earlier."""
+        token = self.tokens.get(caller.token or "")
+        if token is None or token.settings.expires is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(max(token.settings.expires - time.time(), 0.0) + 0.001, LONGEST_WAIT)
         if self._timer is not None:
+            if self._timer.when() <= at:
+                return
             self._timer.cancel()
-            self._timer = None
-        tokens = [self.tokens.get(one.caller.token or "") for one in self._watched]
-        times = [one.settings.expires for one in tokens if one is not None and one.settings.expires is not None]
-        if times:
-            wait = min(max(min(times) - time.time(), 0.0) + 0.001, LONGEST_WAIT)
-            self._timer = asyncio.get_running_loop().call_later(wait, self._recheck)
+        self._timer = loop.call_at(at, self._recheck)
 
     # ---- changes
 
@@ -273,7 +294,7 @@ class Directory:
             self._recheck()
 
     async def remove_principal(self, writer: Writer, name: str) -> None:
-        """Remove a principal and its tokens."""
+        """Remove a principal and its tokens. The caller holds the change barrier exclusively."""
         async with self._changing:
             if name not in self.principals:
                 raise Unknown(f"there is no principal {name!r:.100}")
@@ -353,13 +374,16 @@ class Directory:
 
     def describe_principals(self) -> list[dict[str, Any]]:
         found = []
+        tokens = Counter(one.principal for one in self.tokens.values())
+        subscribers, subscriptions = Counter[str](), Counter[str]()
+        for one in self.registry.by_name.values():
+            subscribers[one.owner] += 1
+            subscriptions[one.owner] += one.subscriptions
         for name in sorted(self.principals):
             rights = self.principals[name] or Principal()
-            owned = sum(one.owner == name for one in self.registry.by_name.values())
-            tokens = sum(one.principal == name for one in self.tokens.values())
             found.append({
-                "name": name, **msgspec.to_builtins(rights), "tokens": tokens, "subscribers": owned,
-                "subscriptions": self.owned_subscriptions(name), "day_bytes": self.usage.today(name),
+                "name": name, **msgspec.to_builtins(rights), "tokens": tokens[name], "subscribers": subscribers[name],
+                "subscriptions": subscriptions[name], "day_bytes": self.usage.today(name),
             })  # fmt: skip
         return found
 
@@ -400,7 +424,12 @@ def _row(token: Token) -> tuple[str, str, str, bytes]:
 
 def _new(principal: str, given: TokenSettings) -> tuple[Token, str]:
     id, text = new_token()
-    settings = msgspec.structs.replace(check_token(given), created=time.time())
+    now = time.time()
+    settings = msgspec.structs.replace(check_token(given), created=now)
+    if settings.expires is not None and settings.expires <= now:
+        raise BadRequest(
+            f"the token would have expired already: {settings.expires:.0f} is {now - settings.expires:.0f} s ago"
+        )
     return Token(id, principal, hash_of(text), settings), text
 
 

@@ -7,8 +7,7 @@ Caller    who asks; made from a token. Each question is answered from the direct
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,9 +17,6 @@ from hitbox.broker.access.principals import ROLES, Principal, Role
 from hitbox.broker.errors import Forbidden
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry, stored_values
-
-MANY = 200
-"""More events than this are checked in a thread, so that they do not delay the event loop."""
 
 
 class Rights(Protocol):
@@ -116,11 +112,17 @@ class Caller:
 
     def shows(self, subscriber: Subscriber) -> bool:
         """Whether the caller may know of a subscriber."""
-        rights = self.rights()
-        if subscriber.owner == self.name:
-            return True
-        mine = not subscriber.owner or "observe" in rights.roles or "manage" in rights.roles
-        return mine and rights.covers(subscriber.name)
+        return self.shows_now()(subscriber)
+
+    def shows_now(self) -> Callable[[Subscriber], bool]:
+        """The same for many subscribers, with the rights that the caller has now."""
+        rights, name = self.rights(), self.name
+        others = "observe" in rights.roles or "manage" in rights.roles
+
+        def shows(one: Subscriber) -> bool:
+            return one.owner == name or ((others or not one.owner) and rights.covers(one.name))
+
+        return shows
 
     def shown_subscriber(self, name: str) -> None:
         """Raise unless the caller may know of a subscriber of this name."""
@@ -133,23 +135,21 @@ class Caller:
         known = self._registry.by_name.get(id.partition("/")[0])
         return known is not None and self.shows(known)
 
+    def shows_all(self) -> bool:
+        """Whether the caller may know of every subscriber."""
+        rights = self.rights()
+        return rights.names == "*" and ("observe" in rights.roles or "manage" in rights.roles)
+
     def shown_numbers(self) -> list[int] | None:
         """The numbers of the subscribers that the caller may know of; None: all."""
-        rights = self.rights()
-        if rights.names == "*" and ("observe" in rights.roles or "manage" in rights.roles):
+        if self.shows_all():
             return None
-        return [one.number for one in self._registry.by_name.values() if self.shows(one)]
+        return [one.number for one in filter(self.shows_now(), self._registry.by_name.values())]
 
     # ---- events
 
-    async def check_publish(self, items: Sequence[PublishedEvent]) -> None:
-        """Raise unless the caller may publish all of these. Many are checked in a thread."""
-        if len(items) > MANY and self.rights().publish:
-            await asyncio.to_thread(self.check_publish_now, items)
-        else:
-            self.check_publish_now(items)
-
-    def check_publish_now(self, items: Sequence[PublishedEvent]) -> None:
+    def check_publish(self, items: Sequence[PublishedEvent]) -> None:
+        """Raise unless the caller may publish all of these."""
         text = self.rights().publish
         for at, item in enumerate(items if text else ()):
             if not self._directory.may_publish(self.name, item.event):

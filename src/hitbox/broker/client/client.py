@@ -30,6 +30,7 @@ from hitbox.broker.client.wire import (
     checked_url,
     decoded,
     encoded,
+    https_hint,
     no_progress,
     pauses,
     tls_context,
@@ -113,7 +114,8 @@ class Client(Management):
         try:
             return await self._http.request(method, path, **request)
         except httpx.HTTPError as problem:
-            raise NoAnswer(f"no answer from the broker at {self.url}: {problem or type(problem).__name__}") from problem
+            why = f"{problem or type(problem).__name__}{https_hint(self.url, problem)}"
+            raise NoAnswer(f"no answer from the broker at {self.url}: {why}") from problem
 
     async def metrics(self) -> str:
         """The figures for Prometheus, as text."""
@@ -124,14 +126,24 @@ class Client(Management):
 
     async def health(self) -> dict[str, Any]:
         """What /readyz says: "ok", "status", "reason", "checks"; also if the broker cannot be used."""
-        found = decoded((await self._answer("GET", "/readyz")).content)
-        if not isinstance(found, dict):
-            raise StoreFailed(f"the server at {self.url} is not a broker: GET /readyz returned no JSON")
+        response = await self._answer("GET", "/readyz")
+        found = decoded(response.content)
+        if not isinstance(found, dict) or "checks" not in found:
+            raise self._no_broker("GET /readyz", response)
         return found
 
     async def alive(self) -> bool:
         """What /livez says: false if only a restart helps."""
-        return (await self._answer("GET", "/livez")).status_code == 200
+        response = await self._answer("GET", "/livez")
+        if response.status_code not in (200, 503):
+            raise self._no_broker("GET /livez", response)
+        return response.status_code == 200
+
+    def _no_broker(self, asked: str, response: httpx.Response) -> StoreFailed:
+        return StoreFailed(
+            f"there is no broker at {self.url}: {asked} was answered with status {response.status_code}. The "
+            "address of a broker is like http://127.0.0.1:8400, without a path"
+        )
 
     async def live(self, where: str = "") -> AsyncIterator[dict[str, Any]]:
         """Once per second {"stats": .., "events": .., "arrived": ..}: the figures and the latest events, or those for

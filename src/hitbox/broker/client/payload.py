@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from hitbox.broker.errors import BadRequest
-from hitbox.broker.published_event import BYTES, MAX_DEPTH, check_content_type, from_base64, to_base64
+from hitbox.broker.json_text import MAX_DEPTH
+from hitbox.broker.published_event import BYTES, check_content_type, from_base64, to_base64
 from hitbox.encoding.inputs import as_mapping, unwrapped
 from hitbox.encoding.values import brief, moment
 

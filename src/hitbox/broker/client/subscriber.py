@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from hitbox.broker.client.delivery import Delivery, delivery_of
 from hitbox.broker.client.errors import closed_error, error_of, is_temporary
 from hitbox.broker.client.prefetch import PREFETCH_SECONDS, PrefetchWindow
-from hitbox.broker.client.wire import FIRST_PAUSE, encoded, pauses, reason_of
+from hitbox.broker.client.wire import FIRST_PAUSE, encoded, https_hint, pauses, reason_of
 from hitbox.broker.errors import BadRequest, BrokerError, StoreFailed
 from hitbox.encoding.values import for_json
 
@@ -93,7 +93,7 @@ class Subscriber:
             await self.__aexit__()
             raise StoreFailed(
                 f"no broker answers at {self._client.url} ({self._last_error or 'no answer'}); tried for {seconds:g} s."
-                " Is `hitbox serve` running there? (connect_seconds sets how long to try)"
+                " Is `hitbox serve` running there? (connect_seconds, or --wait, sets how long to try)"
             ) from None
         except BaseException:
             await self.__aexit__()
@@ -101,13 +101,17 @@ class Subscriber:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect. What waits for a delivery, in another task, is told so."""
         await self._send_acks()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._socket is not None:
             await self._socket.close()
-        self._arrived.set()  # who waits for a delivery, in another task, is told
+        self._arrived.set()
         if self._fatal_error is None:
             self._tell("closed", "the program closed it")
 
@@ -226,9 +230,24 @@ class Subscriber:
 
     # ---- receiving
 
-    async def next(self) -> Delivery:
-        """The next delivery; it is in the handler from now on."""
+    async def next(self, timeout: float | None = None) -> Delivery:
+        """The next delivery; it is in the handler from now on. Raises TimeoutError if none comes for `timeout` seconds;
+        None: wait for as long as it takes."""
         self._prefetch.handler_ready(time.monotonic())
+        try:
+            async with asyncio.timeout(timeout):  # around the wait only: a delivery that was taken must not be lost
+                await self._wait_for_delivery()
+        except TimeoutError:
+            raise TimeoutError(f"no delivery came within {timeout:g} s") from None
+        seq, found = self._waiting.popitem(last=False)
+        now = time.monotonic()
+        if not self._hello["ephemeral"]:
+            self._working[seq] = now
+        if self._prefetch.handed_out(now) and self._socket is not None:
+            await self._send_window()
+        return found
+
+    async def _wait_for_delivery(self) -> None:
         while not self._waiting:
             if self._fatal_error is not None:
                 raise self._fatal_error
@@ -239,13 +258,6 @@ class Subscriber:
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
-        seq, found = self._waiting.popitem(last=False)
-        now = time.monotonic()
-        if not self._hello["ephemeral"]:
-            self._working[seq] = now
-        if self._prefetch.handed_out(now) and self._socket is not None:
-            await self._send_window()
-        return found
 
     def _starved(self) -> bool:
         """Whether all deliveries of the window are in the handler."""
@@ -417,7 +429,7 @@ class Subscriber:
 
     def _connection_lost(self, problem: BaseException) -> None:
         was_connected, self._socket = self._socket is not None, None
-        text = reason_of(problem)
+        text = reason_of(problem) + https_hint(self._client.url, problem)
         if was_connected:
             self._tell("lost", text)
         if not self._last_error:

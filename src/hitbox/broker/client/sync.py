@@ -281,13 +281,15 @@ class SyncSubscriber:
             self._left -= 1
         return self._last
 
-    def next(self) -> Delivery:
-        """The next delivery, which the program then acknowledges or refuses itself."""
-        return self._wait(self._next)
+    def next(self, timeout: float | None = None) -> Delivery:
+        """The next delivery, which the program then acknowledges or refuses itself. Raises TimeoutError if none comes
+        for `timeout` seconds; None: wait for as long as it takes."""
 
-    async def _next(self) -> Delivery:
-        await self._open()
-        return await self._subscriber.next()
+        async def work() -> Delivery:
+            await self._open()
+            return await self._subscriber.next(timeout)
+
+        return self._wait(work)
 
     def run(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback` for each delivery, in this thread, until another one closes the subscriber. An exception is

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import msgspec
+from websockets.exceptions import InvalidMessage
 
 from hitbox.broker.errors import BadRequest
 
@@ -72,6 +73,12 @@ def reason_of(problem: BaseException) -> str:
     error = found.get("error") if isinstance(found, dict) else None
     said = error.get("message") if isinstance(error, dict) else None
     return str(said or problem) or type(problem).__name__
+
+
+def https_hint(url: str, problem: BaseException) -> str:
+    """A question, if what answers at an http address does not speak plain HTTP."""
+    other = isinstance(problem, (httpx.RemoteProtocolError, httpx.ReadError, InvalidMessage))
+    return "; does it want https://?" if other and url.startswith("http:") else ""
 
 
 def pauses() -> Iterator[float]:

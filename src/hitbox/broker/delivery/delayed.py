@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -123,6 +123,7 @@ class DelayedEvents:
         self._moving = None
         problem = None if task.cancelled() else task.exception()
         if problem is not None:
+            self._next = 0  # unknown
             self._not_before = time.monotonic() + PAUSE_SECONDS
             log.warning("delayed events could not be delivered, and are tried again: %s", problem)
 
@@ -162,8 +163,3 @@ def _add(store: Store, rows: Iterable[tuple[int, str, bytes]], charge: Charge | 
     first = store.add_delayed(rows)
     store_charges(store, [] if charge is None else [charge])
     return first
-
-
-def describe(rows: Iterable[tuple[int, int, str, bytes]]) -> list[dict[str, Any]]:
-    """Delayed events (number, due, principal, body) as lists show them."""
-    return [{"number": number, "due": due, **msgspec.json.decode(body)} for number, due, _, body in rows]

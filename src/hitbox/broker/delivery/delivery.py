@@ -15,15 +15,23 @@ from typing import TYPE_CHECKING
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Row
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
-from hitbox.broker.settings import Settings
+from hitbox.broker.settings import Options, Settings
 from hitbox.broker.stats import Statistics
-from hitbox.broker.store.group_commit import Writer
+from hitbox.broker.store.group_commit import RETRY_SECONDS, Writer
 from hitbox.broker.store.store import Store
 
 if TYPE_CHECKING:
     from hitbox.broker.telemetry import Telemetry  # an extra
 
 FETCH_ROWS = 1_000
+MOST_WITHOUT_ROOM = 1_000
+"""Operations that may wait for room on a full disk before their connections wait, too."""
+OLDEST_ROWS = 1_000
+"""Deliveries beyond a limit that are removed at once, so that nobody waits long for the store."""
+OVER_LIMIT = "more pending than the subscriber's limit"
+
+Key = tuple[int, int]
+"""(level, seq) of a delivery."""
 
 
 class AckGroup:
@@ -53,7 +61,9 @@ class AckGroup:
 
 
 class DeliveryTracker:
-    """Records what happens to deliveries. `recorded`: the deliveries of events up to this number are stored."""
+    """Records what happens to deliveries. Those of events up to `recorded` were given to the writer, those of events up
+    to `stored` are in the store. On a full disk this differs for long: what removes stored deliveries makes room, so it
+    goes ahead of records that find none."""
 
     def __init__(
         self, store: Store, writer: Writer, watch: Statistics, settings: Settings, telemetry: Telemetry | None = None
@@ -61,17 +71,26 @@ class DeliveryTracker:
         self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
         self.telemetry = telemetry
         self.recorded: int = store.get_meta("matched", 0)
+        self.stored = self.recorded
         self._after_next_record: list[Callable[[], object]] = []
-        self._acks: AckGroup | None = None  # that waits for the store; more may join it
+        self._acks: dict[bool, AckGroup] = {}  # those that wait for the store, by whether all are stored; more may join
 
     def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
         done = self.writer.submit(lambda: self.store.record(rows, matched, failed), mandatory=True)
+        done.add_done_callback(partial(self._stored, matched))
         self.recorded = matched
-        self._acks = None  # what is acknowledged from now on may belong to these rows: not before them
+        self._acks.pop(False, None)  # what is acknowledged from now on may belong to these rows: not before them
         early, self._after_next_record = self._after_next_record, []
         for step in early:
             step()
         return done
+
+    def _stored(self, matched: int, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.stored = matched
+
+    def _are_stored(self, keys: Iterable[tuple[int, int]]) -> bool:
+        return all(seq <= self.stored for _, seq in keys)
 
     def _after_record(self, seq: int, step: Callable[[], object]) -> None:
         """Run `step` now, or right after `record` if the deliveries of this event are not in the store yet."""
@@ -83,7 +102,7 @@ class DeliveryTracker:
     async def next(self, mailbox: Mailbox, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
         """Wait for the next deliveries, at most `most`; an empty list if the connection was closed or replaced."""
         while mailbox.is_served(connection):
-            if not mailbox.subscriber.paused:
+            if mailbox.may_send():
                 if found := self.ready(mailbox, connection, most):
                     return found
                 if mailbox.needs_refill(connection):
@@ -125,7 +144,9 @@ class DeliveryTracker:
     def _remove_expired(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> asyncio.Future[int]:
         number = mailbox.subscriber.number
         gone = self.writer.submit(
-            lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()), mandatory=True
+            lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()),
+            mandatory=True,
+            frees_space=self._are_stored(keys),
         )
         self._count_removed(mailbox, gone).add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._count_expired(mailbox, done.result())
@@ -138,15 +159,22 @@ class DeliveryTracker:
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
         skip, spills, number = set(mailbox.in_flight), mailbox.spills, mailbox.subscriber.number
-        unrecorded = mailbox.newest > self.recorded  # then more rows may follow
-        mailbox.is_filling = True
+        newest = mailbox.newest
+        mailbox.gone = set()
         try:
-            rows, more = await self.writer.submit(lambda: self.store.fetch(number, skip, FETCH_ROWS), mandatory=True)
+            rows, more = await self.writer.submit(
+                lambda: self.store.fetch(number, skip, FETCH_ROWS),
+                mandatory=True,
+                frees_space=True,  # when they are acknowledged
+            )
+            more_follow = newest > self.stored
+            if more_follow and not rows and self.writer.full:  # they wait for room
+                await asyncio.sleep(RETRY_SECONDS)
             if mailbox.is_connected(connection):
                 mailbox.fill(rows)
-                mailbox.spilled = more or mailbox.spills != spills or unrecorded
+                mailbox.spilled = more or mailbox.spills != spills or more_follow
         finally:
-            mailbox.is_filling = False
+            mailbox.gone = None
             mailbox.wake.set()
 
     def sent(self, mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
@@ -188,12 +216,20 @@ class DeliveryTracker:
     def _delete(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> None:
         """Delete (level, seq) from the store, together with the acknowledgements of other subscribers that come before
         the store gets to it."""
+        if self._are_stored(keys):
+            self._delete_together(mailbox, keys, True)
+        else:
+            self._delete_together(mailbox, [key for key in keys if key[1] <= self.stored], True)
+            self._delete_together(mailbox, [key for key in keys if key[1] > self.stored], False)
+
+    def _delete_together(self, mailbox: Mailbox, keys: list[tuple[int, int]], stored: bool) -> None:
         if not keys:
             return
-        if self._acks is None or not self._acks.add(mailbox, keys):
-            self._acks = group = AckGroup()
+        waiting = self._acks.get(stored)
+        if waiting is None or not waiting.add(mailbox, keys):
+            self._acks[stored] = group = AckGroup()
             group.add(mailbox, keys)
-            done = self.writer.submit(lambda: self.store.acknowledge(group.close()), mandatory=True)
+            done = self.writer.submit(lambda: self.store.acknowledge(group.close()), mandatory=True, frees_space=stored)
             done.add_done_callback(partial(self._acknowledged, group))
 
     def _acknowledged(self, group: AckGroup, done: asyncio.Future[dict[int, int]]) -> None:
@@ -203,7 +239,8 @@ class DeliveryTracker:
                 self.statistics.counts["acked"] += count
 
     def _acknowledge_unknown(self, mailbox: Mailbox, unknown: list[int]) -> asyncio.Future[None]:
-        """Delete deliveries that are not in memory. The future is done when they were looked up on disk."""
+        """Delete deliveries that are not in memory. The future is done when they were looked up on disk. Nobody waits
+        for those that find no room on a full disk: more acknowledgements would make room."""
         number = mailbox.subscriber.number
         asked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -212,17 +249,26 @@ class DeliveryTracker:
             return sum(self.store.acknowledge((number, level, seq) for level, seq in found).values())
 
         def step(numbers: list[int], last: bool) -> None:
-            gone = self._count_removed(mailbox, self.writer.submit(lambda: delete(numbers), mandatory=True), "acked")
+            done = self.writer.submit(lambda: delete(numbers), mandatory=True, frees_space=numbers is stored)
+            gone = self._count_removed(mailbox, done, "acked")
             if last:
                 gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))
 
         # Rows in the store are deleted now, or the next fetch would find them again; the others after `record`.
+        stored = [seq for seq in unknown if seq <= self.stored]
         early = [seq for seq in unknown if self.recorded < seq <= mailbox.newest]
-        now = [seq for seq in unknown if not self.recorded < seq <= mailbox.newest]
-        if now:
-            step(now, not early)
-        if early:
-            self._after_next_record.append(partial(step, early, True))
+        submitted = sorted(set(unknown).difference(stored, early))
+        parts = [part for part in (stored, submitted, early) if part]
+        no_room = self.writer.full and self.writer.waiting() < MOST_WITHOUT_ROOM
+        awaited = stored if no_room else parts[-1]
+        for part in parts:
+            run = partial(step, part, part is awaited)
+            if part is early:
+                self._after_next_record.append(run)
+            else:
+                run()
+        if not awaited:
+            asked_for.set_result(None)
         return asked_for
 
     def _count_removed(self, mailbox: Mailbox, done: asyncio.Future[int], *counters: str) -> asyncio.Future[int]:
@@ -261,57 +307,84 @@ class DeliveryTracker:
             retry = partial(self.store.retry, number, level, seq, tries)
             self._after_record(seq, lambda: self.writer.submit(retry, mandatory=True))
         else:
-            mailbox.dead += 1
-            self._after_record(seq, lambda: self._make_dead_letters(mailbox, [(level, seq)], d.tries, reason))
+            self._after_record(seq, lambda: self._make_dead_letter(mailbox, (level, seq), d.tries, reason))
 
-    def _make_dead_letters(
-        self, mailbox: Mailbox, keys: list[tuple[int, int]], tries: int, reason: str
-    ) -> asyncio.Future[int]:
+    def _make_dead_letter(self, mailbox: Mailbox, key: Key, tries: int, reason: str) -> None:
         number, most = mailbox.subscriber.number, self.settings.max_dead_letters
-        done = self.writer.submit(
-            lambda: self.store.add_dead_letters(number, keys, tries, reason, most), mandatory=True
+        made = self.writer.submit(
+            lambda: self.store.add_dead_letters(number, [key], tries, reason, most), mandatory=True
         )
-        return self._count_removed(mailbox, done, "dead")
+        self._count_removed(mailbox, made).add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else self._count_dead(mailbox, done.result())
+        )
+
+    def _count_dead(self, mailbox: Mailbox, count: int) -> None:
+        mailbox.dead += count
+        self.statistics.counts["dead"] += count
 
     # ---- time and limits
 
-    async def enforce_limits(self, mailbox: Mailbox) -> None:
+    def enforce_limits(self, mailbox: Mailbox) -> None:
         """Handle time-outs and the limit of pending deliveries; called ten times per second."""
         if mailbox.connected is not None:
             for delivery in mailbox.timed_out(time.monotonic()):
                 self._try_failed(mailbox, delivery, "not acknowledged in time")
-        if mailbox.pending <= mailbox.subscriber.options.limit:
+        self._enforce_pending_limit(mailbox)
+
+    def _enforce_pending_limit(self, mailbox: Mailbox) -> None:
+        subscriber, options = mailbox.subscriber, mailbox.subscriber.options
+        if mailbox.pending <= options.limit:
             mailbox.within_limit = True
-        elif not mailbox.subscriber.ephemeral and not self.writer.full:
-            await self._enforce_pending_limit(mailbox)
+        elif subscriber.ephemeral or mailbox.is_shrinking or (options.policy == "spool" and self.writer.full):
+            pass  # dead letters need space
+        elif options.policy != "disconnect":
+            mailbox.is_shrinking, frees = True, options.policy == "drop_oldest"
+            removal = self._removal_of_oldest(subscriber.number, options)
+            removed = self.writer.submit(removal, mandatory=frees, frees_space=frees)
+            removed.add_done_callback(partial(self._oldest_removed, mailbox, options))
+        elif mailbox.within_limit and mailbox.connected is not None and not subscriber.paused:
+            mailbox.within_limit = False
+            mailbox.close_slow_connections()
 
-    async def _enforce_pending_limit(self, mailbox: Mailbox) -> None:
-        """A durable subscriber has more pending deliveries than its limit: apply its policy to the oldest. If some of
-        them, or of the next ones, have expired, these are removed first."""
-        options, number = mailbox.subscriber.options, mailbox.subscriber.number
-        if options.policy == "disconnect":
-            if mailbox.within_limit and mailbox.connected is not None and not mailbox.subscriber.paused:
-                mailbox.within_limit = False
-                mailbox.close_slow_connections()
-            return
-        over, now = mailbox.pending - options.limit, time.time_ns() // 1000
+    def _removal_of_oldest(self, number: int, options: Options) -> Callable[[], tuple[list[Key], list[Key]]]:
+        """The operation that applies the policy to the oldest deliveries of a durable subscriber, to OLDEST_ROWS at
+        most. If some of them, or of the next ones, have expired, these are removed first."""
+        now, most = time.time_ns() // 1000, self.settings.max_dead_letters
 
-        def oldest() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-            found = self.store.oldest(number, over + FETCH_ROWS)
-            return found[:over], self.store.expired_of(found, now)
+        def remove() -> tuple[list[Key], list[Key]]:
+            """Returns those that have expired, and the others that were removed. What counts is the store at the moment
+            when this runs: acknowledgements may have waited before it."""
+            over = self.store.pending_of(number, options.limit + OLDEST_ROWS) - options.limit
+            if over <= 0:
+                return [], []
+            oldest = self.store.oldest(number, over + FETCH_ROWS)
+            if late := self.store.expired_of(oldest, now):  # that may be enough
+                self.store.acknowledge((number, *key) for key in late)
+                return late, []
+            keys = oldest[:over]
+            if options.policy == "spool":
+                self.store.add_dead_letters(number, keys, 0, OVER_LIMIT, most)
+            else:
+                self.store.acknowledge((number, *key) for key in keys)
+            return [], keys
 
-        keys, late = await self.writer.submit(oldest, mandatory=True)
-        if late:
-            mailbox.drop(seq for _, seq in late)
-            await self._remove_expired(mailbox, late)
-            return  # that may be enough
-        mailbox.drop(seq for _, seq in keys)
+        return remove
+
+    def _oldest_removed(
+        self, mailbox: Mailbox, options: Options, done: asyncio.Future[tuple[list[Key], list[Key]]]
+    ) -> None:
+        mailbox.is_shrinking = False
+        mailbox.wake.set()
+        if done.cancelled() or done.exception() is not None:
+            return  # tried again later
+        late, keys = done.result()
+        mailbox.drop(seq for _, seq in late + keys)
+        mailbox.pending -= len(late) + len(keys)
+        self._count_expired(mailbox, len(late))
         if options.policy == "spool":
-            mailbox.dead += len(keys)
-            await self._make_dead_letters(mailbox, keys, 0, "more pending than the subscriber's limit")
+            self._count_dead(mailbox, len(keys))
         else:
             mailbox.dropped += len(keys)
-            gone = self.writer.submit(
-                lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()), mandatory=True
-            )
-            await self._count_removed(mailbox, gone, "dropped")
+            self.statistics.counts["dropped"] += len(keys)
+        if late or keys:  # there may be more
+            self._enforce_pending_limit(mailbox)

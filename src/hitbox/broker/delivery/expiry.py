@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import Mailbox
+from hitbox.broker.store.store import NEVER
 
 ROWS = 1_000
 """Deliveries that one step looks at."""
 PAUSE_SECONDS = 1.0
 """From the end of a search to the next one, at least."""
-NEVER = 2**62
 BEGIN = (-1, 0, 0)
 Found = tuple[list[tuple[int, int, int]], int, tuple[int, int, int] | None]
 

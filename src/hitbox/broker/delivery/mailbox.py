@@ -109,7 +109,8 @@ class Mailbox:
         self.pending = pending  # durable subscriber: number of its rows in the store
         self.dropped = self.dead = self.resent = self.expired = 0
         self._consumers: dict[int, Consumer] = {}  # by the id of the connection, the newest last
-        self.is_filling = False  # one of them fetches from disk
+        self.gone: set[int] | None = None  # while one of them fetches from disk: what was removed meanwhile
+        self.is_shrinking = False  # the oldest deliveries are being removed, because there are more than the limit
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
         self.spilled = pending > 0
         self.spills = 0
@@ -125,6 +126,7 @@ class Mailbox:
         self.written: deque[tuple[float, int]] = deque()
         """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
         self.webhook_problem = ""  # why its latest request failed
+        self.webhook_requests = 0  # since it was set, or the broker started
         self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
     # ---- in
@@ -176,12 +178,15 @@ class Mailbox:
         if len(self._consumers) != 1:
             return False
         (one,) = self._consumers.values()
-        return one.resting and not one.closing and not self.subscriber.paused and one.connection.send_now(self)
+        return one.resting and not one.closing and self.may_send() and one.connection.send_now(self)
 
     def fill(self, stored: Iterable[StoredDelivery]) -> None:
-        """Add deliveries that were fetched from disk."""
+        """Add deliveries that were fetched from disk, except those that are gone."""
         by_level: dict[int, list[Delivery]] = {}
+        gone = self.gone or ()
         for s in stored:
+            if s.seq in gone:
+                continue
             expires = expires_at(s.time, s.body)
             one = Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False, expires=expires)
             by_level.setdefault(s.level, []).append(one)
@@ -231,6 +236,10 @@ class Mailbox:
             self.in_flight.update([(d.seq, d) for d in found])
         return found
 
+    def may_send(self) -> bool:
+        """Not while the oldest deliveries are being removed: those that come next may be dead letters already."""
+        return not self.subscriber.paused and not self.is_shrinking
+
     def rest(self, connection: Connection) -> None:
         """A connection has written everything that it got, and waits."""
         self._consumers[id(connection)].resting = True
@@ -238,7 +247,7 @@ class Mailbox:
             self.idle.set()
 
     def needs_refill(self, connection: Connection) -> bool:
-        wanted = self.spilled and not self.ready and not self.is_filling and not self.subscriber.ephemeral
+        wanted = self.spilled and not self.ready and self.gone is None and not self.subscriber.ephemeral
         return wanted and self.window_left(connection) > 0
 
     def holds(self, connection: Connection | None, delivery: Delivery) -> bool:
@@ -287,8 +296,10 @@ class Mailbox:
         return delivery
 
     def _discard(self, seqs: Iterable[int]) -> None:
-        """Remove these from the queues, in one pass."""
+        """Remove these from the queues, in one pass, and from what is being fetched."""
         gone = set(seqs)
+        if self.gone is not None:
+            self.gone |= gone
         if not gone or not self.ready:
             return
         for level, queue in enumerate(self._ready):
@@ -445,6 +456,7 @@ class Mailbox:
         webhook = None
         if s.webhook is not None:
             webhook = {**s.webhook.describe(time.time()), "problem": s.webhook.disabled or self.webhook_problem}
+            webhook["requests"] = self.webhook_requests
         return {
             "name": s.name,
             "ephemeral": s.ephemeral,

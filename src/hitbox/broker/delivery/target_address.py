@@ -1,4 +1,4 @@
-"""Connections to the targets of webhooks: which addresses are allowed.
+"""Connections to the targets of webhooks: which addresses are allowed, and how much is read.
 
 A subscriber chooses the url, so without a check the broker would make requests inside its own network for everybody
 who may subscribe. A name is resolved here, its addresses are checked, and the connection is made to one of those: a
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,8 +19,15 @@ import httpcore
 
 from hitbox.broker.errors import BadRequest
 
+SPECIAL = [ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
+"""Protocol assignments, relays of 6to4, and documentation: Python 3.11 takes them for public."""
 CONNECT_SECONDS = 5.0
 """After this time without an answer the next address of a host is tried."""
+
+READ_BYTES = 4 * 1024
+"""Of an answer, at once."""
+ANSWER_BYTES = 192 * 1024
+"""Of an answer that is read: more than the largest head and what is read of a body."""
 
 
 class AddressNotAllowed(BadRequest):
@@ -43,13 +51,16 @@ def is_public(text: str) -> bool:
         inside = [address.sixtofour, *(address.teredo or ())]
         if address.is_site_local or any(one is not None for one in inside):
             return False  # tunnels: where they end is not known here
+    if any(address in network for network in SPECIAL):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
 def check_literal(host: str) -> None:
-    """Raise if a host is written as an address that is not allowed; a name is checked when it is connected to."""
+    """Raise if a host is this machine, or an address that is not allowed; other names are checked when connecting."""
+    name = host.lower().rstrip(".")
     try:
-        allowed = is_public(host)
+        allowed = name != "localhost" and not name.endswith(".localhost") and is_public(host)
     except ValueError:
         return
     if not allowed:
@@ -61,6 +72,38 @@ def _refusal(host: str) -> str:
         f"the host {host!r:.100} has no public address; webhooks to loopback, private and link-local addresses "
         "need the broker's setting allow_private_webhooks"
     )
+
+
+class CheckedStream(httpcore.AsyncNetworkStream):
+    """A connection to a target, which may answer with thousands of `100 Continue`: httpcore takes what it has read of
+    them without a turn of the event loop. So little is read at once, others get a turn after it, and an answer ends."""
+
+    def __init__(self, inner: httpcore.AsyncNetworkStream):
+        self._inner = inner
+        self._answered = 0  # bytes since the request was written
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = await self._inner.read(min(max_bytes, READ_BYTES), timeout)
+        self._answered += len(data)
+        if self._answered > ANSWER_BYTES:
+            raise httpcore.ReadError(f"the answer has more than {ANSWER_BYTES} bytes")
+        await asyncio.sleep(0)
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._answered = 0
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        return CheckedStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
 
 
 class CheckedNetwork(httpcore.AsyncNetworkBackend):
@@ -84,7 +127,8 @@ class CheckedNetwork(httpcore.AsyncNetworkBackend):
         seconds = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
         for address in await self._addresses(host, port):
             try:
-                return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
+                made = await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
+                return CheckedStream(made)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as found:
                 problem = found
         raise problem

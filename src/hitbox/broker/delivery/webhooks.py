@@ -236,7 +236,8 @@ class WebhookSession(Receiver):
             if self.mailbox.subscriber.paused:
                 self.mailbox.put_back(deliveries)
                 return
-            deliveries = self.tracker.unexpired(self.mailbox, deliveries)  # it may have waited for its turn
+            self.check_rights(self.mailbox)  # again: it may have waited for its turn
+            deliveries = self.seen(self.mailbox, self.tracker.unexpired(self.mailbox, deliveries))
             if not deliveries:
                 return
             seqs = [d.seq for d in deliveries]
@@ -248,6 +249,7 @@ class WebhookSession(Receiver):
             seconds = min(REQUEST_SECONDS, self.mailbox.subscriber.options.visibility_seconds)
             started = time.perf_counter_ns()
             outcome = await self.requests.post(self.webhook.url, headers, body, seconds)
+        self.mailbox.webhook_requests += 1
         statistics = self.tracker.statistics
         statistics.webhook_requests[outcome.kind] += 1
         statistics.webhook_time.observe((time.perf_counter_ns() - started) / 1e9)

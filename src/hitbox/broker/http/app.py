@@ -14,7 +14,8 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +33,24 @@ from hitbox.broker import backup, metrics
 from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.receiver import Receiver
-from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed
+from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
 from hitbox.broker.http import auth, connections, health, openapi, request_bodies, routes
 from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.event_stream import EventStream, StreamQuery, event_number
 from hitbox.broker.http.gate import Gate, Handler
+from hitbox.broker.http.listings import Listings
+from hitbox.broker.http.live import LiveFigures, LiveStream
 from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from hitbox.broker.logs import without_message
-from hitbox.broker.published_event import PublishedEvent
-from hitbox.broker.stats import RECENT
+from hitbox.broker.shape_errors import explain
 from hitbox.errors import HitboxError
-from hitbox.language import Predicate, evaluate
 
 PAGE = Path(__file__).parent.parent / "page"
-LIVE_SECONDS = 1.0
-LATEST = 20
-"""Number of events that the page lists."""
 SWITCH_SECONDS = 0.0005
 """How long the writer thread waits for Python's interpreter lock while the event loop is busy; the default is 0.005."""
 SECURITY_HEADERS = {
@@ -97,22 +95,28 @@ def error_response(problem: HitboxError) -> Response:
 def application(broker: Broker, access: AccessControl, version: str = "1") -> Starlette:
     rate_limiter = RateLimiter(broker.settings.publish_rate)
     lookups = Lookups(broker.settings.max_lookups)
+    listings, figures = Listings(), LiveFigures(broker)
     connected: Counter[str] = Counter()
 
     def handler(route: routes.Route) -> Handler:
-        async def run(request: Request, caller: Caller) -> Response:
+        async def answer(call: routes.Call) -> Response:
+            return json_response(await route.run(call), route.status)
+
+        async def run(request: Request, caller: Caller) -> ASGIApp:
             call = routes.Call(broker, rate_limiter, lookups, request, caller, route.need)
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if request_bodies.kind_of(request) != "application/json":
                     raise BadRequest("the content type must be application/json")
-                call.body = request_bodies.decode(await call.read(), route.body)
-            return json_response(await route.run(call), route.status)
+                call.body = await call.read_value(route.body)
+            if route.listing:
+                return listings.answer(caller.name, partial(answer, call))
+            return await answer(call)
 
         return run
 
     @contextlib.contextmanager
-    def admitted(made: Receiver | PublishSession) -> Iterator[None]:
+    def admitted(made: Receiver | PublishSession | LiveStream) -> Iterator[None]:
         """Count a connection of its caller, and close it when the caller loses its rights."""
         principal, most = made.caller.name, broker.settings.max_connections
         if broker.closing:
@@ -146,14 +150,13 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
         name = str(request.path_params["subscriber"])
         return EventStream(broker, caller, name, query, last, SECURITY_HEADERS, admitted)
 
-    async def live(request: Request, caller: Caller) -> Response:
-        where = _query(request, Filter).where
+    async def live(request: Request, caller: Caller) -> ASGIApp:
+        where = _query(request, routes.LiveQuery).where
         wanted = await lookups.run(broker.registry.index.parse, where) if where.strip() else None
-        stream = _live(broker, caller, wanted)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=SECURITY_HEADERS)
+        return LiveStream(figures, caller, wanted, SECURITY_HEADERS, admitted)
 
     async def prometheus(request: Request, caller: Caller) -> Response:
-        text = metrics.exposition(broker, caller.shows)
+        text = metrics.exposition(broker, caller.shows_now())
         return Response(text, media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
 
     async def description(request: Request, caller: Caller) -> Response:
@@ -183,7 +186,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
     gate.socket("/v1/connect", Session.need, connection(Session))
     gate.socket("/v1/publish", PublishSession.need, connection(PublishSession))
     gate.http(routes.OWNER + "/deliveries", {"GET": (EventStream.need, deliveries)})
-    gate.http("/v1/live", {"GET": (OBSERVE, live)})
+    gate.http("/v1/live", {"GET": (LiveStream.need, live)})
     gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
     gate.http("/openapi.json", {"GET": (ANYONE, description)})
     gate.http("/v1/backup", {"POST": (MANAGE_ALL, send_backup)})
@@ -202,7 +205,7 @@ def _query(request: Request, shape: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.convert(dict(request.query_params), shape, strict=False)
     except msgspec.ValidationError as problem:
-        raise BadRequest(f"invalid query parameter: {problem}") from None
+        raise BadRequest(f"invalid query parameter: {explain(problem, shape)}") from None
 
 
 async def _problem(request: Request, problem: HitboxError) -> Response:
@@ -217,47 +220,6 @@ async def _http_problem(request: Request, problem: HTTPException) -> Response:
 async def _unexpected_error(request: Request, problem: Exception) -> Response:
     log.error("unexpected error in a request", exc_info=without_message(problem))
     return json_response({"error": {"type": "InternalError", "message": "unexpected error; see the broker's log"}}, 500)
-
-
-class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    where: str = ""
-
-
-async def _live(broker: Broker, caller: Caller, wanted: Predicate | None) -> AsyncIterator[bytes]:
-    """Server-Sent Events for the page: once per second the figures and the latest events, or those that are wanted."""
-    seen = 0
-    while not broker.closing:
-        fresh, seen = broker.statistics.events_after(seen, RECENT), broker.statistics.event_count
-        if wanted is not None:
-            fresh = await asyncio.to_thread(_that_fit, wanted, fresh)
-        try:
-            caller.check(OBSERVE)
-        except NotAllowed:
-            return  # the page asks again, and is told why
-        fresh = [_shown(one) for one in caller.shown_events(fresh)[-LATEST:]]
-        line = broker.statistics.history[-1] if broker.statistics.history else {}
-        state = routes.figures(broker, caller)
-        data = msgspec.json.encode(
-            {"stats": {**state, **line, "pending": state["pending"]}, "events": fresh, "arrived": seen}
-        )
-        yield b"data: " + data + b"\n\n"
-        await asyncio.sleep(LIVE_SECONDS)
-
-
-def _shown(one: dict[str, Any]) -> dict[str, Any]:
-    """An event for the page's list: of its payload the beginning."""
-    payload = msgspec.json.decode(one["body"], type=PublishedEvent).shown_payload()
-    found = {name: value for name, value in one.items() if name != "body"}
-    return {**found, "payload": payload} if payload else found
-
-
-def _that_fit(wanted: Predicate, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = []
-    for one in events:
-        with contextlib.suppress(HitboxError):  # the schema has changed since
-            if evaluate(wanted, one["event"]) is True:
-                found.append(one)
-    return found
 
 
 class _Server(uvicorn.Server):
@@ -286,6 +248,15 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _handle_hangups(tls: Tls | None) -> None:
+    """From here on SIGHUP reads the certificate again. Unhandled, it ends the process."""
+
+    def nothing() -> None:
+        log.warning("SIGHUP: the broker has no certificate, so there is nothing to read again")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, nothing if tls is None else tls.reload)
+
+
 async def serve(
     broker: Broker,
     access: AccessControl,
@@ -299,6 +270,8 @@ async def serve(
     """Run until SIGTERM, SIGINT or `stop`, then finish accepted work and close. `ready` is called with the port. An
     address other than loopback needs `tls`, or `allow_plain_text`."""
     listening: list[socket.socket] = []
+    if stop is None:
+        _handle_hangups(tls)
     try:
         if not access.loopback:
             auth.check_open_address(broker.directory.protected, tls is not None or allow_plain_text)
@@ -341,8 +314,6 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT) if stop is None else ():
         loop.add_signal_handler(number, shut_down)
-    if stop is None and tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, tls.reload)
     stop_task = asyncio.create_task(wait_for_stop())
     running = asyncio.create_task(server.serve(listening))
     try:

@@ -131,6 +131,13 @@ def token_in(headers: Mapping[str, str], protocols: Iterable[str] = ()) -> str:
     return found[0] if found else ""
 
 
+def check_protocols(protocols: Iterable[str]) -> None:
+    """Refuse a WebSocket that speaks none of what is spoken here. Without any, it speaks what there is."""
+    offered = [one for one in protocols if not one.startswith(BEARER)]
+    if offered and PROTOCOL not in offered:
+        raise BadRequest(f"the WebSocket protocol {', '.join(offered)[:100]!r} is not known here: use {PROTOCOL}")
+
+
 @dataclass(slots=True)
 class RateLimiter:
     """Limits events per second and principal; unused rate is saved for at most one second. `rate` is for those who have

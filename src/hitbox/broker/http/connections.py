@@ -6,13 +6,15 @@ uvicorn limits only the pause between two requests on a connection. Here a conne
     a body is not complete `body_seconds` after its head
     the client has read nothing of what is sent to it for `stall_seconds`
     there are `max_sockets` connections already (status 503)
-    its headers are larger than `max_header_bytes` (status 400)
+    the head of a request is larger than `max_header_bytes`, or names two lengths of the body (status 400)
 
 A connection is closed as soon as it is accepted, before TLS begins, if its address has `max_address_sockets` already,
 or opens more than `address_rate` per second. The TLS handshake must be over within `request_seconds`. What was refused
 is counted by reason, for /metrics.
 
-A WebSocket that sends no hello is closed by its session (websocket.py); one that answers no ping is closed here.
+An upgrade to a WebSocket has to be answered within `request_seconds`, too; one that `websockets` does not take is
+refused (status 400). A WebSocket that sends no hello is closed by its session (websocket.py), one that answers no ping
+by keepalive.py.
 
 Text messages, which are nearly all that a WebSocket carries, take a short way: a message in one frame is unmasked, and
 handed to `take` if its session waits for it, or queued; `send_texts` writes bytes that are UTF-8 already. Everything
@@ -30,18 +32,19 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import apply_mask  # type: ignore[attr-defined]  # native where there is such code
+from websockets.frames import Frame, apply_mask  # type: ignore[attr-defined]  # native where there is such code
 from websockets.protocol import State
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import CannotListen
+from hitbox.broker.http.keepalive import Keepalive, probe
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics
@@ -54,9 +57,15 @@ READ_BYTES, READ_BYTES_UPGRADED = 8 * 1024, 32 * 1024
 QUEUED_MESSAGES, QUEUED_BYTES = 16, 64 * 1024
 """Messages of a WebSocket that may wait for its session. At this number, or after a message of this size, nothing more
 is read from the connection until they are taken."""
+MOST_FRAGMENTS = 10_000
+"""Frames of one message. Empty ones do not count for its size, and cost time and memory, too."""
 TURN_SECONDS = 0.005
 """So long a WebSocket may handle what it has read; then the others get a turn. One read may hold 1,000 messages."""
-TEXT_FRAME, CONTINUATION, FINAL, MASKED = 0x81, 0, 0x80, 0x80
+TEXT_FRAME, PONG_FRAME, CONTINUATION, FINAL, MASKED = 0x81, 0x8A, 0, 0x80, 0x80
+PING = b"\x89\x00"
+MOST_CONTROL_BYTES = 125
+TOO_LARGE = 431
+"""How h11 marks the error of a head that does not end."""
 BACKLOG = 2048
 """Connections that may queue until the broker has started."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -122,6 +131,7 @@ class _Listening(socket.socket):
             if not reason:
                 found = _Accepted(plain.family, plain.type, plain.proto, plain.detach())
                 found.enter(self.doorman, network)
+                probe(found)
                 return found, address
             self.doorman.closed[reason] += 1
             plain.close()
@@ -215,8 +225,8 @@ class Config(uvicorn.Config):
     def __init__(self, app: Any, limits: Settings, most: int, statistics: Statistics, tls: Tls | None, **named: Any):
         self.limits, self.most_sockets, self.tls = limits, most, tls
         self.statistics, self.closed = statistics, statistics.closed
-        head = limits.max_header_bytes
-        super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, h11_max_incomplete_event_size=head, **named)
+        self.keepalive = Keepalive()
+        super().__init__(app, http=HttpProtocol, ws=WebSocketProtocol, **named)
 
     def load(self) -> None:
         super().load()
@@ -259,6 +269,33 @@ def _read_at_most(transport: Any, size: int) -> None:
     getattr(transport, "_ssl_protocol", transport).max_size = size
 
 
+class _Requests(h11.Connection):
+    """Reads requests. Refuses what h11 takes: a large head that came at once, and a body of two lengths, which a proxy
+    may have ended elsewhere: what follows would be a request to one and a part of the body to the other."""
+
+    def __init__(self, most: int, closed: Counter[str]):
+        super().__init__(h11.SERVER, most)
+        self._most, self._closed = most, closed
+
+    def next_event(self) -> Any:
+        try:
+            event = super().next_event()
+            if isinstance(event, h11.Request):
+                self._check(event)
+        except h11.RemoteProtocolError as problem:
+            self._closed["header_bytes"] += problem.error_status_hint == TOO_LARGE
+            raise
+        return event
+
+    def _check(self, head: h11.Request) -> None:
+        first = len(head.method) + len(head.target) + len("  HTTP/1.1\r\n")
+        others = sum(len(name) + len(value) + len(": \r\n") for name, value in head.headers)
+        if first + others > self._most:
+            raise h11.RemoteProtocolError("the head is too large", TOO_LARGE)
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in head.headers}:
+            raise h11.RemoteProtocolError("the body has two lengths")
+
+
 class HttpProtocol(_StallTimeout, H11Protocol):
     """HTTP/1.1 with limits."""
 
@@ -266,6 +303,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
 
     def __init__(self, config: Config, *args: Any, **named: Any):
         super().__init__(config, *args, **named)
+        self.conn = _Requests(config.limits.max_header_bytes, config.closed)
         self._timer: asyncio.TimerHandle | None = None
         self._awaited = ""
         self._upgraded = False
@@ -294,6 +332,9 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         self._upgraded = True
         _read_at_most(self.transport, READ_BYTES_UPGRADED)
         super().handle_websocket_upgrade(event)
+        if not cast(WebSocketProtocol, self.transport.get_protocol()).handshake_initiated:
+            # `websockets` takes no body, no line above 8 KB and no more than 128 headers. It says nothing then.
+            self.send_400_response("Invalid WebSocket upgrade received.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await("")
@@ -304,7 +345,7 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         theirs = self.conn.their_state
         if self._upgraded:
             return
-        if theirs is h11.SEND_BODY:
+        if theirs is h11.SEND_BODY and not self.transport.is_closing():
             self._await("body")
         elif theirs is h11.IDLE and came:
             self._await("head")
@@ -324,11 +365,6 @@ class HttpProtocol(_StallTimeout, H11Protocol):
             self._timer = self.loop.call_later(
                 limits.body_seconds if what == "body" else limits.request_seconds, self._late
             )
-
-    def send_400_response(self, msg: str) -> None:
-        if len(self.conn.trailing_data[0]) >= self.config.limits.max_header_bytes:
-            self.config.closed["header_bytes"] += 1
-        super().send_400_response(msg)
 
     def _late(self) -> None:
         self.config.closed[self._awaited] += 1
@@ -354,6 +390,22 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         self._turn_ends = 0.0  # when the others get a turn
         self.sent_bytes = 0  # of messages that took the short way
         self._early = False  # data came before the handshake was answered: the library may hold a part of a frame
+        self._asked = False  # whether it is there, with a ping that it has not answered
+        self._heard = False  # since it was last looked at
+        self._opening: asyncio.TimerHandle | None = None  # until the handshake is answered
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._opening = self.loop.call_later(self.config.limits.request_seconds, self._not_opened)
+
+    def _not_opened(self) -> None:
+        self.config.closed["head"] += 1
+        self.transport.abort()
+
+    def _opened(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
 
     async def run_asgi(self) -> None:
         extensions: Any = self.scope["extensions"]
@@ -361,12 +413,14 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         await super().run_asgi()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._opened()
         self.read_paused = False  # nothing more is read: a TLS transport that is closed cannot resume
         super().connection_lost(exc)
 
     # ---- in
 
     def data_received(self, data: bytes) -> None:
+        self._asked, self._heard = False, True
         if self._early or not self.handshake_complete:
             self._early = self._early or self.handshake_initiated
             super().data_received(data)
@@ -395,6 +449,8 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
                 break
             if kind == TEXT_FRAME and not self._fragments:
                 self._queue(apply_mask(data[start + 4 : end], data[start : start + 4]))
+            elif kind == PONG_FRAME and length <= MOST_CONTROL_BYTES:
+                self._heard = False  # the answer to a ping; the next one follows
             else:
                 if kind & 0x0F in (CONTINUATION, 1, 2):
                     self._fragments = not kind & FINAL
@@ -449,6 +505,15 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True  # refused on purpose; otherwise uvicorn would log an error
+        if self.handshake_complete:
+            self._opened()
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) < MOST_FRAGMENTS:
+            super().handle_cont(event)
+        elif not self.close_sent:
+            self.conn.fail(1009, "a message in too many frames")
+            self.handle_parser_exception()
 
     def handle_ping(self) -> None:
         if self.writable.is_set():
@@ -456,8 +521,24 @@ class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
         else:
             self.conn.data_to_send()  # drop pongs for a client that does not read: they would fill memory
 
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
+    # ---- is the client still there?
+
+    def start_keepalive(self) -> None:
+        self.config.keepalive.watch(self)
+
+    def stop_keepalive(self) -> None:
+        self.config.keepalive.forget(self)
+
+    def has_client(self) -> bool:
+        if self._asked and not self.read_paused:
+            return False
+        if not self._heard and self.can_send():
+            self._asked = True
+            self.transport.write(PING)
+        self._heard = False
+        return True
+
+    def close_silent(self) -> None:
         self.config.closed["silent"] += 1
         self.transport.abort()  # close() would wait until the client has read everything
 

@@ -67,6 +67,7 @@ class Gate:
 
         async def run(socket: WebSocket) -> None:
             try:
+                auth.check_protocols(socket.scope["subprotocols"])
                 caller = self._admit(socket.scope, need)
             except HitboxError as problem:
                 await socket.send_denial_response(self._refusal(problem))

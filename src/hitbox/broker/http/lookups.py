@@ -1,7 +1,7 @@
-"""Slow lookups in the index run in threads, two at a time.
+"""Slow lookups in the index and in the store run in threads, two at a time.
 
-To try or explain an event may visit every subscription. On the event loop that would delay all publishers and
-deliveries; many lookups at once in threads would compete with it for the processor.
+To try or explain an event may visit every subscription, and a list of events has megabytes. On the event loop that
+would delay all publishers and deliveries; many lookups at once in threads would compete with it for the processor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Lookups:
     async def run(self, look: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """The result of `look`. Raises Overloaded if too many are waiting already."""
         if self.waiting >= self.most:
-            raise Overloaded(f"{self.waiting} requests to try or explain an event are waiting already", 1)
+            raise Overloaded(f"{self.waiting} requests to try, explain or list events are waiting already", 1)
         self.waiting += 1
         try:
             async with self._turn:

@@ -23,20 +23,27 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.broker import Broker, are_few
-from hitbox.broker.errors import BadRequest, StoreFailed
-from hitbox.broker.http import request_bodies
+from hitbox.broker.errors import BadRequest, StoreFailed, TooLarge
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.steps import Ending, until_one_ends
-from hitbox.broker.http.websocket import Publish, check_count, check_publish, close_socket, receive, send_texts
+from hitbox.broker.http.websocket import (
+    LargePublish,
+    Publish,
+    check_count,
+    close_socket,
+    decode_message,
+    receive,
+    send_texts,
+)
+from hitbox.broker.json_text import LARGE, decode
 from hitbox.broker.logs import without_message
+from hitbox.broker.settings import Settings
 from hitbox.errors import HitboxError
 
 MOST_UNANSWERED = 1_000
 MESSAGE_BYTES = "hitbox-message-bytes"
-LARGE = 64 * 1024
-"""A message of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
 log = logging.getLogger("hitbox.broker")
 
 
@@ -102,14 +109,16 @@ class PublishSession:
 
     async def _handle(self, data: str | bytes) -> None:
         """Accept or refuse one message. Nothing of it stays in memory while the next one is awaited."""
+        settings = self.broker.settings
         try:
-            message = await asyncio.to_thread(_decode, data) if len(data) > LARGE else _decode(data)
-        except BadRequest as problem:
+            is_large = len(data) > LARGE
+            message = await asyncio.to_thread(_decode, data, settings) if is_large else _decode(data, settings)
+        except (BadRequest, TooLarge) as problem:
             self._refused(_frame(data, problem).request, problem)
             return
         try:
-            await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-            self._accepted(message, await self.broker.accept(message.items, self.caller.name))
+            check_count(self.broker, self.rate_limiter, self.caller, len(message.items))
+            self._accepted(message, await self.broker.accept(message.items, self.caller, len(data)))
         except HitboxError as problem:
             self._refused(message.request, problem)
 
@@ -118,15 +127,14 @@ class PublishSession:
         if self._ended.is_set() or len(data) > LARGE or len(self._unanswered) >= MOST_UNANSWERED:
             return False
         try:
-            message = _decode(data)
+            message = _decode(data, self.broker.settings)
         except BadRequest:
             return False  # it is queued, and `_receive` says what is wrong
         if not message.items or not are_few(message.items):
             return False
         try:
             check_count(self.broker, self.rate_limiter, self.caller, len(message.items))
-            self.caller.check_publish_now(message.items)
-            self._accepted(message, self.broker.accept_now(message.items, self.caller.name))
+            self._accepted(message, self.broker.accept_now(message.items, self.caller))
         except HitboxError as problem:
             self._refused(message.request, problem)
         except Exception as problem:
@@ -196,13 +204,14 @@ class PublishSession:
         return msgspec.json.encode({"type": "error", "request": request, "status": status, **describe(problem)})
 
 
-def _decode(data: bytes | str) -> Publish:
-    return request_bodies.decode(data, Publish)
+def _decode(data: bytes | str, settings: Settings) -> Publish:
+    found: Publish = decode_message(data, Publish, LargePublish, settings)
+    return found
 
 
-def _frame(data: bytes | str, problem: BadRequest) -> Frame:
+def _frame(data: bytes | str, problem: HitboxError) -> Frame:
     """Which request has invalid items. Raises the problem if that cannot be read: then the connection ends."""
     try:
-        return request_bodies.decode(data, Frame)
+        return decode(data, Frame)
     except BadRequest:
         raise problem from None

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
 import struct
 from collections import Counter
-from functools import cache
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect, Request
 
 from hitbox.broker.errors import BadRequest, TooLarge
+from hitbox.broker.json_text import check_size, decode, decode_each, decode_list
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscriptions import Subscription
@@ -30,11 +28,6 @@ PLAIN = (
 )  # fmt: skip
 MOST_DEPTH = 8
 """Objects and lists inside of each other, in a table."""
-PLACE = re.compile(r"\(byte (\d+)\)")
-NOT_JSON = re.compile(rb"[^\w\"-]?(-?(?:NaN|Infinity|nan|inf))\b")
-LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
 LEAST_BYTES = 8
 """Every value of a table counts as at least this many bytes, about what it takes in JSON."""
 T = TypeVar("T")
@@ -58,49 +51,16 @@ def kind_of(request: Request) -> str:
     return request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
 
 
-@cache
-def _decoder(type: Any) -> msgspec.json.Decoder[Any]:
-    """Kept, because making one for a union of messages takes 25 times as long as decoding a message."""
-    return msgspec.json.Decoder(type)
-
-
-def decode(data: bytes | str, type: type[T]) -> T:
-    try:
-        found: T = _decoder(type).decode(data)  # type: ignore[arg-type]
-    except RecursionError:
-        raise BadRequest("the body is invalid: objects and lists are nested too deep") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise BadRequest(f"the body is invalid: {_why(data, problem)}") from None
-    return found
-
-
-def _why(data: bytes | str, problem: Exception) -> str:
-    """What is wrong with a JSON text. What Python programs send by mistake is named."""
-    if isinstance(problem, msgspec.ValidationError):
-        return str(problem)
-    raw = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
-    place = PLACE.search(str(problem))
-    if place is not None and (word := NOT_JSON.match(raw, max(int(place[1]) - 1, 0))):
-        return f"JSON has no {word[1].decode()}"
-    if found := LONE_SURROGATE.search(raw):
-        return f"a text holds a lone surrogate, {found[0].decode()}"
-    return str(problem)
-
-
-def many(data: bytes, kind: str, type: type[T], most: int) -> list[T]:
-    """Several values: one JSON value, a list of values, or one value per line."""
+def many(data: bytes, kind: str, type: type[T], most: int, most_bytes: int) -> list[T]:
+    """Several values, each of at most `most_bytes`: one JSON value, a list of values, or one value per line."""
     if kind in LINES:
-        lines = [line for line in data.split(b"\n") if line.strip()]
-        if len(lines) > most:
-            raise TooLarge(f"a batch may have at most {most} lines")
-        return [decode(line, type) for line in lines]
+        lines = ((f"line {n}", line) for n, line in enumerate(io.BytesIO(data), 1) if not line.isspace())
+        return decode_each(lines, type, most, most_bytes)
     if kind != "application/json":
         raise BadRequest(f"content type {kind!r:.80}: it must be application/json, {LINES[0]} or {ARROW}")
     if data.lstrip()[:1] == b"[":
-        found = decode(data, list[type])  # type: ignore[valid-type]
-        if len(found) > most:
-            raise TooLarge(f"a batch may have at most {most} values")
-        return found
+        return decode_list(data, type, most, most_bytes)
+    check_size(data, most_bytes, "the value")
     return [decode(data, type)]
 
 
@@ -198,7 +158,7 @@ def _compressed(message: pa.ipc.Message) -> bool:
 def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> list[PublishedEvent]:
     """Events. A table has one column per attribute (or two, NAME_low and NAME_high) and optionally `where`."""
     if kind != ARROW:
-        return many(data, kind, PublishedEvent, limits.max_batch)
+        return many(data, kind, PublishedEvent, limits.max_batch, limits.sent_event_bytes())
     found = []
     for row in table(data, limits):
         where = None if "where" in attributes else row.pop("where", None)
@@ -213,7 +173,7 @@ def items(data: bytes, kind: str, limits: Settings, attributes: list[str]) -> li
 def subscriptions(data: bytes, kind: str, limits: Settings) -> list[Subscription]:
     """Subscriptions. A table has the columns id (or name), where and priority; other columns are `about`."""
     if kind != ARROW:
-        return many(data, kind, Subscription, limits.max_batch)
+        return many(data, kind, Subscription, limits.max_batch, limits.single_bytes())
     found = []
     for row in table(data, limits):
         name, where = row.pop("name", row.pop("id", None)), row.pop("where", None)

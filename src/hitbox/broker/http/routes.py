@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -34,15 +34,15 @@ from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
 from hitbox.broker.http.gate import declared
 from hitbox.broker.http.lookups import Lookups
-from hitbox.broker.http.websocket import check_publish
+from hitbox.broker.http.websocket import check_count
+from hitbox.broker.json_text import LARGE, decode
 from hitbox.broker.published_event import PublishedEvent, answered, is_traceparent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.broker.webhook import WebhookSettings
 from hitbox.encoding.schema import Schema
 
-LARGE = 64 * 1024
-"""A body of more bytes than this is decoded in a thread, so that it does not delay the event loop."""
+T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
@@ -64,11 +64,19 @@ class Call:
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
-    async def read(self) -> bytes:
+    async def read(self, most: int) -> bytes:
         """The body. It may have taken long, so the caller is asked for its rights again."""
-        data = await request_bodies.read(self.request, self.broker.settings.max_body_bytes)
+        data = await request_bodies.read(self.request, most)
         self.caller.check(self.need)
         return data
+
+    async def read_batch(self) -> bytes:
+        return await self.read(self.broker.settings.max_body_bytes)
+
+    async def read_value(self, shape: type[T]) -> T:
+        """The body of a route that takes no batch."""
+        data = await self.read(self.broker.settings.single_bytes())
+        return await asyncio.to_thread(decode, data, shape) if len(data) > LARGE else decode(data, shape)
 
     def shown_subscriber(self) -> str:
         """The subscriber in the path, which the caller may look at."""
@@ -93,14 +101,23 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`offset`: how many of what is found are left out, from the first on."""
+
     q: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     subscriber: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     limit: Count = 100
+    offset: Number = 0
 
 
 class From(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Number = 1
     limit: Count = 100
+
+
+class LiveQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of `/v1/live`: events for which the predicate holds."""
+
+    where: str = ""
 
 
 class First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,14 +199,15 @@ class Route:
     status: int = 200
     raw: bool = False
     """The handler reads the body itself, because it has several forms; `body` is the type of one value."""
+    listing: bool = False
+    """The answer has stored events, and may be large."""
 
     def __post_init__(self) -> None:
         declared(self.need, f"{self.method} {self.path}")
 
 
-def figures(broker: Broker, caller: Caller) -> dict[str, Any]:
+def shown_figures(found: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Counters and sizes. What is set aside names subscribers, so only those who may see all of them are told."""
-    found = dict(broker.describe())
     return found if not caller.rights().is_limited else {**found, "set_aside": []}
 
 
@@ -203,11 +221,11 @@ async def put_schema(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    return {**figures(call.broker, call.caller), "history": list(call.broker.statistics.history)}
+    return {**shown_figures(dict(call.broker.describe()), call.caller), "history": list(call.broker.statistics.history)}
 
 
 async def trace(call: Call) -> Any:
-    all_shown = call.caller.shown_numbers() is None
+    all_shown = call.caller.shows_all()
     trace = [row for row in call.broker.statistics.trace() if row.seq >= call.query.first]
     rows = [row._asdict() for row in trace if all_shown or call.caller.shows_id(row.subscriber)]
     return {"rows": rows[: call.query.limit]}
@@ -215,46 +233,46 @@ async def trace(call: Call) -> Any:
 
 async def publish(call: Call) -> Any:
     s, schema = call.broker.settings, call.broker.registry.schema
-    data, kind, headers = await call.read(), request_bodies.kind_of(call.request), call.request.headers.raw
+    data, kind, headers = await call.read_batch(), request_bodies.kind_of(call.request), call.request.headers.raw
     read: Callable[[], list[PublishedEvent]]
     if cloudevents.is_cloudevent(kind, headers):
-        read = partial(cloudevents.from_request, data, kind, headers, schema, s.max_batch)
+        read = partial(cloudevents.from_request, data, kind, headers, schema, s)
     else:
         read = partial(request_bodies.items, data, kind, s, schema.names)
     items = await asyncio.to_thread(read) if len(data) > LARGE else read()
     parent = call.request.headers.get("traceparent")
     if parent is not None and is_traceparent(parent):  # one that is invalid is ignored, as W3C Trace Context says
         items = [one if one.traceparent else msgspec.structs.replace(one, traceparent=parent) for one in items]
-    await check_publish(call.broker, call.rate_limiter, call.caller, items)
-    first = await call.broker.publish(items, call.caller.name)
+    check_count(call.broker, call.rate_limiter, call.caller, len(items))
+    first = await call.broker.publish(items, call.caller, len(data))
     return answered(items, first)
 
 
 async def list_delayed(call: Call) -> Any:
-    count, found = await admin.delayed_events(call.broker, call.caller, call.query.limit)
+    count, found = await call.lookups.run(admin.delayed_events, call.broker, call.caller, call.query.limit)
     return {"count": count, "events": found}
 
 
 async def cancel_delayed(call: Call) -> Any:
-    numbers = await admin.cancellable(call.broker, call.caller, call.body.numbers)
+    numbers = await asyncio.to_thread(admin.cancellable, call.broker, call.caller, call.body.numbers)
     return {"count": await call.broker.delayed.cancel(numbers)}
 
 
 async def list_events(call: Call) -> Any:
     """Some events may be hidden from the caller, so the answer says where the next request begins."""
-    found = await admin.events(call.broker, call.query.first, call.query.limit)
-    following = found[-1]["seq"] + 1 if found else call.query.first
-    shown = await asyncio.to_thread(call.caller.shown_events, found)
-    return {"events": shown, "next": following}
+    q = call.query
+    found, following = await call.lookups.run(admin.events, call.broker, call.caller, q.first, q.limit)
+    return {"events": found, "next": following}
 
 
 async def list_subscribers(call: Call) -> Any:
     q, mailboxes = call.query, call.broker.mailboxes
-    shown = [m for m in mailboxes.values() if call.caller.shows(m.subscriber)]
-    search = q.q.lower()
-    found = [m for m in shown if search in m.subscriber.name.lower() and q.subscriber in ("", m.subscriber.name)]
-    first = heapq.nsmallest(q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
-    return {"count": len(shown), "subscribers": [m.describe() for m in first]}
+    shows = call.caller.shows_now()
+    shown = [m for m in mailboxes.values() if shows(m.subscriber)]
+    search = q.q.casefold()
+    found = [m for m in shown if search in m.subscriber.name.casefold() and q.subscriber in ("", m.subscriber.name)]
+    first = heapq.nsmallest(q.offset + q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
+    return {"count": len(shown), "subscribers": [m.describe() for m in first[q.offset :]]}
 
 
 async def get_subscriber(call: Call) -> Any:
@@ -267,8 +285,6 @@ async def put_subscriber(call: Call) -> Any:
     given = call.query.owner
     if given:
         call.caller.check(MANAGE_ALL)
-        if given not in call.broker.directory.principals:
-            raise Unknown(f"there is no principal {given!r:.100}")
     await call.broker.put_subscriber(name, call.body, given or owner, hand_over=bool(given))
     return call.broker.mailbox(name).describe()
 
@@ -279,7 +295,7 @@ async def delete_subscriber(call: Call) -> Any:
 
 async def list_subscriptions(call: Call) -> Any:
     q = call.query
-    found = await admin.subscriptions(call.broker, call.caller, q.q, q.subscriber, q.limit)
+    found = await admin.subscriptions(call.broker, call.caller, q.q, q.subscriber, q.limit, q.offset)
     numbers, known = call.caller.shown_numbers(), call.broker.registry.by_number
     if numbers is None:
         return {"count": call.broker.describe()["subscriptions"], "subscriptions": found}
@@ -294,7 +310,7 @@ async def put_subscription(call: Call) -> Any:
 
 async def post_subscriptions(call: Call) -> Any:
     s = call.broker.settings
-    data = await call.read()
+    data = await call.read_batch()
     found = await asyncio.to_thread(request_bodies.subscriptions, data, request_bodies.kind_of(call.request), s)
     subscriber, owner = call.used_subscriber()
     warnings = await call.broker.subscribe(subscriber, found, owner=owner)
@@ -372,22 +388,25 @@ async def explain(call: Call) -> Any:
 
 
 async def unseen(call: Call) -> Any:
-    latest = await admin.latest_events(call.broker, call.query.events)
-    return {"events": len(latest), "attributes": await call.lookups.run(admin.unseen, call.broker, latest)}
+    count, found = await call.lookups.run(admin.unseen_since, call.broker, call.query.events)
+    return {"events": count, "attributes": found}
 
 
 async def dead(call: Call) -> Any:
-    count, found = await admin.dead_letters(call.broker, call.caller, call.query.subscriber, call.query.limit)
+    q, shown = call.query, admin.shown_numbers(call.caller)
+    count, found = await call.lookups.run(
+        admin.dead_letters, call.broker, call.caller, shown, q.subscriber, q.limit, q.q, q.offset
+    )
     return {"count": count, "letters": found}
 
 
 async def revive(call: Call) -> Any:
-    numbers = await admin.usable_letters(call.broker, call.caller, call.body.numbers)
+    numbers = await asyncio.to_thread(admin.usable_letters, call.broker, call.caller, call.body.numbers)
     return {"count": await admin.replay_dead_letters(call.broker, numbers)}
 
 
 async def drop_dead(call: Call) -> Any:
-    numbers = await admin.usable_letters(call.broker, call.caller, call.body.numbers)
+    numbers = await asyncio.to_thread(admin.usable_letters, call.broker, call.caller, call.body.numbers)
     return {"count": await admin.drop_dead_letters(call.broker, numbers)}
 
 
@@ -409,7 +428,7 @@ async def put_principal(call: Call) -> Any:
 
 
 async def delete_principal(call: Call) -> Any:
-    await call.broker.directory.remove_principal(call.broker.writer, call.path("principal"))
+    await call.broker.remove_principal(call.path("principal"))
 
 
 async def list_tokens(call: Call) -> Any:
@@ -451,8 +470,16 @@ ROUTES = [
         status=201,
         raw=True,
     ),
-    Route("GET", "/v1/events", OBSERVE, list_events, "Stored events", query=From),
-    Route("GET", "/v1/delayed", OBSERVE, list_delayed, "Delayed events, those that are due first", query=First),
+    Route("GET", "/v1/events", OBSERVE, list_events, "Stored events", query=From, listing=True),
+    Route(
+        "GET",
+        "/v1/delayed",
+        OBSERVE,
+        list_delayed,
+        "Delayed events, those that are due first",
+        query=First,
+        listing=True,
+    ),
     Route("POST", "/v1/delayed/cancel", CANCEL, cancel_delayed, "Delete delayed events that are not due yet", Numbers),
     Route(
         "GET",
@@ -515,7 +542,7 @@ ROUTES = [
         "Attributes of subscriptions that none of the latest events had",
         query=Latest,
     ),
-    Route("GET", "/v1/dead", READ, dead, "Dead letters, newest first", query=Search),
+    Route("GET", "/v1/dead", READ, dead, "Dead letters of subscribers, newest first", query=Search, listing=True),
     Route("POST", "/v1/dead/replay", USE, revive, "Deliver dead letters again", Numbers),
     Route("POST", "/v1/dead/drop", USE, drop_dead, "Delete dead letters for good", Numbers),
     Route("POST", "/v1/snapshot", MANAGE_ALL, snapshot, "Save the index now"),

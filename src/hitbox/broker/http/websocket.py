@@ -39,7 +39,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -51,14 +51,14 @@ from hitbox.broker.cloudevents import as_cloudevent
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.errors import BadRequest, TooLarge
-from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import close_code, describe, status_of
 from hitbox.broker.http.steps import Ending, until_one_ends
+from hitbox.broker.json_text import LARGE, decode, decode_list
 from hitbox.broker.logs import without_message
 from hitbox.broker.published_event import PublishedEvent, answered
-from hitbox.broker.settings import Options, check_name, check_options
+from hitbox.broker.settings import Options, Settings, check_name, check_options
 from hitbox.broker.subscriptions import Subscription
 from hitbox.errors import HitboxError
 
@@ -69,6 +69,8 @@ MANY = 100
 Window = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Seqs = Annotated[list[int], msgspec.Meta(max_length=MOST)]
+EMPTY = msgspec.Raw(b"[]")
+T = TypeVar("T")
 log = logging.getLogger("hitbox.broker")
 
 
@@ -113,6 +115,44 @@ class SetWindow(_Message, tag="window"):
     size: Window
 
 
+class LargeHello(Hello, tag="hello"):
+    """A hello whose batch is not decoded yet, and so the other two."""
+
+    put: msgspec.Raw = EMPTY  # type: ignore[assignment]
+
+    def whole(self, settings: Settings) -> Hello:
+        fields = msgspec.structs.asdict(self)
+        return Hello(**fields | {"put": _batch(self.put, Subscription, settings)})
+
+
+class LargeSubscribe(Subscribe, tag="subscribe"):
+    put: msgspec.Raw = EMPTY  # type: ignore[assignment]
+    remove: msgspec.Raw = EMPTY  # type: ignore[assignment]
+
+    def whole(self, settings: Settings) -> Subscribe:
+        put, remove = _batch(self.put, Subscription, settings), _batch(self.remove, str, settings)
+        return Subscribe(put, remove, self.request)
+
+
+class LargePublish(Publish, tag="publish"):
+    items: msgspec.Raw  # type: ignore[assignment]
+
+    def whole(self, settings: Settings) -> Publish:
+        most, most_bytes = settings.max_batch, settings.sent_event_bytes()
+        return Publish(decode_list(self.items, PublishedEvent, most, most_bytes), self.request)
+
+
+class Request(msgspec.Struct):
+    """The number in a message whose batch is too large."""
+
+    request: int = 0
+
+
+def _batch(text: msgspec.Raw, type: type[T], settings: Settings) -> list[T]:
+    return decode_list(text, type, settings.max_batch, settings.single_bytes())
+
+
+Large = LargeHello | LargeSubscribe | LargePublish
 Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
 FRAMES: dict[type[_Message], Need] = {
     Hello: SUBSCRIBE,
@@ -163,7 +203,7 @@ class Session(Receiver):
         seconds = self.broker.settings.hello_seconds
         try:
             async with asyncio.timeout(seconds):
-                hello = self._message(await receive(self.socket))
+                hello = await self._next_message(await receive(self.socket))
         except TimeoutError:
             raise BadRequest(f"no hello arrived within {seconds:g} seconds") from None
         if not isinstance(hello, Hello):
@@ -193,9 +233,13 @@ class Session(Receiver):
             raise
         return mailbox
 
+    async def _next_message(self, text: str | bytes) -> Any:
+        """The same, decoded in a thread if it is large."""
+        return await asyncio.to_thread(self._message, text) if len(text) > LARGE else self._message(text)
+
     def _message(self, text: str | bytes) -> Any:
         """A message that the caller may send now. A publish is answered, also if it is not allowed."""
-        message = request_bodies.decode(text, Message)  # type: ignore[arg-type, var-annotated]
+        message = decode_message(text, Message, Large, self.broker.settings)
         need = FRAMES[type(message)]
         if need is not PUBLISH:
             self.caller.check(need)
@@ -210,7 +254,11 @@ class Session(Receiver):
         """Do what a message says. Nothing of it stays in memory while the next one is awaited."""
         if self._lookup is not None:
             await self._lookup
-        message = self._message(text)
+        try:
+            message = await self._next_message(text)
+        except TooLarge as problem:
+            await self._refuse(decode(text, Request).request, problem)
+            return
         match message:
             case Ack() | Nack() | Extend():
                 await self._handle_delivery_message(mailbox, message)
@@ -219,7 +267,7 @@ class Session(Receiver):
             case Subscribe():
                 await self._answer(message.request, self._subscribe(mailbox, message))
             case Publish():
-                await self._answer(message.request, self._publish(mailbox, message))
+                await self._answer(message.request, self._publish(message, len(text)))
             case _:
                 raise BadRequest("a second hello: it may be sent only once")
 
@@ -262,8 +310,11 @@ class Session(Receiver):
         try:
             await self._send_message({"type": "done", "request": request, **await work})
         except HitboxError as problem:
-            self.broker.statistics.count_refusal(status_of(problem))
-            await self._send_message({"type": "error", "request": request, **describe(problem)})
+            await self._refuse(request, problem)
+
+    async def _refuse(self, request: int, problem: HitboxError) -> None:
+        self.broker.statistics.count_refusal(status_of(problem))
+        await self._send_message({"type": "error", "request": request, **describe(problem)})
 
     async def _subscribe(self, mailbox: Mailbox, message: Subscribe) -> dict[str, Any]:
         check_batch(self.broker, len(message.put) + len(message.remove))
@@ -271,9 +322,9 @@ class Session(Receiver):
         owner = self.caller.receiver(name)
         return {"warnings": await self.broker.subscribe(name, message.put, message.remove, strict=True, owner=owner)}
 
-    async def _publish(self, mailbox: Mailbox, message: Publish) -> dict[str, Any]:
-        await check_publish(self.broker, self.rate_limiter, self.caller, message.items)
-        return answered(message.items, await self.broker.publish(message.items, self.caller.name))
+    async def _publish(self, message: Publish, size: int) -> dict[str, Any]:
+        check_count(self.broker, self.rate_limiter, self.caller, len(message.items))
+        return answered(message.items, await self.broker.publish(message.items, self.caller, size))
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
@@ -326,17 +377,22 @@ class Session(Receiver):
         await close_socket(self.socket, *(self.close_with or (1000, "")))
 
 
+def decode_message(data: str | bytes, shape: Any, large: Any, settings: Settings) -> Any:
+    """A message of one of the types in `shape`. What may come in batches, `large`, is decoded event by event if it is
+    longer than any other message may be."""
+    most = settings.single_bytes()
+    if len(data) <= most:
+        return decode(data, shape)
+    found = decode(data, large)
+    batches = sum(len(one) for one in msgspec.structs.astuple(found) if isinstance(one, msgspec.Raw))
+    if len(data) - batches > most:
+        raise TooLarge(f"a message may have at most {most} bytes without what may come in batches")
+    return found.whole(settings)
+
+
 def check_batch(broker: Broker, count: int) -> None:
     if count > broker.settings.max_batch:
         raise TooLarge(f"a batch may have at most {broker.settings.max_batch} values")
-
-
-async def check_publish(
-    broker: Broker, rate_limiter: RateLimiter, caller: Caller, items: Sequence[PublishedEvent]
-) -> None:
-    """Raise unless the caller may publish these events now, in one message."""
-    check_count(broker, rate_limiter, caller, len(items))
-    await caller.check_publish(items)
 
 
 def check_count(broker: Broker, rate_limiter: RateLimiter, caller: Caller, count: int) -> None:

@@ -33,10 +33,23 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 Name = Annotated[str, msgspec.Meta(pattern=rf"^(?:{NAME.pattern})\Z")]
 _names = re.compile(rf"(?:(?:{NAME.pattern})\n)*")
 CHECKED_TOGETHER = 1_000
+BULK_BYTES = 16 * 2**20
+"""Of rows that one statement inserts. SQLite takes a text of 1 GB."""
 
 
 def _json(rows: list[Any]) -> str:
     return msgspec.json.encode(rows).decode()
+
+
+def _json_parts(rows: list[Any]) -> Iterator[str]:
+    """Rows as JSON lists of at most BULK_BYTES, unless a single row is larger."""
+    text = msgspec.json.encode(rows)
+    if len(text) <= BULK_BYTES or len(rows) == 1:
+        yield text.decode()
+    else:
+        half = len(rows) // 2
+        yield from _json_parts(rows[:half])
+        yield from _json_parts(rows[half:])
 
 
 def _with_text_body(row: Row) -> Row:
@@ -184,7 +197,7 @@ class Ledger:
 class CheckedTable:
     """A table whose rows have CRCs and are counted in the ledger.
 
-    A `bulk` table gets its rows as one JSON value. SQLite then inserts all of them without taking Python's interpreter
+    A `bulk` table gets its rows as JSON, many in one value. SQLite inserts them without taking Python's interpreter
     lock in between, which a busy event loop releases only every few milliseconds. Its texts must not contain NUL
     characters, and its last column, if it is called body, holds UTF-8 bytes.
     """
@@ -205,6 +218,7 @@ class CheckedTable:
         self.keys = keys
         parts = [f"value ->> {n}" for n in range(len(names) + 1)]
         chosen = f"({primary}) IN (SELECT {', '.join(parts[:keys])} FROM json_each(?))"
+        self._select_all = f"SELECT * FROM {name} WHERE {chosen}"
         self._delete_all = f"DELETE FROM {name} WHERE {chosen}"
         self._count_all = f"SELECT {names[0]}, count(*), sum(crc) FROM {name} WHERE {chosen} GROUP BY {names[0]}"
         if names[-1] == "body":
@@ -216,7 +230,8 @@ class CheckedTable:
         entry = self._ledger.changed_entry(self.name)
         made = [(*row, crc_of(row)) for row in rows]
         if self._bulk:
-            self._db.execute(self._insert_all, (_json([_with_text_body(row) for row in made]),))
+            for text in _json_parts([_with_text_body(row) for row in made]):
+                self._db.execute(self._insert_all, (text,))
         else:
             self._db.executemany(self._insert, made)
         entry.rows += len(made)
@@ -243,6 +258,18 @@ class CheckedTable:
             self._db.execute(self._delete_all, chosen)
         self._subtract(sum(count for _, count, _ in found), sum(total for _, _, total in found))
         return {first: count for first, count, _ in found}
+
+    def take(self, keys: Iterable[Row]) -> list[Row]:
+        """Delete rows of a bulk table by key; returns those that existed."""
+        found = list(self._db.execute(self._select_all, (_json(list(keys)),)))
+        self.delete_read(found)
+        return [row[:-1] for row in found]
+
+    def delete_read(self, rows: Sequence[Row]) -> None:
+        """Delete rows of a bulk table that were just read, with their CRCs."""
+        if rows:
+            self._db.execute(self._delete_all, (_json([row[: self.keys] for row in rows]),))
+            self._subtract_crcs([row[-1] for row in rows])
 
     def delete_where(self, condition: str, values: Row = ()) -> int:
         return self._subtract_crcs(

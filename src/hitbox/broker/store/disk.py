@@ -41,13 +41,16 @@ class Disk:
 
     def lock(self, folder: Path) -> Callable[[], None]:
         """Create the folder if it does not exist, and lock it; the returned function unlocks it."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(file)
-            raise StoreFailed(f"{folder} is in use by another broker") from None
+            raise StoreFailed(
+                f"the folder {folder} is in use by a running broker: stop it, or name another folder (--data); "
+                "`hitbox admin` asks a running one if --data is left out"
+            ) from None
         return lambda: os.close(file)
 
     def size(self, path: Path) -> int:
@@ -130,6 +133,10 @@ class Reserve:
         kept = 0 if all else self.bytes // 2
         if self._file.size() > kept:
             self._file.resize(kept)
+
+    def room(self) -> int:
+        """Bytes that it can free, but for an eighth of the whole."""
+        return self._file.size() - self.bytes // 8
 
     def close(self) -> None:
         self._file.close()

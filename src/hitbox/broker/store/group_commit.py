@@ -27,6 +27,7 @@ from hitbox.errors import HitboxError
 
 GROUP = 4096
 RETRY_SECONDS = 0.2
+REFUSED = "%s: publishing is refused until there is room"
 log = logging.getLogger("hitbox.broker")
 
 
@@ -46,6 +47,8 @@ class TransactionalStore(Protocol):
     def release(self, all: bool = False) -> None: ...
 
     def restore_reserve(self) -> bool: ...
+
+    def what_is_full(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -73,8 +76,10 @@ class Writer:
         self._closing = False
         self.broken: BaseException | None = None
         self.full = not store.has_room
-        self.reason = "the disk is full" if self.full else ""
+        self.reason = store.what_is_full() if self.full else ""
         self.commits = self.unexpected_errors = 0
+        if self.full:
+            log.error(REFUSED, self.reason)
         self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +90,7 @@ class Writer:
         self, op: Callable[[], Any], *, mandatory: bool = False, frees_space: bool = False
     ) -> asyncio.Future[Any]:
         """Queue an operation, on the event loop. `mandatory`: keep it while the disk is full. `frees_space`: it only
-        deletes, and runs even then."""
+        deletes, or leads to deletes, and runs even then."""
         job = Job(op, self._loop.create_future(), mandatory, frees_space)
         with self._wake:
             if self._closing or self.broken:
@@ -186,10 +191,11 @@ class Writer:
     def _no_room(self, group: list[Job], problem: BaseException) -> list[Job]:
         """The disk is full: fail ordinary jobs, and write the others with the reserve. Returns those left."""
         busy = isinstance(problem, apsw.BusyError)
-        self.reason = f"the store is locked by another program ({problem})" if busy else f"the disk is full ({problem})"
+        why = "the store is locked by another program" if busy else self._store.what_is_full()
+        self.reason = f"{why} ({problem})"
         if not self.full:
             self.full = True
-            log.error("%s: publishing is refused until there is room", self.reason)
+            log.error(REFUSED, self.reason)
         self._refuse(group)
         self._store.release()
         wanted = [job for job in group if job.error is None]

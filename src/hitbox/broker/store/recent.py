@@ -8,7 +8,7 @@
 Most deliveries are acknowledged within a moment. Such a delivery is one entry of a record when it is made, one number
 in another record when it is acknowledged, and never a row of its own. The pending ones of all records are in memory
 too. Records that become old, or too many, are settled: what is still pending of the oldest records becomes rows of the
-table `deliveries`, and the records are deleted, in one transaction.
+table `deliveries`, and the records are deleted, in one transaction. When such a row is sent, it returns to the log.
 
 The log is a table of the same database, so a record is durable with the transaction that it describes, or not at all.
 After a crash `load` reads the records and has the same deliveries in memory. A step that names a delivery which is not
@@ -22,6 +22,7 @@ import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -34,10 +35,10 @@ from hitbox.encoding.arrays import LEVELS
 SETTLE_SECONDS = 2.0
 SETTLE_ROWS = 5_000
 """Pending deliveries that become rows in one transaction; more if a single record has more."""
-RECORD_ROWS = 5_000
-"""Deliveries of one step."""
+COMPACT_BYTES = 64 * 1024
+"""About so much is put into a new record when old ones are put together."""
 RECORD_BYTES = 16 * 2**20
-"""Size of a record, unless a single step is larger. SQLite takes 1 GB."""
+"""Size of a record, unless a single delivery, or a step that names no subscriptions, is larger. SQLite takes 1 GB."""
 MOST_RECENT = 50_000
 """Pending deliveries in memory; beyond it the oldest are settled, however old they are."""
 Level = Annotated[int, msgspec.Meta(ge=0, le=LEVELS - 1)]
@@ -71,6 +72,17 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Step]).decode
 
 
+def _encoded(step: Step) -> Iterator[tuple[Step, bytes]]:
+    """A step and its encoding; if it is large and can be divided, several steps."""
+    data = _encode(step)
+    if len(data) <= RECORD_BYTES or not isinstance(step, Recorded) or len(step.rows) == 1:
+        yield step, data
+    else:
+        half = len(step.rows) // 2
+        yield from _encoded(Recorded(step.rows[:half]))
+        yield from _encoded(Recorded(step.rows[half:]))
+
+
 class Record(NamedTuple):
     number: int
     when: float
@@ -86,10 +98,13 @@ def read(number: int, data: bytes) -> list[Step]:
 
 
 class PendingDeliveries:
-    """Pending deliveries in memory, by subscriber and event."""
+    """Pending deliveries in memory, by subscriber and event. Those that were never sent are kept by level and in the
+    order of their events: there may be many, and the next ones are wanted often. Those that were sent are few."""
 
     def __init__(self) -> None:
-        self._of: dict[int, dict[int, RecentDelivery]] = {}
+        self._sent: dict[int, dict[int, RecentDelivery]] = {}
+        self._waiting: dict[int, dict[int, dict[int, RecentDelivery]]] = {}  # by subscriber, level and event
+        self._unordered: set[tuple[int, int]] = set()  # (subscriber, level) of waiting ones that came out of order
         self.count = 0
         self._undo: list[tuple[list[RecentDelivery], list[RecentDelivery]]] = []  # what was put, what was removed
 
@@ -109,44 +124,85 @@ class PendingDeliveries:
     def _put(self, rows: list[RecentDelivery]) -> None:
         replaced: list[RecentDelivery] = []
         self._undo.append((rows, replaced))
-        everybody = self._of
         for row in rows:
-            mine = everybody.get(row[0])
-            if mine is None:
-                mine = everybody[row[0]] = {}
-            elif row[2] in mine:
-                replaced.append(mine[row[2]])
-            mine[row[2]] = row
-        self.count += len(rows) - len(replaced)
+            if (old := self.get(row[0], row[2])) is not None:
+                replaced.append(old)
+                self._take_out(old)
+            self._add(row)
 
     def _remove(self, rows: list[RecentDelivery]) -> None:
         """Remove deliveries that are there. One may be named twice."""
         self._undo.append(([], rows))
-        everybody = self._of
-        before = self.count
         for row in rows:
-            mine = everybody.get(row[0])
-            if mine is not None and mine.pop(row[2], None) is not None:
-                before -= 1
-                if not mine:
-                    del everybody[row[0]]
-        self.count = before
+            self._take_out(row)
+
+    def _add(self, row: RecentDelivery) -> None:
+        subscriber, level, seq, _, sent = row
+        if sent:
+            mine = self._sent.get(subscriber)
+            if mine is None:
+                mine = self._sent[subscriber] = {}
+        else:
+            mine = self._waiting.setdefault(subscriber, {}).setdefault(level, {})
+            if mine and next(reversed(mine)) > seq:
+                self._unordered.add((subscriber, level))
+        self.count += seq not in mine
+        mine[seq] = row
+
+    def _take_out(self, row: RecentDelivery) -> None:
+        subscriber, level, seq, _, sent = row
+        mine = self._sent.get(subscriber) if sent else self._waiting.get(subscriber, {}).get(level)
+        if mine is None or mine.pop(seq, None) is None:
+            return
+        self.count -= 1
+        if mine:
+            return
+        if sent:
+            del self._sent[subscriber]
+        else:
+            levels = self._waiting[subscriber]
+            del levels[level]
+            self._unordered.discard((subscriber, level))
+            if not levels:
+                del self._waiting[subscriber]
 
     def get(self, subscriber: int, seq: int) -> RecentDelivery | None:
-        mine = self._of.get(subscriber)
-        return None if mine is None else mine.get(seq)
+        if (mine := self._sent.get(subscriber)) is not None and (row := mine.get(seq)) is not None:
+            return row
+        if (levels := self._waiting.get(subscriber)) is not None:
+            for waiting in levels.values():
+                if (row := waiting.get(seq)) is not None:
+                    return row
+        return None
 
-    def of(self, subscriber: int) -> Iterable[RecentDelivery]:
-        return self._of.get(subscriber, {}).values()
+    def of(self, subscriber: int) -> Iterator[RecentDelivery]:
+        yield from self._sent.get(subscriber, {}).values()
+        for waiting in self._waiting.get(subscriber, {}).values():
+            yield from waiting.values()
+
+    def count_of(self, subscriber: int) -> int:
+        return len(self._sent.get(subscriber, ())) + sum(map(len, self._waiting.get(subscriber, {}).values()))
 
     def all(self) -> Iterator[RecentDelivery]:
-        for mine in self._of.values():
-            yield from mine.values()
+        """All deliveries, those of one subscriber together."""
+        for subscriber in self._sent.keys() | self._waiting.keys():
+            yield from self.of(subscriber)
 
     def next_of(self, subscriber: int, skip: set[int], first: int, limit: int) -> list[RecentDelivery]:
         """The next deliveries of a subscriber, most urgent first, then by age, of events from number `first` on."""
-        wanted = (row for row in self.of(subscriber) if row[2] not in skip and row[2] >= first)
-        return heapq.nsmallest(limit, wanted, key=lambda row: (-row[1], row[2]))
+
+        def wanted(rows: Iterable[RecentDelivery]) -> Iterator[RecentDelivery]:
+            return (row for row in rows if row[2] not in skip and row[2] >= first)
+
+        found: list[RecentDelivery] = []
+        levels = self._waiting.get(subscriber, {})
+        for level in sorted(levels, reverse=True):
+            if (subscriber, level) in self._unordered:
+                levels[level] = dict(sorted(levels[level].items()))
+                self._unordered.remove((subscriber, level))
+            found += islice(wanted(levels[level].values()), limit - len(found))
+        again = list(wanted(self._sent.get(subscriber, {}).values()))
+        return heapq.nsmallest(limit, found + again, key=lambda row: (-row[1], row[2])) if again else found
 
     def oldest_event(self, first: int) -> int | None:
         """The oldest event from number `first` on of which a delivery is pending."""
@@ -178,9 +234,9 @@ class RecentDeliveries(PendingDeliveries):
             self._records.append(Record(number, time.monotonic(), rows))
         self._undo.clear()
 
-    def crowded(self) -> bool:
-        """Whether there are more than may be in memory."""
-        return self.count > MOST_RECENT
+    def crowded(self, more: int = 0) -> bool:
+        """Whether there are, or would be with so many more, more than may be in memory."""
+        return self.count + more > MOST_RECENT
 
     def due(self) -> float:
         """Records that were written before this time are to be settled."""
@@ -196,8 +252,8 @@ class RecentDeliveries(PendingDeliveries):
     # ---- changes, in a transaction
 
     def record(self, rows: list[RecentDelivery]) -> None:
-        for at in range(0, len(rows), RECORD_ROWS):
-            self._change(Recorded(rows[at : at + RECORD_ROWS]))
+        if rows:
+            self._change(Recorded(rows))
 
     def mark_sent(self, keys: list[Key]) -> None:
         if keys:
@@ -208,11 +264,9 @@ class RecentDeliveries(PendingDeliveries):
         keys, which are not in the log."""
         others: list[tuple[int, int, int]] = []
         gone: dict[Key, RecentDelivery] = {}
-        everybody = self._of
         for key in keys:
             subscriber, level, seq = key
-            mine = everybody.get(subscriber)
-            row = None if mine is None else mine.get(seq)
+            row = self.get(subscriber, seq)
             if row is None or row[1] != level:
                 others.append(key)
             else:
@@ -231,7 +285,7 @@ class RecentDeliveries(PendingDeliveries):
         return row
 
     def forget(self, subscriber: int) -> None:
-        if subscriber in self._of:
+        if subscriber in self._sent or subscriber in self._waiting:
             self._change(Forgotten(subscriber))
 
     def _change(self, step: Step) -> None:
@@ -247,29 +301,52 @@ class RecentDeliveries(PendingDeliveries):
 
     def settle(self, limit: int, before: float = math.inf) -> list[RecentDelivery]:
         """Delete the oldest records, those written before the time `before`; returns what was pending of them, about
-        `limit` deliveries. With the limit 0 only records are deleted of which nothing is pending."""
+        `limit` deliveries."""
         found: list[RecentDelivery] = []
         last = 0
         while self._records and self._records[0].when < before:
             record = self._records[0]
-            left = [row for one in record.rows if (row := self.get(one[0], one[2])) is not None]
-            if left and (not limit or (found and len(found) + len(left) > limit)):
+            left = self._pending_of(record)
+            if found and len(found) + len(left) > limit:
                 break
-            found += left
+            found += left.values()
             last = record.number
-            self._remove(left)
+            self._remove(list(left.values()))
             self._settled.append(self._records.popleft())
+        if found and (self._records or self._steps):  # a later one may contain some too: settled before, and fetched
+            self._add_step(Removed([(row[0], row[2]) for row in found]))
         if last:
             self._log.delete_through(last)
         return found
+
+    def compact(self) -> None:
+        """Delete the oldest records of which nothing is pending. If most of the log is about deliveries that are gone,
+        also the next ones: a new record gets what is pending of them. That needs little space, unlike `settle`: on a
+        full disk this is how acknowledgements make room."""
+        mostly_gone = sum(1 + len(record.rows) for record in self._records) > 2 * self.count
+        kept: dict[Key, RecentDelivery] = {}
+        size = 0
+        while self._records:
+            left = self._pending_of(self._records[0])
+            if left and (not mostly_gone or size > COMPACT_BYTES):
+                break
+            kept |= left
+            size += sum(len(row[3]) + 32 for row in left.values())
+            self._settled.append(self._records.popleft())
+        if self._settled:
+            self._log.delete_through(self._settled[-1].number)
+        if kept:
+            self._add_step(Recorded(list(kept.values())))
+
+    def _pending_of(self, record: Record) -> dict[Key, RecentDelivery]:
+        return {(row[0], row[2]): row for one in record.rows if (row := self.get(one[0], one[2])) is not None}
 
     def flush(self) -> None:
         """Write the steps since the last commit as one record, or as several if they are large."""
         part: list[msgspec.Raw] = []
         rows: list[RecentDelivery] = []
         size = 0
-        for step in self._steps:
-            data = _encode(step)
+        for step, data in chain.from_iterable(map(_encoded, self._steps)):
             if part and size + len(data) > RECORD_BYTES:
                 self._write(part, rows)
                 part, rows, size = [], [], 0
@@ -291,10 +368,9 @@ class RecentDeliveries(PendingDeliveries):
     def rollback(self) -> None:
         for put, removed in reversed(self._undo):
             for row in put:
-                self._of.get(row[0], {}).pop(row[2], None)
+                self._take_out(row)
             for row in removed:
-                self._of.setdefault(row[0], {})[row[2]] = row
-        self.count = sum(map(len, self._of.values()))
+                self._add(row)
         self._records.extendleft(reversed(self._settled))
         self._clear()
 

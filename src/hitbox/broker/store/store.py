@@ -35,7 +35,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -48,7 +48,7 @@ from hitbox.broker.published_event import TTL_BYTES, expires_at
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Name, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
-from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, row_of
+from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, RecentDelivery, row_of
 from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
@@ -61,6 +61,7 @@ OLD_COPY = f"format-{OLD_FORMAT}"
 CHECKPOINT_BYTES = 16 * 2**20
 SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
+NEVER = 2**62
 BUSY_MILLISECONDS = 5_000
 TOP = LEVELS - 1
 Level = Annotated[int, msgspec.Meta(ge=0, le=TOP)]
@@ -217,6 +218,8 @@ class Store:
         self.log, self.delayed = (self.tables[n] for n in list(TABLES)[10:])
         self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
         self.recent = RecentDeliveries(self.log)
+        self._settled_expiry: int | None = None  # when the first expires that was settled during a search; see expired
+        self._committed_expiry: int | None = None  # the same at the last commit, for a rollback
         self.db.execute("COMMIT")
         self._pages = 0
         self._page = int(self.db.pragma("page_size"))
@@ -228,11 +231,13 @@ class Store:
         if self.disk.shared:
             self._reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
             self._reader.set_busy_timeout(BUSY_MILLISECONDS)
+        self._reader.create_scalar_function("casefold", _casefold, deterministic=True)
         self.set_max_bytes(max_bytes)
         self.has_room = self.restore_reserve()
 
     def set_max_bytes(self, max_bytes: int | None) -> None:
         """Set the maximum size of the database; None: no limit."""
+        self._max_bytes = max_bytes
         self._limit = MOST_PAGES if max_bytes is None else min(max(max_bytes // self._page, 1), MOST_PAGES)
         self.db.pragma("max_page_count", self._limit)
 
@@ -343,13 +348,16 @@ class Store:
     def begin(self) -> None:
         self.db.execute("BEGIN IMMEDIATE")
         self.ledger.refresh()
+        self._pages_before: int = self.db.pragma("page_count")
 
     def commit(self) -> None:
         """Make durable what was done since `begin`, or raise. Failures after that go to `maintenance_errors`."""
         self.recent.flush()
         commits = self.ledger.flush()
+        self._check_room()
         self.db.execute("COMMIT")
         self.recent.committed()
+        self._committed_expiry = self._settled_expiry
         with self._maintenance("commit marker"):
             if self.commit_marker is not None:
                 self.commit_marker.write(commits)
@@ -361,6 +369,18 @@ class Store:
             )  # do not try again at every commit
             self._next_checkpoint = self._checkpoint_bytes + late
             self._pages = 0
+
+    def _check_room(self) -> None:
+        """Raise FullError if what is about to be committed could not be copied from SQLite's log into the database
+        later, even with the reserve. Such a log would never be emptied, so nothing could be written any more."""
+        assert self.reserve is not None
+        pages: int = self.db.pragma("page_count")
+        added = (pages - self._pages_before) * self._page
+        if added <= 0:
+            return
+        copied = pages * self._page - self.disk.size(self.path)
+        if added + copied > self.disk.space(self.folder)[1] + self.reserve.room():
+            raise apsw.FullError(f"{added:,} bytes more would not fit")
 
     @contextlib.contextmanager
     def _maintenance(self, name: str) -> Iterator[None]:
@@ -397,6 +417,7 @@ class Store:
     def rollback(self) -> None:
         """Undo what was not committed."""
         self.recent.rollback()
+        self._settled_expiry = self._committed_expiry
         try:
             if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
                 self.db.execute("ROLLBACK")
@@ -412,6 +433,10 @@ class Store:
             self.reserve.release(all)
         self.db.pragma("max_page_count", min(self._limit + self._limit // 16 + 8, MOST_PAGES))
         self._shrink()
+        if "checkpoint" in self.maintenance_errors and not all:  # it returns more than it takes, but needs it first
+            with self._maintenance("reserve"):
+                self.reserve.release(all=True)
+            self._shrink()
 
     def restore_reserve(self) -> bool:
         """Allocate the reserve again; returns whether there is space for all writes again."""
@@ -443,6 +468,15 @@ class Store:
 
     def is_full(self, problem: BaseException) -> bool:
         return is_full(problem, self.db)
+
+    def what_is_full(self) -> str:
+        """Whichever is nearer: the largest size that the settings allow, or the end of the disk."""
+        if self._max_bytes is None or self._max_bytes - self.used_bytes() >= self.disk.space(self.folder)[1]:
+            return "the disk is full"
+        return (
+            f"the store has reached the setting max_store_bytes ({self._max_bytes}), though the disk has room: raise "
+            "it, or acknowledge or remove what is pending"
+        )
 
     def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
         """Read committed data; from any thread."""
@@ -600,20 +634,32 @@ class Store:
         if failed:
             self.put_meta("failed", [*self.get_meta("failed", []), *failed])
 
-    def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> None:
-        """After another attempt at the failed events: store the new deliveries, and which events still fail."""
+    def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> dict[int, int]:
+        """After another attempt at the failed events: store the deliveries that are not pending already, and which
+        events still fail. Returns how many deliveries each subscriber got."""
+        added: Counter[int] = Counter()
         for subscriber, level, seq, ids, sent in rows:
             if self.existing_subscribers([subscriber]) and not self.pending_levels(subscriber, [seq]):
                 self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
+                added[subscriber] += 1
         self.put_meta("failed", list(failed))
+        return added
 
     def settle(self, limit: int = SETTLE_ROWS, before: float = math.inf) -> int:
         """Turn about `limit` deliveries of the oldest records of the log, those written before the time `before`, into
-        rows; returns how many. With the limit 0 only records are deleted of which nothing is pending."""
+        rows; returns how many."""
         found = self.recent.settle(limit, before)
-        if found:
-            self.deliveries.insert(map(row_of, found))
+        self._insert_recent(found)
         return len(found)
+
+    def _insert_recent(self, deliveries: Sequence[RecentDelivery]) -> None:
+        """Deliveries that were taken out of the log become rows. A search that is under way may be past their keys, so
+        it is told when they expire."""
+        if deliveries:
+            self.deliveries.insert(map(row_of, deliveries))
+            if self._settled_expiry is not None:
+                known = self._expiries([row[2] for row in deliveries]).values()
+                self._settled_expiry = min([self._settled_expiry, *known])
 
     def settle_overdue(self) -> int:
         """The same with the records that are not new any more."""
@@ -648,16 +694,17 @@ class Store:
         """The next deliveries in order, which are marked as sent, and whether there are more."""
         query = """SELECT d.*, e.time, e.body FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
                    WHERE d.subscriber = ? AND (d.body IS NOT NULL OR e.seq IS NOT NULL)
-                   ORDER BY d.urgency, d.seq LIMIT ?"""
-        rows = list(self.db.execute(query, (subscriber, limit + len(skip) + 1)))
-        settled = [row for row in rows if row[2] not in skip]
+                   ORDER BY d.urgency, d.seq"""
+        rows = self.db.execute(query, (subscriber,))
+        settled = list(islice((row for row in rows if row[2] not in skip), limit + 1))
+        rows.close()
         recent = self.recent.next_of(subscriber, skip, self.events.first(), limit + 1)
         order = sorted([(row[1], row[2]) for row in settled] + [(TOP - row[1], row[2]) for row in recent])
         chosen = set(order[:limit])
         settled = [row for row in settled if (row[1], row[2]) in chosen]
         recent = [row for row in recent if (TOP - row[1], row[2]) in chosen]
-        self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in settled if not row[4]])
         self.recent.mark_sent([(subscriber, row[2]) for row in recent if not row[4]])
+        self._mark_sent(settled)
         found = [
             StoredDelivery(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body)
             for _, urgency, seq, ids, sent, tries, own, _, when, body in settled
@@ -670,6 +717,19 @@ class Store:
         found.sort(key=lambda one: (-one.level, one.seq))
         return found, len(order) > limit
 
+    def _mark_sent(self, rows: Sequence[Row]) -> None:
+        """Rows of table `deliveries` are sent. They return to the log, where an acknowledgement costs little, if they
+        fit: otherwise others, which are sent soon, would become rows instead. Those with a text or a number of tries
+        stay rows, because the log does not keep these."""
+        fits = not self.recent.crowded(len(rows))
+        returning: list[Row] = []
+        staying: list[Row] = []
+        for row in rows:
+            (returning if fits and not row[5] and row[6] is None else staying).append(row[:8])
+        self.deliveries.delete_read(returning)
+        self.recent.record([(row[0], TOP - row[1], row[2], row[3], 1) for row in returning])
+        self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in staying if not row[4]])
+
     def _events(self, seqs: Sequence[int], text: str = "body") -> dict[int, tuple[int, bytes]]:
         """{seq: (time, body)} of events. `text`: what of the body, in SQL."""
         if not seqs:
@@ -681,7 +741,7 @@ class Store:
     def _delivery(self, subscriber: int, level: int, seq: int) -> Row | None:
         """A pending delivery as a row of table `deliveries`; if it is in the log, it becomes one."""
         if (recent := self.recent.take(subscriber, level, seq)) is not None:
-            self.deliveries.insert([row_of(recent)])
+            self._insert_recent([recent])
         for *row, _ in self.deliveries.scan(*_delivery_key(subscriber, level, seq)):
             return tuple(row)
         return None
@@ -692,22 +752,31 @@ class Store:
             self.deliveries.put([(*row[:4], 1, tries, row[6])])
 
     def add_dead_letters(
-        self, subscriber: int, keys: Iterable[tuple[int, int]], tries: int, reason: str, most: int
+        self, subscriber: int, keys: Sequence[tuple[int, int]], tries: int, reason: str, most: int
     ) -> int:
         """Turn deliveries (level, seq) into dead letters; returns how many. Only the newest `most` letters are kept."""
-        entry = self.ledger.changed_entry("dead")
-        before = entry.last
-        for level, seq in keys:
-            row = self._delivery(subscriber, level, seq)
-            if row is not None:
-                body = row[6] if row[6] is not None else self.body(seq)
-                entry.last += 1
-                kept = (entry.last, subscriber, level, seq, row[3], tries, reason, time.time_ns() // 1000, body)
-                self.dead.insert([kept])
-                self.deliveries.delete([row[:3]])
+        rows = self._take(subscriber, keys)
+        kept = rows[max(len(rows) - most, 0) :]
+        texts = {seq: body for seq, (_, body) in self._events([row[2] for row in kept if row[6] is None]).items()}
+        entry, now = self.ledger.changed_entry("dead"), time.time_ns() // 1000
+        letters = []
+        for number, (_, urgency, seq, ids, _, _, own) in enumerate(kept, entry.last + 1):
+            body = texts.get(seq) if own is None else own
+            letters.append((number, subscriber, TOP - urgency, seq, ids, tries, reason, now, body))
+        self.dead.insert(letters)
+        entry.last += len(letters)
         over = self.dead.rows() - most
         self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
-        return entry.last - before
+        return len(rows)
+
+    def _take(self, subscriber: int, keys: Iterable[tuple[int, int]]) -> list[Row]:
+        """Remove pending deliveries (level, seq) from the log or their table; returns those that were there as rows of
+        the table, by age."""
+        wanted = [(subscriber, *key) for key in keys]
+        recent = [row for _, level, seq in wanted if (row := self.recent.get(subscriber, seq)) and row[1] == level]
+        _, others = self.recent.remove(wanted)
+        settled = self.deliveries.take((subscriber, TOP - level, seq) for _, level, seq in others)
+        return sorted([*map(row_of, recent), *settled], key=lambda row: row[2])
 
     def replay_dead_letters(self, numbers: Sequence[int]) -> list[tuple[int, int, int]]:
         """Turn dead letters into deliveries again; returns their (number, subscriber, seq). A letter is skipped if its
@@ -746,11 +815,6 @@ class Store:
         self.deliveries.insert(fresh)
         return len(fresh)
 
-    def body(self, seq: int) -> bytes | None:
-        for _, _, body, _ in self.events.scan("seq = ?", (seq,)):
-            return body  # type: ignore[no-any-return]
-        return None
-
     def events_from(self, seq: int, limit: int) -> list[Row]:
         """(seq, time, body) of the next events, from any thread."""
         return self.read("SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
@@ -766,24 +830,39 @@ class Store:
         """The number of pending deliveries, from any thread."""
         return self.deliveries.rows() + self.recent.count
 
+    def pending_of(self, subscriber: int, most: int) -> int:
+        """The number of pending deliveries of a subscriber in this transaction; `most` if there are more."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE subscriber = ? LIMIT ?)"
+        ((settled,),) = self.db.execute(query, (subscriber, most))
+        return min(int(settled) + self.recent.count_of(subscriber), most)
+
     def oldest(self, subscriber: int, count: int) -> list[tuple[int, int]]:
         """(level, seq) of the `count` oldest pending deliveries."""
-        query = "SELECT urgency, seq FROM deliveries WHERE subscriber = ? ORDER BY seq LIMIT ?"
-        settled = [(TOP - urgency, seq) for urgency, seq in self.db.execute(query, (subscriber, count))]
-        recent = [(row[1], row[2]) for row in self.recent.of(subscriber)]
-        return heapq.nsmallest(count, settled + recent, key=lambda key: key[1])
+        query = "SELECT seq FROM deliveries WHERE subscriber = ? AND urgency = ? ORDER BY seq LIMIT ?"
+        found = [(row[1], row[2]) for row in self.recent.of(subscriber)]
+        for urgency in range(LEVELS):  # each level is in order already
+            found += [(TOP - urgency, seq) for (seq,) in self.db.execute(query, (subscriber, urgency, count))]
+        return heapq.nsmallest(count, found, key=lambda key: key[1])
 
     def expired_of(self, keys: Sequence[tuple[int, int]], now: int) -> list[tuple[int, int]]:
         """Those of the deliveries (level, seq) whose event has expired."""
-        events = self._events([seq for _, seq in keys], f"substr(body, -{TTL_BYTES})")
-        return [key for key in keys if key[1] in events and 0 < expires_at(*events[key[1]]) <= now]
+        expiries = self._expiries([seq for _, seq in keys])
+        return [key for key in keys if expiries.get(key[1], NEVER) <= now]
+
+    def _expiries(self, seqs: Sequence[int]) -> dict[int, int]:
+        """When events expire, those that do."""
+        ends = self._events(seqs, f"substr(body, -{TTL_BYTES})")
+        return {seq: expires for seq, end in ends.items() if (expires := expires_at(*end))}
 
     def expired(
         self, after: tuple[int, int, int], limit: int, now: int
     ) -> tuple[list[tuple[int, int, int]], int, tuple[int, int, int] | None]:
         """Look at the next `limit` deliveries after the key (subscriber, urgency, seq). Returns (subscriber, level,
         seq) of those that have expired; when the first of the others expires, 0 if none does; and the key of the last
-        one. None instead of a key: these were all, with those of the log."""
+        one. None instead of a key: these were all, with those of the log. What is settled during such a search may
+        be missed by it, and counts as one of the others."""
+        if after[0] < 0:
+            self._settled_expiry = NEVER
         query = f"""SELECT d.subscriber, d.urgency, d.seq, ifnull(e.time, 0),
                     substr(ifnull(d.body, e.body), -{TTL_BYTES})
                     FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
@@ -803,13 +882,17 @@ class Store:
                 late.append((number, level, seq))
             elif expires:
                 soonest = min(soonest or expires, expires)
+        if key is None:
+            if self._settled_expiry is not None and self._settled_expiry < NEVER:
+                soonest = min(soonest or NEVER, self._settled_expiry)
+            self._settled_expiry = None
         return late, soonest, key
 
     # ---- retention
 
     def trim(self, before: int, most_bytes: int, batch: int = 20_000) -> int:
         """Remove events older than `before` (microseconds), and the oldest ones while the database is larger than
-        `most_bytes`, but none that is pending."""
+        `most_bytes`, but none that is pending, and at most `batch`; returns how many."""
         last = min([self.get_meta("matched", 0), *(seq - 1 for seq in self.get_meta("failed", []))])
         excess = self.used_bytes() - most_bytes
         gone = 0
@@ -836,9 +919,22 @@ _OLDEST_NEEDED = f"""
     FROM owner, level WHERE n IS NOT NULL"""
 
 
+_TABLES = """
+    SELECT count(*), count((SELECT 1 FROM pragma_table_info(made.name) WHERE name = 'crc' AND type = ''))
+    FROM sqlite_schema AS made WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"""
+"""The number of tables, and of those with checksums as a store has them."""
+
+
 def check_format(db: apsw.Connection, folder: Path) -> None:
-    """Refuse a store of another format before anything else reads or changes it. Every format has this row."""
+    """Refuse another program's database, and a store of another format, before anything else reads or changes it. Every
+    format has this row, and tables with checksums."""
     try:
+        ((tables, ours),) = db.execute(_TABLES)
+        if tables and not ours:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            raise StoreFailed(
+                f"{folder / 'hitbox.db'} is the database of another program: name another folder. Nothing was changed"
+            )
         rows = list(db.execute("SELECT * FROM meta WHERE key = 'format'"))
     except (apsw.Error, UnicodeDecodeError):
         return  # a new store, or a damaged one, which the other checks report
@@ -866,6 +962,11 @@ def copy_store(db: apsw.Connection, folder: Path, to: Path) -> None:
         with (to / name).open("rb") as file:
             os.fsync(file.fileno())
     sync_folder(to)
+
+
+def _casefold(*texts: object) -> str:
+    """The texts, one after the other, for a comparison whatever the case. SQLite's `lower` knows ASCII letters only."""
+    return "".join(map(str, texts)).casefold()
 
 
 def sync_folder(folder: Path) -> None:

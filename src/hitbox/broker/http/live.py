@@ -1,0 +1,100 @@
+"""GET /v1/live: events for the page, once per second: the figures, and the latest events or those that fit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from hitbox.broker.access.rights import OBSERVE, Caller
+from hitbox.broker.broker import Broker
+from hitbox.broker.clock import time
+from hitbox.broker.errors import NotAllowed
+from hitbox.broker.http.routes import shown_figures
+from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.stats import RECENT
+from hitbox.errors import HitboxError
+from hitbox.language import Predicate, evaluate
+
+LIVE_SECONDS = 1.0
+LATEST = 20
+"""Number of events that the page lists."""
+
+
+class LiveFigures:
+    """The broker's figures, the same ones for all streams: to count them takes time for each subscriber."""
+
+    def __init__(self, broker: Broker):
+        self.broker = broker
+        self._found: dict[str, Any] = {}
+        self._from = float("-inf")
+
+    def now(self) -> dict[str, Any]:
+        if time.monotonic() - self._from >= LIVE_SECONDS:
+            self._found, self._from = dict(self.broker.describe()), time.monotonic()
+        return self._found
+
+
+class LiveStream:
+    """One stream: the answer to a GET, which does not end by itself."""
+
+    need = OBSERVE
+
+    def __init__(
+        self,
+        figures: LiveFigures,
+        caller: Caller,
+        wanted: Predicate | None,
+        headers: dict[str, str],
+        admit: Callable[[LiveStream], AbstractContextManager[None]],
+    ):
+        self.caller, self._figures, self._wanted, self._headers, self._admit = caller, figures, wanted, headers, admit
+        self._ended = False
+
+    def close(self, code: int, reason: str) -> None:
+        self._ended = True  # the page asks again, and is told why
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._admit(self):
+            answer = StreamingResponse(self._lines(), media_type="text/event-stream", headers=self._headers)
+            await answer(scope, receive, send)
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        seen, broker = 0, self._figures.broker
+        statistics = broker.statistics
+        while not (broker.closing or self._ended):
+            fresh, seen = statistics.events_after(seen, RECENT), statistics.event_count
+            if self._wanted is not None:
+                fresh = await asyncio.to_thread(_that_fit, self._wanted, fresh)
+            try:
+                self.caller.check(self.need)
+            except NotAllowed:
+                return
+            events = [_shown(one) for one in self.caller.shown_events(fresh)[-LATEST:]]
+            line = statistics.history[-1] if statistics.history else {}
+            state = shown_figures(self._figures.now(), self.caller)
+            found = {"stats": {**state, **line, "pending": state["pending"]}, "events": events, "arrived": seen}
+            yield b"data: " + msgspec.json.encode(found) + b"\n\n"
+            await asyncio.sleep(LIVE_SECONDS)
+
+
+def _shown(one: dict[str, Any]) -> dict[str, Any]:
+    """An event for the page's list: of its payload the beginning."""
+    payload = msgspec.json.decode(one["body"], type=PublishedEvent).shown_payload()
+    found = {name: value for name, value in one.items() if name != "body"}
+    return {**found, "payload": payload} if payload else found
+
+
+def _that_fit(wanted: Predicate, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for one in events:
+        with contextlib.suppress(HitboxError):  # the schema has changed since
+            if evaluate(wanted, one["event"]) is True:
+                found.append(one)
+    return found

@@ -1,0 +1,158 @@
+"""A subscriber with more pending deliveries than its limit: what its policy removes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hitbox.broker.broker import Broker
+from hitbox.broker.settings import Options
+from support.broker_kit import Listener, held_up, item, publish_until_full, running, sub, until
+
+
+async def done_with_all(broker: Broker) -> None:
+    """The store has done what it was asked for, and what that led to."""
+    for _ in range(4):
+        await broker.writer.submit(lambda: None)
+
+
+def stored(broker: Broker, name: str) -> list[int]:
+    """Numbers of the pending events."""
+    return sorted(row[2] for row in broker.store.deliveries_of(broker.subscriber(name).number))
+
+
+@pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
+def test_acknowledgements_that_wait_for_the_store_count(tmp_path: Path, policy: Any) -> None:
+    """Too many are pending in the store, until it gets to the acknowledgements: nothing is to be removed."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann")
+            await broker.publish([item(qty=1)] * 30)
+            await until(lambda: len(ann.got) == 30 and broker.caught_up())
+            async with held_up(broker):
+                broker.tracker.acknowledge(ann.mailbox, ann.seqs()[:25])
+                ann.mailbox.subscriber.options = Options(policy, limit=20)
+                await until(lambda: ann.mailbox.is_shrinking)
+            await done_with_all(broker)
+            assert stored(broker, "ann") == [26, 27, 28, 29, 30]
+            assert (ann.mailbox.pending, ann.mailbox.dropped, ann.mailbox.dead) == (5, 0, 0)
+            assert broker.store.dead.rows() == 0
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_sent_that_is_about_to_be_removed(tmp_path: Path) -> None:
+    """All of it is in memory, and there is room in the window."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann", window=5)
+            await broker.publish([item(qty=1)] * 20)
+            await until(lambda: len(ann.got) == 5 and broker.caught_up())
+            async with held_up(broker):
+                ann.mailbox.subscriber.options = Options(limit=8)
+                await until(lambda: ann.mailbox.is_shrinking)
+                ann.mailbox.set_window(ann, 100)
+                await asyncio.sleep(0.05)
+            await until(lambda: ann.mailbox.pending == 8 and 20 in ann.seqs())
+            assert ann.seqs() == [*range(1, 6), *range(13, 21)]
+            assert {row[3] for row in broker.store.dead.scan()} == set(range(1, 13))
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
+def test_what_is_removed_twice_is_counted_once(tmp_path: Path, policy: Any) -> None:
+    """The subscriber refuses deliveries that its policy is about to remove."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker, auto=False).attach("ann")
+            await broker.publish([item(qty=1)] * 20)
+            await until(lambda: len(ann.got) == 20 and broker.caught_up())
+            async with held_up(broker):
+                ann.mailbox.subscriber.options = Options(policy, limit=12, max_tries=1)
+                await until(lambda: ann.mailbox.is_shrinking)
+                broker.tracker.refuse(ann.mailbox, [7, 8, 9])
+            await done_with_all(broker)
+            letters = broker.store.dead.rows()
+            assert letters == (9 if policy == "spool" else 1)
+            assert ann.mailbox.dead == broker.statistics.counts["dead"] == letters
+            dropped = 0 if policy == "spool" else 8
+            assert ann.mailbox.dropped == broker.statistics.counts["dropped"] == dropped
+            assert ann.mailbox.pending == len(stored(broker, "ann")) == 11
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("policy", "how"), [("spool", "add_dead_letters"), ("drop_oldest", "acknowledge")])
+def test_a_much_lower_limit_takes_effect_little_by_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any, how: str
+) -> None:
+    """Some deliveries are rows, and others are in the log; a publish comes in between."""
+    monkeypatch.setattr("hitbox.broker.delivery.delivery.OLDEST_ROWS", 10)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0", 4), sub("urgent", "qty > 5", 8)])
+            await broker.publish([item(qty=n % 9 + 1) for n in range(60)])
+            await until(broker.caught_up)
+            await broker.writer.submit(broker.store.settle)
+            await broker.publish([item(qty=n % 9 + 1) for n in range(40)])
+            await until(broker.caught_up)
+            assert (broker.store.deliveries.rows(), broker.store.recent.count) == (60, 40)
+            together: list[int] = []
+            real = getattr(broker.store, how)
+
+            def counted(*what: Any) -> Any:
+                before = len(stored(broker, "ann"))
+                done = real(*what)
+                together.append(before - len(stored(broker, "ann")))
+                return done
+
+            monkeypatch.setattr(broker.store, how, counted)
+            await broker.put_subscriber("ann", Options(policy, limit=25))
+            ann = broker.mailbox("ann")
+            await until(lambda: together)
+            await broker.publish([item(qty=0)])
+            await until(lambda: ann.pending == 25)
+            assert together == [10] * 7 + [5]
+            assert stored(broker, "ann") == list(range(76, 101))
+            removed = (75, 0) if policy == "spool" else (0, 75)
+            assert (ann.dead, ann.dropped) == removed
+            assert broker.store.dead.rows() == removed[0]
+        async with running(tmp_path, None) as broker:
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: len(ann.got) == 25)
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_dropping_the_oldest_makes_room_in_a_full_store(tmp_path: Path) -> None:
+    """Everything is pending, so retention may remove nothing until the policy has acted."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=2_000_000, keep_seconds=0) as broker:
+            await broker.put_subscriber("ann", Options("drop_oldest", limit=100))
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = broker.mailbox("ann")
+            ann.is_shrinking = True  # it does not act before the store is full
+            last = await publish_until_full(broker)
+            assert ann.pending > 150
+            ann.is_shrinking = False
+            await until(lambda: not broker.writer.full)
+            assert stored(broker, "ann") == list(range(last - 99, last + 1))
+            assert await broker.publish([item(qty=1)]) == last + 1
+
+    asyncio.run(scenario())
