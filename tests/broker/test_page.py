@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hitbox.broker.client import Client
+from hitbox import __version__
+from hitbox.broker.client import Client, StoreFull
 from support.served import served
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -177,6 +179,23 @@ def test_an_error_is_marked_at_its_place(page: playwright.Page) -> None:
     expect(page.locator("#event-error")).to_contain_text("The event is not JSON")
 
 
+def test_search_ignores_the_case_of_all_letters(page: playwright.Page, url: str) -> None:
+    with Client.sync(url) as client:
+        client.put_subscription("case", "s", "city = 'Münchner Straße'")
+        show(page, "Subscriptions")
+        for text in ("MÜNCHNER", "münchner STRASSE", "CASE/S"):
+            page.get_by_label("Search").fill(text)
+            expect(page.locator("#subs-count")).to_contain_text("1 found")
+            expect(page.locator("#subs tr")).to_contain_text("Münchner Straße")
+            page.get_by_label("Search").fill("no such text")
+            expect(page.locator("#subs tr")).to_have_count(0)
+        with client.subscriber("live", ephemeral=True) as live:
+            live.subscribe("s", "city = 'ÅRHUS'")
+            page.get_by_label("Search").fill("århus")
+            expect(page.locator("#subs tr")).to_have_count(1)
+        client.remove_subscriber("case")
+
+
 def test_search_and_remove(page: playwright.Page) -> None:
     add(page, "eve", "gone", 1, "qty = 77")
     page.get_by_label("Search").fill("QTY = 77")  # whatever the case
@@ -314,9 +333,19 @@ def test_subscribers_are_changed_replayed_and_deleted(page: playwright.Page, url
     expect(page.locator("#dialog-error")).to_contain_text("no public address")
     page.get_by_label("Address that").fill("https://webhooks.invalid/")
     agree(page)
-    expect(page.locator("#who-done")).to_contain_text("its secret, which is not shown again: whsec_")
+    expect(page.locator("#who-done")).to_have_text("the webhook of Zoe is saved")
+    expect(page.locator("#secret-value")).to_contain_text("whsec_")
+    secret = page.locator("#secret-value").inner_text()
+    page.keyboard.press("Escape")  # it is not lost by that
+    page.get_by_role("button", name="Copy").click()
+    expect(page.locator("#secret-done")).to_have_text("copied")
+    assert page.evaluate("getSelection().toString()") == secret
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#secret")).not_to_be_visible()
+    assert secret not in page.content()
     expect(page.locator("#who tr")).to_contain_text("webhook")
     page.get_by_role("button", name="Webhook Zoe").click()
+    expect(page.locator("#dialog-text")).to_have_text("No request yet.")
     page.get_by_label("Address that").fill("")
     agree(page)
     expect(page.locator("#who-done")).to_have_text("Zoe has no webhook")
@@ -365,10 +394,10 @@ def test_principals_and_tokens(browser: playwright.Browser, tmp_path: Path) -> N
         expect(page.locator("#whoami")).to_contain_text("no principal yet")
         page.get_by_role("button", name="Create the first token").click()
         agree(page)
-        token = page.locator("#token-new code").inner_text()
-        page.locator("#token").fill(token)  # from now on the page needs it, too
-        page.get_by_role("button", name="Sign in").click()
+        token = page.locator("#secret-value").inner_text()
+        page.get_by_role("button", name="Sign in with it").click()
         expect(page.locator("#whoami")).to_contain_text("You are ops")
+        expect(page.get_by_role("button", name="Create the first token")).not_to_be_visible()
         page.get_by_role("button", name="Add a principal").click()
         page.locator("#field-name").fill("ann")
         page.get_by_label("subscribe", exact=True).check()
@@ -380,6 +409,7 @@ def test_principals_and_tokens(browser: playwright.Browser, tmp_path: Path) -> N
         expect(page.locator("#principals tr")).to_have_count(2)
         page.get_by_role("button", name="New token ann").click()
         agree(page)
+        page.get_by_role("button", name="Close").click()
         expect(page.locator("#tokens tr")).to_have_count(2)
         with Client.sync(url, token) as client:
             (of_ann,) = [one for one in client.request("GET", "/v1/tokens")["tokens"] if one["principal"] == "ann"]
@@ -419,4 +449,330 @@ def test_first_steps_then_the_schema(browser: playwright.Browser, tmp_path: Path
             assert [delivery.event for delivery in client.listen("ann", count=1)] == [{"price": 3, "qty": 1}]
         show(page, "Overview")
         expect(page.locator("#guide")).not_to_be_visible()
+        page.close()
+
+
+def test_an_edit_keeps_what_a_subscription_states_about_itself(browser: playwright.Browser, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"salary": "int", "age": {"type": "int", "role": "information"}}')
+    with served(tmp_path / "broker", "--schema", str(schema)) as url, Client.sync(url) as client:
+        client.put_subscription("ann", "job", "salary > 500", about={"age": 9007199254740993})
+        page = browser.new_page()
+        page.goto(url)
+        show(page, "Subscriptions")
+        expect(page.locator("#subs")).to_contain_text('{"age":9007199254740993}')
+        page.get_by_role("button", name="Edit ann/job").click()
+        page.get_by_label("Where", exact=True).fill("salary > 400")
+        page.get_by_role("button", name="Add or replace").click()
+        expect(page.locator("#add-done")).to_contain_text("ann/job is saved")
+        (saved,) = client.subscriptions()
+        assert (saved["where"], saved["about"]) == ("salary > 400", {"age": 9007199254740993})
+        page.get_by_label("About").fill('{"age": 42')
+        page.get_by_role("button", name="Add or replace").click()
+        expect(page.locator("#where-error")).to_contain_text("About is not JSON")
+        page.get_by_label("About").fill('{"age": 42}')
+        page.get_by_role("button", name="Add or replace").click()
+        expect(page.locator("#subs")).to_contain_text('{"age":42}')
+        page.close()
+
+
+def test_a_schema_of_one_side_has_no_field_for_the_other(page: playwright.Page) -> None:
+    show(page, "Subscriptions")
+    expect(page.get_by_label("About")).not_to_be_visible()
+    show(page, "Events")
+    expect(page.get_by_label("Predicate on the subscriptions")).not_to_be_visible()
+
+
+def test_a_full_store_is_said_in_red_and_its_refusals_are_counted(browser: playwright.Browser, tmp_path: Path) -> None:
+    options = ("--schema", "price:float", "--max-store-bytes", "600000")
+    with served(tmp_path, *options) as url, Client.sync(url) as client:
+        client.put_subscription("ann", "s", "price > 0")
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.locator("#state")).to_have_text("live")
+        expect(page.locator("#banner")).to_be_empty()
+        events, payloads = [{"price": 1.0}] * 20, ["x" * 1000] * 20
+        with pytest.raises(StoreFull):
+            [client.publish_many(events, payloads=payloads) for _ in range(1000)]
+        expect(page.locator("#banner")).to_contain_text("The store is full")
+        expect(page.locator("#banner")).to_contain_text("the setting max_store_bytes")
+        expect(page.locator("#figures [data-name=refused] dd")).to_have_text("20")
+        page.close()
+
+
+@pytest.mark.parametrize("status", ["failed", "closing", "degraded"])
+def test_other_troubles_are_said_with_their_reasons(page: playwright.Page, status: str) -> None:
+    checks = {"writer": {"ok": False, "reason": "no disk"}, "room": {"ok": True, "reason": ""}}
+    trouble = {"status": status, "reason": "1 problem", "checks": checks}
+    page.route("**/readyz", lambda route: route.fulfill(status=503, json=trouble))
+    expect(page.locator("#banner p")).to_have_count(3)
+    expect(page.locator("#banner")).to_contain_text("1 problem")
+    expect(page.locator("#banner")).to_contain_text("no disk")
+    page.unroute("**/readyz")
+    expect(page.locator("#banner")).to_be_empty()
+
+
+def test_a_broker_that_is_down_does_not_look_alive(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url:
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.locator("#state")).to_have_text("live")
+    expect(page.locator("#banner")).to_contain_text("No connection to the broker since", timeout=10_000)
+    expect(page.locator("#state")).to_have_text("no connection")
+    expect(page.locator("#figures")).to_have_css("opacity", "0.4")
+    show(page, "Subscribers")
+    expect(page.locator("#who-error")).to_have_text("there is no connection to the broker")
+    with served(tmp_path, "--port", url.rpartition(":")[2]):
+        expect(page.locator("#banner")).to_be_empty(timeout=10_000)
+        expect(page.locator("#who-error")).to_be_empty()
+        expect(page.locator("#state")).to_have_text("live")
+        page.close()
+
+
+def test_a_refresh_keeps_the_focus_and_the_ticks(page: playwright.Page, url: str) -> None:
+    with Client.sync(url) as client:
+        for name in ("focus.a", "focus.b"):
+            client.put_subscriber(name, policy="spool", limit=1)
+            client.put_subscription(name, "s", "qty = 4242")
+        show(page, "Subscribers")
+        page.get_by_label("Find a subscriber").fill("focus")
+        expect(page.locator("#who tr").first).to_contain_text("focus.a")
+        button = page.get_by_role("button", name="Replay focus.a")
+        button.focus()
+        client.put_subscription("focus.b", "other", "qty = 4243")
+        client.publish({"qty": 4243})  # b has more pending, and comes first
+        expect(page.locator("#who tr").first).to_contain_text("focus.b", timeout=10_000)
+        expect(button).to_be_focused()
+        page.get_by_role("button", name="Pause focus.a").focus()
+        client.request("POST", "/v1/subscribers/focus.a/pause")
+        expect(page.get_by_role("button", name="Resume focus.a")).to_be_focused(timeout=10_000)
+        page.keyboard.press("Enter")
+        expect(page.locator("#dialog-title")).to_have_text("Resume focus.a?")
+        agree(page)
+        expect(page.get_by_role("button", name="Pause focus.a")).to_be_focused()
+
+        client.publish_many([{"qty": 4242}] * 3)
+        show(page, "Dead letters")
+        ticked = page.locator("#dead tr", has_text="focus.a").first.locator("input")
+        ticked.check()
+        asked = page.evaluate(
+            "performance.getEntriesByType('resource').filter((e) => e.name.includes('/v1/dead')).length"
+        )
+        client.publish({"qty": 4242})
+        refreshed = (
+            "(n) => performance.getEntriesByType('resource').filter((e) => e.name.includes('/v1/dead')).length > n"
+        )
+        page.wait_for_function(refreshed, arg=asked)
+        expect(page.locator("#dead input:checked")).to_have_count(1)
+        expect(page.locator("#dead input:checked")).to_be_focused()
+        for name in ("focus.a", "focus.b"):
+            client.remove_subscriber(name)
+
+
+@pytest.mark.parametrize("width", [390, 1000, 1280])
+def test_actions_are_in_sight_beside_a_long_name(browser: playwright.Browser, tmp_path: Path, width: int) -> None:
+    name = "long." + "x" * 95
+    with served(tmp_path, "--schema", "price:float") as url, Client.sync(url) as client:
+        client.put_subscription(name, "y" * 100, "price > 1")
+        token = client.create_token(name)["token"]
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(url)
+        page.locator("#token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        for view, list in (("Subscribers", "#who"), ("Subscriptions", "#subs"), ("Access", "#principals")):
+            show(page, view)
+            buttons = page.locator(f"{list} button")
+            expect(buttons.last).to_be_visible()
+            assert page.locator(f"{list} .clip").first.get_attribute("title") == name
+            scroll = page.locator(".scroll", has=page.locator(list))
+            assert scroll.evaluate("one => one.scrollWidth <= one.clientWidth"), view
+            for button in buttons.all():
+                box, around = button.bounding_box(), scroll.bounding_box()
+                assert box is not None
+                assert around is not None
+                assert box["x"] + box["width"] <= around["x"] + around["width"], view
+        if width < 900:  # a card says what its figures are
+            show(page, "Subscribers")
+            label = page.locator("#who td").nth(2).evaluate("cell => getComputedStyle(cell, '::before').content")
+            assert label == '"Pending"'
+        page.close()
+
+
+def sign_in(page: playwright.Page, token: str) -> None:
+    page.locator("#token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#caller")).to_be_visible()
+
+
+def test_a_caller_sees_what_it_may_do_and_signs_out(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url:
+        page, other = browser.new_page(), browser.new_page()
+        other.goto(url)
+        show(other, "Access")
+        expect(other.locator("#whoami")).to_contain_text("no principal yet")
+        with Client.sync(url) as client:
+            ops = client.create_token("ops")["token"]
+        expect(other.locator("#whoami")).to_have_text("Sign in first.")  # once it is told
+        expect(other.get_by_role("button", name="Create the first token")).not_to_be_visible()
+        with Client.sync(url, ops) as client:
+            client.put_subscriber("box", policy="spool", limit=1)
+            client.put_subscription("box", "s", "price > 0")
+            client.publish_many([{"price": 50.0}] * 3)
+            client.put_principal("guest", ["observe"], see="price < 3")
+            guest = client.create_token("guest")["token"]
+        page.goto(url)
+        sign_in(page, guest)
+        expect(page.locator("#caller")).to_contain_text("guest")
+        expect(page.locator("#dead-badge")).to_have_text("2")
+        show(page, "Dead letters")
+        expect(page.locator("#dead-count")).to_have_text(
+            "0 of 0 shown, newest first; 2 more are hidden from you", timeout=10_000
+        )
+        expect(page.get_by_role("button", name="Deliver selected again")).not_to_be_visible()
+        show(page, "Events")
+        expect(page.get_by_role("button", name="Try")).to_be_visible()
+        expect(page.get_by_role("button", name="Publish")).not_to_be_visible()
+        show(page, "Subscriptions")
+        expect(page.locator("#subs tr")).to_have_count(1)
+        expect(page.get_by_role("button")).to_have_text(["Sign out"])
+        show(page, "Subscribers")
+        expect(page.locator("#who").get_by_role("button")).to_have_text(["Settings"])
+        page.get_by_role("button", name="Settings box").click()
+        expect(page.get_by_label("Limit of pending deliveries")).to_be_disabled()
+        expect(page.get_by_role("button", name="Save")).not_to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        show(page, "Schema")
+        expect(page.locator("#attributes tr")).to_have_count(1)
+        expect(page.get_by_role("button", name="Change")).not_to_be_visible()
+        show(page, "Access")
+        expect(page.locator("#whoami")).to_contain_text("takes the role manage")
+        expect(page.get_by_role("button", name="Add a principal")).not_to_be_visible()
+        expect(page.locator("#principals-error")).to_be_empty()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.locator("#token-form")).to_be_visible()
+        expect(page.locator("#caller")).not_to_be_visible()
+        sign_in(page, ops)
+        expect(page.get_by_role("button", name="Add a principal")).to_be_visible()
+        page.close()
+        other.close()
+
+
+def test_lists_have_pages_and_dead_letters_a_filter(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url, Client.sync(url) as client:
+        client.put_subscriptions("ann", [{"name": f"s{n:03}", "where": f"price = {n}"} for n in range(230)])
+        for name in ("Box", "other"):
+            client.put_subscriber(name, policy="spool", limit=1)
+            client.put_subscription(name, "s", "price = -1")
+        client.publish_many([{"price": -1.0}] * 102, payloads=["p" * 3000] * 102)
+        page = browser.new_page()
+        page.goto(url)
+        show(page, "Subscriptions")
+        expect(page.locator("#subs-count")).to_have_text("1 to 100 of 232 shown")
+        names = page.locator("#subs tr td:nth-child(2)").all_inner_texts()
+        next_page = page.locator("#subs-pages").get_by_role("button", name="Next")
+        for first, last in ((101, 200), (201, 232)):
+            next_page.click()
+            expect(page.locator("#subs-count")).to_have_text(f"{first} to {last} of 232 shown")
+            names += page.locator("#subs tr td:nth-child(2)").all_inner_texts()
+        assert sorted(names) == ["s", "s", *(f"s{n:03}" for n in range(230))]
+        expect(next_page).to_be_disabled()
+        page.get_by_label("Search").fill("s00")
+        expect(page.locator("#subs-count")).to_have_text("10 found among 232")
+        show(page, "Dead letters")
+        expect(page.locator("#dead-count")).to_have_text("1 to 100 of 202 shown, newest first", timeout=10_000)
+        page.get_by_label("whose name contains").fill("BOX")
+        expect(page.locator("#dead-count")).to_have_text("1 to 100 of 101 shown, newest first")
+        page.locator("#dead-pages").get_by_role("button", name="Next").click()
+        expect(page.locator("#dead-count")).to_have_text("101 to 101 of 101 shown, newest first")
+        page.locator("#dead input").check()
+        page.get_by_role("button", name="Show event 1 for Box").click()
+        expect(page.locator("#letter-text")).to_contain_text("p" * 3000)
+        page.locator("#letter").get_by_role("button", name="Close").click()
+        page.get_by_role("button", name="Delete selected").click()
+        expect(page.locator("#dialog-title")).to_have_text("Delete 1 dead letter?")
+        agree(page)
+        expect(page.locator("#dead-count")).to_have_text("100 of 100 shown, newest first")  # that page has gone
+        page.close()
+
+
+def test_pages_go_on_with_the_subscriptions_of_ephemeral_subscribers(tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url, Client.sync(url) as client:
+        client.put_subscriptions("ann", [{"name": f"s{n}", "where": f"price = {n}"} for n in range(3)])
+        with client.subscriber("live", ephemeral=True) as live:
+            for n in range(3):
+                live.subscribe(f"t{n}", f"price = {n}")
+            found = []
+            for offset in (0, 2, 4, 6):
+                shown = client.request("GET", "/v1/subscriptions", limit=2, offset=offset)["subscriptions"]
+                found.append([one["name"] for one in shown])
+    assert [len(names) for names in found] == [2, 2, 2, 0]
+    assert sorted(name for names in found for name in names) == ["s0", "s1", "s2", "t0", "t1", "t2"]
+
+
+def test_long_predicates_and_numbers_of_two_digits_have_room(page: playwright.Page, url: str) -> None:
+    with Client.sync(url) as client:
+        client.put_subscription("wide", "long", " OR ".join(f"qty = {n}" for n in range(50_000, 50_300)))
+        client.put_subscriptions("wide", [{"name": f"s{n}", "where": "qty >= 50000"} for n in range(12)])
+        show(page, "Subscriptions")
+        page.get_by_label("Search").fill("wide/long")
+        expect(page.locator("#subs tr")).to_have_count(1)
+        assert page.locator("#subs tr").evaluate("row => row.offsetHeight") < 150
+        show(page, "Events")
+        page.get_by_label("Event (JSON)").fill('{"qty": 50000}')
+        page.get_by_role("button", name="Try").click()
+        expect(page.locator("#matches li").nth(12)).to_be_visible()
+        for row in page.locator("#matches li").all():
+            assert row.evaluate("row => row.offsetHeight") < 150
+        room = """list => {
+            const canvas = document.createElement("canvas").getContext("2d");
+            canvas.font = getComputedStyle(list).font;
+            return parseFloat(getComputedStyle(list).paddingLeft) - canvas.measureText("50. ").width;
+        }"""
+        assert page.locator("#matches").evaluate(room) > 0
+        client.remove_subscriber("wide")
+
+
+def test_figures_of_the_broker_itself(page: playwright.Page, url: str) -> None:
+    figures = {name: page.locator(f"#figures [data-name={name}] dd") for name in ("version", "last", "subscribers")}
+    expect(figures["version"]).to_have_text(__version__)
+    expect(page.locator("#figures [data-name=uptime_seconds] dd")).to_have_text(re.compile(r"^\d+ (s|min)$"))
+    expect(page.locator("#figures [data-name=disk_free] dd")).to_have_text(re.compile(r"^[\d,.]+ GB$"))
+    with Client.sync(url) as client:
+        before = client.stats()["published"]
+        last = client.publish_many([{"qty": -1}] * 1500) + 1499
+        expect(figures["last"]).to_have_text(str(last))  # an identifier, not an amount
+        expect(figures["subscribers"]).to_have_text(str(client.stats()["subscribers"]))
+    show(page, "Events")
+    expect(page.locator("#arrivals-count")).to_contain_text(f"of {before + 1500:,} events")
+
+
+def test_times_below_a_chart_have_room_on_a_phone(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url:
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto(url)
+        expect(page.locator("#rates canvas")).to_be_visible()
+        page.wait_for_function("() => plots[0].axes[0]._splits?.length > 1")
+        free = """() => {
+            const [axis] = plots[0].axes, [first, second] = axis._splits.map((time) => plots[0].valToPos(time, "x"));
+            const canvas = document.createElement("canvas").getContext("2d");
+            canvas.font = "12px system-ui";
+            return [second - first, Math.max(...axis._values.map((text) => canvas.measureText(text).width))];
+        }"""
+        apart, wide = page.evaluate(free)
+        assert apart > wide
+        assert page.evaluate("plots[0].axes[0]._values.every((text) => /^\\d\\d:\\d\\d:\\d\\d$/.test(text))")
+        page.close()
+
+
+def test_the_form_for_the_token_is_one_line(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "price:float") as url:
+        with Client.sync(url) as client:
+            client.create_token("ops")
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(url)
+        expect(page.locator("#token-form")).to_be_visible()
+        boxes = [part.bounding_box() for part in page.locator("#token-form > *").all()]
+        middles = [box["y"] + box["height"] / 2 for box in boxes if box]
+        assert len(middles) == 3
+        assert max(middles) - min(middles) < 3
         page.close()

@@ -31,7 +31,8 @@ function parse(text) {
 
 const print = (value, indent) => JSON.stringify(value, null, indent).replace(MARKED, "$1");
 
-const counted = (count, one, many) => `${count} ${count === 1 ? one : many}`;
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 1 }).format; // for amounts: an identifier, such as the number of an event, stays as it is
+const counted = (count, one, many) => `${grouped(count)} ${count === 1 ? one : many}`;
 
 // ---- requests
 
@@ -43,16 +44,50 @@ function headers(more) {
 async function ask(method, path, body) {
   const options = { method, headers: headers(body === undefined ? {} : { "content-type": "application/json" }) };
   if (body !== undefined) options.body = typeof body === "string" ? body : print(body);
-  const response = await fetch(path, options);
-  if (response.status === 401) { $("token-form").hidden = false; $("state").textContent = "a token is required"; }
+  const response = await fetch(path, options).catch(() => { throw new Error("there is no connection to the broker"); });
+  if (response.status === 401) { setCaller(NOBODY); message("state", "a token is required"); }
   const found = response.status === 204 ? null : parse(await response.text());
   if (!response.ok) throw Object.assign(new Error(found.error.message), found.error, { status: response.status });
   return found;
 }
 
+function signIn(token) {
+  sessionStorage.setItem("hitbox-token", token);
+  location.reload();
+}
+
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem("hitbox-token", $("token").value);
+  signIn($("token").value);
+});
+
+// ---- who asks, and what is shown to it: the needs are those of the routes (access/rights.py). The broker decides, the page only hides what it would refuse.
+
+const NEEDS = { publish: ["publish"], receive: ["subscribe"], use: ["subscribe", "manage"], read: ["subscribe", "observe", "manage"], observe: ["observe", "manage"], manage: ["manage"] };
+const NOBODY = { name: "", token: null, roles: [], names: "*", see: "" };
+let caller = NOBODY;
+
+// `need` is a key of NEEDS; with " all" it also needs a caller that is not limited to some names or events.
+function may(need) {
+  const [role, all] = need.split(" ");
+  return NEEDS[role].some((one) => caller.roles.includes(one)) && !(all && (caller.names !== "*" || caller.see));
+}
+
+function setCaller(found) {
+  caller = found;
+  const open = !caller.token && caller.roles.length > 0;
+  for (const one of document.querySelectorAll("[data-needs]")) one.hidden = !may(one.dataset.needs);
+  $("token-form").hidden = caller !== NOBODY;
+  $("caller").hidden = !caller.token;
+  message("caller-name", caller.name);
+  message("whoami", open ? "There is no principal yet: everyone on this machine may do everything." : !caller.token ? "Sign in first."
+    : `You are ${caller.name}, with the token ${caller.token}.${may("manage all") ? "" : " To see the others takes the role manage, for all names and events."}`);
+  $("first-token").hidden = !open;
+  if (open) $("add-principal").hidden = true; // the first one comes with its token
+}
+
+$("sign-out").addEventListener("click", () => {
+  sessionStorage.removeItem("hitbox-token");
   location.reload();
 });
 
@@ -84,11 +119,12 @@ function showView() {
   LISTS[view]?.().catch(() => {});
 }
 
-const message = (place, text) => { $(place).textContent = text; };
+const message = (place, text) => { if ($(place).textContent !== String(text)) $(place).textContent = text; }; // unchanged: nothing to read out
 
-// Ask before something is done; `run` gets the values of the fields, and returns what gets the focus if the button is gone.
-// Its error is shown in the dialog, which stays open.
-function confirmThen(title, text, yes, run, fields = []) {
+// Ask before something is done; `run` gets the values of the fields, and returns what gets the focus if the button is gone,
+// or what follows when the dialog is closed. Its error is shown in the dialog, which stays open.
+function confirmThen(title, text, yes, run, fields = [], need = "") {
+  $("dialog-yes").hidden = $("dialog-fields").disabled = Boolean(need) && !may(need);
   message("dialog-title", title);
   message("dialog-text", text);
   message("dialog-yes", yes);
@@ -107,20 +143,39 @@ function confirmThen(title, text, yes, run, fields = []) {
     event.preventDefault();
     const value = (box) => (box.type === "checkbox" ? box.checked : box.type === "number" ? Number(box.value) : box.value);
     try {
-      const focus = await run(Object.fromEntries(fields.map(({ name }) => [name, value($(`field-${name}`))])));
+      const next = await run(Object.fromEntries(fields.map(({ name }) => [name, value($(`field-${name}`))])));
       $("dialog").close();
-      if (focus) $(focus).focus();
+      if (typeof next === "function") next(); else if (next) $(next).focus();
     } catch (error) { message("dialog-error", error.message); }
   };
   $("dialog").showModal();
 }
 $("dialog-no").addEventListener("click", () => $("dialog").close());
 
-function action(label, name, run) {
+// A secret that the broker shows once. `then` runs when it was closed, which takes a press of the button.
+function showSecret(title, text, secret, close = "Close", then = () => {}) {
+  message("secret-title", title);
+  message("secret-text", text);
+  message("secret-value", secret);
+  message("secret-close", close);
+  message("secret-done", "");
+  $("secret-close").onclick = () => { $("secret").close(); message("secret-value", ""); then(); };
+  $("secret").showModal();
+}
+$("secret").addEventListener("cancel", (event) => event.preventDefault());
+$("secret-copy").addEventListener("click", async () => {
+  getSelection().selectAllChildren($("secret-value"));
+  const copied = await navigator.clipboard?.writeText($("secret-value").textContent).then(() => true, () => false); // browsers have it with TLS or on loopback only
+  message("secret-done", copied || document.execCommand("copy") ? "copied" : "it is selected: copy it with the keyboard");
+});
+
+// A button of a row; `run` gets the row's item as it is when the button is pressed.
+function action(label, name, run, need = "use") {
   const button = make("button", label, "small");
+  button.hidden = !may(need);
   button.type = "button";
   button.setAttribute("aria-label", `${label} ${name}`);
-  button.addEventListener("click", run);
+  button.addEventListener("click", () => run(button.closest("tr").item));
   return button;
 }
 
@@ -129,24 +184,64 @@ async function listed(place, run) {
   try { await run(); message(place, ""); } catch (error) { message(place, error.message); throw error; }
 }
 
+// ---- the state of the broker: /readyz needs no token, and answers while the store is full
+
+const TROUBLES = { full: "The store is full: what needs room is refused", failed: "The broker has failed: it accepts nothing until it is started again",
+  closing: "The broker is shutting down: it accepts nothing", degraded: "Something needs attention" };
+const HEALTH_SECONDS = 2;
+let reached = Date.now();
+
+// Only a change is written: a screen reader reads each one.
+function showBanner(...lines) {
+  const banner = $("banner");
+  if (lines.join() !== [...banner.children].map((line) => line.textContent).join()) banner.replaceChildren(...lines.map((line) => make("p", line)));
+}
+
+async function checkHealth() {
+  const lost = document.body.classList;
+  try {
+    const response = await fetch("/readyz", { signal: AbortSignal.timeout(HEALTH_SECONDS * 2000) });
+    const { status, reason, checks } = await response.json();
+    if (lost.contains("unreachable")) {
+      LISTS[view]?.().catch(() => {});
+      tail.stop?.abort(); // what it reads may never end
+    }
+    lost.remove("unreachable");
+    reached = Date.now();
+    const reasons = new Set([reason, ...Object.values(checks).map((check) => check.reason)].filter(Boolean));
+    showBanner(...(status === "ok" ? [] : [TROUBLES[status] ?? status, ...reasons]));
+  } catch {
+    lost.add("unreachable");
+    message("state", "no connection");
+    showBanner(`No connection to the broker since ${clock(reached)}`, "What is shown here is from then. The page tries again by itself.");
+  }
+  setTimeout(checkHealth, HEALTH_SECONDS * 1000);
+}
+
 // ---- live figures
 
-const FIGURES = [
-  ["subscriptions", "subscriptions"], ["connections", "connections"], ["published", "events/s"], ["delivered", "deliveries/s"],
+const span = (seconds) => (seconds < 120 ? `${Math.floor(seconds)} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${grouped(Math.floor(seconds / 86400))} days`);
+const gigabytes = (bytes) => `${grouped(bytes / 1e9)} GB`;
+const FIGURES = [ // name, label, and how it is written: without, as an amount
+  ["subscriptions", "subscriptions"], ["subscribers", "subscribers"], ["connections", "connections"], ["published", "events/s"], ["delivered", "deliveries/s"],
   ["p50", "median ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched events"], ["refused", "refused events"],
-  ["waiting_delayed", "delayed events"], ["dead_letters", "dead letters"], ["last", "last event"], ["way", "way"],
+  ["waiting_delayed", "delayed events"], ["dead_letters", "dead letters"], ["last", "last event", String], ["way", "way", String],
+  ["disk_free", "free disk", gigabytes], ["uptime_seconds", "running for", span], ["version", "version", String],
 ];
 const LINES = ["time", "published", "delivered", "p50", "p99", "pending", "store_bytes"];
 const SCALE = { store_bytes: 1e-6 }; // megabytes
 const lines = LINES.map(() => []);
-let plots = [];
+let plots = [], deadLetters = 0; // of all subscribers
 
 function color(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+
+const clock = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" }).format;
 
 function plot(place, names) {
   const axis = { stroke: color("--soft"), grid: { stroke: color("--line") } };
   const series = names.map(([label, stroke], n) => ({ label, stroke, width: 2, dash: n ? [6, 4] : [] }));
-  const options = { width: place.clientWidth || 400, height: 180, axes: [axis, { ...axis, size: 60 }], series: [{}, ...series],
+  const times = { ...axis, size: 30, space: 64, values: (u, splits) => splits.map((time) => clock(new Date(time * 1000))) };
+  const options = { width: place.clientWidth || 400, height: 180, axes: [times, { ...axis, size: 60 }], series: [{}, ...series],
     scales: { y: { range: (u, low, high) => [0, Math.max(high || 0, 1) * 1.1] } } };
   return new uPlot(options, [[], ...names.map(() => [])], place);
 }
@@ -182,11 +277,12 @@ function showFigures(stats) {
     for (const [name, label] of FIGURES) { const box = make("div"); box.append(make("dt", label), make("dd")); box.dataset.name = name; list.append(box); }
   }
   for (const box of list.children) {
-    const value = stats[box.dataset.name];
-    box.lastChild.textContent = typeof value === "number" && !Number.isInteger(value) ? value.toFixed(1) : value ?? "";
+    const value = stats[box.dataset.name], [, , write = grouped] = FIGURES.find(([name]) => name === box.dataset.name);
+    box.lastChild.textContent = value === undefined ? "" : write(value);
   }
   $("problems").replaceChildren(...(stats.set_aside ?? []).map((text) => make("li", text)));
-  message("dead-badge", stats.dead_letters || "");
+  deadLetters = stats.dead_letters;
+  message("dead-badge", deadLetters ? grouped(deadLetters) : "");
   $("guide").hidden = stats.acked > 0 || stats.last >= SETTLED;
   for (const [step, done] of [["subscribe", stats.subscriptions], ["publish", stats.last], ["receive", stats.acked]]) $(`guide-${step}`).classList.toggle("done", done > 0);
 }
@@ -226,14 +322,14 @@ $("tail-form").addEventListener("submit", async (event) => {
 });
 
 async function watch() {
-  let wait = 2000;
+  let wait = 2000, refused;
   tail.stop = new AbortController();
   const { signal } = tail.stop;
   try {
     const response = await fetch(`/v1/live?where=${encodeURIComponent(tail.where)}`, { headers: headers(), signal });
     if (!response.ok) {
-      if (response.status === 401 || response.status === 403) $("token-form").hidden = false;
-      if (response.status === 403) message("state", "this token lacks the role observe");
+      if (response.status === 401) setCaller(NOBODY);
+      refused = { 401: "a token is required", 403: "figures take the role observe" }[response.status];
       if (tail.where && response.status === 400) { message("tail-error", "the schema has changed: check the filter"); tail.where = ""; }
       throw new Error(response.statusText);
     }
@@ -255,16 +351,20 @@ async function watch() {
       feedPlots();
     }
   } catch { if (signal.aborted) wait = 0; /* else reported below */ }
-  if (wait && $("token-form").hidden) message("state", "no connection, trying again…");
+  if (wait) message("state", refused ?? (document.body.classList.contains("unreachable") ? "no connection" : "connecting…"));
   setTimeout(watch, wait);
 }
 
 // ---- try an event
 
+function checkJson(what, text) {
+  try { JSON.parse(text); } catch (problem) { throw new Error(`${what} is not JSON: ${problem.message}`); }
+}
+
 // The event is sent as typed: numbers stay exact, and the broker reports its errors.
 function request(more) {
   const text = $("event").value, where = $("event-where").value.trim();
-  try { JSON.parse(text); } catch (problem) { throw new Error(`The event is not JSON: ${problem.message}`); }
+  checkJson("The event", text);
   const rest = print({ ...(where ? { where } : {}), ...more }).slice(1, -1);
   return `{"event":${text}${rest && `,${rest}`}}`;
 }
@@ -287,7 +387,7 @@ async function tryEvent() {
   try {
     const found = await ask("POST", "/v1/try", request({ limit: TRIED, misses: 5 }));
     const shown = found.matches.length < found.count ? `; the first ${found.matches.length} are shown` : "";
-    $("try-count").textContent = found.count === 1 ? "1 subscription matches" : `${found.count} subscriptions match, most urgent first${shown}`;
+    $("try-count").textContent = found.count === 1 ? "1 subscription matches" : `${grouped(found.count)} subscriptions match, most urgent first${shown}`;
     $("matches").replaceChildren(...found.matches.map((m) => matchRow(`${m.subscriber}/${m.name}`, m.priority, m.where)));
     $("misses").replaceChildren(...found.misses.map((m) => matchRow(m.id, null, (m.subscription || m).predicate)));
     $("misses-title").hidden = !found.misses.length;
@@ -352,9 +452,11 @@ const subscriptionPath = (owner, name) => `/v1/subscribers/${encodeURIComponent(
 
 $("add-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const [owner, name] = [$("owner").value, $("name").value];
+  const [owner, name, about] = [$("owner").value, $("name").value, $("about").value.trim()];
   try {
-    const found = await ask("PUT", subscriptionPath(owner, name), { where: $("where").value, priority: Number($("priority").value) });
+    checkJson("About", about || "{}");
+    const rest = print({ where: $("where").value, priority: Number($("priority").value) }).slice(1, -1);
+    const found = await ask("PUT", subscriptionPath(owner, name), `{${rest},"about":${about || "{}"}}`); // as typed: its numbers stay exact
     markWhere();
     $("add-done").textContent = [`${owner}/${name} is saved`, ...found.warnings].join("; ");
     listSubscriptions().catch(() => {});
@@ -363,34 +465,104 @@ $("add-form").addEventListener("submit", async (event) => {
 
 const LISTED = 100;
 
-function cells(...values) {
-  const row = make("tr");
-  row.append(...values.map((value) => { const cell = make("td"); cell.append(value); return cell; }));
-  return row;
+// A name may be long: a table shows how it begins, and all of it in its title. A card shows all of it.
+function clipped(text) {
+  const part = make("span", text, "clip");
+  part.title = text;
+  return part;
 }
 
-const shownOf = (shown, count, search) => (search ? `${shown === LISTED ? `the first ${shown}` : shown} found among ${count}` : `${shown} of ${count} shown`);
+// Show items as rows, each with the key and the cells that `describe` returns. What is the same stays in its place, so a refresh keeps the focus, the
+// selection and the ticks.
+function showRows(place, items, describe) {
+  const body = $(place), focused = document.activeElement;
+  const heads = [...body.parentElement.tHead.rows[0].cells].map((head) => head.textContent);
+  const rows = items.map((item) => {
+    const [key, ...values] = describe(item);
+    const row = Object.assign(make("tr"), { item });
+    row.dataset.key = key;
+    row.append(...values.map((value, n) => { const cell = make("td"); cell.append(value); cell.dataset.label = heads[n]; return cell; }));
+    return row;
+  });
+  const before = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  const kept = new Set(rows.map((row) => row.dataset.key));
+  for (const [key, row] of before) if (!kept.has(key)) row.remove();
+  rows.forEach((fresh, n) => {
+    const row = before.get(fresh.dataset.key) ?? fresh;
+    if (row !== fresh) { row.item = fresh.item; update(row, fresh); }
+    if (body.rows[n] !== row) body.insertBefore(row, body.rows[n] ?? null);
+  });
+  if (body.contains(focused)) focused.focus({ preventScroll: true }); // a row that was moved has lost it
+}
+
+// Make a node look like another one, and change no more than that takes.
+function update(node, like) {
+  if (node.isEqualNode(like)) return;
+  if (node.nodeName !== like.nodeName || node.childNodes.length !== like.childNodes.length) { node.replaceWith(like); return; }
+  if (node.nodeType === Node.TEXT_NODE) { node.data = like.data; return; }
+  for (const { name } of [...node.attributes]) if (!like.hasAttribute(name)) node.removeAttribute(name);
+  for (const { name, value } of like.attributes) node.setAttribute(name, value);
+  const wanted = [...like.childNodes];
+  [...node.childNodes].forEach((child, n) => update(child, wanted[n]));
+}
+
+// A list that is shown LISTED rows at a time. `search` is a field: what is asked for when it changes begins with the first row. `several`: the
+// broker's count is of all, not of what is found.
+class Pages {
+  constructor(place, search, list, several = true) {
+    Object.assign(this, { place, search: $(search), list, several, offset: 0, turn: 0 });
+    const step = (label, rows) => {
+      const button = make("button", label, "small");
+      button.type = "button";
+      button.addEventListener("click", () => { this.offset = Math.max(this.offset + rows, 0); this.ask(); });
+      return button;
+    };
+    $(place).append(...(this.steps = [step("Previous", -LISTED), step("Next", LISTED)]));
+    this.search.addEventListener("input", () => {
+      const turn = ++this.turn;
+      setTimeout(() => { if (turn === this.turn) { this.offset = 0; this.ask(); } }, 200);
+    });
+    this.search.form.addEventListener("submit", (event) => { event.preventDefault(); this.ask(); });
+  }
+
+  ask() { this.list().catch(() => {}); }
+
+  query() { return `limit=${LISTED}&offset=${this.offset}&q=${encodeURIComponent(this.search.value)}`; }
+
+  // What the page says of the rows that it got.
+  shown(rows, count) {
+    if (!rows && this.offset) { this.offset = Math.max(this.offset - LISTED, 0); this.ask(); } // the last page has gone
+    const open = this.several && this.search.value, last = this.offset + rows;
+    this.steps[0].disabled = !this.offset;
+    this.steps[1].disabled = open ? rows < LISTED : last >= count;
+    $(this.place).hidden = this.steps.every((one) => one.disabled);
+    const part = $(this.place).hidden ? grouped(rows) : `${grouped(this.offset + 1)} to ${grouped(last)}`;
+    return open ? `${part} found among ${grouped(count)}` : `${part} of ${grouped(count)} shown`;
+  }
+}
+
+const shownAbout = ({ about }) => (about && Object.keys(about).length ? print(about) : "");
 
 const listSubscriptions = () => listed("subs-error", async () => {
-  const found = await ask("GET", `/v1/subscriptions?limit=${LISTED}&q=${encodeURIComponent($("search").value)}`);
-  message("subs-count", shownOf(found.subscriptions.length, found.count, $("search").value));
-  $("subs").replaceChildren(...found.subscriptions.map((s) => {
-    const id = `${s.subscriber}/${s.name}`;
-    const remove = action("Remove", id, () => confirmThen(`Remove ${id}?`, s.where, "Remove", async () => {
+  const found = await ask("GET", `/v1/subscriptions?${subscriptionPages.query()}`);
+  message("subs-count", subscriptionPages.shown(found.subscriptions.length, found.count));
+  showRows("subs", found.subscriptions, (shown) => {
+    const id = `${shown.subscriber}/${shown.name}`;
+    const remove = action("Remove", id, (s) => confirmThen(`Remove ${id}?`, s.where, "Remove", async () => {
       await ask("DELETE", subscriptionPath(s.subscriber, s.name));
       message("subs-done", `${id} is removed`);
       await listSubscriptions();
       return "search";
     }));
-    const edit = action("Edit", id, () => {
-      for (const [place, value] of [["owner", s.subscriber], ["name", s.name], ["priority", s.priority], ["where", s.where]]) $(place).value = value;
+    const edit = action("Edit", id, (s) => {
+      for (const [place, value] of [["owner", s.subscriber], ["name", s.name], ["priority", s.priority], ["where", s.where], ["about", shownAbout(s)]]) $(place).value = value;
       markWhere();
       $("where").focus();
     });
     const both = make("span", undefined, "actions");
     both.append(edit, remove);
-    return cells(s.subscriber, s.name, String(s.priority), make("code", s.where), both);
-  }));
+    return [id, clipped(shown.subscriber), clipped(shown.name), String(shown.priority), make("code", shown.where), make("code", shownAbout(shown)), both];
+  });
 });
 
 $("look").addEventListener("click", async () => {
@@ -407,9 +579,7 @@ $("look").addEventListener("click", async () => {
   } catch (error) { $("unseen-count").textContent = error.message; }
 });
 
-let searching = 0;
-$("search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscriptions().catch(() => {}), 200); });
-$("search-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscriptions().catch(() => {}); });
+const subscriptionPages = new Pages("subs-pages", "search", listSubscriptions);
 
 // ---- subscribers and dead letters
 
@@ -434,36 +604,37 @@ const WEBHOOK = [
   { name: "new_secret", label: "Make a new secret; the old one is valid for a day", type: "checkbox", value: false },
 ];
 
-const webhookState = (webhook) => !webhook ? "It has none." : webhook.disabled ? `Disabled: ${webhook.disabled}. Saving enables it.` : webhook.problem ? `The latest request failed: ${webhook.problem}` : "It works.";
+const webhookState = (webhook) => !webhook ? "It has none." : webhook.disabled ? `Disabled: ${webhook.disabled}. Saving enables it.` : webhook.problem ? `The latest request failed: ${webhook.problem}` : webhook.requests ? "The latest request succeeded." : "No request yet.";
 
 const subscriberPath = (name) => `/v1/subscribers/${encodeURIComponent(name)}`;
 
-function subscriberActions(s) {
+function subscriberActions({ name, ephemeral, paused }) {
   const done = async (text) => { message("who-done", text); await listSubscribers(); };
   const both = make("span", undefined, "actions");
-  if (s.ephemeral) return both; // it goes with its connection
+  if (ephemeral) return both; // it goes with its connection
   both.append(
-    action("Settings", s.name, () => confirmThen(`Settings of ${s.name}`, "", "Save", async (values) => {
+    action("Settings", name, (s) => confirmThen(`Settings of ${s.name}`, "", "Save", async (values) => {
       await ask("PUT", subscriberPath(s.name), values);
       await done(`the settings of ${s.name} are saved`);
-    }, OPTIONS.map((one) => ({ ...one, value: s.options[one.name] })))),
-    action("Webhook", s.name, () => confirmThen(`Webhook of ${s.name}`, webhookState(s.webhook), "Save", async ({ new_secret, ...values }) => {
+    }, OPTIONS.map((one) => ({ ...one, value: s.options[one.name] })), "use"), "read"),
+    action("Webhook", name, (s) => confirmThen(`Webhook of ${s.name}`, webhookState(s.webhook), "Save", async ({ new_secret, ...values }) => {
       if (!values.url) {
         await ask("DELETE", `${subscriberPath(s.name)}/webhook`);
         return done(`${s.name} has no webhook`);
       }
       const found = await ask("PUT", `${subscriberPath(s.name)}/webhook`, { ...values, secret: new_secret ? "new" : "" });
-      return done(`the webhook of ${s.name} is saved` + (found.secret ? `; its secret, which is not shown again: ${found.secret}` : ""));
-    }, WEBHOOK.map((one) => ({ ...one, value: s.webhook?.[one.name] ?? one.value })))),
-    action(s.paused ? "Resume" : "Pause", s.name, () => confirmThen(`${s.paused ? "Resume" : "Pause"} ${s.name}?`, s.paused ? "Its deliveries are sent again." : "Nothing is sent to it. Its deliveries are kept, up to its limit.", s.paused ? "Resume" : "Pause", async () => {
+      await done(`the webhook of ${s.name} is saved`);
+      return found.secret && (() => showSecret(`The secret of the webhook of ${s.name}`, "Its requests are signed with it. It is shown only now.", found.secret));
+    }, WEBHOOK.map((one) => ({ ...one, value: s.webhook?.[one.name] ?? one.value }))), "receive"),
+    action(paused ? "Resume" : "Pause", name, (s) => confirmThen(`${s.paused ? "Resume" : "Pause"} ${s.name}?`, s.paused ? "Its deliveries are sent again." : "Nothing is sent to it. Its deliveries are kept, up to its limit.", s.paused ? "Resume" : "Pause", async () => {
       await ask("POST", `${subscriberPath(s.name)}/${s.paused ? "resume" : "pause"}`);
       await done(`${s.name} ${s.paused ? "gets its deliveries again" : "is paused"}`);
     })),
-    action("Replay", s.name, () => confirmThen(`Replay for ${s.name}`, "Stored events, from this number on, are delivered again if its subscriptions want them.", "Replay", async ({ first }) => {
+    action("Replay", name, (s) => confirmThen(`Replay for ${s.name}`, "Stored events, from this number on, are delivered again if its subscriptions want them.", "Replay", async ({ first }) => {
       const found = await ask("POST", `${subscriberPath(s.name)}/replay`, { first });
       await done(`${counted(found.count, "event", "events")} will be delivered again to ${s.name}`);
     }, [{ name: "first", label: "First event", type: "number", value: 1 }])),
-    action("Delete", s.name, () => confirmThen(`Delete ${s.name}?`, `With it go ${counted(s.subscriptions, "subscription", "subscriptions")} and ${counted(s.pending, "pending delivery", "pending deliveries")}. This cannot be undone.`, "Delete", async () => {
+    action("Delete", name, (s) => confirmThen(`Delete ${s.name}?`, `With it go ${counted(s.subscriptions, "subscription", "subscriptions")} and ${counted(s.pending, "pending delivery", "pending deliveries")}. This cannot be undone.`, "Delete", async () => {
       await ask("DELETE", subscriberPath(s.name));
       await done(`${s.name} is deleted`);
       return "who-search";
@@ -472,18 +643,24 @@ function subscriberActions(s) {
   return both;
 }
 
+const SPOOLED = "Deliveries wait on disk: there is no connection, or more of them than memory is given for";
+
+function subscriberState(s) {
+  const words = [s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected", s.ephemeral && "ephemeral",
+    s.spooled && "spooled", s.options.unmatched && "receives unmatched", s.options.changes && "receives changes",
+    s.unused_seconds && `unused for ${Math.floor(s.unused_seconds)} of ${s.options.expires_seconds} s`, s.paused && "paused", s.webhook && (s.webhook.problem ? "webhook fails" : "webhook")];
+  const state = make("span", words.filter(Boolean).join(", "));
+  if (s.spooled) state.title = SPOOLED;
+  return state;
+}
+
 const listSubscribers = () => listed("who-error", async () => {
-  const found = await ask("GET", `/v1/subscribers?limit=${LISTED}&q=${encodeURIComponent($("who-search").value)}`);
-  message("who-count", `${shownOf(found.subscribers.length, found.count, $("who-search").value)}, most pending first`);
-  $("who").replaceChildren(...found.subscribers.map((s) => cells(s.name,
-    (s.connections > 1 ? `${s.connections} connections` : s.connected ? "connected" : "not connected") + (s.ephemeral ? ", ephemeral" : "") + (s.spooled ? ", spooled" : "") + (s.options.unmatched ? ", receives unmatched" : "") + (s.options.changes ? ", receives changes" : "")
-      + (s.unused_seconds ? `, unused for ${Math.floor(s.unused_seconds)} of ${s.options.expires_seconds} s` : "")
-      + (s.paused ? ", paused" : "") + (!s.webhook ? "" : s.webhook.problem ? ", webhook fails" : ", webhook"),
-    String(s.pending), String(s.held), s.options.policy, String(s.options.limit), String(s.dropped), String(s.expired), String(s.dead), subscriberActions(s))));
+  const found = await ask("GET", `/v1/subscribers?${subscriberPages.query()}`);
+  message("who-count", `${subscriberPages.shown(found.subscribers.length, found.count)}, most pending first`);
+  showRows("who", found.subscribers, (s) => [s.name, clipped(s.name), subscriberState(s), ...[s.pending, s.held, s.dropped, s.expired, s.dead].map(grouped), subscriberActions(s)]);
 });
 
-$("who-search").addEventListener("input", () => { const turn = ++searching; setTimeout(() => turn === searching && listSubscribers().catch(() => {}), 200); });
-$("who-form").addEventListener("submit", (event) => { event.preventDefault(); listSubscribers().catch(() => {}); });
+const subscriberPages = new Pages("who-pages", "who-search", listSubscribers);
 
 const chosenLetters = () => [...document.querySelectorAll("#dead input:checked")].map((box) => box.value);
 
@@ -495,20 +672,29 @@ function shownPayload({ payload, content_type: kind }) {
 }
 
 const listDead = () => listed("dead-error", async () => {
-  const found = await ask("GET", `/v1/dead?limit=${LISTED}`);
-  const chosen = new Set(chosenLetters());
-  message("dead-count", `${found.letters.length} of ${found.count} shown`);
+  const found = await ask("GET", `/v1/dead?${deadPages.query()}`);
+  const others = may("observe all") || $("dead-search").value ? 0 : Math.max(deadLetters - found.count, 0);
+  message("dead-count", `${deadPages.shown(found.letters.length, found.count)}, newest first` + (others ? `; ${counted(others, "more is", "more are")} hidden from you` : ""));
   $("revive").disabled = $("drop").disabled = $("dead-all").disabled = !found.letters.length;
-  $("dead").replaceChildren(...found.letters.map((letter) => {
+  showRows("dead", found.letters, (letter) => {
     const box = make("input");
     box.type = "checkbox";
     box.value = letter.number;
-    box.checked = chosen.has(String(letter.number));
+    box.hidden = !may("use");
     box.setAttribute("aria-label", `event ${letter.seq} for ${letter.subscriber}`);
     const since = new Date(letter.time / 1000).toLocaleString();
-    return cells(box, letter.subscriber, make("code", `#${letter.seq} ${print(letter.event)}${shownPayload(letter)}`), letter.reason, String(letter.tries), since);
-  }));
+    return [String(letter.number), box, clipped(letter.subscriber), make("code", `#${letter.seq} ${print(letter.event)}${shownPayload(letter)}`), letter.reason, String(letter.tries), since, action("Show", `event ${letter.seq} for ${letter.subscriber}`, showLetter, "read")];
+  });
 });
+
+const deadPages = new Pages("dead-pages", "dead-search", listDead, false);
+
+function showLetter(letter) {
+  message("letter-title", `Event ${letter.seq} for ${letter.subscriber}`);
+  message("letter-text", print(letter, 1));
+  $("letter").showModal();
+}
+$("letter-close").addEventListener("click", () => { $("letter").close(); message("letter-text", ""); });
 
 $("dead-all").addEventListener("change", () => {
   for (const box of document.querySelectorAll("#dead input")) box.checked = $("dead-all").checked;
@@ -519,7 +705,7 @@ $("revive").addEventListener("click", async () => {
   if (!numbers.length) { message("dead-done", "Select at least one first"); return; }
   try {
     const found = await ask("POST", "/v1/dead/replay", { numbers });
-    message("dead-done", `${found.count} sent again`);
+    message("dead-done", `${grouped(found.count)} sent again`);
     $("dead-all").checked = false;
     await listDead();
   } catch (error) { message("dead-error", error.message); }
@@ -530,7 +716,7 @@ $("drop").addEventListener("click", () => {
   if (!numbers.length) { message("dead-done", "Select at least one first"); return; }
   confirmThen(`Delete ${counted(numbers.length, "dead letter", "dead letters")}?`, "This cannot be undone.", "Delete", async () => {
     const found = await ask("POST", "/v1/dead/drop", { numbers });
-    message("dead-done", `${found.count} deleted`);
+    message("dead-done", `${grouped(found.count)} deleted`);
     $("dead-all").checked = false;
     await listDead();
   });
@@ -543,8 +729,8 @@ const STATED = { criteria: "events", information: "subscriptions" };
 const listSchema = () => listed("schema-error", async () => {
   const { attributes } = await ask("GET", "/v1/schema");
   message("schema-count", counted(attributes.length, "attribute", "attributes"));
-  $("attributes").replaceChildren(...attributes.map(({ name, type, role, ...more }) =>
-    cells(make("code", name), type, STATED[role] ?? role, Object.keys(more).length ? make("code", print(more)) : "")));
+  showRows("attributes", attributes, ({ name, type, role, ...more }) =>
+    [name, make("code", name), type, STATED[role] ?? role, Object.keys(more).length ? make("code", print(more)) : ""]);
   if (document.activeElement !== $("schema-text")) $("schema-text").value = print(attributes, 1);
 });
 
@@ -573,9 +759,9 @@ const QUOTAS = [
 ];
 
 const shownQuotas = (one) => [
-  one.max_subscriptions && `${one.subscriptions} of ${one.max_subscriptions} subscriptions`,
-  one.publish_rate && `${one.publish_rate} events per second`,
-  one.max_day_bytes && `${one.day_bytes} of ${one.max_day_bytes} bytes today`,
+  one.max_subscriptions && `${grouped(one.subscriptions)} of ${counted(one.max_subscriptions, "subscription", "subscriptions")}`,
+  one.publish_rate && `${counted(one.publish_rate, "event", "events")} per second`,
+  one.max_day_bytes && `${grouped(one.day_bytes)} of ${counted(one.max_day_bytes, "byte", "bytes")} today`,
 ].filter(Boolean).join(", ") || "none";
 
 function principalFields({ name = "", roles = [], names = "*", publish = "", see = "", ...quotas } = {}) {
@@ -598,28 +784,26 @@ async function putPrincipal(name, values) {
 
 $("add-principal").addEventListener("click", () => confirmThen("Add a principal", "", "Add", (values) => putPrincipal(values.name, values), principalFields()));
 
-async function createToken(body) {
-  const found = await ask("POST", "/v1/tokens", body);
-  $("token-new").replaceChildren(`The token of ${body.principal}, shown only now: `, make("code", found.token));
-}
+const createToken = async (body) => (await ask("POST", "/v1/tokens", body)).token;
+const tokenShown = (name, token, ...close) => () => showSecret(`The token of ${name}`, "It is shown only now.", token, ...close);
 
 $("first-token").addEventListener("click", () => confirmThen("Create the first token",
-  "It makes a principal with all rights. From then on every request needs a token; sign in here with this one.", "Create", async ({ name }) => {
-    await createToken({ principal: name });
-    $("token-form").hidden = false;
-    return "token";
+  "It makes a principal with all rights. From then on every request needs a token; this page signs in with this one.", "Create", async ({ name }) => {
+    const token = await createToken({ principal: name });
+    return tokenShown(name, token, "Sign in with it", () => signIn(token));
   }, [{ name: "name", label: "Name of the principal", type: "text", value: "ops" }]));
 
-function principalActions(one) {
+function principalActions({ name }) {
   const both = make("span", undefined, "actions");
   both.append(
-    action("Change", one.name, () => confirmThen(`Rights of ${one.name}`, "They hold at once, also for what already waits.", "Save", (values) => putPrincipal(one.name, values), principalFields(one))),
-    action("New token", one.name, () => confirmThen(`A token of ${one.name}`, "It is shown once.", "Create", async ({ days, note }) => {
+    action("Change", name, (one) => confirmThen(`Rights of ${one.name}`, "They hold at once, also for what already waits.", "Save", (values) => putPrincipal(one.name, values), principalFields(one))),
+    action("New token", name, (one) => confirmThen(`A token of ${one.name}`, "It is shown once.", "Create", async ({ days, note }) => {
       const expires = days > 0 ? Date.now() / 1000 + days * 86400 : null;
-      await createToken({ principal: one.name, expires, note });
+      const token = await createToken({ principal: one.name, expires, note });
       await listAccess();
+      return tokenShown(one.name, token);
     }, [{ name: "days", label: "Days until it expires (0: never)", type: "number", value: 30 }, { name: "note", label: "Note", type: "text", value: "" }])),
-    action("Delete", one.name, () => confirmThen(`Delete ${one.name}?`, `With it go ${counted(one.tokens, "token", "tokens")}.`, "Delete", async () => {
+    action("Delete", name, (one) => confirmThen(`Delete ${one.name}?`, `With it go ${counted(one.tokens, "token", "tokens")}.`, "Delete", async () => {
       await ask("DELETE", principalPath(one.name));
       message("principals-done", `${one.name} is deleted`);
       await listAccess();
@@ -630,19 +814,17 @@ function principalActions(one) {
 }
 
 const listAccess = () => listed("principals-error", async () => {
-  const me = await ask("GET", "/v1/whoami");
-  message("whoami", me.token ? `You are ${me.name}, with the token ${me.token}.` : "There is no principal yet: everyone on this machine may do everything.");
-  $("add-principal").hidden = !me.token;
-  $("first-token").hidden = Boolean(me.token);
+  setCaller(await ask("GET", "/v1/whoami"));
+  if (!may("manage all")) return;
   const [{ principals }, { tokens }] = await Promise.all([ask("GET", "/v1/principals"), ask("GET", "/v1/tokens")]);
-  $("principals").replaceChildren(...principals.map((one) =>
-    cells(one.name, one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), shownQuotas(one), principalActions(one))));
-  $("tokens").replaceChildren(...tokens.map((one) => cells(make("code", one.id), one.principal, one.roles ? one.roles.join(", ") : "all of the principal's",
+  showRows("principals", principals, (one) =>
+    [one.name, clipped(one.name), one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), shownQuotas(one), principalActions(one)]);
+  showRows("tokens", tokens, (one) => [one.id, make("code", one.id), clipped(one.principal), one.roles ? one.roles.join(", ") : "all of the principal's",
     one.expires ? new Date(one.expires * 1000).toLocaleString() : "never", one.note, action("Revoke", one.id, () => confirmThen(`Revoke ${one.id}?`, "Its connections are closed at once.", "Revoke", async () => {
       await ask("DELETE", `/v1/tokens/${encodeURIComponent(one.id)}`);
       await listAccess();
       return "add-principal";
-    })))));
+    }))]);
 });
 
 // ---- start
@@ -657,7 +839,7 @@ async function example() {
   const sample = (type) => (type.endsWith("[]") ? [SAMPLES[type.slice(0, -2)]] : SAMPLES[type]);
   const event = Object.fromEntries(asked.map((a) => [a.name, sample(a.type)]));
   $("event").value = print(event, 1);
-  $("event-where").disabled = attributes.every((a) => a.role === "criteria");
+  document.body.classList.toggle("one-sided", attributes.every((a) => a.role === "criteria")); // subscriptions state nothing about themselves
   const first = asked.find((a) => a.type in CONDITIONS);
   const where = first ? `${/^[a-z_][\w.]*$/i.test(first.name) ? first.name : `"${first.name}"`} ${CONDITIONS[first.type]}` : "TRUE";
   message("guide-where", where);
@@ -670,12 +852,14 @@ async function begin() {
   addEventListener("resize", drawPlots);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawPlots);
   try {
+    setCaller(await ask("GET", "/v1/whoami"));
+    await example();
     const { history } = await ask("GET", "/v1/stats");
     history.forEach(addLine);
-    await example();
   } catch { /* the state line says so */ }
   showView();
-  setInterval(() => { if (!document.hidden && !$("dialog").open && ["subscribers", "dead-letters"].includes(view)) LISTS[view]().catch(() => {}); }, 3000);
+  checkHealth();
+  setInterval(() => { if (!document.hidden && !document.querySelector("dialog[open]") && ["subscribers", "dead-letters"].includes(view)) LISTS[view]().catch(() => {}); }, 3000);
   watch();
 }
 begin();
