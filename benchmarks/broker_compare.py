@@ -18,78 +18,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import selectors
 import shutil
-import socket
 import statistics
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-import msgspec
 
 import hitbox
 from broker_load import SUBSCRIBERS, Server, build, events
-from stamped import Connection, Refused
+from exchange import Events, HttpPublisher, exchange, publisher_of
+from stamped import Connection
 
 WAYS = {"single": (64, 1), "batch": (4, 100)}
-Events = list[dict[str, int]]
-QUIET_SECONDS = 60.0
-
-
-class HttpPublisher:
-    """Publishes by HTTP on a connection that stays open."""
-
-    def __init__(self, url: str):
-        self._host = urlsplit(url).netloc
-        self._data = b""
-        self.socket = socket.create_connection(self._host.split(":"))  # type: ignore[arg-type]
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def publish(self, items: Events) -> None:
-        body = msgspec.json.encode([{"event": event} for event in items])
-        head = f"POST /v1/events HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
-        self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-
-    def answer(self) -> int | None:
-        """The number of the first event; None while the answer is not complete."""
-        more = self.socket.recv(1 << 16)
-        if not more:
-            raise ConnectionError("the broker closed the connection")
-        self._data += more
-        head, separator, body = self._data.partition(b"\r\n\r\n")
-        lines = head.lower().split(b"\r\n")
-        size = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
-        if not separator or len(body) < size:
-            return None
-        assert b" 201 " in lines[0], self._data
-        self._data = body[size:]
-        return int(msgspec.json.decode(body[:size])["first"])
-
-
-class SocketPublisher(Connection):
-    """Publishes over a WebSocket. If the broker says that too many events wait, it sends the same ones again later."""
-
-    def __init__(self, url: str):
-        super().__init__(url, "/v1/publish")
-
-    def publish(self, items: Events) -> None:
-        self._items = items
-        self.say({"type": "publish", "request": 1, "items": [{"event": event} for event in items]})
-
-    def answer(self) -> int | None:
-        for body in self.messages():
-            found = msgspec.json.decode(body)
-            if "first" in found:
-                return int(found["first"])
-            assert found["status"] == 429, found
-            time.sleep(found["error"]["retry_after"])
-            self.publish(self._items)
-        return None
 
 
 class Load:
@@ -97,53 +39,21 @@ class Load:
 
     def __init__(self, url: str, http: bool):
         self.got: Counter[tuple[int, str]] = Counter()
-        self.url, self.http, self._chosen = url, http, selectors.DefaultSelector()
-        self.receivers = [Connection(url) for _ in range(SUBSCRIBERS)]
-        for number, one in enumerate(self.receivers):
-            one.hello(f"s{number:02d}")
-            self._chosen.register(one.socket, selectors.EVENT_READ, (one, f"s{number:02d}"))
-
-    def _publisher(self) -> HttpPublisher | SocketPublisher:
-        if not self.http:
-            try:
-                return SocketPublisher(self.url)
-            except Refused:
-                self.http = True
-        return HttpPublisher(self.url)
+        self.url, self.http = url, http
+        self.receivers = {Connection(url): f"s{number:02d}" for number in range(SUBSCRIBERS)}
+        for one, name in self.receivers.items():
+            one.hello(name)
 
     def run(self, sent: Events, publishers: int, batch: int, expected: int) -> dict[int, int]:
         """Publish everything and receive what is expected; returns the number of the first event of each batch."""
-        starts = iter(range(0, len(sent), batch))
-        asked: dict[Any, int] = {}
-        firsts: dict[int, int] = {}
+        found = [publisher_of(self.url, self.http) for _ in range(publishers)]
+        self.http = isinstance(found[0], HttpPublisher)
+        return exchange(sent, batch, found, self.receivers, self._receive, expected)
 
-        def next_batch(publisher: Any) -> None:
-            start = next(starts, None)
-            if start is None:  # the broker closes a connection without requests after some seconds
-                self._chosen.unregister(publisher.socket)
-                publisher.socket.close()
-            else:
-                asked[publisher] = start
-                publisher.publish(sent[start : start + batch])
-
-        for publisher in [self._publisher() for _ in range(publishers)]:
-            self._chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, ""))
-            next_batch(publisher)
-        wanted = sum(self.got.values()) + expected
-        arrived, last = sum(self.got.values()), time.monotonic()
-        while len(firsts) * batch < len(sent) or arrived < wanted:
-            for key, _ in self._chosen.select(1.0):
-                one, name = key.data
-                if name:
-                    for delivery in one.deliveries():
-                        self.got.update((delivery.seq, f"{name}/{id}") for id in delivery.subscriptions)
-                        arrived += len(delivery.subscriptions)
-                elif (first := one.answer()) is not None:
-                    firsts[asked.pop(one)] = first
-                    next_batch(one)
-                last = time.monotonic()
-            assert time.monotonic() - last < QUIET_SECONDS, f"{arrived} of {wanted} matches arrived"
-        return firsts
+    def _receive(self, one: Connection, name: str) -> int:
+        matches = [(delivery.seq, f"{name}/{id}") for delivery in one.deliveries() for id in delivery.subscriptions]
+        self.got.update(matches)
+        return len(matches)
 
     def close(self) -> None:
         for one in self.receivers:

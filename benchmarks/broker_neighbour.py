@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import selectors
 import shutil
 import socket
 import statistics
@@ -30,6 +29,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,12 @@ import msgspec
 import numpy as np
 
 import hitbox
-from broker_compare import WAYS, HttpPublisher, SocketPublisher, load_with
+from broker_compare import WAYS, load_with
 from broker_load import Server
-from stamped import Connection, Refused
+from exchange import Events, exchange, publisher_of
+from stamped import Connection
 
 SUBSCRIBERS, TOPICS = 100, 10
-QUIET_SECONDS = 60.0
 Expected = Counter[tuple[int, int]]
 """How often each (event, subscriber) arrived."""
 
@@ -102,14 +102,6 @@ class Mqtt:
         self._send(0x82, b"\x00\x01" + _text(topic) + b"\x01")
         assert self._next(True)[0] == 0x90, "no SUBACK"
 
-    def publish(self, items: list[tuple[int, bytes, bytes]]) -> None:
-        """Send (number of the packet, topic, payload) with QoS 1."""
-        parts = []
-        for number, topic, payload in items:
-            body = struct.pack("!H", len(topic)) + topic + struct.pack("!H", number) + payload
-            parts.append(b"\x32" + _length(len(body)) + body)
-        self.socket.sendall(b"".join(parts))
-
     def packets(self) -> list[tuple[int, bytes]]:
         """What has come in. Publishes are acknowledged."""
         self._read()
@@ -164,56 +156,40 @@ def _length(size: int) -> bytes:
             return found
 
 
-class MqttLoad:
-    """Publishers and receivers of mosquitto."""
+class MqttPublisher(Mqtt):
+    """Publishes events to their topics."""
 
-    def __init__(self, port: int):
-        self.port = port
-        self.receivers = [Mqtt(port, f"s{n:02d}", True) for n in range(SUBSCRIBERS)]
-        for number, one in enumerate(self.receivers):
-            one.subscribe(f"t{number % TOPICS}")
+    def publish(self, items: Events) -> None:
+        self._left = len(items)
+        parts = []
+        for number, event in enumerate(items, 1):
+            body = _text(event["topic"]) + struct.pack("!H", number) + msgspec.json.encode(event)
+            parts.append(b"\x32" + _length(len(body)) + body)  # QoS 1
+        self.socket.sendall(b"".join(parts))
+
+    def answer(self) -> int | None:
+        self._left -= sum(kind == 0x40 for kind, _ in self.packets())
+        return None if self._left else 0
+
+
+class Load:
+    """The receivers of a broker; `connect` opens one of them."""
+
+    def __init__(self, connect: Callable[[int], Any], publisher: Callable[[int], Any], received: Callable[[Any], Any]):
+        self.receivers = {connect(number): str(number) for number in range(SUBSCRIBERS)}
+        self.publisher, self.received = publisher, received
 
     def run(self, topics: list[int], first: int, publishers: int, batch: int) -> Expected:
-        chosen = selectors.DefaultSelector()
-        for number, one in enumerate(self.receivers):
-            chosen.register(one.socket, selectors.EVENT_READ, (one, number))
-        starts = iter(range(0, len(topics), batch))
-        on_the_way: Counter[int] = Counter()
         got: Expected = Counter()
-        left = len(topics)
 
-        def next_batch(publisher: Mqtt, name: int) -> None:
-            start = next(starts, None)
-            if start is None:
-                chosen.unregister(publisher.socket)
-                publisher.socket.close()
-                return
-            some = topics[start : start + batch]
-            on_the_way[name] = len(some)
-            publisher.publish([
-                (at + 1, f"t{topic}".encode(), msgspec.json.encode({"topic": f"t{topic}", "n": first + start + at}))
-                for at, topic in enumerate(some)
-            ])  # fmt: skip
+        def receive(one: Any, name: str) -> int:
+            numbers = self.received(one)
+            got.update((number, int(name)) for number in numbers)
+            return len(numbers)
 
-        for name in range(publishers):
-            publisher = Mqtt(self.port, f"p{name}", False)
-            chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, -1 - name))
-            next_batch(publisher, -1 - name)
-        arrived, wanted, last = 0, len(topics) * SUBSCRIBERS // TOPICS, time.monotonic()
-        while left or arrived < wanted:
-            for key, _ in chosen.select(1.0):
-                one, name = key.data
-                for kind, body in one.packets():
-                    if kind == 0x30:
-                        got[msgspec.json.decode(body)["n"], name] += 1
-                        arrived += 1
-                    elif kind == 0x40:
-                        left -= 1
-                        on_the_way[name] -= 1
-                        if not on_the_way[name]:
-                            next_batch(one, name)
-                last = time.monotonic()
-            assert time.monotonic() - last < QUIET_SECONDS, f"{arrived} of {wanted} arrived"
+        events = [{"topic": f"t{topic}", "n": n} for n, topic in enumerate(topics, first)]
+        wanted = len(topics) * SUBSCRIBERS // TOPICS
+        exchange(events, batch, [self.publisher(n) for n in range(publishers)], self.receivers, receive, wanted)
         return got
 
     def close(self) -> None:
@@ -221,65 +197,28 @@ class MqttLoad:
             one.socket.close()
 
 
-class HitboxLoad:
-    """Publishers and receivers of hitbox."""
+def mqtt_load(port: int) -> Load:
+    def connect(number: int) -> Mqtt:
+        one = Mqtt(port, f"s{number:02d}", True)
+        one.subscribe(f"t{number % TOPICS}")
+        return one
 
-    def __init__(self, url: str):
-        self.url = url
-        self.receivers = [Connection(url) for _ in range(SUBSCRIBERS)]
-        for number, one in enumerate(self.receivers):
-            one.hello(f"s{number:02d}")
+    def received(one: Mqtt) -> list[int]:
+        return [msgspec.json.decode(body)["n"] for kind, body in one.packets() if kind == 0x30]
 
-    def _publisher(self) -> HttpPublisher | SocketPublisher:
-        try:
-            return SocketPublisher(self.url)
-        except Refused:  # an older version
-            return HttpPublisher(self.url)
-
-    def run(self, topics: list[int], first: int, publishers: int, batch: int) -> Expected:
-        chosen = selectors.DefaultSelector()
-        for number, one in enumerate(self.receivers):
-            chosen.register(one.socket, selectors.EVENT_READ, (one, number))
-        starts = iter(range(0, len(topics), batch))
-        got: Expected = Counter()
-        left = len(topics)
-        sent: dict[Any, int] = {}
-
-        def next_batch(publisher: HttpPublisher | SocketPublisher) -> None:
-            start = next(starts, None)
-            if start is None:
-                chosen.unregister(publisher.socket)
-                publisher.socket.close()
-                return
-            some = topics[start : start + batch]
-            sent[publisher] = len(some)
-            publisher.publish([{"topic": f"t{t}", "n": first + start + at} for at, t in enumerate(some)])  # type: ignore[dict-item,misc]
-
-        for _ in range(publishers):
-            publisher = self._publisher()
-            chosen.register(publisher.socket, selectors.EVENT_READ, (publisher, -1))
-            next_batch(publisher)
-        arrived, wanted, last = 0, len(topics) * SUBSCRIBERS // TOPICS, time.monotonic()
-        while left or arrived < wanted:
-            for key, _ in chosen.select(1.0):
-                one, name = key.data
-                if name >= 0:
-                    for delivery in one.deliveries():
-                        got[delivery.event["n"], name] += 1
-                        arrived += 1
-                elif one.answer() is not None:
-                    left -= sent.pop(one)
-                    next_batch(one)
-                last = time.monotonic()
-            assert time.monotonic() - last < QUIET_SECONDS, f"{arrived} of {wanted} arrived"
-        return got
-
-    def close(self) -> None:
-        for one in self.receivers:
-            one.socket.close()
+    return Load(connect, lambda number: MqttPublisher(port, f"p{number}", False), received)
 
 
-def measured(load: Any, cpu_seconds: Any, topics: list[int], warm: int, way: str) -> tuple[float, float]:
+def hitbox_load(url: str) -> Load:
+    def connect(number: int) -> Connection:
+        one = Connection(url)
+        one.hello(f"s{number:02d}")
+        return one
+
+    return Load(connect, lambda _: publisher_of(url), lambda one: [d.event["n"] for d in one.deliveries()])
+
+
+def measured(load: Load, cpu_seconds: Any, topics: list[int], warm: int, way: str) -> tuple[float, float]:
     """(CPU time of the broker, time) per event in microseconds; every delivery is checked."""
     publishers, batch = WAYS[way]
     load.run(topics[:warm], 0, publishers, batch)
@@ -317,14 +256,14 @@ async def main(options: argparse.Namespace) -> None:
                 for which, checkout in checkouts.items():
                     shutil.copytree(place / which, place / "run")
                     async with Server(place / "run", checkout=checkout) as server:
-                        load: Any = HitboxLoad(server.url)
+                        load = hitbox_load(server.url)
                         used, took = measured(load, server.cpu_seconds, topics, 1000, way)
                         load.close()
                     shutil.rmtree(place / "run")
                     found[which].append(used)
                     print(f"{way:8}{which:11}{used:8.1f} µs of CPU, {took:8.1f} µs per event", flush=True)
                 neighbour = Mosquitto(place / f"mosquitto-{way}-{turn}")
-                load = MqttLoad(neighbour.port)
+                load = mqtt_load(neighbour.port)
                 used, took = measured(load, neighbour.cpu_seconds, topics, 1000, way)
                 load.close()
                 neighbour.close()

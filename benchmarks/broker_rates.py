@@ -17,18 +17,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import selectors
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import hitbox
-from broker_compare import QUIET_SECONDS, SocketPublisher
 from broker_load import DOMAIN, SCHEMA, Server, box_width, drained, events
+from exchange import exchange, publisher_of
 from hitbox import Schema
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
@@ -46,49 +44,31 @@ async def new_broker(folder: Path) -> None:
 
 
 class OneSubscriber:
-    """The subscriber, and publishers that keep one batch on its way each."""
+    """The subscriber; `seqs`: what it got."""
 
     def __init__(self, url: str):
         self.url = url
         self.seqs: list[int] = []
-        self._chosen = selectors.DefaultSelector()
+        self._receivers: dict[Connection, str] = {}
 
     def connect(self) -> None:
-        self._receiver = Connection(self.url)
-        self._receiver.hello("one")
-        self._chosen.register(self._receiver.socket, selectors.EVENT_READ, self._receiver)
+        receiver = Connection(self.url)
+        receiver.hello("one")
+        self._receivers[receiver] = "one"
 
     def close(self) -> None:
-        self._receiver.socket.close()
+        for receiver in self._receivers:
+            receiver.socket.close()
 
     def run(self, sent: list[dict[str, int]], wanted: int) -> None:
         """Publish everything, and read until that many deliveries are there."""
-        starts = iter(range(0, len(sent), BATCH))
-        publishers: set[Any] = set()
+        publishers = [publisher_of(self.url) for _ in range(PUBLISHERS)] if sent else []
+        exchange(sent, BATCH, publishers, self._receivers, self._receive, wanted)
 
-        def next_batch(publisher: SocketPublisher) -> None:
-            start = next(starts, None)
-            if start is None:
-                self._chosen.unregister(publisher.socket)
-                publisher.socket.close()
-                publishers.discard(publisher)
-            else:
-                publisher.publish(sent[start : start + BATCH])
-
-        for publisher in [SocketPublisher(self.url) for _ in range(PUBLISHERS)] if sent else []:
-            publishers.add(publisher)
-            self._chosen.register(publisher.socket, selectors.EVENT_READ, publisher)
-            next_batch(publisher)
-        last = time.monotonic()
-        while publishers or len(self.seqs) < wanted:
-            for key, _ in self._chosen.select(1.0):
-                last = time.monotonic()
-                if key.data in publishers:
-                    if key.data.answer() is not None:
-                        next_batch(key.data)
-                else:
-                    self.seqs += [delivery.seq for delivery in key.data.deliveries()]
-            assert time.monotonic() - last < QUIET_SECONDS, f"{len(self.seqs)} of {wanted} deliveries arrived"
+    def _receive(self, receiver: Connection, _: str) -> int:
+        found = [delivery.seq for delivery in receiver.deliveries()]
+        self.seqs += found
+        return len(found)
 
 
 async def deliveries(folder: Path, count: int, seed: int, *, backlog: bool) -> tuple[float, float]:

@@ -37,9 +37,10 @@ class Refused(Exception):
 class Connection:
     """A plain WebSocket. `hello` makes it the connection of a subscriber."""
 
-    def __init__(self, url: str, path: str = "/v1/connect"):
+    def __init__(self, url: str, path: str = "/v1/connect", source: str | None = None):
         self._data, where = b"", urlsplit(url)
-        self.socket = socket.create_connection((where.hostname, where.port))
+        own = None if source is None else (source, 0)
+        self.socket = socket.create_connection((where.hostname, where.port), source_address=own)
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         key = base64.b64encode(os.urandom(16)).decode()
