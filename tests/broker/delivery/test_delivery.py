@@ -369,7 +369,7 @@ def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: 
             await hello(socket, window=1, put=[{"name": "s", "where": "qty > 0"}])
             for _ in range(3):
                 await broker.publish([item(qty=1)] * 1000)  # one held, some ready, the others on the disk
-            await until(lambda: broker.mailbox("ann").in_flight and broker.store.unacknowledged() == 3000)
+            await until(lambda: broker.mailbox("ann").in_flight and broker.tracker.stored == 3000)
             assert broker.mailbox("ann").ready > 0
             deleted: list[int] = []
             delete = broker.store.acknowledge
