@@ -20,6 +20,7 @@ from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.dispatcher import BATCH
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.settings import Options
 from hitbox.broker.store.group_commit import Job, Writer
 from hitbox.broker.store.store import Store
 from hitbox.simulator.disk import Faults, SimulatedDisk
@@ -157,6 +158,41 @@ def test_acknowledgements_make_room_for_deliveries_that_find_none(tmp_path: Path
             await until(lambda: ann.mailbox.pending == 0)
             assert ann.seqs() == list(range(1, 4_000))
             assert {broker.mailbox(f"away{n}").pending for n in range(20)} == {256}
+
+    asyncio.run(scenario())
+
+
+def test_failed_tries_that_find_no_room_still_count(tmp_path: Path) -> None:
+    """Deliveries are read from a full store, whereas failed tries and dead letters wait for room."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, keep_seconds=1e6) as broker:
+            for n in range(20):
+                await broker.subscribe(f"away{n}", [sub("s" * 90, "qty = 2")])
+            await broker.subscribe("ann", [sub("s", "qty = 1")])
+            options = Options(max_tries=2, backoff_seconds=0.01)
+            await broker.put_subscriber("ann", options)
+            await broker.publish([item(qty=1)] * 2)
+            ann = await Listener(broker, auto=False).attach("ann")
+            await until(lambda: len(ann.got) == 2)
+            broker.tracker.refuse(ann.mailbox, [1])
+            await until(lambda: len(ann.got) == 3)
+            used = await broker.writer.submit(broker.store.used_bytes)
+            await broker.writer.submit(lambda: broker.store.set_max_bytes(used + 100_000))
+            await broker.publish([item(qty=2)] * 256)
+            await until(lambda: broker.writer.full)
+            broker.tracker.refuse(ann.mailbox, [1, 2])  # a dead letter, and a second try: neither finds room
+            await ann.leave()
+            again = await Listener(broker, auto=False).attach("ann")
+            await until(lambda: again.got)
+            await asyncio.sleep(0.3)
+            assert [(d["seq"], d["attempt"]) for d in again.got] == [(2, 2)]
+            assert broker.writer.full
+            broker.tracker.acknowledge(again.mailbox, [2])
+            await broker.writer.submit(lambda: broker.store.set_max_bytes(None), mandatory=True, frees_space=True)
+            await until(lambda: broker.store.dead.rows() == 1)
+            await until(lambda: again.mailbox.pending == 0)
+            assert (again.mailbox.unstored_tries, again.mailbox.unstored_dead) == ({}, set())
 
     asyncio.run(scenario())
 

@@ -158,14 +158,14 @@ class DeliveryTracker:
         self.statistics.counts["expired"] += count
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
-        skip, spills, number = set(mailbox.in_flight), mailbox.spills, mailbox.subscriber.number
-        newest = mailbox.newest
+        number, newest, spills = mailbox.subscriber.number, mailbox.newest, mailbox.spills
+        skip = mailbox.in_flight.keys() | mailbox.unstored_dead
         mailbox.gone = set()
         try:
             rows, more = await self.writer.submit(
                 lambda: self.store.fetch(number, skip, FETCH_ROWS),
                 mandatory=True,
-                frees_space=True,  # when they are acknowledged
+                frees_space=True,  # when they are acknowledged; so it may come before failed tries are stored
             )
             more_follow = newest > self.stored
             if more_follow and not rows and self.writer.full:  # they wait for room
@@ -298,22 +298,31 @@ class DeliveryTracker:
                 self._try_failed(mailbox, delivery, reason)
 
     def _try_failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
-        number, seq, level = mailbox.subscriber.number, d.seq, d.level
+        seq, level = d.seq, d.level
         if d.expires and d.expires <= time.time_ns() // 1000:
             self.expire(mailbox, [(level, seq)])
             return
         if mailbox.try_failed(d, time.monotonic()):
-            tries = d.tries
-            retry = partial(self.store.retry, number, level, seq, tries)
-            self._after_record(seq, lambda: self.writer.submit(retry, mandatory=True))
+            mailbox.unstored_tries[seq] = d.tries
+            self._after_record(seq, partial(self._store_tries, mailbox, (level, seq), d.tries))
         else:
-            self._after_record(seq, lambda: self._make_dead_letter(mailbox, (level, seq), d.tries, reason))
+            mailbox.unstored_dead.add(seq)
+            self._after_record(seq, partial(self._make_dead_letter, mailbox, (level, seq), d.tries, reason))
+
+    def _store_tries(self, mailbox: Mailbox, key: Key, tries: int) -> None:
+        def stored(_: object) -> None:
+            if mailbox.unstored_tries.get(key[1]) == tries:  # it has not failed again
+                del mailbox.unstored_tries[key[1]]
+
+        retry = partial(self.store.retry, mailbox.subscriber.number, *key, tries)
+        self.writer.submit(retry, mandatory=True).add_done_callback(stored)
 
     def _make_dead_letter(self, mailbox: Mailbox, key: Key, tries: int, reason: str) -> None:
         number, most = mailbox.subscriber.number, self.settings.max_dead_letters
         made = self.writer.submit(
             lambda: self.store.add_dead_letters(number, [key], tries, reason, most), mandatory=True
         )
+        made.add_done_callback(lambda _: mailbox.unstored_dead.discard(key[1]))
         self._count_removed(mailbox, made).add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._count_dead(mailbox, done.result())
         )

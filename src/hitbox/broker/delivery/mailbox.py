@@ -122,6 +122,10 @@ class Mailbox:
         ] = {}  # in order of deadline, except those without one (being sent, or in a pause)
         self.paused = 0  # how many in flight failed and wait for their next try
         self._retry_heap: list[tuple[float, int]] = []
+        self.unstored_tries: dict[int, int] = {}
+        """The number of tries of deliveries that failed, by event, until the store has it."""
+        self.unstored_dead: set[int] = set()
+        """Events whose deliveries are dead letters, until the store has these."""
         self._latest_deadline = 0.0  # of any delivery in flight
         self.written: deque[tuple[float, int]] = deque()
         """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
@@ -188,7 +192,8 @@ class Mailbox:
             if s.seq in gone:
                 continue
             expires = expires_at(s.time, s.body)
-            one = Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, s.tries, live=False, expires=expires)
+            tries = self.unstored_tries.get(s.seq, s.tries)
+            one = Delivery(s.seq, s.level, s.ids, s.time, s.body, s.sent, tries, live=False, expires=expires)
             by_level.setdefault(s.level, []).append(one)
         for level in sorted(by_level, reverse=True):  # the first may be sent at once
             self._push(by_level[level])
