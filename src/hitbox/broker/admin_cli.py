@@ -83,6 +83,12 @@ def table(head: list[str], rows: list[list[Any]]) -> Iterable[str]:
     return ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in texts)
 
 
+def listing(columns: list[str], rows: list[dict[str, Any]], count: int, one: str, many: str) -> Iterable[str]:
+    """A table of rows, and how many there are in all."""
+    yield from table(columns, [[row[name] for name in columns] for row in rows])
+    yield f"{len(rows)} shown; the broker has {counted(count, one, many)}"
+
+
 def plain(value: Any) -> str:
     """A value as text that a terminal does not interpret."""
     text = value if isinstance(value, str) else json.dumps(value)
@@ -121,13 +127,8 @@ def list_subscribers(
     """List subscribers, those with the most pending deliveries first."""
     found = ask(url, token, "GET", "/v1/subscribers", q=search, limit=limit)
     columns = ["name", "connected", "paused", "subscriptions", "pending", "dead", "dropped", "expired"]
-
-    def lines() -> Iterable[str]:
-        yield from table(columns, [[one[name] for name in columns] for one in found["subscribers"]])
-        total = counted(found["count"], "subscriber", "subscribers")
-        yield f"{len(found['subscribers'])} shown; the broker has {total}"
-
-    output(found, as_json, lines)
+    rows, count = found["subscribers"], found["count"]
+    output(found, as_json, lambda: listing(columns, rows, count, "subscriber", "subscribers"))
 
 
 @subscribers.command("show")
@@ -221,14 +222,8 @@ def list_subscriptions(
 ) -> None:
     """List subscriptions with their predicates."""
     found = ask(url, token, "GET", "/v1/subscriptions", q=search, subscriber=subscriber, limit=limit)
-
-    def lines() -> Iterable[str]:
-        columns = ["subscriber", "name", "priority", "where"]
-        yield from table(columns, [[one[column] for column in columns] for one in found["subscriptions"]])
-        total = counted(found["count"], "subscription", "subscriptions")
-        yield f"{len(found['subscriptions'])} shown; the broker has {total}"
-
-    output(found, as_json, lines)
+    columns, rows, count = ["subscriber", "name", "priority", "where"], found["subscriptions"], found["count"]
+    output(found, as_json, lambda: listing(columns, rows, count, "subscription", "subscriptions"))
 
 
 @subscriptions.command("remove")
@@ -305,17 +300,9 @@ def list_dead(
 ) -> None:
     """List dead letters, the newest first."""
     found = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=limit)
-
-    def lines() -> Iterable[str]:
-        columns = ["number", "subscriber", "seq", "level", "tries", "time", "reason", "event"]
-        rows = [
-            [*(one[name] for name in columns[:5]), moment(one["time"] / 1e6), one["reason"], one.get("event", {})]
-            for one in found["letters"]
-        ]
-        yield from table(columns, rows)
-        yield f"{len(found['letters'])} shown; the broker has {counted(found['count'], 'dead letter', 'dead letters')}"
-
-    output(found, as_json, lines)
+    columns = ["number", "subscriber", "seq", "level", "tries", "time", "reason", "event"]
+    rows = [{"event": {}, **letter, "time": moment(letter["time"] / 1e6)} for letter in found["letters"]]
+    output(found, as_json, lambda: listing(columns, rows, found["count"], "dead letter", "dead letters"))
 
 
 @dead.command("retry")
@@ -392,14 +379,9 @@ def _check_any(count: int, nothing: str) -> None:
 def list_delayed(limit: Limit = 100, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
     """List delayed events, those that are due first."""
     found = ask(url, token, "GET", "/v1/delayed", limit=limit)
-
-    def lines() -> Iterable[str]:
-        rows = [[one["number"], moment(one["due"] / 1e6), one["event"]] for one in found["events"]]
-        yield from table(["number", "due", "event"], rows)
-        total = counted(found["count"], "delayed event", "delayed events")
-        yield f"{len(found['events'])} shown; the broker has {total}"
-
-    output(found, as_json, lines)
+    rows = [{**event, "due": moment(event["due"] / 1e6)} for event in found["events"]]
+    columns, count = ["number", "due", "event"], found["count"]
+    output(found, as_json, lambda: listing(columns, rows, count, "delayed event", "delayed events"))
 
 
 @delayed.command("cancel")
