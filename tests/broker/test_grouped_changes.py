@@ -12,7 +12,7 @@ import pytest
 from hitbox.broker.broker import Broker
 from hitbox.broker.errors import Overloaded, StoreFull, Unknown
 from hitbox.errors import HitboxError, UnknownSubscription
-from support.broker_kit import item, running, sub
+from support.broker_kit import held_up, item, running, sub, until
 
 
 def run(scenario: Any) -> None:
@@ -157,6 +157,62 @@ def test_a_group_that_the_store_refuses_is_undone(tmp_path: Path, monkeypatch: p
             assert agrees_with_its_store(broker)
             await broker.subscribe("s3", [sub("a", "qty > 5")])
             assert agrees_with_its_store(broker)
+
+    run(scenario())
+
+
+def test_a_snapshot_contains_nothing_that_the_store_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 5")])
+            await broker.snapshot()
+            kept = broker.store.get_meta("snapshot")
+            save = broker.registry.save
+            saves: list[str] = []
+
+            def counted() -> dict[str, int]:
+                saves.append(broker.registry.index.where("ann/s"))
+                return save()
+
+            monkeypatch.setattr(broker.registry, "save", counted)
+            change = broker.store.change
+            monkeypatch.setattr(broker.store, "change", no_room)
+            async with held_up(broker):
+                refused = asyncio.create_task(broker.subscribe("ann", [sub("s", "qty < 5")]))
+                await until(lambda: broker.registry.index.where("ann/s") == "qty < 5")
+                saved = asyncio.create_task(broker.snapshot())
+                await until(lambda: len(saves) == 1)
+                await asyncio.sleep(0.2)
+                assert not saved.done()
+            with pytest.raises(StoreFull):
+                await refused
+            await saved
+            assert saves == ["qty < 5", "qty > 5"]
+            assert broker.store.get_meta("snapshot") != kept
+
+            async def refused_again() -> None:
+                with pytest.raises(StoreFull):
+                    await broker.subscribe("ann", [sub("s", "qty < 5")])
+
+            def overtaken() -> dict[str, int]:
+                asyncio.run_coroutine_threadsafe(refused_again(), loop).result(20)
+                return save()
+
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(broker.registry, "save", overtaken)
+            kept = broker.store.get_meta("snapshot")
+            with pytest.raises(Overloaded, match="while the index is saved"):
+                await broker.snapshot()
+            assert broker.store.get_meta("snapshot") == kept
+            monkeypatch.setattr(broker.registry, "save", save)
+            monkeypatch.setattr(broker.store, "change", change)
+        async with running(tmp_path, None) as broker:
+            assert broker.registry.restored_from.startswith("snapshot")
+            assert broker.registry.index.match({"qty": 9}) == ["ann/s"]
+            assert broker.registry.index.match({"qty": 3}) == []
+
+    def no_room(rows: Any) -> Any:
+        raise StoreFull("no room")
 
     run(scenario())
 

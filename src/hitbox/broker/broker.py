@@ -70,6 +70,9 @@ Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], C
 T = TypeVar("T")
 LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
+SAVE_TRIES = 3
+SAVE_SECONDS = 60.0
+"""For the store to answer what changed while the index was saved."""
 EXPIRE_AT_ONCE = 10
 """Unused subscribers that are removed per second."""
 EXPIRED = "subscriber %r was not used for %g seconds: it is removed with its %d subscriptions and pending deliveries"
@@ -246,15 +249,29 @@ class Broker:
 
     async def snapshot(self) -> dict[str, int]:
         """Save the index and drop the recorded changes that it contains."""
-        saved = await asyncio.to_thread(self.registry.save)
+        saved = await self._save_index()
 
         def remember() -> None:
             self.store.put_meta("snapshot", saved)
             self.store.changes.delete_through(saved["change"])
 
         await self.writer.submit(remember)
+        self.registry.remembered(saved)
         self.statistics.counts["snapshots"] += 1
         return saved
+
+    async def _save_index(self) -> dict[str, int]:
+        """Save the index when it contains nothing that the store refuses: a start could not tell."""
+        changes = self._subscription_changes
+        for _ in range(SAVE_TRIES):
+            undone = changes.undone
+            saved = await asyncio.to_thread(self.registry.save)
+            left: set[Any] = set()
+            if changes.unconfirmed:
+                _, left = await asyncio.wait(changes.unconfirmed, timeout=SAVE_SECONDS)
+            if not left and changes.undone == undone:
+                return saved
+        raise Overloaded("the store refuses changes of subscriptions while the index is saved; try again later", 60)
 
     # ---- publishing
 

@@ -133,6 +133,10 @@ class SubscriptionChanges:
         self._running: asyncio.Task[None] | None = None
         self.storing: set[asyncio.Future[set[int]]] = set()
         """Groups that the store has not answered yet."""
+        self.unconfirmed: set[asyncio.Future[list[str]]] = set()
+        """Changes that may be in the index, and are neither in the store nor undone yet."""
+        self.undone = 0
+        """How many changes were in the index and were undone, because the store refused them."""
 
     async def ask(self, name: str, put: list[Subscription], remove: list[str], strict: bool, owner: str) -> list[str]:
         """Apply a change with the next group; returns warnings."""
@@ -169,6 +173,9 @@ class SubscriptionChanges:
         """Returns the changes that are to be looked at again. `owned`: how many subscriptions principals with a quota
         have."""
         admitted, again = self._admitted(group, owned)
+        for wanted in admitted:
+            self.unconfirmed.add(wanted.done)
+            wanted.done.add_done_callback(self.unconfirmed.discard)
         small = sum(map(WantedChange.size, admitted)) <= INLINE_BYTES
         changes = [wanted.change for wanted in admitted]
         apply = self._registry.apply
@@ -271,6 +278,7 @@ class SubscriptionChanges:
         try:
             await self._undo(wanted.change.subscriber, [one.name for one in wanted.put] + wanted.remove)
         finally:
+            self.undone += 1
             wanted.fail(problem)
 
     def _check_known(self, subscriber: Subscriber, names: Iterable[str]) -> None:

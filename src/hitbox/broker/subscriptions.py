@@ -9,6 +9,7 @@ ephemeral subscribers are in a second index, `ephemeral_index`, which is never s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import warnings
@@ -33,6 +34,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import for_json
 from hitbox.errors import HitboxError, NeverMatches, SnapshotError
 from hitbox.index.index import Index
+from hitbox.storage import snapshot
 
 LOAD_ROWS = 200_000
 FEW = 8
@@ -164,6 +166,7 @@ class SubscriptionRegistry:
 
     def _restore(self) -> Index:
         saved = self.store.get_meta("snapshot")
+        self._remembered: int | None = None  # the version that the next start opens
         if saved and not self.store.problems:  # the snapshot may contain what is set aside
             try:
                 index = Index.open(self.path, saved["version"], verify=True)
@@ -172,6 +175,7 @@ class SubscriptionRegistry:
                     self.restored_from = f"snapshot {saved['version']} and {len(tail)} changes"
                     self._replay(index, [(owner, name) for _, owner, name, _ in tail])
                     if len(index) == sum(s.subscriptions for s in self.by_number.values()):
+                        self._remembered = saved["version"]
                         return index
             except (SnapshotError, KeyError, TypeError):
                 pass  # the index is derived data: build it from the store
@@ -407,9 +411,16 @@ class SubscriptionRegistry:
 
     def save(self) -> dict[str, int]:
         """Save the index; returns the value of `snapshot` in table meta. A change that comes during the save is applied
-        again at start, which is harmless."""
+        again at start, which is harmless. However many are saved, the one that the store knows stays."""
+        if self._remembered is not None:
+            with contextlib.suppress(SnapshotError):  # it is gone
+                snapshot.pin(self.path, "broker", self._remembered)
         change = self.store.changes.next() - 1
         return {"version": self.index.save(self.path), "change": change}
+
+    def remembered(self, saved: Mapping[str, int]) -> None:
+        """The store has this value of `snapshot`: the next start opens it."""
+        self._remembered = saved["version"]
 
     def adopt(self, schema: Schema, index: Index) -> None:
         self.schema, self.index = schema, index

@@ -245,9 +245,12 @@ class Checks:
         numbers = {name: number for number, name, *_ in store.subscribers.scan()}
         for subscriber in list(self.model.subscribers.values()):
             self._started(subscriber, numbers.get(subscriber.name))
-        stored = {f"{broker.registry.by_number[row[0]].name}/{row[1]}" for row in store.subscriptions.scan()}
-        if stored != set(broker.registry.index):
-            raise BrokenPromise(f"the index and the store differ: {stored ^ set(broker.registry.index)}")
+        rows = store.subscriptions.scan()
+        stored = {f"{broker.registry.by_number[number].name}/{name}": (*row[:2],) for number, name, *row in rows}
+        index = broker.registry.index
+        indexed = {id: (index.where(id), index.priority(id)) for id in index}
+        if stored != indexed:
+            raise BrokenPromise(f"the index and the store differ: {stored.items() ^ indexed.items()}")
         for seq, _, body, _ in store.events.scan():
             event = self.model.events[json.loads(body)["event"]["n"]]
             if event.state == "refused":
