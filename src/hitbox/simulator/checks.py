@@ -108,9 +108,10 @@ class Checks:
             if not message["redelivered"]:
                 raise BrokenPromise(f"{who} got event {seq} twice, and it is not marked")
         elif not delivery.maybe_pending and not delivery.replayed:
-            if seq < subscriber.last.get(level, 0):
+            # one that had expired may come after a crash, if the clock has been set back
+            if seq < subscriber.last.get(level, 0) and not self.model.may_be_expired(event):
                 raise BrokenPromise(f"{who} got event {seq} after {subscriber.last[level]} at level {level}")
-            subscriber.last[level] = seq
+            subscriber.last[level] = max(seq, subscriber.last.get(level, 0))
         if not subscriber.ephemeral:
             self._attempted(subscriber, client, delivery, message["attempt"])
         elif delivery.arrivals or message["redelivered"] or message["attempt"] != 1:
