@@ -76,9 +76,11 @@ class Checks:
                 raise BrokenPromise(f"{subscriber.name} has {held} deliveries, its window is {client.window}")
 
     def _is_taken(self, subscriber: ModelSubscriber, event: ModelEvent) -> bool:
-        """Whether a delivery that was waiting need not wait any more: it has expired, or another connection got it."""
+        """Whether a delivery that was waiting need not wait any more: it has expired, or another connection got it and
+        has it still, or refused it."""
         delivery = subscriber.delivery(event)
-        return self.model.may_be_expired(event) or delivery.acked or delivery.connection is not None
+        taken = delivery.connection is not None or delivery.acked or delivery.refused
+        return taken or self.model.may_be_expired(event)
 
     def _arrived(self, subscriber: ModelSubscriber, client: ModelConnection, message: dict[str, Any]) -> None:
         event = self.model.events.get(message["event"].get("n"))
@@ -163,8 +165,11 @@ class Checks:
         delivery.earliest = self.environment.clock.now + pause
 
     def disconnected(self, client: ModelConnection) -> None:
-        """A connection ended: its deliveries may have timed out; if long ago, the broker must have noticed."""
+        """A connection ended: its deliveries may have timed out; if long ago, the broker must have noticed, unless its
+        store has failed."""
         now, slack = self.environment.clock.now, 1 + 10 * self.environment.slow
+        if self.environment.broker.writer.broken is not None:
+            slack = math.inf
         for delivery in list(client.in_flight.values()):
             if delivery.late(now):
                 self.model.failed(delivery, surely=now > delivery.latest + slack)
