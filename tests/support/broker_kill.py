@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -52,6 +53,15 @@ class Want:
         return self.low <= event["a"] <= self.high and event["b"] < self.most
 
 
+def lasting_port() -> int:
+    """A free port outside the range from which the system chooses: nobody else may get it while the broker is down."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as trial, contextlib.suppress(OSError):
+            trial.bind(("127.0.0.1", port))
+            return port
+
+
 @dataclass
 class Torture:
     folder: Path
@@ -70,9 +80,7 @@ class Torture:
         self.number = self.inside = 0
         self.publishing = asyncio.Event()
         self.ends = False
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = lasting_port()
         self.client = Client(f"http://127.0.0.1:{self.port}", timeout=10, connect_seconds=60)
 
     async def start(self) -> None:
