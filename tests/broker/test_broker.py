@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hitbox import Attribute, Schema
+from hitbox.broker import admin
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
@@ -21,7 +22,7 @@ from hitbox.broker.settings import Options, Settings, check_options
 from hitbox.broker.store.store import StoredChange
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
-from support.broker_kit import SCHEMA, Listener, item, running, sub, until
+from support.broker_kit import SCHEMA, Listener, held_up, item, running, sub, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -662,3 +663,42 @@ def test_housekeeping_looks_at_busy_subscribers_only(tmp_path: Path, monkeypatch
             await until(lambda: not broker._busy)
 
     run(scenario())
+
+
+def test_what_comes_during_a_change_of_the_schema_fits_the_new_one(tmp_path: Path) -> None:
+    """It was checked with the one before, and waits."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, message_ids=10) as broker:
+            await broker.subscribe("ann", [sub("s", "price > 0")])
+            ann = await Listener(broker).attach("ann")
+            narrow = Schema({"price": "float", "city": "string"})
+            async with held_up(broker):
+                change = asyncio.create_task(admin.put_schema(broker, narrow))
+                await until(lambda: not broker.change_barrier.is_open())
+                both, unknown = PublishedEvent({"price": 1.0}), PublishedEvent({"price": 2.0, "qty": 5}, id="x")
+                publishing = [asyncio.create_task(broker.publish([one])) for one in (both, unknown, both)]
+                await until(lambda: broker.waiting == 3)
+            await change
+            with pytest.raises(UnknownAttribute, match="qty"):
+                await publishing[1]
+            assert (await publishing[0], await publishing[2]) == (1, 2)
+            await until(lambda: broker.caught_up() and len(ann.got) == 2)
+            assert broker.waiting == broker.waiting_bytes == 0
+            with pytest.raises(UnknownAttribute, match="qty"):  # its id is free
+                await broker.publish([unknown])
+
+            async with held_up(broker):  # nothing of what came fits
+                change = asyncio.create_task(admin.put_schema(broker, Schema({"price": "float"})))
+                await until(lambda: not broker.change_barrier.is_open())
+                refused = asyncio.create_task(broker.publish([item(city="Paris")]))
+                await until(lambda: broker.waiting == 1)
+            await change
+            with pytest.raises(UnknownAttribute, match="city"):
+                await refused
+            assert await broker.publish([item(price=3.0)]) == 3
+            await until(lambda: broker.caught_up() and len(ann.got) == 3)
+            await broker.subscribe("ann", [sub("t", "price > 1")])  # the barrier lets changes through
+            await ann.leave()
+
+    asyncio.run(scenario())

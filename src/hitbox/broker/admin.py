@@ -284,7 +284,7 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:
-    """Change the schema, unless a subscription contradicts the new one."""
+    """Change the schema, unless a subscription or a delayed event contradicts the new one."""
     registry = broker.registry
     if schema == registry.schema:
         return
@@ -299,9 +299,12 @@ async def put_schema(broker: Broker, schema: Schema) -> None:
             broker.store.put_meta("schema", schema.to_json())
             broker.store.put_meta("snapshot", None)
 
-        await broker.writer.submit(keep)
-        registry.adopt(schema, index)
-        broker.directory.adopt(broker.directory.compile(schema))  # rights may have changed meanwhile
+        async with broker.delayed.unchanged():
+            await asyncio.to_thread(broker.delayed.check_schema, schema)
+            await broker.writer.submit(keep)
+            registry.adopt(schema, index)
+            broker.directory.adopt(broker.directory.compile(schema))  # rights may have changed meanwhile
+        broker.check_arrived()
 
 
 def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:

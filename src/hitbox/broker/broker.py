@@ -65,8 +65,10 @@ RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
 """Deliveries that may be waiting for the store while the disk is full."""
-Group = list[tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], Charge | None]]
-"""Publishes that are stored together: events, their texts, the number of the first, once it is known, and the quota."""
+Publish = tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], Charge | None]
+"""Events, their texts, the number of the first, once it is known, and the quota."""
+Group = list[Publish]
+"""Publishes that are stored together."""
 T = TypeVar("T")
 LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
@@ -385,7 +387,7 @@ class Broker:
         size = sum(map(len, bodies))
         delayed = items[0].delay_seconds is not None
         if delayed:
-            self.delayed.check_room(len(items))
+            self.delayed.check_accepts(len(items))
         charge = self._admit(len(items), size, principal)
         if delayed:
             stored = self.delayed.accept(items, bodies, principal, charge)
@@ -421,8 +423,31 @@ class Broker:
         await self.change_barrier.opened()
         self._append()
 
+    def check_arrived(self) -> None:
+        """The schema has changed: events that wait for the end of the change were checked with the one before."""
+        group, self._arrived = self._arrived, []
+        for publish in group:
+            try:
+                self.check(publish[0])
+            except HitboxError as problem:
+                self._refuse_arrived(publish, problem)
+            else:
+                self._arrived.append(publish)
+
+    def _refuse_arrived(self, publish: Publish, problem: BaseException) -> None:
+        """A publish that was accepted is not stored."""
+        items, bodies, accepted, charge = publish
+        if charge is not None:
+            self.directory.usage.give_back(charge)
+        self.release_waiting(len(items), sum(map(len, bodies)))
+        if not accepted.done():
+            accepted.set_exception(problem)
+            accepted.exception()  # the publisher may have gone
+
     def _append(self) -> None:
         group, self._arrived = self._arrived, []
+        if not group:  # none of them fits a new schema
+            return
         bodies = [body for _, some, _, _ in group for body in some]
         self.change_barrier.enter_now(len(bodies))
         now = time.time_ns() // 1000
@@ -435,14 +460,9 @@ class Broker:
         problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
         if problem is not None:
             self._count_refused(problem, sum(len(items) for items, *_ in group))
-            for items, bodies, accepted, charge in group:
-                if charge is not None:
-                    self.directory.usage.give_back(charge)
-                self.change_barrier.leave(len(items))
-                self.release_waiting(len(items), sum(map(len, bodies)))
-                if not accepted.done():
-                    accepted.set_exception(problem)
-                    accepted.exception()  # the publisher may have gone
+            for publish in group:
+                self.change_barrier.leave(len(publish[0]))
+                self._refuse_arrived(publish, problem)
             return
         first, committed = stored.result(), time.perf_counter_ns()
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))

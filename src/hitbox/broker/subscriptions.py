@@ -442,10 +442,15 @@ class SubscriptionRegistry:
             except HitboxError as problem:
                 bad.append(f"{id}: {problem}")
         if bad:
-            more = f"\n(and {len(bad) - 5} more)" if len(bad) > 5 else ""
-            many = f"{len(bad)} subscriptions contradict" if len(bad) > 1 else "1 subscription contradicts"
-            raise Conflict(f"{many} the new schema:\n" + "\n".join(bad[:5]) + more)
+            raise contradiction(bad, "subscription")
         return index
+
+
+def contradiction(bad: Sequence[str], what: str) -> Conflict:
+    """The error for what contradicts a new schema."""
+    more = f"\n(and {len(bad) - 5} more)" if len(bad) > 5 else ""
+    many = f"{len(bad)} {what}s contradict" if len(bad) > 1 else f"1 {what} contradicts"
+    return Conflict(f"{many} the new schema:\n" + "\n".join(bad[:5]) + more)
 
 
 def _as_interval(value: Any) -> Any:

@@ -14,6 +14,7 @@ import pytest
 from msgspec import Raw
 
 import hitbox
+from hitbox.broker import admin, errors
 from hitbox.broker.access.principals import Principal, TokenSettings
 from hitbox.broker.client import BadRequest, Client, Conflict, Overloaded
 from hitbox.broker.published_event import MAX_SECONDS, PublishedEvent
@@ -21,7 +22,7 @@ from hitbox.broker.repair import check, repair
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriptions import Subscription
-from support.broker_kit import Listener, publish_until_full, running, serving, until
+from support.broker_kit import Listener, held_up, publish_until_full, running, serving, until
 
 EVERYTHING = [Subscription("all", "price >= 0", 4)]
 Later = Callable[[float], None]
@@ -358,5 +359,26 @@ def test_who_may_see_and_cancel_them(tmp_path: Path) -> None:
             assert await clients["root"].cancel_delayed([1, 2, 3]) == 1
             for client in clients.values():
                 await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_schema_that_they_contradict_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            later = PublishedEvent({"price": 1.0, "qty": 5}, delay_seconds=60.0)
+            await broker.publish([later, PublishedEvent({"price": 1.0}, delay_seconds=60.0)])
+            narrow = hitbox.Schema({"price": "float", "city": "string"})
+            with pytest.raises(errors.Conflict, match=r"1 delayed event contradicts(.|\n)*delayed event 1: .*'qty'"):
+                await admin.put_schema(broker, narrow)
+            assert await broker.delayed.cancel([1]) == 1
+            async with held_up(broker):
+                change = asyncio.create_task(admin.put_schema(broker, narrow))
+                await until(lambda: not broker.change_barrier.is_open())
+                await asyncio.sleep(0.05)
+                with pytest.raises(errors.Overloaded, match="the schema is being changed"):
+                    await broker.publish([later])
+            await change
+            assert await broker.publish([PublishedEvent({"city": "Paris"}, delay_seconds=60.0)]) == 3
 
     asyncio.run(scenario())

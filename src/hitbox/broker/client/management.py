@@ -156,7 +156,7 @@ class Management:
         return Schema.from_json((await self.request("GET", "/v1/schema"))["attributes"])
 
     async def put_schema(self, schema: Schema | Mapping[str, Any]) -> Schema:
-        """Change the schema. Raises Conflict if subscriptions contradict the new one."""
+        """Change the schema. Raises Conflict if subscriptions or delayed events contradict the new one."""
         wanted = schema if isinstance(schema, Schema) else Schema(schema)
         return Schema.from_json(
             (await self.request("PUT", "/v1/schema", {"attributes": wanted.to_json()}))["attributes"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
@@ -25,6 +26,10 @@ from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscriptions import contradiction, stored_values
+from hitbox.encoding.schema import Schema
+from hitbox.errors import HitboxError
+from hitbox.index.index import Index
 
 ROWS = 1_000
 """Events that are moved at once."""
@@ -58,6 +63,7 @@ class DelayedEvents:
         self._next = NEVER  # when the first one is due that is known of; microseconds since 1970
         self._not_before = 0.0
         self._arriving = 0
+        self._unchanged = False  # none are accepted for a moment
         self._moving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -75,7 +81,10 @@ class DelayedEvents:
 
     # ---- accepting and cancelling
 
-    def check_room(self, count: int) -> None:
+    def check_accepts(self, count: int) -> None:
+        """Raise if no more delayed events are accepted at the moment."""
+        if self._unchanged:
+            raise Overloaded("the schema is being changed, and the event is not checked yet; try again", 1)
         most = self._broker.settings.max_delayed
         waiting = self._broker.store.delayed.rows() + self._arriving
         if waiting + count > most:
@@ -108,6 +117,33 @@ class DelayedEvents:
         for body in gone:
             self._broker.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent).key())
         return len(gone)
+
+    # ---- a change of the schema
+
+    @asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """None are accepted meanwhile, and those that were are in the store."""
+        self._unchanged = True
+        try:
+            await self._broker.writer.submit(lambda: None)
+            yield
+        finally:
+            self._unchanged = False
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise Conflict if one of them does not fit a schema; in a thread."""
+        store, checker, after = self._broker.store, Index(schema), 0
+        bad: list[str] = []
+        while rows := store.delayed_from(after + 1, ROWS):
+            for number, _, _, body in rows:
+                item = msgspec.json.decode(body, type=PublishedEvent)
+                try:
+                    checker.match(stored_values(item.event, schema), item.where)
+                except HitboxError as problem:
+                    bad.append(f"delayed event {number}: {problem}")
+            after = rows[-1][0]
+        if bad:
+            raise contradiction(bad, "delayed event")
 
     # ---- moving those that are due
 
