@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 from collections import deque
@@ -72,6 +73,8 @@ Group = list[Publish]
 T = TypeVar("T")
 LOADED_ROWS = 5_000
 """Events that are read from the store at once."""
+PUT_TRIES = 10
+"""To store the settings of a subscriber; on a full disk the store needs up to three, and then pauses."""
 SAVE_TRIES = 3
 SAVE_SECONDS = 60.0
 """For the store to answer what changed while the index was saved."""
@@ -236,7 +239,7 @@ class Broker:
             task.cancel()
         self.close_connections()
         await self.webhooks.stop()
-        if self.store.changes.rows():
+        if self.store.changes.rows() and not self.writer.full:
             with contextlib.suppress(HitboxError, OSError):
                 await self.snapshot()
         with contextlib.suppress(HitboxError):
@@ -625,7 +628,8 @@ class Broker:
                 record_of(wanted, subscriber.webhook, subscriber.paused, time.time()),
                 owner,
             )
-            await self.writer.submit(lambda: self.store.put_subscriber(*row))
+            drops = wanted.policy == "drop_oldest" and wanted != subscriber.options and name in self.registry.by_name
+            await self._store_subscriber(row, drops)
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
             subscriber.used = subscriber.stored_use = time.monotonic()
             self.add_subscriber(subscriber)
@@ -686,7 +690,8 @@ class Broker:
             hook = subscriber.webhook if webhook is None else webhook(subscriber)
             wanted = subscriber.paused if paused is None else paused
             row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()), owner)
-            await self.writer.submit(lambda: self.store.put_subscriber(*row))
+            enabled = hook is not None and not hook.disabled and subscriber.webhook != hook
+            await self._store_subscriber(row, paused is False or enabled)  # what is sent is acknowledged
             subscriber.webhook, subscriber.paused, subscriber.owner = hook, wanted, owner or subscriber.owner
             subscriber.used = subscriber.stored_use = time.monotonic()
         mailbox = self.mailboxes[subscriber.number]
@@ -694,6 +699,18 @@ class Broker:
             mailbox.webhook_problem, mailbox.webhook_requests = "", 0
         mailbox.wake.set()
         self.webhooks.update(mailbox)
+
+    async def _store_subscriber(self, row: tuple[int, str, bytes, str], leads_to_deletes: bool) -> None:
+        """Store what is set of a subscriber: on a full disk, too, if that leads to deletes. But not for long, because
+        events and other changes wait for it."""
+        tries = itertools.count()
+
+        def put() -> None:
+            if next(tries) == PUT_TRIES:
+                raise StoreFull(f"{self.writer.reason}; nothing was changed, make room and try again")
+            self.store.put_subscriber(*row)
+
+        await self.writer.submit(put, frees_space=leads_to_deletes)
 
     def known_or_new(self, name: str, owner: str, more: int = 0, hand_over: bool = False) -> tuple[Subscriber, bool]:
         """The subscriber, and whether it is new. Raises if it cannot belong to `owner` from now on. `more`: others are
