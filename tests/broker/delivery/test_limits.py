@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.settings import Options
+from hitbox.broker.store.store import Store
 from support.broker_kit import Listener, held_up, item, publish_until_full, running, sub, until
 
 
@@ -154,5 +156,43 @@ def test_dropping_the_oldest_makes_room_in_a_full_store(tmp_path: Path) -> None:
             await until(lambda: not broker.writer.full)
             assert stored(broker, "ann") == list(range(last - 99, last + 1))
             assert await broker.publish([item(qty=1)]) == last + 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
+def test_who_is_above_the_limit_gets_something_while_the_load_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """Something is to be removed after each commit."""
+    commit = Store.commit
+
+    def slowly(self: Store) -> None:
+        time.sleep(0.01)
+        commit(self)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.put_subscriber("ann", Options(policy, limit=100))
+            await broker.publish([item(qty=1)] * 130)
+            monkeypatch.setattr(Store, "commit", slowly)
+            publishing: list[Any] = []
+
+            async def publish(count: int) -> None:
+                for _ in range(count):
+                    publishing.append(asyncio.create_task(broker.publish([item(qty=1)])))
+                    await asyncio.sleep(0.002)
+
+            await publish(100)  # it is removing already
+            ann = await Listener(broker).attach("ann")
+            await publish(500)
+            got = len(ann.got)
+            await asyncio.gather(*publishing)
+            assert got > 100
+            await until(lambda: broker.caught_up() and not ann.mailbox.pending)
+            gone = ann.mailbox.dead if policy == "spool" else ann.mailbox.dropped
+            assert len(ann.got) + gone == 730
+            await ann.leave()
 
     asyncio.run(scenario())

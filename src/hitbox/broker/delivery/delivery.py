@@ -395,5 +395,5 @@ class DeliveryTracker:
         else:
             mailbox.dropped += len(keys)
             self.statistics.counts["dropped"] += len(keys)
-        if late or keys:  # there may be more
+        if len(keys) == OLDEST_ROWS:  # there are more; otherwise the next look is enough, and connections get a turn
             self._enforce_pending_limit(mailbox)
