@@ -643,3 +643,44 @@ def test_acknowledging_by_range(tmp_path: Path) -> None:
             assert broker.statistics.counts["acked"] == 10
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+@pytest.mark.parametrize("meanwhile", ["slow", "paused", "away"])
+def test_an_urgent_delivery_overtakes_a_backlog_on_disk(tmp_path: Path, meanwhile: str) -> None:
+    """More wait than fit in memory, and a thousand of them have been read from disk already."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe(
+                "ann", [sub("low", "qty = 0", 0), sub("mid", "qty = 5", 5), sub("high", "qty = 9", 9)]
+            )
+            ann = await Listener(broker, auto=False).attach("ann", window=10)
+            await broker.publish([item(qty=0)] * (2 * MEMORY_ROWS))
+            await broker.publish([item(qty=5)] * 2)
+            await until(lambda: len(ann.got) == 10 and broker.caught_up())
+            if meanwhile == "away":
+                await ann.leave()
+                ann = await Listener(broker, auto=False).attach("ann", window=10)
+                await until(lambda: len(ann.got) == 10)
+            elif meanwhile == "paused":
+                await broker.pause("ann", True)
+            await broker.publish([item(qty=9), item(qty=5), item(qty=0), item(qty=9)])
+            await until(broker.caught_up)
+            await broker.pause("ann", False)
+            while len(ann.got) < 30:
+                held = set(ann.mailbox.in_flight)
+                broker.tracker.acknowledge(ann.mailbox, ann.seqs())
+                await until(lambda held=held: ann.mailbox.in_flight and held.isdisjoint(ann.mailbox.in_flight))
+            levels = [one["level"] for one in ann.got]
+            numbers = [one["seq"] - 2 * MEMORY_ROWS for one in ann.got if one["level"]]
+            if meanwhile == "away":  # the first two of level 5 were among the first ten
+                assert levels[:15] == [5, 5, *[0] * 8, 9, 9, 5, 0, 0]
+                assert numbers == [1, 2, 3, 6, 4]
+            else:
+                assert levels[:16] == [*[0] * 10, 9, 9, 5, 5, 5, 0]
+                assert numbers == [3, 6, 1, 2, 4]
+            low = [one["seq"] for one in ann.got if not one["level"]]
+            assert low == list(range(1, len(low) + 1))
+            await ann.leave()
+
+    asyncio.run(scenario())

@@ -424,3 +424,87 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
             break
     assert at > 20
     assert failed > 5
+
+
+def test_a_subscriber_that_filled_the_store_can_be_resumed(tmp_path: Path) -> None:
+    """What it acknowledges then makes room."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=3_000_000) as broker:
+            await broker.subscribe("ann", [sub("s", "qty >= 0")])
+            await broker.pause("ann", True)
+            ann = await Listener(broker, auto=False).attach("ann")
+            last = await publish_until_full(broker)
+            with pytest.raises(StoreFull):
+                await broker.put_subscriber("bob")
+            await broker.pause("ann", False)
+            await until(lambda: len(ann.got) == 100)
+            await broker.put_subscriber("ann", Options("drop_oldest", limit=10))
+            await until(lambda: not broker.writer.full and ann.mailbox.pending <= 10)
+            assert ann.mailbox.dropped >= last - 10 - len(ann.got)
+            assert await broker.publish([item(qty=1)]) == last + 1
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_resuming_is_refused_if_not_even_the_reserve_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for room: all events and changes would wait for it."""
+    monkeypatch.setattr("hitbox.broker.store.group_commit.RETRY_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty >= 0")])
+            await broker.pause("ann", True)
+            put = Store.put_subscriber
+
+            def no_room(*_: Any) -> None:
+                raise apsw.FullError("no room")
+
+            monkeypatch.setattr(Store, "put_subscriber", no_room)
+            with pytest.raises(StoreFull, match="nothing was changed"):
+                await broker.pause("ann", False)
+            assert broker.subscriber("ann").paused
+            monkeypatch.setattr(Store, "put_subscriber", put)
+            await until(lambda: not broker.writer.full)
+            await broker.publish([item(qty=1)])
+            await broker.pause("ann", False)
+            assert not broker.subscriber("ann").paused
+
+    asyncio.run(scenario())
+
+
+def test_what_is_acknowledged_does_not_come_again_while_that_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the next deliveries goes ahead of acknowledgements that do not fit on the disk."""
+    monkeypatch.setattr("hitbox.broker.delivery.delivery.FETCH_ROWS", 10)
+    acknowledge, fits = Store.acknowledge, True
+
+    def acknowledge_if_it_fits(self: Store, keys: Any) -> Any:
+        if not fits:
+            raise apsw.FullError("no room")
+        return acknowledge(self, keys)
+
+    monkeypatch.setattr(Store, "acknowledge", acknowledge_if_it_fits)
+
+    async def scenario() -> None:
+        nonlocal fits
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.publish([item(qty=1)] * 30)
+            await until(broker.caught_up)
+            ann = await Listener(broker, auto=False).attach("ann", window=10)
+            await until(lambda: len(ann.got) == 10)
+            fits = False
+            broker.tracker.acknowledge(ann.mailbox, [*ann.seqs(), 15])
+            await until(lambda: len(ann.got) == 20)
+            fits = True
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs())
+            await until(lambda: len(ann.got) == 29)
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs())
+            await until(lambda: not ann.mailbox.pending and not broker.writer.full)
+            assert ann.seqs() == [seq for seq in range(1, 31) if seq != 15]
+            await ann.leave()
+
+    asyncio.run(scenario())

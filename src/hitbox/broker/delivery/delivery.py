@@ -39,7 +39,7 @@ class AckGroup:
 
     def __init__(self) -> None:
         self.mailboxes: dict[int, Mailbox] = {}
-        self._keys: list[tuple[int, int, int]] = []
+        self._keys: dict[int, list[Key]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -50,14 +50,17 @@ class AckGroup:
             if self._closed:
                 return False
             self.mailboxes[number] = mailbox
-            self._keys += [(number, level, seq) for level, seq in keys]
+            self._keys.setdefault(number, []).extend(keys)
         return True
 
     def close(self) -> list[tuple[int, int, int]]:
         """(subscriber, level, seq) of all; the same again if the store has to repeat it."""
         with self._lock:
             self._closed = True
-        return self._keys
+        return [(number, *key) for number, keys in self._keys.items() for key in keys]
+
+    def seqs_of(self, subscriber: int) -> set[int]:
+        return {seq for _, seq in self._keys.get(subscriber, ())}
 
 
 class DeliveryTracker:
@@ -74,6 +77,7 @@ class DeliveryTracker:
         self.stored = self.recorded
         self._after_next_record: list[Callable[[], object]] = []
         self._acks: dict[bool, AckGroup] = {}  # those that wait for the store, by whether all are stored; more may join
+        self._unstored_acks: set[AckGroup] = set()  # on a full disk a fetch may come before them
 
     def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
         done = self.writer.submit(lambda: self.store.record(rows, matched, failed), mandatory=True)
@@ -158,9 +162,10 @@ class DeliveryTracker:
         self.statistics.counts["expired"] += count
 
     async def _refill(self, mailbox: Mailbox, connection: Connection) -> None:
-        number, newest, spills = mailbox.subscriber.number, mailbox.newest, mailbox.spills
-        skip = mailbox.in_flight.keys() | mailbox.unstored_dead
-        mailbox.gone = set()
+        number, newest, before = mailbox.subscriber.number, mailbox.newest, mailbox.disk_level
+        skip = mailbox.in_flight.keys() | mailbox.unstored_dead | mailbox.unstored_acks
+        skip = skip.union(*(group.seqs_of(number) for group in self._unstored_acks))
+        mailbox.gone, mailbox.spilled_to = set(), -1
         try:
             rows, more = await self.writer.submit(
                 lambda: self.store.fetch(number, skip, FETCH_ROWS),
@@ -171,8 +176,9 @@ class DeliveryTracker:
             if more_follow and not rows and self.writer.full:  # they wait for room
                 await asyncio.sleep(RETRY_SECONDS)
             if mailbox.is_connected(connection):
+                left = rows[-1].level if more and rows else before if more else -1
                 mailbox.fill(rows)
-                mailbox.spilled = more or mailbox.spills != spills or more_follow
+                mailbox.disk_level = max(left, mailbox.spilled_to, before if more_follow else -1)
         finally:
             mailbox.gone = None
             mailbox.wake.set()
@@ -229,10 +235,12 @@ class DeliveryTracker:
         if waiting is None or not waiting.add(mailbox, keys):
             self._acks[stored] = group = AckGroup()
             group.add(mailbox, keys)
+            self._unstored_acks.add(group)
             done = self.writer.submit(lambda: self.store.acknowledge(group.close()), mandatory=True, frees_space=stored)
             done.add_done_callback(partial(self._acknowledged, group))
 
     def _acknowledged(self, group: AckGroup, done: asyncio.Future[dict[int, int]]) -> None:
+        self._unstored_acks.discard(group)
         if not done.cancelled() and done.exception() is None:
             for number, count in done.result().items():
                 group.mailboxes[number].pending -= count
@@ -249,7 +257,9 @@ class DeliveryTracker:
             return sum(self.store.acknowledge((number, level, seq) for level, seq in found).values())
 
         def step(numbers: list[int], last: bool) -> None:
+            mailbox.unstored_acks.update(numbers)
             done = self.writer.submit(lambda: delete(numbers), mandatory=True, frees_space=numbers is stored)
+            done.add_done_callback(lambda _: mailbox.unstored_acks.difference_update(numbers))
             gone = self._count_removed(mailbox, done, "acked")
             if last:
                 gone.add_done_callback(lambda _: None if asked_for.done() else asked_for.set_result(None))

@@ -9,9 +9,10 @@ The time-out of a delivery starts when it is written to the connection, and star
 A subscriber has one connection, or several if it is `shared`. Then each delivery in flight is held by one of them, each
 has a window of its own, and what a connection held when it ended returns to the front of `ready`, for the others.
 
-A durable subscriber's deliveries are rows of the store. Only the next ones are in memory, and only while it is
-connected. If memory is full, or there is no connection, the mailbox is `spilled`: new deliveries go to disk only, and
-are fetched in order once `ready` is empty. An ephemeral subscriber's deliveries are in memory only.
+A durable subscriber's deliveries are in the store. Only the next ones are in memory, and only while it is connected. If
+memory is full, or there is no connection, new deliveries go to disk only, and are fetched in order, most urgent first,
+once `ready` is empty. `disk_level` is the highest level of which there may be such deliveries: what is more urgent does
+not wait behind them. An ephemeral subscriber's deliveries are in memory only.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from hitbox.broker.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
 
 MEMORY_ROWS = 1_000
+"""Deliveries in memory; beyond, others go to disk. Twice as many if the others are more urgent than what is on disk."""
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
 _encode = msgspec.json.Encoder().encode
@@ -112,8 +114,10 @@ class Mailbox:
         self.gone: set[int] | None = None  # while one of them fetches from disk: what was removed meanwhile
         self.is_shrinking = False  # the oldest deliveries are being removed, because there are more than the limit
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
-        self.spilled = pending > 0
-        self.spills = 0
+        self.disk_level = LEVELS - 1 if pending else -1
+        """The highest level of which deliveries may be on disk only; -1: all are in memory."""
+        self.spilled_to = -1
+        """The same for those that went to disk since the latest fetch began."""
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
@@ -126,6 +130,8 @@ class Mailbox:
         """The number of tries of deliveries that failed, by event, until the store has it."""
         self.unstored_dead: set[int] = set()
         """Events whose deliveries are dead letters, until the store has these."""
+        self.unstored_acks: set[int] = set()
+        """Events that were acknowledged when they were not in memory, until the store has removed their deliveries."""
         self._latest_deadline = 0.0  # of any delivery in flight
         self.written: deque[tuple[float, int]] = deque()
         """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
@@ -147,13 +153,24 @@ class Mailbox:
             self._push(deliveries)
             self._drop_oldest(self.ready - self.subscriber.options.limit)
             return len(deliveries)
-        room = 0 if not self._consumers or self.spilled else max(MEMORY_ROWS - self.ready, 0)
+        level, room = deliveries[0].level, 0
+        if self._consumers and level > self.disk_level:
+            room = max((2 * MEMORY_ROWS if self.spilled else MEMORY_ROWS) - self.ready, 0)
         if len(deliveries) > room:
-            self.spilled = True
-            self.spills += 1
+            self._spill(level)
             deliveries = deliveries[:room]
         self._push(deliveries)
         return len(deliveries)
+
+    @property
+    def spilled(self) -> bool:
+        """Whether deliveries may be on disk only."""
+        return self.disk_level >= 0
+
+    def _spill(self, level: int) -> None:
+        """Deliveries of this level are on disk only."""
+        self.disk_level = max(self.disk_level, level)
+        self.spilled_to = max(self.spilled_to, level)
 
     def _drop_oldest(self, count: int) -> None:
         """An ephemeral subscriber has so many deliveries more than its limit."""
@@ -202,8 +219,8 @@ class Mailbox:
         """Deliveries were added to the store directly (a replay)."""
         self.pending += count
         self._busy[self.subscriber.number] = self
-        self.spilled = self.spilled or count > 0
-        self.spills += 1
+        if count:
+            self._spill(LEVELS - 1)
         self.wake.set()
 
     # ---- out
@@ -436,7 +453,7 @@ class Mailbox:
         if self.subscriber.ephemeral:
             self.pending = 0
         else:
-            self.spilled = self.pending > 0
+            self.disk_level = LEVELS - 1 if self.pending > 0 else -1
         self.idle.set()
         self.wake.set()
 
