@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from hitbox.broker import admin_cli
 from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.console.table_files import read_schema
@@ -97,6 +98,24 @@ def test_dead_letters(url: str) -> None:
         assert "name the numbers" in run(url, "dead", *command, status=2)
         assert "name the numbers" in run(url, "dead", *command, "1", "--all", status=2)
         assert "--subscriber is for --all" in run(url, "dead", *command, "1", "--subscriber", "x", status=2)
+
+
+def test_letters_that_stay_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest ones have expired, and fill the first pages."""
+    monkeypatch.setattr(admin_cli, "MOST", 2)
+    with served(tmp_path, "--schema", SCHEMA) as url, Client.sync(url) as client:
+        client.put_subscriber("ann", limit=1)
+        client.put_subscription("ann", "s", "price >= 0")
+        client.publish_many([{"price": n} for n in range(4)])
+        client.publish_many([{"price": n} for n in range(5)], ttl_seconds=2)
+        until = time.monotonic() + 30
+        while client.request("GET", "/v1/subscribers/ann")["dead"] < 7 and time.monotonic() < until:
+            time.sleep(0.05)
+        client.put_subscriber("ann", limit=100)
+        time.sleep(2)
+        assert answer(url, "dead", "list")["count"] == 8
+        assert answer(url, "dead", "retry", "--all") == {"count": 4}
+        assert answer(url, "dead", "drop", "--all", "--yes") == {"count": 4}
 
 
 def test_schema(url: str, tmp_path: Path) -> None:

@@ -353,9 +353,10 @@ def _for_each(
         return count
     total, seen = 0, set[int]()
     while True:
-        letters = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=MOST)["letters"]
+        stayed = len(seen) - total  # for a reason
+        letters = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=MOST, offset=stayed)["letters"]
         fresh = [one["number"] for one in letters if one["number"] not in seen]
-        if not fresh:  # what stays, stays for a reason
+        if not fresh:
             return total
         seen.update(fresh)
         total += int(ask(url, token, "POST", path, {"numbers": fresh})["count"])
@@ -416,7 +417,7 @@ def change_schema(
     url: Url = HERE,
     token: Token = "",
 ) -> None:
-    """Replace the schema. It is refused if subscriptions contradict the new one, which are then listed."""
+    """Replace the schema. It is refused if subscriptions or delayed events contradict the new one."""
     with plain_errors():
         wanted = read_schema(new)
     found = ask(url, token, "PUT", "/v1/schema", {"attributes": wanted.to_json()})
