@@ -263,3 +263,15 @@ def test_a_mistake_is_named_where_it_is() -> None:
         decode(b'["\\\\ud800' + b"x" * 100 + b'",]', list)
     with pytest.raises(BadRequest, match="lone surrogate"):
         decode(b'["' + b"x" * 100 + b'\\ud83d\\ude00\\udc00"]', PublishedEvent | list)  # type: ignore[arg-type]
+
+
+def test_a_message_in_fragments_is_as_long_as_its_bytes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, url), socket(url, "/v1/connect") as line:
+            await line.send(['{"type":"hello","subscriber":"', "é" * 300_000, "é" * 300_000, '"}'])
+            assert json.loads(await line.recv())["error"]["type"] == "TooLarge"
+        async with serving(tmp_path) as (_, url), socket(url, "/v1/connect") as line:
+            await line.send(['{"type":"hello",', '"subscriber":"ann"}'])
+            assert json.loads(await line.recv())["type"] == "welcome"
+
+    run(scenario())

@@ -107,7 +107,7 @@ class PublishSession:
                 self._fewer.clear()
                 await self._fewer.wait()
 
-    async def _handle(self, data: str | bytes) -> None:
+    async def _handle(self, data: bytes) -> None:
         """Accept or refuse one message. Nothing of it stays in memory while the next one is awaited."""
         settings = self.broker.settings
         try:
@@ -204,12 +204,12 @@ class PublishSession:
         return msgspec.json.encode({"type": "error", "request": request, "status": status, **describe(problem)})
 
 
-def _decode(data: bytes | str, settings: Settings) -> Publish:
+def _decode(data: bytes, settings: Settings) -> Publish:
     found: Publish = decode_message(data, Publish, LargePublish, settings)
     return found
 
 
-def _frame(data: bytes | str, problem: HitboxError) -> Frame:
+def _frame(data: bytes, problem: HitboxError) -> Frame:
     """Which request has invalid items. Raises the problem if that cannot be read: then the connection ends."""
     try:
         return decode(data, Frame)

@@ -233,11 +233,11 @@ class Session(Receiver):
             raise
         return mailbox
 
-    async def _next_message(self, text: str | bytes) -> Any:
+    async def _next_message(self, text: bytes) -> Any:
         """The same, decoded in a thread if it is large."""
         return await asyncio.to_thread(self._message, text) if len(text) > LARGE else self._message(text)
 
-    def _message(self, text: str | bytes) -> Any:
+    def _message(self, text: bytes) -> Any:
         """A message that the caller may send now. A publish is answered, also if it is not allowed."""
         message = decode_message(text, Message, Large, self.broker.settings)
         need = FRAMES[type(message)]
@@ -250,7 +250,7 @@ class Session(Receiver):
         while True:
             await self._handle(mailbox, await receive(self.socket))
 
-    async def _handle(self, mailbox: Mailbox, text: str | bytes) -> None:
+    async def _handle(self, mailbox: Mailbox, text: bytes) -> None:
         """Do what a message says. Nothing of it stays in memory while the next one is awaited."""
         if self._lookup is not None:
             await self._lookup
@@ -377,7 +377,7 @@ class Session(Receiver):
         await close_socket(self.socket, *(self.close_with or (1000, "")))
 
 
-def decode_message(data: str | bytes, shape: Any, large: Any, settings: Settings) -> Any:
+def decode_message(data: bytes, shape: Any, large: Any, settings: Settings) -> Any:
     """A message of one of the types in `shape`. What may come in batches, `large`, is decoded event by event if it is
     longer than any other message may be."""
     most = settings.single_bytes()
@@ -402,12 +402,12 @@ def check_count(broker: Broker, rate_limiter: RateLimiter, caller: Caller, count
     rate_limiter.take(caller.name, count, caller.rights().publish_rate)
 
 
-async def receive(socket: WebSocket) -> str | bytes:
+async def receive(socket: WebSocket) -> bytes:
     """The next message. Raises WebSocketDisconnect if the client has gone."""
     message = await socket.receive()
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message.get("code", 1005))
-    return message.get("text") or message.get("bytes") or b""
+    return message.get("bytes") or (message.get("text") or "").encode()  # text if it came in fragments
 
 
 async def send_texts(socket: WebSocket, messages: list[bytes]) -> None:
