@@ -296,6 +296,7 @@ class Model:
                 delivery.fail(surely=False)
             delivery.release()
             delivery.acked = True
+            delivery.must_come = False  # a late acknowledgement counts for what was replayed, too
             self._unsure.append((delivery, True))
 
     def written(self, recorded: int) -> None:
