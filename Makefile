@@ -20,7 +20,8 @@ test: setup lint docs ## set up, then format check, lint, types, docs, all tests
 	@tools/need kafka
 	@tools/need tables
 	@tools/need spark-oldest
-	$(PY) -m pytest -n 2 --reruns 1 -r R  # a test that needs its second try is listed at the end: look into it
+# three workers on two cores, because many tests wait for disks and clocks
+	$(PY) -m pytest -n 3 --reruns 1 -r R  # a test that needs its second try is listed at the end: look into it
 	@test ! -x $(PY_SPARK_OLDEST) || { echo "the oldest Spark:"; $(PY_SPARK_OLDEST) -m pytest -m oldest tests/spark; }
 	$(PY) -m hitbox torture --minutes 2
 
