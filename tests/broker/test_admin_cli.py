@@ -118,6 +118,24 @@ def test_letters_that_stay_hide_no_others(tmp_path: Path, monkeypatch: pytest.Mo
         assert answer(url, "dead", "drop", "--all", "--yes") == {"count": 4}
 
 
+def test_letters_that_others_remove_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = admin_cli.ask
+    with served(tmp_path, "--schema", SCHEMA) as url, Client.sync(url) as client:
+        fill(url, "ann", 7, 6)
+
+        def ask_beside_another(*arguments: Any, **options: Any) -> Any:
+            found = ask(*arguments, **options)
+            if "/v1/dead" in arguments:
+                client.drop_dead_letters([one["number"] for one in found["letters"][:2]])
+            return found
+
+        monkeypatch.setattr(admin_cli, "MOST", 4)
+        monkeypatch.setattr(admin_cli, "ask", ask_beside_another)
+        run(url, "dead", "drop", "--all", "--yes")
+        monkeypatch.setattr(admin_cli, "ask", ask)
+        assert answer(url, "dead", "list")["count"] == 0
+
+
 def test_schema(url: str, tmp_path: Path) -> None:
     fill(url, "eve", 1, 0)
     head, *rows = run(url, "schema", "show").splitlines()

@@ -351,15 +351,16 @@ def _for_each(
         count = int(ask(url, token, "POST", path, {"numbers": numbers})["count"])
         _check_any(count, f"no dead letter {_either(numbers)} is there, or may be {done}")
         return count
-    total, seen = 0, set[int]()
-    while True:
-        stayed = len(seen) - total  # for a reason
-        letters = ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=MOST, offset=stayed)["letters"]
-        fresh = [one["number"] for one in letters if one["number"] not in seen]
-        if not fresh:
-            return total
-        seen.update(fresh)
-        total += int(ask(url, token, "POST", path, {"numbers": fresh})["count"])
+    total, seen, known = 0, set[int](), -1
+    while len(seen) > known:  # others may change the list meanwhile: look again until nothing is new
+        known, at = len(seen), 0
+        while letters := ask(url, token, "GET", "/v1/dead", subscriber=subscriber, limit=MOST, offset=at)["letters"]:
+            fresh = [one["number"] for one in letters if one["number"] not in seen]
+            changed = int(ask(url, token, "POST", path, {"numbers": fresh})["count"]) if fresh else 0
+            seen.update(fresh)
+            total += changed
+            at += len(letters) - changed  # what stays, stays for a reason
+    return total
 
 
 def _either(numbers: list[int]) -> str:
