@@ -684,3 +684,26 @@ def test_an_urgent_delivery_overtakes_a_backlog_on_disk(tmp_path: Path, meanwhil
             await ann.leave()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("free", [0, 1, 5])
+def test_an_urgent_delivery_overtakes_a_full_memory(tmp_path: Path, free: int) -> None:
+    """Nothing is on disk only, and there is room in memory for so many."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("low", "qty = 0", 0), sub("high", "qty = 9", 9)])
+            ann = await Listener(broker, auto=False).attach("ann", window=10)
+            for _ in range(10):
+                await broker.publish([item(qty=0)])
+            await until(lambda: len(ann.got) == 10)
+            await broker.publish([item(qty=0)] * (MEMORY_ROWS - free))
+            for _ in range(3):
+                await broker.publish([item(qty=9)])
+            await until(broker.caught_up)
+            broker.tracker.acknowledge(ann.mailbox, ann.seqs())
+            await until(lambda: len(ann.got) == 20)
+            assert [one["level"] for one in ann.got[10:]] == [9, 9, 9, *[0] * 7]
+            await ann.leave()
+
+    asyncio.run(scenario())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hitbox.broker.broker import Broker
+from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
 from support.broker_kit import Listener, held_up, item, publish_until_full, running, sub, until
@@ -194,5 +195,62 @@ def test_who_is_above_the_limit_gets_something_while_the_load_lasts(
             gone = ann.mailbox.dead if policy == "spool" else ann.mailbox.dropped
             assert len(ann.got) + gone == 730
             await ann.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
+def test_a_connection_has_its_turn_although_more_come_than_are_removed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    monkeypatch.setattr("hitbox.broker.delivery.delivery.OLDEST_ROWS", 20)
+    commit = Store.commit
+
+    def slowly(self: Store) -> None:
+        time.sleep(0.01)
+        commit(self)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            await broker.put_subscriber("ann", Options(policy, limit=50))
+            monkeypatch.setattr(Store, "commit", slowly)
+            publishing: list[Any] = []
+
+            async def publish(times: int) -> None:
+                for _ in range(times):
+                    publishing.append(asyncio.create_task(broker.publish([item(qty=1)] * 30)))
+                    await asyncio.sleep(0.005)
+
+            await publish(20)
+            ann = await Listener(broker).attach("ann")
+            await publish(100)
+            got = len(ann.got)
+            await asyncio.gather(*publishing)
+            assert got > 100
+            await until(lambda: broker.caught_up() and not ann.mailbox.pending)
+            gone = ann.mailbox.dead if policy == "spool" else ann.mailbox.dropped
+            assert len(ann.got) + gone == 120 * 30
+            await ann.leave()
+
+    asyncio.run(scenario())
+
+
+def test_expired_deliveries_and_the_excess_are_removed_together(tmp_path: Path) -> None:
+    """Otherwise a few that expire between two looks would keep the others from being removed."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            short = PublishedEvent({"qty": 1}, ttl_seconds=0.01)
+            await broker.publish([item(qty=1), short, item(qty=1), item(qty=1)] * 10)
+            await until(broker.caught_up)
+            await asyncio.sleep(0.02)
+            number = broker.subscriber("ann").number
+            removal = broker.tracker._removal_of_oldest(number, Options("drop_oldest", limit=15))
+            late, dropped = await broker.writer.submit(removal)
+            assert [seq for _, seq in late] == list(range(2, 41, 4))
+            assert [seq for _, seq in dropped] == [seq for seq in range(1, 21) if seq % 4 != 2]
+            assert stored(broker, "ann") == [seq for seq in range(21, 41) if seq % 4 != 2]
 
     asyncio.run(scenario())

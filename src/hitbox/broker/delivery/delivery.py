@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FETCH_ROWS = 1_000
 MOST_WITHOUT_ROOM = 1_000
 """Operations that may wait for room on a full disk before their connections wait, too."""
-OLDEST_ROWS = 1_000
+OLDEST_ROWS = 5_000
 """Deliveries beyond a limit that are removed at once, so that nobody waits long for the store."""
 OVER_LIMIT = "more pending than the subscriber's limit"
 
@@ -352,10 +352,15 @@ class DeliveryTracker:
 
     def _enforce_pending_limit(self, mailbox: Mailbox) -> None:
         subscriber, options = mailbox.subscriber, mailbox.subscriber.options
+        if mailbox.removal_due:
+            mailbox.removal_due = False
+            mailbox.wake.set()
         if mailbox.pending <= options.limit:
             mailbox.within_limit = True
         elif subscriber.ephemeral or mailbox.is_shrinking or (options.policy == "spool" and self.writer.full):
             pass  # dead letters need space
+        elif options.policy != "disconnect" and mailbox.gone is not None:
+            mailbox.removal_due = True  # what is being fetched is the oldest: it is sent before more is removed
         elif options.policy != "disconnect":
             mailbox.is_shrinking, frees = True, options.policy == "drop_oldest"
             removal = self._removal_of_oldest(subscriber.number, options)
@@ -367,7 +372,7 @@ class DeliveryTracker:
 
     def _removal_of_oldest(self, number: int, options: Options) -> Callable[[], tuple[list[Key], list[Key]]]:
         """The operation that applies the policy to the oldest deliveries of a durable subscriber, to OLDEST_ROWS at
-        most. If some of them, or of the next ones, have expired, these are removed first."""
+        most. Those of them, or of the next ones, that have expired are removed first."""
         now, most = time.time_ns() // 1000, self.settings.max_dead_letters
 
         def remove() -> tuple[list[Key], list[Key]]:
@@ -377,15 +382,15 @@ class DeliveryTracker:
             if over <= 0:
                 return [], []
             oldest = self.store.oldest(number, over + FETCH_ROWS)
-            if late := self.store.expired_of(oldest, now):  # that may be enough
-                self.store.acknowledge((number, *key) for key in late)
-                return late, []
-            keys = oldest[:over]
+            late = self.store.expired_of(oldest, now)
+            self.store.acknowledge((number, *key) for key in late)
+            gone = set(late)
+            keys = [key for key in oldest if key not in gone][: max(over - len(late), 0)]
             if options.policy == "spool":
                 self.store.add_dead_letters(number, keys, 0, OVER_LIMIT, most)
             else:
                 self.store.acknowledge((number, *key) for key in keys)
-            return [], keys
+            return late, keys
 
         return remove
 
@@ -405,5 +410,6 @@ class DeliveryTracker:
         else:
             mailbox.dropped += len(keys)
             self.statistics.counts["dropped"] += len(keys)
-        if len(keys) == OLDEST_ROWS:  # there are more; otherwise the next look is enough, and connections get a turn
-            self._enforce_pending_limit(mailbox)
+        there_are_more = len(late) + len(keys) >= OLDEST_ROWS
+        if there_are_more and (mailbox.connected is None or mailbox.subscriber.paused):
+            self._enforce_pending_limit(mailbox)  # otherwise the connections have their turn, until the next look

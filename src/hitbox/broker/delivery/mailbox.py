@@ -35,7 +35,7 @@ from hitbox.broker.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
 
 MEMORY_ROWS = 1_000
-"""Deliveries in memory; beyond, others go to disk. Twice as many if the others are more urgent than what is on disk."""
+"""Deliveries in memory; beyond, others go to disk. Twice as many if the others are more urgent than some that wait."""
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
 _encode = msgspec.json.Encoder().encode
@@ -113,6 +113,7 @@ class Mailbox:
         self._consumers: dict[int, Consumer] = {}  # by the id of the connection, the newest last
         self.gone: set[int] | None = None  # while one of them fetches from disk: what was removed meanwhile
         self.is_shrinking = False  # the oldest deliveries are being removed, because there are more than the limit
+        self.removal_due = False  # this is to be done before the next fetch from disk
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
         self.disk_level = LEVELS - 1 if pending else -1
         """The highest level of which deliveries may be on disk only; -1: all are in memory."""
@@ -155,7 +156,8 @@ class Mailbox:
             return len(deliveries)
         level, room = deliveries[0].level, 0
         if self._consumers and level > self.disk_level:
-            room = max((2 * MEMORY_ROWS if self.spilled else MEMORY_ROWS) - self.ready, 0)
+            overtakes = self.spilled or any(self._ready[:level])
+            room = max((2 * MEMORY_ROWS if overtakes else MEMORY_ROWS) - self.ready, 0)
         if len(deliveries) > room:
             self._spill(level)
             deliveries = deliveries[:room]
@@ -269,8 +271,8 @@ class Mailbox:
             self.idle.set()
 
     def needs_refill(self, connection: Connection) -> bool:
-        wanted = self.spilled and not self.ready and self.gone is None and not self.subscriber.ephemeral
-        return wanted and self.window_left(connection) > 0
+        wanted = self.spilled and not self.ready and self.gone is None and not self.removal_due
+        return wanted and not self.subscriber.ephemeral and self.window_left(connection) > 0
 
     def holds(self, connection: Connection | None, delivery: Delivery) -> bool:
         """Whether a delivery in flight is with this connection; None: with any."""
