@@ -665,6 +665,22 @@ def test_housekeeping_looks_at_busy_subscribers_only(tmp_path: Path, monkeypatch
     run(scenario())
 
 
+def test_a_change_of_the_schema_goes_on_when_who_asked_has_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            narrow = Schema({"price": "float"})
+            async with held_up(broker):
+                asking = asyncio.create_task(admin.put_schema(broker, narrow))
+                await until(lambda: broker.writer.waiting())
+                asking.cancel()
+                await asyncio.wait([asking])
+            with pytest.raises(UnknownAttribute, match="qty"):
+                await broker.publish([item(qty=5)])
+            assert broker.registry.schema == narrow == Schema.from_json(broker.store.get_meta("schema"))
+
+    asyncio.run(scenario())
+
+
 def test_what_comes_during_a_change_of_the_schema_fits_the_new_one(tmp_path: Path) -> None:
     """It was checked with the one before, and waits."""
 

@@ -284,10 +284,14 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:
-    """Change the schema, unless a subscription or a delayed event contradicts the new one."""
+    """Change the schema, unless a subscription or a delayed event contradicts the new one. A change that has begun goes
+    on if the request is cancelled."""
+    if schema != broker.registry.schema:
+        await asyncio.shield(broker.start_change(_change_schema(broker, schema)))
+
+
+async def _change_schema(broker: Broker, schema: Schema) -> None:
     registry = broker.registry
-    if schema == registry.schema:
-        return
     async with broker.change_barrier.exclusive():
         await broker.wait_for_stored_changes()
         if len(registry.ephemeral_index):
