@@ -383,13 +383,12 @@ class DeliveryTracker:
                 return [], []
             oldest = self.store.oldest(number, over + FETCH_ROWS)
             late = self.store.expired_of(oldest, now)
-            self.store.acknowledge((number, *key) for key in late)
-            gone = set(late)
-            keys = [key for key in oldest if key not in gone][: max(over - len(late), 0)]
-            if options.policy == "spool":
+            expired = set(late)
+            keys = [key for key in oldest if key not in expired][: max(over - len(late), 0)]
+            spooled = options.policy == "spool"
+            if spooled:
                 self.store.add_dead_letters(number, keys, 0, OVER_LIMIT, most)
-            else:
-                self.store.acknowledge((number, *key) for key in keys)
+            self.store.acknowledge((number, *key) for key in (late if spooled else late + keys))
             return late, keys
 
         return remove
