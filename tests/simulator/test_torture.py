@@ -33,7 +33,7 @@ def run(*words: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_promise_is_kept() -> None:
-    report = torture(900, schedules=50)
+    report = torture(900, schedules=80)
     assert [failure.problem for failure in report.failures] == []
     for fault in ("killed", "power cut", "disk full", "I/O error", "short write", "clock jump", "acks doubled"):
         assert report.faults[fault] > 0, fault
