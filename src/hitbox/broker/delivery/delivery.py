@@ -359,7 +359,7 @@ class DeliveryTracker:
             mailbox.within_limit = True
         elif subscriber.ephemeral or mailbox.is_shrinking or (options.policy == "spool" and self.writer.full):
             pass  # dead letters need space
-        elif options.policy != "disconnect" and mailbox.gone is not None:
+        elif options.policy != "disconnect" and mailbox.gone is not None and not self.writer.full:
             mailbox.removal_due = True  # what is being fetched is the oldest: it is sent before more is removed
         elif options.policy != "disconnect":
             mailbox.is_shrinking, frees = True, options.policy == "drop_oldest"
