@@ -43,6 +43,8 @@ TICK = 0.001
 FAILED = ("refused by the subscriber", "not acknowledged in time")
 Key = tuple[int, int]
 """(-level, number): the order of waiting deliveries."""
+Waiting = tuple[Key, int]
+"""A delivery that waits when a connection begins, and how often it had come before."""
 
 
 class Checks:
@@ -54,7 +56,11 @@ class Checks:
     # ---- deliveries
 
     def arrived(
-        self, subscriber: ModelSubscriber, client: ModelConnection, found: Sequence[Delivery], waiting: dict[int, Key]
+        self,
+        subscriber: ModelSubscriber,
+        client: ModelConnection,
+        found: Sequence[Delivery],
+        waiting: dict[int, Waiting],
     ) -> None:
         """Check a frame. `waiting`: for the first frame of a connection, the deliveries that must be waiting."""
         if subscriber.paused == {True}:
@@ -64,8 +70,8 @@ class Checks:
         if [level for level, _ in keys] != sorted(level for level, _ in keys):
             raise BrokenPromise(f"{subscriber.name} got a frame that is not in the order of levels: {keys}")
         got = {seq for _, seq in keys}
-        gone = {seq for seq in waiting if self._is_taken(subscriber, self.model.of(seq))}
-        if ahead := [key for seq, key in waiting.items() if seq not in got | gone and key < max(keys)]:
+        gone = {seq for seq, (_, before) in waiting.items() if self._is_taken(subscriber, self.model.of(seq), before)}
+        if ahead := [key for seq, (key, _) in waiting.items() if seq not in got | gone and key < max(keys)]:
             raise BrokenPromise(f"{subscriber.name} got {max(keys)} while {min(ahead)} was waiting")
         for one in frame:
             self._arrived(subscriber, client, one)
@@ -75,11 +81,11 @@ class Checks:
             if held > client.window:
                 raise BrokenPromise(f"{subscriber.name} has {held} deliveries, its window is {client.window}")
 
-    def _is_taken(self, subscriber: ModelSubscriber, event: ModelEvent) -> bool:
-        """Whether a delivery that was waiting need not wait any more: it has expired, or another connection got it and
-        has it still, or refused it."""
+    def _is_taken(self, subscriber: ModelSubscriber, event: ModelEvent, before: int) -> bool:
+        """Whether a delivery that was waiting need not wait any more: it has expired, or another connection got it. If
+        that one has ended since, this frame may have been made before."""
         delivery = subscriber.delivery(event)
-        taken = delivery.connection is not None or delivery.acked or delivery.refused
+        taken = delivery.arrivals != before or delivery.connection is not None or delivery.acked or delivery.refused
         return taken or self.model.may_be_expired(event)
 
     def _arrived(self, subscriber: ModelSubscriber, client: ModelConnection, message: dict[str, Any]) -> None:
@@ -175,7 +181,7 @@ class Checks:
                 self.model.failed(delivery, surely=now > delivery.latest + slack)
             delivery.release()
 
-    def waiting(self, subscriber: ModelSubscriber) -> dict[int, Key]:
+    def waiting(self, subscriber: ModelSubscriber) -> dict[int, Waiting]:
         """The deliveries that are certainly in the store for a subscriber that connects now."""
         found = {}
         for event in self.model.all_owed(subscriber):
@@ -183,7 +189,7 @@ class Checks:
             outcomes = self.model.outcomes(event, subscriber)
             sure = not delivery.maybe_pending and not delivery.replayed and delivery.high < subscriber.tries()[0]
             if sure and len(outcomes) == 1 and event.seq <= self.environment.broker.tracker.recorded:
-                found[event.seq] = (-next(o[0] for o in outcomes if o), event.seq)
+                found[event.seq] = (-next(o[0] for o in outcomes if o), event.seq), delivery.arrivals
         return found
 
     # ---- the store
