@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hitbox.broker.broker import Broker
+from hitbox.broker.delivery.delivery import OLDEST_ROWS
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
@@ -162,10 +163,25 @@ def test_dropping_the_oldest_makes_room_in_a_full_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
+@pytest.mark.parametrize(
+    ("limit", "removed_at_once", "size", "seconds", "before", "after"),
+    [(100, OLDEST_ROWS, 1, 0.002, 230, 500), (50, 20, 30, 0.005, 20, 100)],
+    ids=["one by one", "more than are removed at once"],
+)
 def test_who_is_above_the_limit_gets_something_while_the_load_lasts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Any,
+    limit: int,
+    removed_at_once: int,
+    size: int,
+    seconds: float,
+    before: int,
+    after: int,
 ) -> None:
-    """Something is to be removed after each commit."""
+    """Something is to be removed after each commit. `before`, `after`: publishes of `size` events, before and after the
+    subscriber connects."""
+    monkeypatch.setattr("hitbox.broker.delivery.delivery.OLDEST_ROWS", removed_at_once)
     commit = Store.commit
 
     def slowly(self: Store) -> None:
@@ -175,62 +191,24 @@ def test_who_is_above_the_limit_gets_something_while_the_load_lasts(
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
-            await broker.put_subscriber("ann", Options(policy, limit=100))
-            await broker.publish([item(qty=1)] * 130)
-            monkeypatch.setattr(Store, "commit", slowly)
-            publishing: list[Any] = []
-
-            async def publish(count: int) -> None:
-                for _ in range(count):
-                    publishing.append(asyncio.create_task(broker.publish([item(qty=1)])))
-                    await asyncio.sleep(0.002)
-
-            await publish(100)  # it is removing already
-            ann = await Listener(broker).attach("ann")
-            await publish(500)
-            got = len(ann.got)
-            await asyncio.gather(*publishing)
-            assert got > 100
-            await until(lambda: broker.caught_up() and not ann.mailbox.pending)
-            gone = ann.mailbox.dead if policy == "spool" else ann.mailbox.dropped
-            assert len(ann.got) + gone == 730
-            await ann.leave()
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
-def test_a_connection_has_its_turn_although_more_come_than_are_removed_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any
-) -> None:
-    monkeypatch.setattr("hitbox.broker.delivery.delivery.OLDEST_ROWS", 20)
-    commit = Store.commit
-
-    def slowly(self: Store) -> None:
-        time.sleep(0.01)
-        commit(self)
-
-    async def scenario() -> None:
-        async with running(tmp_path) as broker:
-            await broker.subscribe("ann", [sub("s", "qty > 0")])
-            await broker.put_subscriber("ann", Options(policy, limit=50))
+            await broker.put_subscriber("ann", Options(policy, limit=limit))
             monkeypatch.setattr(Store, "commit", slowly)
             publishing: list[Any] = []
 
             async def publish(times: int) -> None:
                 for _ in range(times):
-                    publishing.append(asyncio.create_task(broker.publish([item(qty=1)] * 30)))
-                    await asyncio.sleep(0.005)
+                    publishing.append(asyncio.create_task(broker.publish([item(qty=1)] * size)))
+                    await asyncio.sleep(seconds)
 
-            await publish(20)
+            await publish(before)
             ann = await Listener(broker).attach("ann")
-            await publish(100)
+            await publish(after)
             got = len(ann.got)
             await asyncio.gather(*publishing)
             assert got > 100
             await until(lambda: broker.caught_up() and not ann.mailbox.pending)
             gone = ann.mailbox.dead if policy == "spool" else ann.mailbox.dropped
-            assert len(ann.got) + gone == 120 * 30
+            assert len(ann.got) + gone == (before + after) * size
             await ann.leave()
 
     asyncio.run(scenario())
