@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import hitbox
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import BadRequest, Client, Conflict, NoAnswer, StoreFailed, StoreFull
+from hitbox.broker.message_ids import MessageIds
 from hitbox.broker.published_event import PublishedEvent
 from support.broker_kit import running, serving, until
 
@@ -124,6 +126,20 @@ def test_ids_are_known_after_a_restart_and_for_a_while(tmp_path: Path) -> None:
             assert await broker.publish([event("b")]) == 6
         async with running(tmp_path, message_ids=0) as broker:
             assert await broker.publish([event("b")]) == 7
+
+    run(scenario())
+
+
+def test_forgetting_does_not_walk_over_what_is_forgotten() -> None:
+    async def scenario() -> None:
+        ids = MessageIds(3)
+        for number in range(1, 101):
+            stored = asyncio.get_running_loop().create_future()
+            ids.add([str(number)], [b"{}"], stored, False)
+            stored.set_result(number)
+            await asyncio.sleep(0)
+        assert list(ids._known) == ["98", "99", "100"]
+        assert isinstance(ids._known, OrderedDict)  # a dict keeps the places of its first entries, and walks over them
 
     run(scenario())
 

@@ -9,6 +9,7 @@ delayed event is known as long as it waits, and then as that of any other event.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,8 @@ class MessageIds:
 
     def __init__(self, most: int):
         self._most = most
-        self._known: dict[str, KnownEvent] = {}  # in the order of their numbers
+        # in the order of their numbers; a plain dict would walk over all it has lost to find its first entry
+        self._known: OrderedDict[str, KnownEvent] = OrderedDict()
         self._delayed: dict[str, KnownEvent] = {}
 
     def load(self, rows: Iterable[tuple[int, bytes]]) -> None:
@@ -123,10 +125,10 @@ class MessageIds:
     def _forget(self, last: int) -> None:
         """Forget the ids of events up to this number."""
         while self._known:
-            key, known = next(iter(self._known.items()))
+            known = next(iter(self._known.values()))
             if not 0 < known.number <= last:
                 return
-            del self._known[key]
+            self._known.popitem(last=False)
 
 
 def _with_key(body: bytes) -> Iterator[tuple[str, PublishedEvent]]:
