@@ -120,6 +120,17 @@ DOCUMENTED: list[tuple[str, dict[str, Any], bool]] = [
     ("-(-age) = 4", {"age": 4}, True),
     ("age / 2 = 3", {"age": 7}, True),
     ("weight / 2 = 3.5", {"weight": 7.0}, True),
+    ("age / 2 = 61", {"age": 123}, True),
+    ("age / 2 = 61.5", {"age": 123}, False),
+    ("age / 2.0 = 61.5", {"age": 123}, True),
+    ("age / 2 = -3", {"age": -7}, True),
+    ("123 / 2 = 61", {}, True),
+    ("123 / 2 = 61.5", {}, False),
+    ("123 / 2. = 61.5", {}, True),
+    ("+age = 62", {"age": 62}, True),
+    ("+age + +weight = 64.5", {"age": 62, "weight": 2.5}, True),
+    ("+(-age) = -62", {"age": 62}, True),
+    ("+age BETWEEN 61 AND +age", {"age": 62}, True),
     ("age / 0 = 1", {"age": 7}, False),
     ("NOT (age / 0 = 1)", {"age": 7}, False),
     ("weight > limit", {"weight": 7, "limit": 6}, True),
@@ -193,6 +204,18 @@ def test_unlike_types_without_a_schema() -> None:
         ("a = b", {"a": 1, "b": 1.0}, True),
         ("NOT (a = b)", {"a": 1, "b": "1"}, True),
         ("a < b", {"a": 1, "b": 2}, True),
+        ("a < b", {"a": "x", "b": "y"}, False),
+        ("a < b", {"a": False, "b": True}, False),
+        ("NOT (a < b)", {"a": "x", "b": "y"}, True),
+        ("NOT (a < b)", {"a": "x", "b": 2}, True),
+        ("NOT (a < b)", {"a": "x"}, False),
+        ("a BETWEEN b AND c", {"a": "y", "b": "x", "c": "z"}, False),
+        ("a BETWEEN b AND c", {"a": 2, "b": 1, "c": 3.5}, True),
+        ("a NOT BETWEEN b AND 5", {"a": "y", "b": "z"}, False),
+        ("+a = +b", {"a": "x", "b": "x"}, False),
+        ("+a = b", {"a": "x", "b": "x"}, False),
+        ("+a = b", {"a": 1, "b": 1}, True),
+        ("+a = 1", {"a": "1"}, False),
     ):
         assert matches(selector, event, None) == wanted, selector
 
@@ -205,6 +228,19 @@ def test_a_negation_without_a_schema_says_what_other_types_mean() -> None:
         True,
         False,
     ]
+
+
+SIGNED = ["+city = 'London'", "'London' <> +city", "-city = 'London'", "+(city) = 'London'", "city + 1 = 'London'"]
+
+
+@pytest.mark.parametrize(
+    "selector", [*SIGNED, "+city = TRUE", "+city", "NOT +city", "+city LIKE 'L%'", "+city IS NULL"]
+)
+@pytest.mark.parametrize("type_", [None, "string", "int", "bool"])
+def test_arithmetic_is_of_numbers(selector: str, type_: str | None) -> None:
+    with pytest.raises(DialectError, match=r"arithmetic|a name alone") as caught:
+        jms.parse(selector, type_ and {"city": type_})
+    assert caught.value.position is not None
 
 
 BAD = [
@@ -311,6 +347,15 @@ TYPES = {"i": "int", "j": "int", "f": "float", "s": "string", "t": "string", "b"
 Meaning = Callable[[dict[str, Any]], Any]
 
 
+def divided(a: float, b: float) -> float | None:
+    """As in Java, but for a division by zero."""
+    if b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return a / b
+
+
 class Maker:
     """Texts, and functions that say what they mean: True, False or None for unknown."""
 
@@ -397,13 +442,15 @@ class Maker:
         rng = self.rng
         if depth and rng.random() < 0.4:
             (one, left), (two, right) = self.number(depth - 1), self.number(depth - 1)
-            op = rng.choice("+-*")
+            op = rng.choice("+-*/")
 
             def calculated(event: dict[str, Any]) -> Any:
                 a, b = left(event), right(event)
-                return None if a is None or b is None else a + b if op == "+" else a - b if op == "-" else a * b
+                if a is None or b is None:
+                    return None
+                return divided(a, b) if op == "/" else {"+": a + b, "-": a - b, "*": a * b}[op]
 
-            return f"({one}) {op} {two}" if "(" not in two else f"{one} {op} ({two})", calculated
+            return f"({one}) {op} ({two})", calculated
         if rng.random() < 0.6:
             name = rng.choice("ijf")
             return name, lambda e: e.get(name)

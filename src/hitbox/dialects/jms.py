@@ -5,6 +5,9 @@ Selectors have the three-valued logic of SQL, as our language has. They differ i
 - Literals are Java's: 0x1F, 017, 0b11, 1_000L, 7., .5F, 1e3D.
 - Properties have the types of their values. A comparison of unlike types is false, not unknown; so NOT of it is true. A
   condition is therefore kept with its opposite: `when` it is true, and `unless`, when it is false.
+
+Arithmetic has Java's numeric promotion, as ours has: of whole numbers, 7 / 2 is 3. It is of numbers only, and so is
+every order. Where the type of a property is not known, `+ 0` makes NULL of what is no number.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -81,6 +84,11 @@ class Value:
     strength: int = 9
     identifier: str = ""
     constant: Any = None
+
+    @property
+    def calculated(self) -> bool:
+        """Whether it is the result of an operator."""
+        return self.kind == "number" and not self.identifier and self.constant is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +180,11 @@ class _Parser:
         if self._next.kind == "number":
             return self._number("-" if minus else "", start)
         of = self._numeric(self.expression(SIGN))
+        if not minus:
+            return _number_only(of)
         inner = _wrapped(of, SIGN)
         inner = f"({inner})" if inner.startswith("-") else inner  # -- would be a comment
-        return Value(f"-{inner}", "number", start, SIGN) if minus else of
+        return Value(f"-{inner}", "number", start, SIGN)
 
     def _operand(self) -> Value | Truth:
         following, start = self._next, self._next.position
@@ -249,7 +259,8 @@ class _Parser:
             return Truth(*((TRUE, FALSE) if of.constant else (FALSE, TRUE)), of.position)
         if of.identifier and of.kind in ("bool", ANY):
             return Truth(test(f"{of.text} = TRUE"), test(f"{of.text} = FALSE"), of.position)
-        raise self._next.error(f"{of.text[:40]} is no condition: compare it with something", of.position)
+        what = "arithmetic" if of.calculated else of.text[:40]
+        raise self._next.error(f"{what} is no condition: compare it with something", of.position)
 
     # ---- tests
 
@@ -285,12 +296,18 @@ class _Parser:
         for side in (left, right):
             if op not in ("=", "<>") and side.kind in ("string", "bool"):
                 raise self._next.error(f"JMS compares a {side.kind} with = and <> only, not with {op}", side.position)
+        for side, beside in ((left, right), (right, left)):
+            if side.calculated and beside.kind in ("string", "bool"):
+                what = f"arithmetic gives a number, and {beside.text[:40]} is a {beside.kind}"
+                raise self._next.error(f"{what}: compare it with a number", side.position)
         if left.constant is not None and right.constant is not None:
             holds = left.kind == right.kind and COMPARE[op](left.constant, right.constant)
             return Truth(*((TRUE, FALSE) if holds else (FALSE, TRUE)), start, True)
         if ANY not in (left.kind, right.kind) and left.kind != right.kind:
             return Truth(FALSE, _present(left, right), start, True)
-        first, second = _wrapped(left, COMPARISON + 1), _wrapped(right, COMPARISON + 1)
+        ordered = op not in ("=", "<>") and left.kind == right.kind == ANY
+        first = _wrapped(_number_only(left) if ordered else left, COMPARISON + 1)
+        second = _wrapped(right, COMPARISON + 1)
         made = f"{first} {op} {second}"
         unlike = FALSE
         if ANY in (left.kind, right.kind):
@@ -303,6 +320,8 @@ class _Parser:
         return low, self._numeric(self.expression(COMPARISON + 1))
 
     def _between(self, of: Value, low: Value, high: Value) -> Truth:
+        if ANY in (low.kind, high.kind):
+            of = _number_only(of)
         rest = f"BETWEEN {low.text} AND {high.text}"
         return Truth(test(f"{of.text} {rest}"), test(f"{of.text} NOT {rest}"), of.position)
 
@@ -357,6 +376,13 @@ class _Parser:
 def _present(*values: Value) -> Condition:
     """All values are there, so that a comparison of them is not unknown."""
     return both(*(test(f"{_wrapped(of, COMPARISON + 1)} IS NOT NULL") for of in values if of.constant is None))
+
+
+def _number_only(of: Value) -> Value:
+    """A value as an operator takes it, which no longer is a name alone."""
+    if of.kind != ANY:
+        return replace(of, identifier="")
+    return Value(f"{of.text} + 0", "number", of.position, STRENGTH["+"])
 
 
 def _wrapped(of: Value, strength: int) -> str:
