@@ -51,6 +51,7 @@ from hitbox.broker.store.store import Store
 from hitbox.broker.subscriber_record import USE_SECONDS, record_of, with_use
 from hitbox.broker.subscription_changes import SubscriptionChanges
 from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
+from hitbox.broker.turns import in_turns
 from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, counted
@@ -783,9 +784,13 @@ class Broker:
 
     async def _expire_subscribers(self) -> None:
         """Remove subscribers that were not used for as long as their options say, and store when others were used."""
-        expiring = list(self.registry.expiring.values())
-        unused = [one for one in expiring if self._is_unused(one)]
-        fresh = [one for one in expiring if one.used - one.stored_use >= USE_SECONDS][:LOADED_ROWS]
+        unused: list[Subscriber] = []
+        fresh: list[Subscriber] = []
+        async for one in in_turns(self.registry.expiring.values()):
+            if self._is_unused(one):
+                unused.append(one)
+            if one.used - one.stored_use >= USE_SECONDS and len(fresh) < LOADED_ROWS:
+                fresh.append(one)
         if fresh and not self.writer.full:
             uses = {one.number: one.last_use() for one in fresh}
             now = [(one, one.used) for one in fresh]
@@ -886,7 +891,7 @@ class Broker:
         while self.writer.broken is None:
             await asyncio.sleep(TICK_SECONDS)
             turn += 1
-            for number, mailbox in list(self._busy.items()):
+            async for number, mailbox in in_turns(self._busy.items()):
                 if (not mailbox.pending and mailbox.within_limit) or self.mailboxes.get(number) is not mailbox:
                     del self._busy[number]
                     continue

@@ -15,6 +15,7 @@ from hitbox.broker import admin
 from hitbox.broker.client import BadRequest, Client
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Dispatcher
+from hitbox.broker.delivery.mailbox import FRAME_COUNT, Delivery
 from hitbox.broker.metrics import exposition
 from hitbox.broker.published_event import MAX_SECONDS, PublishedEvent, expires_at
 from hitbox.broker.settings import Options
@@ -267,6 +268,27 @@ def test_ephemeral_subscribers_get_no_expired_events(tmp_path: Path, later) -> N
             assert live.mailbox.expired == 1
             assert not live.mailbox.pending
             await live.leave()
+
+    asyncio.run(scenario())
+
+
+def test_others_have_turns_while_much_has_expired(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            away = Listener(broker)
+            mailbox = broker.attach_ephemeral("live", away, Options(policy="drop_oldest"))
+            frames = 4
+            mailbox.offer([Delivery(n, 4, ["s"], 1, b"{}", expires=1) for n in range(1, frames * FRAME_COUNT + 1)])
+            left = []
+            sending = asyncio.ensure_future(broker.tracker.next(mailbox, away))
+            while mailbox.ready:
+                await asyncio.sleep(0)
+                left.append(mailbox.ready)
+            assert left == [FRAME_COUNT * (frames - n - 1) for n in range(frames)]
+            assert mailbox.expired == frames * FRAME_COUNT
+            mailbox.offer([Delivery(9000, 4, ["s"], 1, b"{}")])
+            assert [d.seq for d in await sending] == [9000]
+            await broker.detach(mailbox, away)
 
     asyncio.run(scenario())
 

@@ -269,6 +269,29 @@ def test_headers_and_connections_of_an_address_are_limited(tmp_path: Path) -> No
     run(scenario())
 
 
+@pytest.mark.parametrize("welcome", [0, 1, 1000])
+def test_a_flood_of_connections_is_taken_in_turns(welcome: int) -> None:
+    """The event loop asks the socket until it says that nobody waits."""
+    most = connections.ACCEPTED_AT_ONCE
+    doorman = connections.Doorman(Settings(max_address_sockets=max(welcome, 1)), Counter())
+    doorman.open["127.0.0.1"] += not welcome
+    (listening,) = connections.listen("127.0.0.1", 0, doorman)
+    listening.setblocking(False)
+    clients = [socket.create_connection(listening.getsockname()) for _ in range(2 * most + 3)]
+    taken: list[socket.socket] = []
+    turns = []
+    while sum(turns) < len(clients):
+        before = len(taken) + doorman.closed["address"]
+        with suppress(BlockingIOError):
+            while True:
+                taken.append(listening.accept()[0])
+        turns.append(len(taken) + doorman.closed["address"] - before)
+    assert turns == [most, most, 3]
+    assert len(taken) == min(welcome, len(clients))
+    for one in [*clients, *taken, listening]:
+        one.close()
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_body_of_two_lengths_is_refused(tmp_path: Path, order: int) -> None:
     """A proxy may believe the other one, and take what follows for a part of the body."""

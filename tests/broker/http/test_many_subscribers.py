@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hitbox.broker import turns
 from hitbox.broker.access.principals import EVERYTHING, Principal
 from hitbox.broker.broker import Broker
 from hitbox.broker.http import live
@@ -51,6 +52,24 @@ def test_rights_are_asked_for_once_per_request(tmp_path: Path, monkeypatch: pyte
             for path in ("/v1/subscriptions", "/v1/dead"):
                 assert (await http.get(path)).json()["count"] == 0
             assert len(asked) < COUNT  # a few for each of four requests
+
+    run(scenario())
+
+
+def test_others_have_turns_while_all_subscribers_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they are listed, and in housekeeping: whatever changes meanwhile."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await made(broker)
+            monkeypatch.setattr(turns, "AT_ONCE", 10)
+            seen: list[Any] = []
+            async for one in turns.in_turns(broker.mailboxes.values()):
+                if not seen:
+                    asyncio.get_running_loop().call_soon(broker.mailboxes.clear)
+                seen.append((one.subscriber.name, len(broker.mailboxes)))
+            assert [name for name, _ in seen] == [f"s{n}" for n in range(COUNT)]
+            assert [left for _, left in seen] == [COUNT] * 10 + [0] * (COUNT - 10)
 
     run(scenario())
 

@@ -109,6 +109,9 @@ class DeliveryTracker:
             if mailbox.may_send():
                 if found := self.ready(mailbox, connection, most):
                     return found
+                if mailbox.has_next(connection):  # what was taken has expired: there may be any number of these
+                    await asyncio.sleep(0)
+                    continue
                 if mailbox.needs_refill(connection):
                     await self._refill(mailbox, connection)
                     continue
@@ -118,11 +121,8 @@ class DeliveryTracker:
         return []
 
     def ready(self, mailbox: Mailbox, connection: Connection, most: int = FRAME_COUNT) -> list[Delivery]:
-        """The next deliveries of those in memory, at most `most`."""
-        while found := mailbox.take(connection, most):
-            if fresh := self.unexpired(mailbox, found):
-                return fresh
-        return []
+        """The next deliveries of those in memory, at most `most`, without those that have expired."""
+        return self.unexpired(mailbox, mailbox.take(connection, most))
 
     def unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those of the deliveries whose time to live has not passed; the others are removed."""

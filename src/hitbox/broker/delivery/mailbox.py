@@ -260,6 +260,10 @@ class Mailbox:
             self.in_flight.update([(d.seq, d) for d in found])
         return found
 
+    def has_next(self, connection: Connection) -> bool:
+        """Whether `take` finds something."""
+        return self.ready > 0 and (self.subscriber.ephemeral or self.window_left(connection) > 0)
+
     def may_send(self) -> bool:
         """Not while the oldest deliveries are being removed: those that come next may be dead letters already."""
         return not self.subscriber.paused and not self.is_shrinking

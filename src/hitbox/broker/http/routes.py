@@ -39,6 +39,7 @@ from hitbox.broker.json_text import LARGE, decode
 from hitbox.broker.published_event import PublishedEvent, answered, is_traceparent
 from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.turns import in_turns
 from hitbox.broker.webhook import WebhookSettings
 from hitbox.encoding.schema import Schema
 
@@ -268,11 +269,14 @@ async def list_events(call: Call) -> Any:
 async def list_subscribers(call: Call) -> Any:
     q, mailboxes = call.query, call.broker.mailboxes
     shows = call.caller.shows_now()
-    shown = [m for m in mailboxes.values() if shows(m.subscriber)]
-    search = q.q.casefold()
-    found = [m for m in shown if search in m.subscriber.name.casefold() and q.subscriber in ("", m.subscriber.name)]
+    search, count, found = q.q.casefold(), 0, []
+    async for m in in_turns(mailboxes.values()):
+        if shows(m.subscriber):
+            count += 1
+            if search in m.subscriber.name.casefold() and q.subscriber in ("", m.subscriber.name):
+                found.append(m)
     first = heapq.nsmallest(q.offset + q.limit, found, key=lambda m: (-m.pending, m.subscriber.name))
-    return {"count": len(shown), "subscribers": [m.describe() for m in first[q.offset :]]}
+    return {"count": count, "subscribers": [m.describe() for m in first[q.offset :]]}
 
 
 async def get_subscriber(call: Call) -> Any:
